@@ -1,0 +1,55 @@
+# Everything happens in .venv/; `make help` lists the targets.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+PY := $(VENV)/bin/python
+BATCH ?= 10000
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format gpu-test sanitize clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+run: $(VENV)/.run ## set everything up, then classify BATCH (10,000) test images and report
+	$(PY) main.py --batch $(BATCH)
+
+test: lint ## set everything up, then check the style and pass all tests
+	$(PY) -m pytest
+
+lint: $(VENV)/.dev ## ruff (lint and format) and mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(VENV)/.dev ## rewrite the sources in the project's format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+gpu-test: $(VENV)/.dev ## only the tests that need a GPU
+	$(PY) -m pytest -m gpu
+
+sanitize: $(VENV)/.dev ## the four compute-sanitizer tools over every kernel (needs a CUDA toolkit's compute-sanitizer)
+	PYTHON=$(PY) sh tests/sanitize.sh
+
+clean: ## remove the environment and caches inside the tree
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# Debian splits venv from python3: where it is missing, root installs it and others are told how.
+$(PY):
+	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.10 found: install python3, or run make PYTHON=/path/to/python3" >&2; exit 2; }
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { rm -rf $(VENV); \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); \
+	  else echo "error: Python's venv module is missing: sudo apt-get install python3-venv, then run make again" >&2; exit 2; fi; }
+
+# pip is run once per change of pyproject.toml; the stamp is written only when it succeeded.
+$(VENV)/.run: pyproject.toml | $(PY)
+	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[cuda]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(PY)
+	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[cuda,test,dev]'
+	@touch $@ $(VENV)/.run

@@ -1,0 +1,1 @@
+"""The inference application: networks, layers, kernels, session and report."""
