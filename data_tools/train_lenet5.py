@@ -11,16 +11,25 @@ minutes on two CPU cores.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import nn
-from torch.nn import functional as F
 from tqdm import tqdm
 
+from app.errors import UserError
+from app.weights import BUNDLED
 from data_tools.fashion_mnist import load_split
+from data_tools.reference_labels import write_release
+
+try:
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+except ImportError:  # nothing in this file is of use without it
+    print("error: training needs PyTorch; run: pip install -e '.[train]'", file=sys.stderr)
+    raise SystemExit(2) from None
 
 VALIDATION_IMAGES = 5_000
 RECIPE = (
@@ -118,3 +127,30 @@ def train(epochs: int, seed: int) -> tuple[dict[str, np.ndarray], str]:
         progress.set_postfix(loss=f"{loss.item():.3f}", validation=correct / VALIDATION_IMAGES)
     accuracy = best_correct / VALIDATION_IMAGES
     return best, RECIPE.format(epochs=epochs, seed=seed, epoch=best_epoch, accuracy=accuracy)
+
+
+def main() -> int:
+    """Returns the exit code: 2, after one line that says why, for whatever the user can put right."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=BUNDLED, help="weights file to write (default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=45, help="passes over the training images (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of everything random (default: %(default)s)")
+    options = parser.parse_args()
+    if options.epochs < 1:
+        parser.error("--epochs must be at least 1")
+    if not 0 <= options.seed < 2**63:
+        parser.error("--seed must be between 0 and 2**63 - 1")
+    try:
+        if options.output.is_dir() or not os.access(options.output.parent, os.W_OK):  # now, not after the training
+            raise UserError(f"cannot write {options.output}; choose a file in a directory that you can write to")
+        arrays, recipe = train(options.epochs, options.seed)
+        write_release(arrays, recipe, options.output)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"wrote {options.output}: {recipe}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

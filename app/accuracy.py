@@ -1,0 +1,94 @@
+"""The accuracy check: correct answers against what is promised, and agreement with the float64 reference.
+
+Pure functions over labels. A label may differ from the reference's only where the reference itself hardly
+prefers one class: where its margin, the best logit minus the second best, is below ``NEAR_TIE``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+NEAR_TIE = 1e-4
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One image whose label is not the reference's; ``excused`` if the reference's margin is a near-tie."""
+
+    index: int
+    label: int
+    reference: int
+    margin: float
+    excused: bool
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """``compared`` labels held against a reference, and every difference."""
+
+    source: str
+    compared: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every difference is a near-tie."""
+        return all(difference.excused for difference in self.differences)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """The outcome. correct is None for unlabelled data, expected where nothing is promised."""
+
+    correct: int | None
+    total: int
+    expected: int | None
+    agreement: Agreement
+    passed: bool
+    verdict: str
+
+
+def top_two_margins(logits: np.ndarray) -> np.ndarray:
+    """(N, classes) logits → (N,) best minus second best; a single class has an infinite margin."""
+    if logits.shape[1] < 2:
+        return np.full(len(logits), np.inf)
+    best_two = np.partition(logits, -2, axis=1)[:, -2:]
+    return best_two[:, 1] - best_two[:, 0]
+
+
+def agree(labels: np.ndarray, reference: np.ndarray, margins: np.ndarray, source: str) -> Agreement:
+    """Compare as many labels as the reference has; all arrays (N,)."""
+    compared = min(len(labels), len(reference))
+    differences = tuple(
+        Difference(int(i), int(labels[i]), int(reference[i]), float(margins[i]), bool(margins[i] < NEAR_TIE))
+        for i in np.flatnonzero(labels[:compared] != reference[:compared])
+    )
+    return Agreement(source, compared, differences)
+
+
+def judge(labels: np.ndarray, truth: np.ndarray | None, expected: int | None, agreement: Agreement) -> Accuracy:
+    """Labels (N,) against the truth (N,) or None, the promised correct count or None, and the reference.
+
+    Passes if every label agrees with the reference save near-ties, and the promised count is met within the
+    number of those near-ties.
+    """
+    correct = None if truth is None else int((labels == truth).sum())
+    slack = len(agreement.differences)
+    bad = [difference for difference in agreement.differences if not difference.excused]
+    if bad:
+        worst = max(bad, key=lambda difference: difference.margin)
+        verdict = (
+            f"{len(bad)} of {agreement.compared} labels differ from the {agreement.source} and are no near-ties "
+            f"(image {worst.index}: {worst.label} instead of {worst.reference}, margin {worst.margin:.2g})"
+        )
+        return Accuracy(correct, len(labels), expected, agreement, False, verdict)
+    if correct is not None and expected is not None and abs(correct - expected) > slack:
+        verdict = f"{correct} correct where the weights file promises {expected}"
+        return Accuracy(correct, len(labels), expected, agreement, False, verdict)
+    same = f"all {agreement.compared}" if not slack else f"all but {slack} near-ties of {agreement.compared}"
+    promise = "" if expected is None or correct is None else f", {expected} correct as promised"
+    return Accuracy(
+        correct, len(labels), expected, agreement, True, f"{same} labels equal the {agreement.source}{promise}"
+    )  # fmt: skip

@@ -1,0 +1,62 @@
+"""The CPU session: the NumPy references in cache-sized chunks, one thread a core."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+
+import numpy as np
+
+from app.graph import REFERENCE_CHUNK, Graph
+from app.layers import Layer
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class CpuSession:
+    """A graph ready to run on the processor, in float32. Results do not depend on the number of threads.
+
+    seconds: layer name → time spent in it so far, summed over the threads. The chunks are the unit of work for
+    the threads, so the matrix library underneath should use one thread (main.py sees to that).
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.threads = usable_cores()
+        self.seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def run(self, images: np.ndarray, labels: np.ndarray, progress: Callable[[int], object] | None = None) -> None:
+        """Classify (N, C, H, W) images into labels (N) uint8. progress is called with images done."""
+
+        def classify(start: int) -> None:
+            part = images[start : start + REFERENCE_CHUNK]
+            spent: dict[str, float] = {}
+            last = perf_counter()
+
+            def after_layer(layer: Layer) -> None:
+                nonlocal last
+                now = perf_counter()
+                spent[layer.name] = now - last
+                last = now
+
+            labels[start : start + REFERENCE_CHUNK] = self.graph.forward(part, np.float32, after_layer)[1]
+            with self._lock:
+                for name, seconds in spent.items():
+                    self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+                if progress is not None:
+                    progress(len(part))
+
+        pool = ThreadPoolExecutor(self.threads)
+        try:
+            for _ in pool.map(classify, range(0, len(images), REFERENCE_CHUNK)):
+                pass
+        finally:
+            # After an interrupt the chunks that have not begun are dropped.
+            pool.shutdown(wait=True, cancel_futures=True)

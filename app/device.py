@@ -1,0 +1,117 @@
+"""Which device runs the network, and in plain words why there is no GPU where there is none."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import platform
+from pathlib import Path
+from typing import Any
+
+from app.errors import UserError
+from app.kernels.compiler import architecture, nvrtc
+
+CHOICES = ("auto", "cuda", "cpu")
+OLDEST_ARCHITECTURE = (7, 5)
+
+
+def why_no_gpu() -> str | None:
+    """One line that says why no GPU can be used, or None if one can. Cheap where there is no driver."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver library (libcuda.so.1) is installed"
+    version, count = ctypes.c_int(), ctypes.c_int()
+    status = driver.cuInit(0)
+    if status == 0:
+        status = driver.cuDeviceGetCount(ctypes.byref(count))
+    if status not in (0, 100):  # 100: CUDA_ERROR_NO_DEVICE
+        return f"the NVIDIA driver does not start (cuInit returned {status})"
+    if status == 100 or count.value == 0:
+        return "the NVIDIA driver sees no device (CUDA_VISIBLE_DEVICES may hide it)"
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed (make run installs it)"
+    import cupy
+
+    built = cupy.cuda.runtime.runtimeGetVersion() // 1000
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    if version.value // 1000 < built:
+        return f"the NVIDIA driver is too old: it supports CUDA {version.value // 1000}, CuPy needs {built}"
+    try:
+        nvrtc()
+    except UserError as error:
+        return str(error)
+    major, minor = capability()
+    if (major, minor) < OLDEST_ARCHITECTURE:
+        return f"the card's compute capability {major}.{minor} is below 7.5, the oldest that the kernels serve"
+    return None
+
+
+def choose(requested: str) -> tuple[str, str | None]:
+    """``auto``, ``cuda`` or ``cpu`` → (``cuda`` or ``cpu``, why auto took the CPU).
+
+    Raises UserError if ``cuda`` was asked for and cannot be had.
+    """
+    if requested == "cpu":
+        return "cpu", None
+    reason = why_no_gpu()
+    if reason is None:
+        import cupy
+
+        cupy.cuda.runtime.free(0)  # creates the context now, so that it counts as a one-off cost
+        return "cuda", None
+    if requested == "cuda":
+        raise UserError(f"--device cuda: {reason}; use --device cpu, or auto to take what there is")
+    return "cpu", reason
+
+
+def capability() -> tuple[int, int]:
+    """Compute capability of the current card, e.g. (9, 0)."""
+    import cupy
+
+    text = cupy.cuda.Device().compute_capability
+    return int(text[:-1]), int(text[-1])
+
+
+def describe_gpu() -> dict[str, Any]:
+    """What the report says of the card and the software under it."""
+    import cupy
+
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+    driver, runtime = cupy.cuda.runtime.driverGetVersion(), cupy.cuda.runtime.runtimeGetVersion()
+    return {
+        "kind": "cuda",
+        "name": properties["name"].decode(),
+        "architecture": architecture(*capability()),
+        "multiprocessors": properties["multiProcessorCount"],
+        "memory_bytes": properties["totalGlobalMem"],
+        "driver": _kernel_driver(),
+        "driver_cuda": f"{driver // 1000}.{driver % 1000 // 10}",
+        "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
+        "cupy": cupy.__version__,
+    }
+
+
+def describe_cpu(threads: int) -> dict[str, Any]:
+    """What the report says of the processor."""
+    import numpy
+
+    return {"kind": "cpu", "name": _processor(), "threads": threads, "numpy": numpy.__version__}
+
+
+def _kernel_driver() -> str | None:
+    """The version of the NVIDIA kernel driver, e.g. 580.159.04, where the system tells."""
+    try:
+        words = Path("/proc/driver/nvidia/version").read_text().split()
+    except OSError:
+        return None
+    return next((word for word in words if word[:1].isdigit() and word.count(".") >= 1), None)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

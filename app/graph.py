@@ -1,0 +1,99 @@
+"""A network with its weights: every shape inferred and checked, and the NumPy reference that defines correct."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from app.errors import UserError
+from app.layers import Argmax, Layer, Parameters, Shape
+from app.networks import NETWORKS, Network
+from app.weights import Weights, check_shapes
+
+REFERENCE_CHUNK = 16  # images: what one layer reads and writes then stays in a core's cache
+
+
+@dataclass(frozen=True)
+class Step:
+    """One layer in its place: the shapes of one image's activations before and after it."""
+
+    layer: Layer
+    in_shape: Shape
+    out_shape: Shape
+
+    @property
+    def parameter_count(self) -> int:
+        """Weights without biases."""
+        shapes = self.layer.parameter_shapes(self.in_shape)
+        return sum(prod(shape) for name, shape in shapes.items() if not name.endswith("_bias"))
+
+    @property
+    def float32_bytes(self) -> int:
+        """Activations of one image read and written, as float32."""
+        return 4 * (prod(self.in_shape) + prod(self.out_shape))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Layers with shapes and parameters. parameters: float32, in the weights file's layouts."""
+
+    network: Network
+    steps: tuple[Step, ...]
+    parameters: Parameters
+    input_scale: float
+
+    @property
+    def classes(self) -> int:
+        """Number of scores that the final argmax chooses from."""
+        return self.steps[-1].in_shape[0]
+
+    def pixel_scale(self, dtype: np.dtype) -> float:
+        """What an image of that dtype is multiplied by: floats lie in [0, 1] already, bytes in 0..255."""
+        return self.input_scale if dtype == np.uint8 else self.input_scale * 255
+
+    def forward(
+        self, images: np.ndarray, dtype: type, after_layer: Callable[[Layer], None] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run the NumPy reference on (B, C, H, W) images in ``dtype`` → logits (B, classes), labels (B) uint8.
+
+        after_layer is called as each layer ends, for timing.
+        """
+        x = images.astype(dtype) * dtype(self.pixel_scale(images.dtype))
+        logits = x
+        for step in self.steps:
+            logits, x = x, step.layer.reference(x, self.parameters)
+            if after_layer is not None:
+                after_layer(step.layer)
+        return logits, x
+
+    def reference(self, images: np.ndarray, dtype: type = np.float64) -> np.ndarray:
+        """Logits (B, classes) of the NumPy reference, computed in cache-sized chunks."""
+        chunks = range(0, len(images), REFERENCE_CHUNK)
+        return np.concatenate([self.forward(images[at : at + REFERENCE_CHUNK], dtype)[0] for at in chunks])
+
+
+def find_network(name: str) -> Network:
+    """The network of that name. Raises UserError for an unknown one."""
+    if name not in NETWORKS:
+        raise UserError(f"unknown network '{name}': choose one of {', '.join(NETWORKS)}")
+    return NETWORKS[name]
+
+
+def build(network: Network, weights: Weights) -> Graph:
+    """Infer all shapes and check the weights against them. Raises UserError where either does not fit."""
+    steps: list[Step] = []
+    expected: dict[str, Shape] = {}
+    shape = network.input_shape
+    for layer in network.layers:
+        wanted = layer.parameter_shapes(shape)
+        # A bias is optional: it is used where the file has it.
+        expected.update({n: s for n, s in wanted.items() if n in weights.arrays or not n.endswith("_bias")})
+        steps.append(Step(layer, shape, layer.output_shape(shape)))
+        shape = steps[-1].out_shape
+    if not isinstance(network.layers[-1], Argmax):
+        raise UserError(f"network {network.name} must end with an Argmax layer")
+    check_shapes(weights, expected)
+    return Graph(network, tuple(steps), weights.arrays, weights.input_scale)

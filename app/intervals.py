@@ -1,0 +1,112 @@
+"""What copies and kernels did at the same time, from the intervals in which each was under way. Pure functions.
+
+An interval is (start, stop) in milliseconds on one clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One traced run: intervals of host-to-device copies, kernels and device-to-host copies."""
+
+    h2d: Sequence[Interval]
+    kernels: Sequence[Interval]
+    d2h: Sequence[Interval]
+
+
+def merge(intervals: Iterable[Interval]) -> list[Interval]:
+    """The union, as disjoint intervals in order."""
+    merged: list[Interval] = []
+    for start, stop in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
+        elif stop > start:
+            merged.append((start, stop))
+    return merged
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """Time covered by at least one interval."""
+    return sum(stop - start for start, stop in merge(intervals))
+
+
+def overlap(left: Iterable[Interval], right: Iterable[Interval]) -> float:
+    """Time covered by both sides at once."""
+    left, right = merge(left), merge(right)
+    return length(left) + length(right) - length([*left, *right])
+
+
+def one_at_a_time(intervals: Iterable[Interval]) -> list[Interval]:
+    """Copies in one direction share one engine: none begins before the one that ended before it.
+
+    An event in front of a copy fires when the copy may begin; the copy may then still queue for the engine,
+    and that wait is no copying.
+    """
+    trimmed: list[Interval] = []
+    free_from = float("-inf")
+    for start, stop in sorted(intervals, key=lambda interval: interval[1]):
+        trimmed.append((max(start, free_from), stop))
+        free_from = stop
+    return trimmed
+
+
+@dataclass(frozen=True)
+class Usage:
+    """How one run used the device; times in ms, shares of ``span_ms`` in 0..1."""
+
+    span_ms: float
+    h2d_ms: float
+    kernels_ms: float
+    d2h_ms: float
+    overlap: float  # time in which a copy and a kernel ran together ÷ copy time
+    kernel_share: float
+    copy_share: float
+    idle_share: float
+    limit: str  # "compute", "copy" or "enqueue"
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: what limits the run, and the numbers that say so."""
+        shares = f"kernels ran {self.kernel_share:.0%} of the run, copies {self.copy_share:.0%}"
+        match self.limit:
+            case "compute":
+                return f"limited by compute: {shares} ({self.overlap:.0%} of them behind kernels); faster kernels help"
+            case "copy":
+                return f"limited by the copies: {shares}; fewer bytes or a faster bus help, faster kernels do not"
+            case _:
+                return (
+                    f"limited by enqueueing: the device was idle {self.idle_share:.0%} of the run ({shares}); "
+                    "larger chunks, fewer launches or a captured graph help"
+                )
+
+
+def usage(timeline: Timeline) -> Usage:
+    """Overlap, shares and the limit of a run: whichever of kernels, copies and idleness took the most of it."""
+    h2d, d2h = one_at_a_time(timeline.h2d), one_at_a_time(timeline.d2h)
+    copies, kernels = merge([*h2d, *d2h]), merge(timeline.kernels)
+    busy = merge([*copies, *kernels])
+    span = busy[-1][1] - busy[0][0] if busy else 0.0
+    if span <= 0:
+        raise ValueError("a timeline must cover some time")
+    shares = {
+        "compute": length(kernels) / span,
+        "copy": length(copies) / span,
+        "enqueue": 1 - length(busy) / span,
+    }
+    return Usage(
+        span_ms=span,
+        h2d_ms=length(h2d),
+        kernels_ms=length(kernels),
+        d2h_ms=length(d2h),
+        overlap=overlap(copies, kernels) / length(copies) if copies else 0.0,
+        kernel_share=shares["compute"],
+        copy_share=shares["copy"],
+        idle_share=shares["enqueue"],
+        limit=max(shares, key=lambda name: shares[name]),
+    )

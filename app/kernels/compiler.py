@@ -1,0 +1,120 @@
+"""Run-time compilation of the ``.cu`` files beside this module, by NVRTC, for any card, with a disk cache.
+
+Compiling needs neither a GPU nor a CUDA toolkit: only the NVRTC library, which the ``cuda`` extra installs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.errors import UserError
+from data_tools.paths import cache_dir, replacing
+
+KERNEL_DIR = Path(__file__).parent
+# Architectures that every kernel is compiled for in the tests; 90a is Hopper with its own instructions.
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+_CACHE_FORMAT = b"lenet5-cubin-2\n"
+
+
+def nvrtc() -> Any:
+    """CuPy's low-level NVRTC binding; its import is deferred because it loads CuPy (0.4 s)."""
+    try:
+        from cupy_backends.cuda.libs import nvrtc as binding
+
+        binding.getVersion()
+    except Exception as error:  # CuPy reports a missing library in several ways
+        raise UserError(
+            f"NVRTC, the run-time compiler, cannot be loaded ({str(error).splitlines()[0]}): "
+            "run make run, or pip install -e '.[cuda]'"
+        ) from None
+    return binding
+
+
+def architecture(major: int, minor: int) -> str:
+    """NVRTC's name for a card of compute capability major.minor, e.g. (9, 0) → ``sm_90a``."""
+    return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+
+
+def architecture_number(name: str) -> int:
+    """``sm_90a`` → 90: the number that a registry row's lowest architecture is compared with."""
+    return int(name.removeprefix("sm_").rstrip("abcdef"))
+
+
+def sources(name: str) -> dict[str, str]:
+    """The text of file ``name`` and of every file it includes, directly or not, by file name."""
+    found: dict[str, str] = {}
+    waiting = [name]
+    while waiting:
+        file = waiting.pop()
+        if file not in found:
+            found[file] = (KERNEL_DIR / file).read_text(encoding="utf-8")
+            waiting += _INCLUDE.findall(found[file])
+    return found
+
+
+def options(defines: Mapping[str, str | int], arch: str) -> tuple[str, ...]:
+    """NVRTC's options: the target, the language and one -D per compile-time constant."""
+    constants = (f"-D{name}={value}" for name, value in sorted(defines.items()))
+    return (f"--gpu-architecture={arch}", "--std=c++17", "--generate-line-info", *constants)
+
+
+def compile_kernel(source: str, defines: Mapping[str, str | int], arch: str) -> bytes:
+    """Machine code (cubin) of one kernel file; from the cache where it is there.
+
+    source: a file name beside this module. defines: compile-time constants. arch: e.g. ``sm_90a``.
+    Raises UserError if NVRTC is missing or the cache cannot be written; a kernel that does not compile is a
+    bug and raises RuntimeError with file, options and the compiler's log.
+    """
+    binding = nvrtc()
+    texts = sources(source)
+    flags = options(defines, arch)
+    key = hashlib.sha256(repr((binding.getVersion(), flags, source, sorted(texts.items()))).encode()).hexdigest()
+    path = cache_dir() / "kernels" / f"{key}.cubin"
+    cubin = _read_cached(path)
+    if cubin is None:
+        cubin = _compile(binding, source, texts, flags)
+        _write_cached(path, cubin)
+    return cubin
+
+
+def _compile(binding: Any, source: str, texts: Mapping[str, str], flags: tuple[str, ...]) -> bytes:
+    names = [name for name in texts if name != source]
+    headers = [texts[name].encode() for name in names]
+    program = binding.createProgram(texts[source], source, headers, [name.encode() for name in names])
+    try:
+        binding.compileProgram(program, flags)
+        # The binding drops the last byte, a zero, as if machine code were text; disassemblers want the whole file.
+        return binding.getCUBIN(program) + b"\0"
+    except binding.NVRTCError as error:
+        log = binding.getProgramLog(program).strip()
+        raise RuntimeError(f"{source} does not compile ({error}) with {' '.join(flags)}\n{log}") from None
+    finally:
+        binding.destroyProgram(program)
+
+
+def _read_cached(path: Path) -> bytes | None:
+    """The cached machine code, or None if there is none or the file is damaged."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    header_length = len(_CACHE_FORMAT) + 32
+    header, cubin = content[:header_length], content[header_length:]
+    return cubin if header == _CACHE_FORMAT + hashlib.sha256(cubin).digest() else None
+
+
+def _write_cached(path: Path, cubin: bytes) -> None:
+    """Written under a temporary name and renamed, so that another process never sees half a file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            temporary.write_bytes(_CACHE_FORMAT + hashlib.sha256(cubin).digest() + cubin)
+    except (OSError, UserError):
+        raise UserError(
+            f"cannot write the kernel cache {path.parent}: set LENET_CACHE_DIR to a folder that you can write to"
+        ) from None

@@ -1,0 +1,68 @@
+"""What every layer offers: its shape rule, its parameters, its NumPy reference and its part on the GPU."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from app.errors import UserError
+from app.kernels.problems import Problem
+
+Shape = tuple[int, ...]  # of one image's activations: (C, H, W) or (features,)
+Parameters = Mapping[str, np.ndarray]  # by the names and in the layouts of the weights file
+
+
+@dataclass(frozen=True)
+class Layer(ABC):
+    """A layer of a network. Layers are data: they hold no arrays."""
+
+    name: str
+    kind: ClassVar[str]
+    # The registry's name of the GPU operation that this layer is; None: it only relabels its input.
+    operation: ClassVar[str | None] = None
+
+    @abstractmethod
+    def output_shape(self, shape: Shape) -> Shape:
+        """Shape of one image's output for an input of ``shape``. Raises UserError where the layer does not fit."""
+
+    @abstractmethod
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """The definition of correct, in the float type of x. x: (B, *input shape) → (B, *output shape).
+
+        Activations are N, C, H, W whatever their strides. May work in place on x.
+        """
+
+    def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
+        """Name → shape in the weights file; ``<name>_bias`` entries are optional there."""
+        return {}
+
+    def flops(self, shape: Shape) -> int:
+        """Floating-point operations for one image (a multiply-add is two)."""
+        return 0
+
+    def problem(
+        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str
+    ) -> Problem | None:
+        """What a kernel that does this layer and then ``epilogue`` is asked for.
+
+        None if this layer cannot take these layers into its epilogue, or cannot read ``input_dtype``.
+        """
+        return None
+
+    def device_parameters(
+        self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
+    ) -> list[np.ndarray | None]:
+        """The arrays that a kernel takes between input and output, in the kernels' layout, float64.
+
+        scale: multiplies the input, folded into the weights. flattened: the (C, H, W) shape that the input had
+        before it was flattened, if it was.
+        """
+        return []
+
+    def fail(self, shape: Shape, needs: str) -> UserError:
+        """The error for an input shape that this layer cannot take."""
+        return UserError(f"layer {self.name} ({self.kind}) got input of shape {shape}, but needs {needs}")

@@ -1,0 +1,100 @@
+"""Two-dimensional convolution (cross-correlation) without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from app.kernels.problems import ConvProblem
+from app.layers.base import Layer, Parameters, Shape
+from app.layers.pool import Pool
+from app.layers.relu import Relu
+
+
+@dataclass(frozen=True)
+class Conv2d(Layer):
+    """y[b,m,h,w] = Σ_c Σ_p Σ_q x[b, c, h·S+p, w·S+q] · k[p,q,c,m] (+ bias[m]); filters K x K, stride S."""
+
+    maps: int
+    kernel: int
+    stride: int = 1
+    kind: ClassVar[str] = "conv2d"
+    operation: ClassVar[str] = "conv"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """(C, H, W) → (M, (H-K)//S + 1, (W-K)//S + 1)."""
+        if len(shape) != 3 or min(shape[1:]) < self.kernel:
+            raise self.fail(shape, f"(C, H, W) with H and W at least {self.kernel}")
+        _, height, width = shape
+        return self.maps, (height - self.kernel) // self.stride + 1, (width - self.kernel) // self.stride + 1
+
+    def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
+        """Filters H, W, in, out; bias (out)."""
+        return {self.name: (self.kernel, self.kernel, shape[0], self.maps), f"{self.name}_bias": (self.maps,)}
+
+    def flops(self, shape: Shape) -> int:
+        """Two for each term of each sum."""
+        maps, height, width = self.output_shape(shape)
+        return 2 * maps * height * width * shape[0] * self.kernel**2
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """im2col, then one matrix product. Works on N, H, W, C memory, where a row of a window is contiguous."""
+        filters = parameters[self.name].astype(x.dtype, copy=False)
+        maps, height, width = self.output_shape(x.shape[1:])
+        y = self._im2col(x.transpose(0, 2, 3, 1), height, width) @ filters.reshape(-1, maps)
+        bias = parameters.get(f"{self.name}_bias")
+        if bias is not None:
+            y += bias.astype(x.dtype, copy=False)
+        return y.reshape(len(x), height, width, maps).transpose(0, 3, 1, 2)
+
+    def _im2col(self, images: np.ndarray, height: int, width: int) -> np.ndarray:
+        """(B, H, W, C) → (B·OH·OW, K·K·C). Copied in the order with the longer contiguous runs."""
+        kernel, step = self.kernel, self.stride
+        if images.shape[3] > 1:
+            windows = np.lib.stride_tricks.sliding_window_view(images, (kernel, kernel), axis=(1, 2))
+            return windows[:, ::step, ::step].transpose(0, 1, 2, 4, 5, 3).reshape(len(images) * height * width, -1)
+        taps = np.empty((kernel, kernel, len(images), height, width), images.dtype)
+        for p in range(kernel):
+            for q in range(kernel):
+                taps[p, q] = images[:, p : p + step * height : step, q : q + step * width : step, 0]
+        return taps.reshape(kernel * kernel, -1).T
+
+    def problem(
+        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str
+    ) -> ConvProblem | None:
+        """The epilogue may hold a ReLU, then a pooling whose window equals its stride."""
+        rest = list(epilogue)
+        relu = bool(rest) and isinstance(rest[0], Relu)
+        if relu:
+            rest.pop(0)
+        pool, is_max = 1, False
+        if rest and isinstance(rest[0], Pool) and rest[0].window == rest[0].step:
+            pool, is_max = rest[0].window, rest[0].is_max
+            rest.pop(0)
+        if rest:
+            return None
+        channels, height, width = shape
+        return ConvProblem(
+            channels,
+            height,
+            width,
+            self.maps,
+            self.kernel,
+            self.stride,
+            bias=bias,
+            relu=relu,
+            pool=pool,
+            pool_is_max=is_max,
+            input_dtype=input_dtype,
+            dtype=dtype,
+        )
+
+    def device_parameters(
+        self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
+    ) -> list[np.ndarray | None]:
+        """Filters as (C, K, K, M): the order in which kernels sum, maps innermost."""
+        filters = parameters[self.name].astype(np.float64).transpose(2, 0, 1, 3) * scale
+        return [filters, parameters.get(f"{self.name}_bias")]

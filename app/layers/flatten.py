@@ -1,0 +1,38 @@
+"""From feature maps to one row of features an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from app.layers.base import Layer, Parameters, Shape
+
+
+@dataclass(frozen=True)
+class Flatten(Layer):
+    """(C, H, W) → (H·W·C): in H, W, C order, as the weights files of system 1 expect.
+
+    On the GPU it costs nothing: activations stay in C, H, W order and the rows of the following fully
+    connected layer are permuted once, when its weights are loaded (see ``channel_first_rows``).
+    """
+
+    kind: ClassVar[str] = "flatten"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """(C, H, W) → (C·H·W)."""
+        if len(shape) != 3:
+            raise self.fail(shape, "(C, H, W)")
+        return (prod(shape),)
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """(B, C, H, W) → (B, H·W·C)."""
+        return x.transpose(0, 2, 3, 1).reshape(len(x), -1)
+
+
+def channel_first_rows(shape: Shape) -> np.ndarray:
+    """For each feature in C, H, W order, its index in H, W, C order. shape: (C, H, W)."""
+    channels, height, width = shape
+    return np.arange(prod(shape)).reshape(height, width, channels).transpose(2, 0, 1).ravel()

@@ -1,0 +1,71 @@
+"""Fully connected layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from app.kernels.problems import LinearProblem
+from app.layers.argmax import Argmax
+from app.layers.base import Layer, Parameters, Shape
+from app.layers.flatten import channel_first_rows
+from app.layers.relu import Relu
+
+
+@dataclass(frozen=True)
+class Linear(Layer):
+    """y = x w (+ bias) with ``outputs`` features."""
+
+    outputs: int
+    kind: ClassVar[str] = "linear"
+    operation: ClassVar[str] = "gemm"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """(features) → (outputs)."""
+        if len(shape) != 1:
+            raise self.fail(shape, "(features,): put a Flatten before it")
+        return (self.outputs,)
+
+    def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
+        """Weights (in, out); bias (out)."""
+        return {self.name: (shape[0], self.outputs), f"{self.name}_bias": (self.outputs,)}
+
+    def flops(self, shape: Shape) -> int:
+        """Two for each weight."""
+        return 2 * shape[0] * self.outputs
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """One matrix product."""
+        y = x @ parameters[self.name].astype(x.dtype, copy=False)
+        bias = parameters.get(f"{self.name}_bias")
+        if bias is not None:
+            y += bias.astype(x.dtype, copy=False)
+        return y
+
+    def problem(
+        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str
+    ) -> LinearProblem | None:
+        """The epilogue may hold a ReLU or an argmax."""
+        if len(epilogue) > 1 or not all(isinstance(layer, Relu | Argmax) for layer in epilogue):
+            return None
+        return LinearProblem(
+            shape[0],
+            self.outputs,
+            bias=bias,
+            relu=any(isinstance(layer, Relu) for layer in epilogue),
+            argmax=any(isinstance(layer, Argmax) for layer in epilogue),
+            input_dtype=input_dtype,
+            dtype=dtype,
+        )
+
+    def device_parameters(
+        self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
+    ) -> list[np.ndarray | None]:
+        """Weights as (in, out), rows in the order in which the features lie on the device."""
+        weights = parameters[self.name].astype(np.float64) * scale
+        if flattened is not None:
+            weights = weights[channel_first_rows(flattened)]
+        return [weights, parameters.get(f"{self.name}_bias")]

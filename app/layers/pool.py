@@ -1,0 +1,87 @@
+"""Average and maximum pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from app.kernels.problems import PoolProblem
+from app.layers.base import Layer, Parameters, Shape
+
+
+@dataclass(frozen=True)
+class Pool(Layer):
+    """One value from each window of ``window`` x ``window`` pixels, every ``stride`` (default: window) pixels.
+
+    Rows and columns that do not fill a window are dropped.
+    """
+
+    window: int
+    stride: int | None = None
+    operation: ClassVar[str] = "pool"
+    is_max: ClassVar[bool]
+
+    @property
+    def step(self) -> int:
+        """The stride in force."""
+        return self.window if self.stride is None else self.stride
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """(C, H, W) → (C, (H-P)//S + 1, (W-P)//S + 1)."""
+        if len(shape) != 3 or min(shape[1:]) < self.window:
+            raise self.fail(shape, f"(C, H, W) with H and W at least {self.window}")
+        channels, height, width = shape
+        return channels, (height - self.window) // self.step + 1, (width - self.window) // self.step + 1
+
+    def flops(self, shape: Shape) -> int:
+        """One for each element of each window."""
+        channels, height, width = self.output_shape(shape)
+        return channels * height * width * self.window**2
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """The window's pixels are combined row by row, as the kernels do."""
+        _, height, width = self.output_shape(x.shape[1:])
+        result = None
+        for p in range(self.window):
+            for q in range(self.window):
+                rows = slice(p, p + self.step * (height - 1) + 1, self.step)
+                columns = slice(q, q + self.step * (width - 1) + 1, self.step)
+                pixels = x[:, :, rows, columns]
+                if result is None:
+                    result = pixels.copy(order="K")
+                elif self.is_max:
+                    np.maximum(result, pixels, out=result)
+                else:
+                    result += pixels
+        assert result is not None
+        if not self.is_max:
+            result /= self.window**2
+        return result
+
+    def problem(
+        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str
+    ) -> PoolProblem | None:
+        """A pass of its own; takes nothing into its epilogue."""
+        if epilogue or input_dtype != dtype:
+            return None
+        channels, height, width = shape
+        return PoolProblem(channels, height, width, self.window, self.step, self.is_max, dtype)
+
+
+@dataclass(frozen=True)
+class AvgPool(Pool):
+    """The mean of each window."""
+
+    kind: ClassVar[str] = "avgpool"
+    is_max: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class MaxPool(Pool):
+    """The maximum of each window."""
+
+    kind: ClassVar[str] = "maxpool"
+    is_max: ClassVar[bool] = True

@@ -1,0 +1,134 @@
+"""Measurements on the GPU: per layer, op times, whole pass on the card, end to end, and the trace of one run.
+
+Kernels and copies are timed with CUDA events; end-to-end time with the host clock, from the call to readable
+labels, device idle at the start. All times in milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+import cupy
+import numpy as np
+
+from app.errors import UserError
+from app.intervals import Timeline
+from app.kernels.launch import Kernel, Launch
+from app.kernels.problems import ConvProblem, bytes_moved
+from app.outcome import LayerTime, Timing
+from app.plan import IMAGES, Node
+from app.session import Lane, Outputs, Session, device_array
+
+
+@dataclass(frozen=True)
+class OnCard:
+    """Measurements with ``images`` images already on the card, as one chunk: no transfers in them.
+
+    op_times: each convolution and its bias alone, output unpooled, as the seed systems reported it.
+    """
+
+    images: int
+    whole: Timing
+    layers: tuple[LayerTime, ...]
+    op_times: tuple[LayerTime, ...]
+
+
+def timed(launch: Callable[[], None], stream: cupy.cuda.Stream, repeat: int, warmup: int) -> Timing:
+    """Time a launch by events around it, ``repeat`` times after ``warmup`` untimed ones."""
+    for _ in range(warmup):
+        launch()
+    pairs = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(repeat)]
+    for before, after in pairs:
+        before.record(stream)
+        launch()
+        after.record(stream)
+    stream.synchronize()
+    return Timing(tuple(cupy.cuda.get_elapsed_time(before, after) for before, after in pairs))
+
+
+def on_card(session: Session, images: np.ndarray, repeat: int, warmup: int) -> OnCard:
+    """Time the layers, the convolutions alone and the whole pass on resident images.
+
+    As many of the images as fit in device memory are used.
+    """
+    count = len(images)
+    while True:
+        try:
+            lane, ops = _resident(session, count)
+            break
+        except cupy.cuda.memory.OutOfMemoryError:
+            if count == 1:
+                raise UserError("not even one image fits in the device's free memory: free some") from None
+        count //= 2
+    part = np.ascontiguousarray(images[:count])
+    lane.buffers[IMAGES].data.copy_from_host(part.ctypes.data, part.nbytes)
+    stream = lane.stream
+
+    def whole() -> None:
+        for launch in lane.launches:
+            launch(stream.ptr, count)
+
+    whole_timing = timed(whole, stream, repeat, warmup)
+
+    def after(index: int, launch: Launch, name: str, flops: int, nbytes: int) -> LayerTime:
+        # The layers before it run first, so that its input buffer holds real data whatever was timed last.
+        for before in lane.launches[:index]:
+            before(stream.ptr, count)
+        timing = timed(lambda: launch(stream.ptr, count), stream, repeat, warmup)
+        return LayerTime(name, launch.kernel.variant.name, count, timing, flops * count, nbytes)
+
+    nodes = enumerate(zip(session.plan.nodes, lane.launches, strict=True))
+    layers = tuple(
+        after(index, launch, node.name, node.flops, bytes_moved(node.problem, count)) for index, (node, launch) in nodes
+    )
+    op_times = tuple(
+        after(index, launch, node.head.name, node.head.flops(node.in_shape), bytes_moved(launch.kernel.problem, count))
+        for index, node, launch in ops
+    )
+    return OnCard(count, whole_timing, layers, op_times)
+
+
+def _resident(session: Session, count: int) -> tuple[Lane, list[tuple[int, Node, Launch]]]:
+    """A lane for ``count`` images, and each convolution's place in the plan, its node and its launch alone."""
+    plan = session.plan
+    lane = Lane(plan, session.kernels, session.weights, count)
+    ops = []
+    for index, (node, weights) in enumerate(zip(plan.nodes, session.weights, strict=True)):
+        if isinstance(node.problem, ConvProblem):
+            problem = replace(node.problem, relu=False, pool=1)
+            y = device_array(problem.arguments()[-1].per_image * count, problem.dtype)
+            launch = Kernel(node.variant, problem, plan.arch).bind([lane.buffers[node.reads], *weights, y], count)
+            ops.append((index, node, launch))
+    return lane, ops
+
+
+def end_to_end(session: Session, images: np.ndarray, outputs: Outputs, repeat: int, warmup: int) -> Timing:
+    """Host clock from the call to readable labels. The labels of the last run stay in ``outputs``."""
+    for _ in range(warmup):
+        session.run(images, outputs)
+    outputs.labels.fill(255)  # the accuracy check must see what the timed runs wrote
+    samples = []
+    for _ in range(repeat):
+        start = perf_counter()
+        session.run(images, outputs)
+        samples.append((perf_counter() - start) * 1e3)
+    return Timing(tuple(samples))
+
+
+def trace(session: Session, images: np.ndarray, outputs: Outputs) -> Timeline:
+    """One run with an event at each boundary between copy in, kernels and copy out of every chunk."""
+    chunks = -(-len(images) // session.chunk)
+    events = iter([cupy.cuda.Event() for _ in range(4 * chunks)])
+    marks: list[cupy.cuda.Event] = []
+
+    def mark(_: str, lane: Lane) -> None:
+        event = next(events)
+        event.record(lane.stream)
+        marks.append(event)
+
+    session.run(images, outputs, mark)
+    at = [cupy.cuda.get_elapsed_time(marks[0], event) for event in marks]
+    phases = [[(at[i + phase], at[i + phase + 1]) for i in range(0, len(at), 4)] for phase in range(3)]
+    return Timeline(h2d=phases[0], kernels=phases[1], d2h=phases[2])

@@ -1,0 +1,75 @@
+"""What a measured run returns, whichever device it ran on; the report is made from this alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from app.intervals import Usage
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Repeated measurements of one thing: ms each."""
+
+    samples: tuple[float, ...]
+
+    def percentile(self, q: float) -> float:
+        """The q-th percentile, 0..100."""
+        return float(np.percentile(self.samples, q))
+
+    @property
+    def median(self) -> float:
+        """The 50th percentile."""
+        return self.percentile(50)
+
+    @property
+    def spread(self) -> float:
+        """The 90th percentile minus the 10th."""
+        return self.percentile(90) - self.percentile(10)
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """One launch, or on the CPU one layer, over ``images`` images; flops and bytes are for all of them."""
+
+    name: str
+    kernel: str
+    images: int
+    timing: Timing
+    flops: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """A batch streamed in several passes over the data: totals, and passes whose labels were not the first's."""
+
+    correct: int | None
+    total: int
+    unsteady: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Labels and measurements. labels: (N,) uint8 of the (first) pass, as the timed runs wrote them.
+
+    on_card: the whole pass on images already on the card, over ``on_card_images``; None on the CPU.
+    usage: overlap and limit from a traced run; None on the CPU.
+    """
+
+    device: dict[str, Any]
+    settings: dict[str, Any]
+    labels: np.ndarray
+    cycle: Cycle | None
+    end_to_end: Timing
+    layers: tuple[LayerTime, ...]
+    op_times: tuple[LayerTime, ...]
+    on_card: Timing | None
+    on_card_images: int
+    usage: Usage | None
+    limit: str
+    device_bytes: int
+    notes: tuple[str, ...]

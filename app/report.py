@@ -1,0 +1,202 @@
+"""The report: one document for programs (JSON), and the same document as text for people. Pure but for writing.
+
+The schema is described in docs/report.md; its version changes when a field changes its meaning or goes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from app.accuracy import Accuracy
+from app.errors import UserError
+from app.graph import Graph
+from app.outcome import LayerTime, Outcome, Timing
+from app.weights import Weights
+from data_tools.dataset import Dataset
+from data_tools.paths import replacing
+
+SCHEMA = "lenet5-inference/report/1"
+PRECISION = "fp32"
+SHOWN_LABELS = 6
+SHOWN_DIFFERENCES = 10
+
+
+def document(
+    graph: Graph,
+    weights: Weights,
+    data: Dataset,
+    batch: int,
+    outcome: Outcome,
+    accuracy: Accuracy,
+    one_off_ms: Mapping[str, float],
+) -> dict[str, Any]:
+    """The report as plain data, ready for JSON. All times in ms unless the name says otherwise."""
+    end_to_end = outcome.end_to_end
+    cycle, use, on_card = outcome.cycle, outcome.usage, outcome.on_card
+    names = data.classes and (weights.classes or data.classes)
+    first = outcome.labels[:SHOWN_LABELS].tolist()
+    return {
+        "schema": SCHEMA,
+        "device": outcome.device,
+        "network": {"name": graph.network.name, "input_shape": list(graph.network.input_shape)},
+        "weights": {"path": str(weights.path), "sha256": weights.sha256, "recipe": weights.recipe},
+        "data": {"source": data.source, "split": data.split, "dtype": data.images.dtype.name},
+        "precision": PRECISION,
+        "batch": batch,
+        "settings": outcome.settings,
+        "accuracy": {
+            "passed": accuracy.passed,
+            "verdict": accuracy.verdict,
+            "correct": accuracy.correct if cycle is None else cycle.correct,
+            "total": accuracy.total if cycle is None else cycle.total,
+            "expected": accuracy.expected,
+            "reference": accuracy.agreement.source,
+            "compared": accuracy.agreement.compared,
+            "differences": [vars(difference) for difference in accuracy.agreement.differences],
+        },
+        "first_labels": [names[label] if names else str(label) for label in first],
+        "layers": [_layer(layer, outcome.layers) for layer in outcome.layers],
+        "op_times": [_layer(layer) for layer in outcome.op_times],
+        "on_card_ms": None if on_card is None else {**_percentiles(on_card), "images": outcome.on_card_images},
+        "pipeline": None if use is None else vars(use),
+        "end_to_end_ms": _percentiles(end_to_end),
+        "images_per_s": batch / end_to_end.median * 1e3,
+        "device_memory_bytes": outcome.device_bytes,
+        "one_off_ms": dict(one_off_ms),
+        "limit": outcome.limit,
+        "notes": list(outcome.notes),
+    }
+
+
+def _percentiles(timing: Timing) -> dict[str, float]:
+    quantiles = {f"p{q}": timing.percentile(q) for q in (50, 90, 99)}
+    return {**quantiles, "min": min(timing.samples), "runs": len(timing.samples)}
+
+
+def _layer(layer: LayerTime, among: Iterable[LayerTime] = ()) -> dict[str, Any]:
+    ms = layer.timing.median
+    total = sum(other.timing.median for other in among)
+    return {
+        "name": layer.name,
+        "kernel": layer.kernel,
+        "images": layer.images,
+        "ms": ms,
+        "spread_ms": layer.timing.spread,
+        "gflop": layer.flops / 1e9,
+        "tflops": layer.flops / ms / 1e9 if ms else 0.0,
+        "gbytes_per_s": layer.nbytes / ms / 1e6 if ms else 0.0,
+        "share": ms / total if total else None,
+    }
+
+
+def as_text(report: Mapping[str, Any]) -> str:
+    """The document for people: plain text, no colours, so that it reads the same in a file."""
+    blocks = [_head(report), _accuracy(report), _layers(report), _times(report), report["limit"]]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _head(report: Mapping[str, Any]) -> str:
+    device, weights = report["device"], report["weights"]
+    if device["kind"] == "cuda":
+        software = f"driver {device['driver']} (CUDA {device['driver_cuda']}), CUDA {device['cuda']}"
+        where = f"{device['name']} ({device['architecture']}, {device['multiprocessors']} SMs), {software}"
+        where += f", CuPy {device['cupy']}"
+    else:
+        where = f"CPU: {device['name']}, {device['threads']} threads, NumPy {device['numpy']}"
+    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report["settings"].items())
+    lines = [
+        f"{report['network']['name']} in {report['precision']} on {report['batch']:,} images",
+        f"  device    {where}",
+        f"  weights   {weights['path']} (sha256 {weights['sha256'][:12]}…)",
+        f"  images    {report['data']['source']} ({report['data']['dtype']})",
+        f"  settings  {settings}",
+        f"  first     {', '.join(report['first_labels'])}, …",
+        *(f"  note      {note}" for note in report["notes"]),
+    ]
+    return "\n".join(lines)
+
+
+def _accuracy(report: Mapping[str, Any]) -> str:
+    accuracy = report["accuracy"]
+    correct, total = accuracy["correct"], accuracy["total"]
+    share = "unlabelled" if correct is None else f"{correct:,} / {total:,} correct = {correct / total:.2%}"
+    lines = [f"Accuracy: {share}", f"  {'PASSED' if accuracy['passed'] else 'FAILED'}: {accuracy['verdict']}"]
+    differences = accuracy["differences"]
+    for difference in differences[:SHOWN_DIFFERENCES]:
+        kind = "near-tie" if difference["excused"] else "WRONG"
+        lines.append(
+            f"  image {difference['index']}: {difference['label']} instead of {difference['reference']}, "
+            f"float64 margin {difference['margin']:.3g} ({kind})"
+        )
+    if len(differences) > SHOWN_DIFFERENCES:
+        lines.append(f"  … and {len(differences) - SHOWN_DIFFERENCES} more (all in --json)")
+    return "\n".join(lines)
+
+
+def _layers(report: Mapping[str, Any]) -> str:
+    on_gpu = report["device"]["kind"] == "cuda"
+    what = "images on the card, no transfers; medians of CUDA events" if on_gpu else "thread time ÷ threads"
+    images = report["layers"][0]["images"]
+    lines = [f"Layers ({images:,} images; {what})"]
+    lines.append(f"  {'layer':<22}{'kernel':<16}{'ms':>10}{'± ms':>9}{'GFLOP':>9}{'TFLOP/s':>9}{'GB/s':>8}{'share':>7}")
+    lines += [_row(layer) for layer in report["layers"]]
+    if on_gpu:
+        lines.append("Op times (convolution and bias alone, output unpooled; no transfers)")
+        lines += [_row(layer) for layer in report["op_times"]]
+    return "\n".join(lines)
+
+
+def _row(layer: Mapping[str, Any]) -> str:
+    share = "" if layer["share"] is None else f"{layer['share']:.1%}"
+    return (
+        f"  {layer['name']:<22}{layer['kernel']:<16}{layer['ms']:>10.4f}{layer['spread_ms']:>9.4f}"
+        f"{layer['gflop']:>9.3f}{layer['tflops']:>9.2f}{layer['gbytes_per_s']:>8.0f}{share:>7}"
+    )
+
+
+def _times(report: Mapping[str, Any]) -> str:
+    lines = [f"Times for {report['batch']:,} images"]
+    on_card, pipeline, whole = report["on_card_ms"], report["pipeline"], report["end_to_end_ms"]
+    if on_card is not None:
+        lines.append(
+            f"  on the card        {on_card['p50']:.3f} ms median, {on_card['p90']:.3f} p90 "
+            f"({on_card['images']:,} images; kernels only, no transfers)"
+        )
+    if pipeline is not None:
+        lines.append(
+            f"  one pass, traced   H2D {pipeline['h2d_ms']:.3f} ms, kernels {pipeline['kernels_ms']:.3f} ms, "
+            f"D2H {pipeline['d2h_ms']:.3f} ms, together {pipeline['span_ms']:.3f} ms; "
+            f"{pipeline['overlap']:.0%} of copy time behind kernels"
+        )
+    transfers = "pinned host memory → host labels, transfers included" if on_card is not None else "images → labels"
+    lines.append(
+        f"  end to end         p50 {whole['p50']:.3f} ms, p90 {whole['p90']:.3f} ms, p99 {whole['p99']:.3f} ms "
+        f"over {whole['runs']} runs ({transfers}; host clock)"
+    )
+    lines.append(f"  throughput         {report['images_per_s']:,.0f} images/s end to end")
+    if report["device_memory_bytes"]:
+        lines.append(f"  device memory      {report['device_memory_bytes'] / 1e6:,.1f} MB in the pipeline's buffers")
+    once = ", ".join(f"{name} {ms:,.0f} ms" for name, ms in report["one_off_ms"].items())
+    lines.append(f"  once               {once}")
+    return "\n".join(lines)
+
+
+def check_writable(path: Path) -> None:
+    """Fail before the work rather than after it. Raises UserError if ``path`` cannot become a file."""
+    if path.is_dir() or not path.parent.is_dir():
+        problem = "is a folder" if path.is_dir() else "lies in a folder that does not exist"
+        raise UserError(f"--json {path} {problem}: name a file in an existing folder, or - for standard output")
+
+
+def write_json(report: Mapping[str, Any], path: Path | None) -> None:
+    """To a file, whole or not at all, or to standard output if ``path`` is None."""
+    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+    if path is None:
+        sys.stdout.write(text)
+        return
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

@@ -1,0 +1,150 @@
+"""The main job: load, run, check, report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from app import device
+from app.accuracy import Accuracy, Agreement, agree, judge, top_two_margins
+from app.errors import UserError
+from app.graph import Graph, build, find_network
+from app.outcome import Outcome
+from app.report import as_text, check_writable, document, write_json
+from app.weights import BUNDLED, Weights, load_reference, load_weights
+from data_tools.dataset import Dataset, load_fashion_mnist, load_files
+
+RECHECKED = 1000  # images recomputed where there are no stored reference labels
+DEFAULT_BATCH = 10_000
+SPENT_IMPORTING = "import"
+
+
+class Stopwatch:
+    """One-off costs by name, ms."""
+
+    def __init__(self) -> None:
+        main = sys.modules.get("__main__")
+        self._last = perf_counter()
+        self.spent = {SPENT_IMPORTING: (self._last - getattr(main, "STARTED", self._last)) * 1e3}
+
+    def lap(self, name: str) -> None:
+        """Book the time since the last lap under ``name``."""
+        now = perf_counter()
+        self.spent[name] = (now - self._last) * 1e3
+        self._last = now
+
+
+def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> Dataset:
+    """The images and labels that the options ask for, in page-locked memory for a GPU. Raises UserError."""
+    allocate = None
+    if on_gpu:
+        from app.session import pinned_array
+
+        def allocate(nbytes: int) -> np.ndarray:
+            return pinned_array((nbytes,), np.uint8)
+
+    unlabelled = options.labels == "none"
+    if options.data is None:
+        if options.labels is not None and not unlabelled:
+            raise UserError("--labels FILE goes with --data FILE; Fashion-MNIST has its own labels")
+        data = load_fashion_mnist(options.split, options.data_dir, allocate)
+    else:
+        labels = None if options.labels is None or unlabelled else Path(options.labels)
+        data = load_files(options.data, labels, allocate)
+        if data.labels is None and not unlabelled:
+            raise UserError(f"{options.data} has no labels: name them with --labels FILE, or say --labels none")
+    if data.images.shape[1:] != graph.network.input_shape:
+        raise UserError(
+            f"{data.source} has images of shape {data.images.shape[1:]} (channels, height, width), "
+            f"network {graph.network.name} reads {graph.network.input_shape}"
+        )
+    if data.labels is not None and data.labels.max() >= graph.classes and not unlabelled:
+        raise UserError(
+            f"{data.source} has label {data.labels.max()}, the network knows 0 to {graph.classes - 1}: "
+            "use labels of the same classes, or --labels none"
+        )
+    return data
+
+
+def batch_size(options: argparse.Namespace, data: Dataset) -> int:
+    """How many images to classify. Raises UserError for more than there are, unless cycling."""
+    available = len(data.images)
+    batch = min(DEFAULT_BATCH, available) if options.batch is None else options.batch
+    if batch > available and not options.cycle:
+        raise UserError(
+            f"--batch {batch} is more than the {available} images of {data.source}: "
+            "add --cycle to stream them again and again, or ask for fewer"
+        )
+    return batch
+
+
+def reference_agreement(graph: Graph, weights: Weights, data: Dataset, labels: np.ndarray, recheck: bool) -> Agreement:
+    """Hold the labels against the stored float64 reference, or against one recomputed here."""
+    stored = load_reference(weights) if data.split == "test" and not recheck else None
+    if stored is not None:
+        return agree(labels, stored.labels, stored.margins, "stored float64 reference")
+    count = len(labels) if recheck else min(len(labels), RECHECKED)
+    logits = graph.reference(data.images[:count])
+    return agree(labels, logits.argmax(axis=1), top_two_margins(logits), "recomputed float64 reference")
+
+
+def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, options: argparse.Namespace) -> Accuracy:
+    """The accuracy check over what the run returned."""
+    labels = outcome.labels
+    truth = None if options.labels == "none" or data.labels is None else data.labels[: len(labels)]
+    agreement = reference_agreement(graph, weights, data, labels, options.recheck)
+    expected = weights.expected_correct.get(len(labels)) if data.split == "test" else None
+    accuracy = judge(labels, truth, expected, agreement)
+    if outcome.cycle is not None and outcome.cycle.unsteady:
+        verdict = f"{outcome.cycle.unsteady} passes over the data gave other labels than the first"
+        accuracy = replace(accuracy, passed=False, verdict=verdict)
+    return accuracy
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the main job with parsed options; prints the report. Returns 0 if the accuracy check passed, else 1."""
+    watch = Stopwatch()
+    if options.json not in (None, "-"):
+        check_writable(Path(options.json))
+    weights = load_weights(options.weights or BUNDLED)
+    graph = build(find_network(options.network or weights.network), weights)
+    watch.lap("weights")
+    where, why_not = device.choose(options.device)
+    if why_not is not None:
+        print(f"note: running on the CPU: {why_not}", file=sys.stderr)
+    watch.lap("context")
+    data = load_data(options, graph, where == "cuda")
+    batch = batch_size(options, data)
+    watch.lap("data")
+    outcome = _measured(options, graph, data, batch, where, watch)
+    accuracy = check(graph, weights, data, outcome, options)
+    report = document(graph, weights, data, batch, outcome, accuracy, watch.spent)
+    _publish(report, options.json)
+    return 0 if accuracy.passed else 1
+
+
+def _measured(
+    options: argparse.Namespace, graph: Graph, data: Dataset, batch: int, where: str, watch: Stopwatch
+) -> Outcome:
+    if where == "cuda":
+        from app.run_gpu import run_on_gpu
+
+        return run_on_gpu(options, graph, data.images, data.labels, batch, watch.lap)
+    from app.run_cpu import run_on_cpu
+
+    return run_on_cpu(options, graph, data.images, data.labels, batch)
+
+
+def _publish(report: dict[str, Any], target: str | None) -> None:
+    if target == "-":
+        write_json(report, None)
+        return
+    print(as_text(report))
+    if target is not None:
+        write_json(report, Path(target))

@@ -1,0 +1,85 @@
+"""The main job on the CPU: the NumPy references over the batch, with per-layer times."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from time import perf_counter
+
+import numpy as np
+from tqdm import tqdm
+
+from app import device
+from app.cpu import CpuSession
+from app.errors import UserError
+from app.graph import REFERENCE_CHUNK, Graph
+from app.outcome import Cycle, LayerTime, Outcome, Timing
+
+
+def run_on_cpu(
+    options: argparse.Namespace, graph: Graph, images: np.ndarray, truth: np.ndarray | None, batch: int
+) -> Outcome:
+    """Classify ``batch`` of the (N, C, H, W) images, again and again if there are fewer, and measure."""
+    for option, name in (("--conv", options.conv), ("--fc", options.fc)):
+        if name != "auto":
+            raise UserError(f"{option} {name} chooses a GPU kernel, but this run is on the CPU: leave it out")
+    session = CpuSession(graph)
+    labels = np.full(min(batch, len(images)), 255, np.uint8)
+    session.run(images[:REFERENCE_CHUNK], np.empty(REFERENCE_CHUNK, np.uint8))  # warm-up
+    session.seconds.clear()
+    repeat = options.repeat or 1
+    total = repeat * batch
+    samples: list[float] = []
+    cycle = None
+    with tqdm(total=total, unit=" images", unit_scale=True, disable=not sys.stderr.isatty()) as progress:
+        for _ in range(repeat):
+            start = perf_counter()
+            cycle = _passes(session, images, truth, batch, labels, progress)
+            samples.append((perf_counter() - start) * 1e3)
+    layers = tuple(
+        LayerTime(
+            name=step.layer.name,
+            kernel="NumPy",
+            images=batch,
+            timing=Timing((session.seconds[step.layer.name] * 1e3 / session.threads / repeat,)),
+            flops=step.layer.flops(step.in_shape) * batch,
+            nbytes=step.float32_bytes * batch,
+        )
+        for step in graph.steps
+    )
+    slowest = max(layers, key=lambda layer: layer.timing.median)
+    share = slowest.timing.median / sum(layer.timing.median for layer in layers)
+    return Outcome(
+        device=device.describe_cpu(session.threads),
+        settings={"threads": session.threads, "chunk": REFERENCE_CHUNK, "runs": repeat},
+        labels=labels,
+        cycle=cycle if batch > len(images) else None,
+        end_to_end=Timing(tuple(samples)),
+        layers=layers,
+        op_times=tuple(layer for layer in layers if layer.name in _convolutions(graph)),
+        on_card=None,
+        on_card_images=0,
+        usage=None,
+        limit=f"limited by compute on {session.threads} cores: {slowest.name} took {share:.0%} of the layers' time",
+        device_bytes=0,
+        notes=(),
+    )
+
+
+def _convolutions(graph: Graph) -> set[str]:
+    return {step.layer.name for step in graph.steps if step.layer.kind == "conv2d"}
+
+
+def _passes(
+    session: CpuSession, images: np.ndarray, truth: np.ndarray | None, batch: int, labels: np.ndarray, progress: tqdm
+) -> Cycle:
+    """Run over the data as often as the batch needs; ``labels`` keeps the first pass."""
+    correct = unsteady = 0
+    for start in range(0, batch, len(images)):
+        count = min(batch - start, len(images))
+        found = labels if start == 0 else np.empty(count, np.uint8)
+        session.run(images[:count], found, progress.update)
+        unsteady += not np.array_equal(found, labels[:count])
+        if truth is not None:
+            correct += int((found == truth[:count]).sum())
+    return Cycle(None if truth is None else correct, batch, unsteady)

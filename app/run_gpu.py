@@ -1,0 +1,99 @@
+"""The main job on a GPU: stream the batch, then measure its parts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
+from tqdm import tqdm
+
+from app import device, measure
+from app.graph import Graph
+from app.intervals import usage
+from app.outcome import Cycle, Outcome, Timing
+from app.plan import plan
+from app.session import Outputs, Session, default_chunk
+
+REPEAT = 50
+LAYER_REPEAT = 20
+
+
+def run_on_gpu(
+    options: argparse.Namespace,
+    graph: Graph,
+    images: np.ndarray,
+    truth: np.ndarray | None,
+    batch: int,
+    lap: Callable[[str], None],
+) -> Outcome:
+    """Classify ``batch`` of the (N, C, H, W) images, again and again if there are fewer, and measure."""
+    execution = plan(
+        graph,
+        device.describe_gpu()["architecture"],
+        input_dtype=images.dtype.name,
+        fuse=not options.no_fuse,
+        kernels={"conv": options.conv, "gemm": options.fc},
+    )
+    one_pass = images[:batch]
+    chunk = min(options.chunk or default_chunk(len(one_pass)), len(one_pass))
+    with Session(execution, chunk=chunk, streams=options.streams) as session:
+        lap("kernels")
+        outputs = session.outputs(len(one_pass))
+        cycle = None
+        if batch > len(images):
+            timing, cycle = _cycled(session, images, truth, batch, outputs)
+        else:
+            timing = measure.end_to_end(session, one_pass, outputs, options.repeat or REPEAT, options.warmup)
+        labels = outputs.labels.copy()
+        use = usage(measure.trace(session, one_pass, outputs))
+        resident = measure.on_card(session, one_pass, LAYER_REPEAT, options.warmup)
+        notes = []
+        if session.shrunk:
+            notes.append(f"chunks of {chunk:,} images do not fit in device memory: {session.chunk:,} were used")
+        if resident.images < len(one_pass):
+            notes.append(f"layers were timed on {resident.images:,} images, as many as fit on the card at once")
+        return Outcome(
+            device=device.describe_gpu(),
+            settings={
+                "streams": options.streams,
+                "chunk": session.chunk,
+                "fused": not options.no_fuse,
+                "runs": len(timing.samples),
+                "warmup": options.warmup,
+                "layer_runs": LAYER_REPEAT,
+            },
+            labels=labels,
+            cycle=cycle,
+            end_to_end=timing,
+            layers=resident.layers,
+            op_times=resident.op_times,
+            on_card=resident.whole,
+            on_card_images=resident.images,
+            usage=use,
+            limit=use.verdict,
+            device_bytes=session.device_bytes,
+            notes=tuple(notes),
+        )
+
+
+def _cycled(
+    session: Session, images: np.ndarray, truth: np.ndarray | None, batch: int, outputs: Outputs
+) -> tuple[Timing, Cycle]:
+    """Stream the batch in passes; the first pass's labels go to ``outputs``, later ones are held against them."""
+    session.run(images, outputs)  # warm-up
+    outputs.labels.fill(255)
+    correct = unsteady = 0
+    with tqdm(total=batch, unit=" images", unit_scale=True, disable=not sys.stderr.isatty()) as progress:
+        start = perf_counter()
+        for index, (count, labels) in enumerate(session.cycle(images, batch)):
+            if index == 0:
+                outputs.labels[:] = labels
+            unsteady += not np.array_equal(labels, outputs.labels[:count])
+            if truth is not None:
+                correct += int((labels == truth[:count]).sum())
+            progress.update(count)
+        elapsed = (perf_counter() - start) * 1e3
+    return Timing((elapsed,)), Cycle(None if truth is None else correct, batch, unsteady)

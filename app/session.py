@@ -1,0 +1,226 @@
+"""The GPU session: owns the device buffers, streams, events and loaded kernels, and streams batches through them.
+
+Images are cut into chunks that go round the lanes. A lane is a stream with its own buffers: copy in, kernels,
+copy out follow one another there, while the copies of one lane run beside the kernels of another. Nothing is
+allocated per run, and the host waits only for a staging buffer that it is about to fill again and for the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from types import TracebackType
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from app.errors import UserError
+from app.kernels.launch import Kernel, Launch
+from app.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
+
+DEFAULT_STREAMS = 4
+
+
+def default_chunk(batch: int) -> int:
+    """Images a chunk: ten chunks hide all but a tenth of the copies; beyond 4,096 images nothing is gained."""
+    return min(max(-(-batch // 10), 1), 4096)
+
+
+def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An uninitialised array in page-locked host memory, which the device can copy from by itself."""
+    count = prod(shape)
+    memory = cupy.cuda.PinnedMemory(max(count * np.dtype(dtype).itemsize, 1))
+    pointer = cupy.cuda.PinnedMemoryPointer(memory, 0)
+    return np.frombuffer(pointer, dtype, count).reshape(shape)
+
+
+def is_pinned(array: np.ndarray) -> bool:
+    """Whether the array lies in page-locked memory."""
+    return runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost
+
+
+def device_array(elements: int, dtype: str) -> cupy.ndarray:
+    """An uninitialised device array with an allocation of its own, so that checkers see its exact bounds."""
+    memory = cupy.cuda.Memory(max(elements * np.dtype(dtype).itemsize, 1))
+    return cupy.ndarray((elements,), dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+class Lane:
+    """One stream with its own device buffers and the kernels bound to them, for chunks of up to ``chunk`` images."""
+
+    def __init__(self, plan: ExecutionPlan, kernels: list[Kernel], weights: list[list[Any]], chunk: int) -> None:
+        self.chunk = chunk
+        self.buffers = {name: device_array(chunk * n, dtype) for name, (dtype, n) in plan.buffers.items()}
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.copied = cupy.cuda.Event(disable_timing=True)  # the staging buffer has been read
+        self.staging: np.ndarray | None = None
+        self.launches: list[Launch] = [
+            kernel.bind([self.buffers[node.reads], *arrays, *(self.buffers[name] for name in node.writes)], chunk)
+            for node, kernel, arrays in zip(plan.nodes, kernels, weights, strict=True)
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory of the buffers."""
+        return sum(buffer.nbytes for buffer in self.buffers.values())
+
+    def stage(self, images: np.ndarray) -> np.ndarray:
+        """The images copied into this lane's page-locked buffer, once that is free."""
+        if self.staging is None or self.staging.dtype != images.dtype:
+            self.staging = pinned_array((self.chunk, *images.shape[1:]), images.dtype)
+        self.copied.synchronize()
+        staged = self.staging[: len(images)]
+        np.copyto(staged, images)
+        return staged
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Page-locked host arrays that results are copied into: labels (N) uint8; logits (N, classes) or None."""
+
+    labels: np.ndarray
+    logits: np.ndarray | None = None
+
+
+Mark = Callable[[str, Lane], None]  # called with "h2d", "kernels", "d2h" or "end" as each phase is enqueued
+
+
+class Session:
+    """A graph ready to run on the current GPU. A context manager; reusable for any number of batches.
+
+    chunk: images a chunk; halved until the buffers fit in device memory (``shrunk`` then says so).
+    Raises UserError if not even one image fits.
+    """
+
+    def __init__(self, plan: ExecutionPlan, *, chunk: int, streams: int = DEFAULT_STREAMS) -> None:
+        self.plan = plan
+        self.kernels = [Kernel(node.variant, node.problem, plan.arch) for node in plan.nodes]
+        self.weights = [
+            [None if p is None else self._upload(p) for p in node.parameters] for node in plan.nodes
+        ]  # fmt: skip
+        self.shrunk = False
+        self.lanes: list[Lane] = []
+        while not self.lanes:
+            # The retry happens outside the except block: the exception holds what had been allocated.
+            if not self._allocate(chunk, streams):
+                if chunk == 1:
+                    raise UserError("not even one image fits in the device's free memory: free some, or --device cpu")
+                chunk, self.shrunk = chunk // 2, True
+        self.chunk = chunk
+
+    def _allocate(self, chunk: int, streams: int) -> bool:
+        try:
+            self.lanes = [Lane(self.plan, self.kernels, self.weights, chunk) for _ in range(streams)]
+        except cupy.cuda.memory.OutOfMemoryError:
+            return False
+        return True
+
+    @staticmethod
+    def _upload(array: np.ndarray) -> cupy.ndarray:
+        uploaded = device_array(array.size, array.dtype.name)
+        uploaded.data.copy_from_host(array.ctypes.data, array.nbytes)
+        return uploaded
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory held: buffers of all lanes, and weights."""
+        weights = sum(array.nbytes for arrays in self.weights for array in arrays if array is not None)
+        return weights + sum(lane.nbytes for lane in self.lanes)
+
+    def outputs(self, count: int, *, logits: bool = False) -> Outputs:
+        """Page-locked arrays for the results of ``count`` images."""
+        classes = self.plan.buffers[LOGITS][1]
+        return Outputs(
+            pinned_array((count,), np.uint8), pinned_array((count, classes), np.float32) if logits else None
+        )  # fmt: skip
+
+    def run(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None) -> None:
+        """Classify (N, C, H, W) images; when this returns, the outputs are readable.
+
+        images: of the plan's input dtype, C-contiguous; from page-locked memory they are copied directly,
+        else through a staging buffer.
+        """
+        self.submit(images, outputs, mark)
+        self.wait()
+
+    def submit(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None) -> None:
+        """Enqueue a batch and return at once. The images must stay as they are until ``wait``."""
+        if images.dtype.name != self.plan.input_dtype or not images.flags.c_contiguous:
+            raise ValueError(f"images must be contiguous {self.plan.input_dtype}, got {images.dtype}")
+        if prod(images.shape[1:]) != self.plan.buffers[IMAGES][1] or len(outputs.labels) < len(images):
+            raise ValueError(f"images of shape {images.shape} fit neither the network nor the outputs")
+        pinned = is_pinned(images)
+        for index, start in enumerate(range(0, len(images), self.chunk)):
+            lane = self.lanes[index % len(self.lanes)]
+            part = slice(start, min(start + self.chunk, len(images)))
+            self._enqueue(lane, images[part], pinned, outputs, part, mark)
+
+    def _enqueue(
+        self, lane: Lane, images: np.ndarray, pinned: bool, outputs: Outputs, part: slice, mark: Mark | None
+    ) -> None:
+        stream = lane.stream.ptr
+        source = images if pinned else lane.stage(images)
+        if mark:
+            mark("h2d", lane)
+        _copy(lane.buffers[IMAGES].data.ptr, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice, stream)
+        if not pinned:
+            lane.copied.record(lane.stream)
+        if mark:
+            mark("kernels", lane)
+        for launch in lane.launches:
+            launch(stream, len(images))
+        if mark:
+            mark("d2h", lane)
+        for name, target in ((LABELS, outputs.labels), (LOGITS, outputs.logits)):
+            if target is not None:
+                rows = target[part]
+                _copy(rows.ctypes.data, lane.buffers[name].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream)
+        if mark:
+            mark("end", lane)
+
+    def wait(self) -> None:
+        """Block until everything submitted has arrived."""
+        for lane in self.lanes:
+            lane.stream.synchronize()
+
+    def cycle(self, images: np.ndarray, batch: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Stream the images again and again until ``batch`` have been classified, in constant memory.
+
+        Every image crosses the bus every time. Yields (images in the pass, labels) for each pass; the labels
+        are overwritten two passes later. While one pass is read, the next is already under way.
+        """
+        pair = (self.outputs(len(images)), self.outputs(len(images)))
+        finished = [[cupy.cuda.Event(disable_timing=True) for _ in self.lanes] for _ in pair]
+        passes = -(-batch // len(images))
+        for index in range(passes + 1):
+            if index < passes:
+                self.submit(images[: batch - index * len(images)], pair[index % 2])
+                for lane, event in zip(self.lanes, finished[index % 2], strict=True):
+                    event.record(lane.stream)
+            if index > 0:
+                for event in finished[(index - 1) % 2]:
+                    event.synchronize()
+                count = min(batch - (index - 1) * len(images), len(images))
+                yield count, pair[(index - 1) % 2].labels[:count]
+
+    def close(self) -> None:
+        """Free device memory, streams and kernels, once what is under way has ended."""
+        self.wait()
+        self.lanes = []
+        self.weights = []
+        self.kernels = []
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _copy(target: int, source: int, nbytes: int, direction: int, stream: int) -> None:
+    runtime.memcpyAsync(target, source, nbytes, direction, stream)

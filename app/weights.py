@@ -1,0 +1,280 @@
+"""A network's weights in HDF5: read, checked and written; and what the bundled file promises.
+
+The bundled files are pinned by ``weights/SHA256SUMS``: a damaged HDF5 file can load silently with wrong
+values, so their content is hashed before HDF5 sees it, and what was hashed is what is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.errors import UserError
+from data_tools.hdf5 import StrictFile, file_image, open_strict, read_file
+from data_tools.paths import replacing
+
+BUNDLED = Path(__file__).parent.parent / "weights" / "lenet5_fashion.h5"
+CHECKSUMS = "SHA256SUMS"
+MAX_BYTES = 256 << 20
+SCHEMA = 1
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One network's parameters, as float32 arrays, and what its file says about them.
+
+    arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on.
+    input_scale: what a uint8 pixel is multiplied by before the first layer.
+    expected_correct: number of first test images → correct answers among them; {} if nothing is promised.
+    """
+
+    arrays: dict[str, np.ndarray]
+    network: str
+    classes: tuple[str, ...] | None
+    input_scale: float
+    recipe: str | None
+    expected_correct: dict[int, int]
+    sha256: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Float64 NumPy results of the bundled weights on the 10,000 test images.
+
+    labels: (N,) uint8, the best class; margins: (N,) float64, its logit minus the second best's.
+    """
+
+    labels: np.ndarray
+    margins: np.ndarray
+
+
+def reference_path(weights_path: Path) -> Path:
+    """The file that holds the reference results of the weights in ``weights_path``."""
+    return weights_path.with_name(f"{weights_path.stem}_reference.h5")
+
+
+def load_weights(path: Path = BUNDLED) -> Weights:
+    """Read and check a weights file. Raises UserError for everything that can be wrong with it.
+
+    Datasets without any attributes are enough: network ``lenet5``, pixels scaled by 1/255, no promises.
+    """
+    content = read_file(path, MAX_BYTES)
+    if path.resolve() == BUNDLED.resolve():
+        _check_hash(path, content)
+    return _parse(path, content)
+
+
+def save_weights(
+    path: Path,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    network: str,
+    classes: Iterable[str] | None,
+    input_scale: float,
+    recipe: str | None,
+    expected_correct: Mapping[int, int],
+) -> None:
+    """Write a weights file, atomically; equal arguments give equal bytes. Raises UserError.
+
+    Whatever ``load_weights`` would refuse is refused here, and nothing is written.
+    """
+    attributes: dict[str, str | int | float] = {
+        "schema": SCHEMA,
+        "network": network,
+        "input_scale": float(input_scale),
+        "expected_correct": json.dumps({str(n): int(correct) for n, correct in sorted(expected_correct.items())}),
+    }
+    if classes is not None:
+        attributes["classes"] = json.dumps(list(classes))
+    if recipe is not None:
+        attributes["recipe"] = recipe
+    content = file_image(arrays, attributes)
+    _parse(path, content)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def load_reference(weights: Weights) -> Reference | None:
+    """The reference results if ``weights`` are the bundled ones (by hash), else None.
+
+    Raises UserError if the bundled reference file is missing, damaged or of other weights.
+    """
+    if weights.sha256 != checksums(BUNDLED.parent).get(BUNDLED.name):
+        return None
+    path = reference_path(BUNDLED)
+    content = read_file(path, MAX_BYTES)
+    _check_hash(path, content)
+    with open_strict(path, content) as file:
+        if file.attribute("weights_sha256") != weights.sha256:
+            raise UserError(f"{path} belongs to other weights; run: python -m data_tools.reference_labels")
+        return Reference(file.array("labels"), file.array("margins"))
+
+
+def save_reference(path: Path, labels: np.ndarray, margins: np.ndarray, weights_sha256: str) -> None:
+    """Write labels (N,) and margins (N,) of the weights with this hash, atomically and reproducibly."""
+    arrays: dict[str, np.ndarray] = {"labels": labels.astype(np.uint8), "margins": margins.astype(np.float64)}
+    content = file_image(arrays, {"weights_sha256": weights_sha256})
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def checksums(directory: Path) -> dict[str, str]:
+    """File name → SHA-256 in hexadecimal, by the directory's SHA256SUMS; {} if it has none. Raises UserError."""
+    path = directory / CHECKSUMS
+    if not path.exists():
+        return {}
+    lines = read_file(path, 1 << 20).decode(errors="replace").splitlines()
+    entries = [re.fullmatch(r"([0-9a-f]{64}) [ *](\S+)", line) for line in lines]
+    if not all(entries):
+        raise UserError(f"{path} has lines that are not of the sha256sum format; get a fresh copy of it")
+    return {entry[2]: entry[1] for entry in entries if entry}
+
+
+def check_shapes(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """UserError naming every dataset that is missing, superfluous or of another shape than ``expected``."""
+    needs = f"network {weights.network} needs"
+    faults = []
+    for name in sorted(expected.keys() | weights.arrays.keys()):
+        if name not in expected:
+            faults.append(f"{name} is not part of network {weights.network}")
+        elif name not in weights.arrays:
+            faults.append(f"{name} is missing, {needs} {_shape(expected[name])}")
+        elif weights.arrays[name].shape != expected[name]:
+            faults.append(f"{name} is {_shape(weights.arrays[name].shape)}, {needs} {_shape(expected[name])}")
+    if faults:
+        raise UserError(f"{weights.path}: {'; '.join(faults)}; use weights made for this network")
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"({','.join(map(str, shape))})"
+
+
+def _check_hash(path: Path, content: bytes) -> None:
+    if checksums(BUNDLED.parent).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
+        raise UserError(f"{path} is not the file that {CHECKSUMS} beside it describes; run: git checkout -- weights")
+
+
+class _BadError(Exception):
+    """What is wrong with a weights file, and the remedy; the path is put before it."""
+
+
+def _parse(path: Path, content: bytes) -> Weights:
+    try:
+        with open_strict(path, content) as file:
+            return Weights(
+                arrays=_arrays(file),
+                network=_network(file),
+                classes=_classes(file),
+                input_scale=_input_scale(file),
+                recipe=_text(file, "recipe"),
+                expected_correct=_expected_correct(file),
+                sha256=hashlib.sha256(content).hexdigest(),
+                path=path,
+            )
+    except _BadError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _arrays(file: StrictFile) -> dict[str, np.ndarray]:
+    names = sorted(file.names())
+    if not names:
+        raise _BadError("holds no datasets; name a file with a network's weights")
+    arrays: dict[str, np.ndarray] = {}
+    left = MAX_BYTES  # for all together: many names may lead to one dataset
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise _BadError(f"dataset {name!r} is not named like fc1 or fc1_bias; rename or remove it")
+        array = file.array(name, max_bytes=left)
+        left -= array.nbytes
+        arrays[name] = _float32(name, array)
+    for name in arrays:
+        layer = name.removesuffix("_bias")
+        if layer not in arrays or (layer != name and arrays[name].shape != arrays[layer].shape[-1:]):
+            raise _BadError(
+                f"{name} does not go with {layer}, which is missing or has another number of outputs; add it"
+            )
+    return arrays
+
+
+def _float32(name: str, array: np.ndarray) -> np.ndarray:
+    if array.ndim not in ((1,) if name.endswith("_bias") else (2, 4)) or array.size == 0:
+        kinds = "filters (K,K,in,out), matrices (in,out) and biases <layer>_bias (out,)"
+        raise _BadError(f"{name} is {_shape(array.shape)}; store only {kinds}, none of them empty")
+    if array.dtype.kind != "f":
+        raise _BadError(f"{name} holds {array.dtype} numbers; store them as float32")
+    bad = array.size - int(np.isfinite(array).sum())
+    if bad:
+        raise _BadError(f"{name} holds {bad:,} NaN or infinite values; train the network again")
+    with np.errstate(over="ignore"):
+        narrow = array.astype(np.float32)
+    if not np.isfinite(narrow).all():
+        raise _BadError(f"{name} holds values beyond the range of float32; scale the weights down")
+    return narrow
+
+
+def _bad_attribute(name: str, needed: str) -> _BadError:
+    return _BadError(f"attribute {name!r} is not {needed}; correct or remove it")
+
+
+def _text(file: StrictFile, name: str) -> str | None:
+    text = file.attribute(name)
+    if text is not None and not (isinstance(text, str) and text.isprintable()):
+        raise _bad_attribute(name, "one line of text")
+    return text
+
+
+def _json(file: StrictFile, name: str) -> object:
+    text = _text(file, name)
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _bad_attribute(name, "JSON") from error
+
+
+def _network(file: StrictFile) -> str:
+    schema = file.attribute("schema")
+    if schema is not None and not (isinstance(schema, int) and schema == SCHEMA):
+        raise _bad_attribute("schema", f"{SCHEMA}, the version that this program reads")
+    network = _text(file, "network")
+    if network is not None and not _NAME.fullmatch(network):
+        raise _bad_attribute("network", "the name of a network")
+    return network or "lenet5"
+
+
+def _classes(file: StrictFile) -> tuple[str, ...] | None:
+    classes = _json(file, "classes")
+    if classes is None:
+        return None
+    if not isinstance(classes, list) or not classes or not all(isinstance(c, str) and c.isprintable() for c in classes):
+        raise _bad_attribute("classes", "a JSON list of names")
+    return tuple(classes)
+
+
+def _input_scale(file: StrictFile) -> float:
+    scale = file.attribute("input_scale")
+    if scale is None:
+        return 1 / 255
+    if not isinstance(scale, int | float) or not (math.isfinite(scale) and scale > 0):
+        raise _bad_attribute("input_scale", "a number above 0")
+    return float(scale)
+
+
+def _expected_correct(file: StrictFile) -> dict[int, int]:
+    promise = _json(file, "expected_correct")
+    if promise is None:
+        return {}
+    if not isinstance(promise, dict) or not all(
+        re.fullmatch("[1-9][0-9]{0,8}", images) and type(correct) is int and 0 <= correct <= int(images)
+        for images, correct in promise.items()
+    ):
+        raise _bad_attribute("expected_correct", "a JSON object of image counts and correct answers among them")
+    return {int(images): correct for images, correct in promise.items()}

@@ -1,0 +1,128 @@
+"""Images to classify, with labels if there are any, from Fashion-MNIST or from the user's own IDX or HDF5 files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.errors import UserError
+from data_tools.fashion_mnist import CLASSES, open_split, recognise
+from data_tools.hdf5 import SIGNATURE, open_strict
+from data_tools.idx import MAX_BYTES, Allocate, pageable, read_idx
+
+CHUNK = 1000
+"""Images converted at a time, so that the temporary arrays stay small."""
+
+INTEGER_TOLERANCE = 255 * 4 * float(np.finfo(np.float32).eps)
+"""How far x·255 may be from an integer if x is k/255, or k·(1/255), rounded to float32."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """images: (N, C, H, W), C-contiguous, uint8 or float32 in [0, 1]; labels: (N,) uint8, None if unknown.
+
+    classes: their names, only for Fashion-MNIST; source: one line for the report; split: "test" or "train"
+    if this is that split of Fashion-MNIST to the last bit, else None.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray | None
+    classes: tuple[str, ...] | None
+    source: str
+    split: str | None
+
+
+def load_fashion_mnist(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Dataset:
+    """The verified "test" or "train" split, fetched if need be; the images lie in memory from ``allocate``."""
+    images, labels, directory = open_split(split, data_dir, allocate)
+    return Dataset(images[:, None], labels, CLASSES, f"Fashion-MNIST {split} split, {directory}", split)
+
+
+def load_files(data: Path, labels: Path | None, allocate: Allocate | None = None) -> Dataset:
+    """The user's own images: an IDX file (rank 3, gzipped or raw), or an HDF5 file, told apart by content.
+
+    HDF5: ``x`` (N, H, W, C), float32 or float64 in [0, 1] or uint8, and optionally ``y``, (N, classes) one-hot
+    or (N,) integers. Floats that are all k/255 become uint8. ``labels``: an IDX file, used instead of ``y``.
+    The images lie in memory from ``allocate``. Raises UserError for files that cannot be read or do not fit.
+    """
+    given = None if labels is None else read_idx(labels, 1)
+    split = None
+    if _is_hdf5(data):
+        images, own = _read_hdf5(data, allocate or pageable, labels is None)
+        truth = own if given is None else given
+    else:
+        rows, truth = read_idx(data, 3, allocate=allocate or pageable), given
+        split = None if truth is None else recognise(rows, truth)
+        images = rows[:, None]
+    if truth is not None and len(truth) != len(images):
+        where = f"{labels or data} has {len(truth)} labels"
+        raise UserError(f"{where} but {data} has {len(images)} images; name files that belong together")
+    return Dataset(images, truth, CLASSES if split else None, str(data), split)
+
+
+def _is_hdf5(path: Path) -> bool:
+    try:
+        if not path.is_file():
+            return False  # opening a named pipe would wait for its writer
+        with path.open("rb") as file:
+            return file.read(len(SIGNATURE)) == SIGNATURE
+    except OSError:
+        return False  # the IDX reader says what is wrong
+
+
+def _read_hdf5(path: Path, allocate: Allocate, with_labels: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    with open_strict(path) as file:
+        names = file.names()
+        if "x" not in names:
+            held = ", ".join(sorted(names)) or "nothing"
+            raise UserError(f"{path} holds {held}, but no dataset x; store the images as x, shape (N, H, W, C)")
+        x = file.array("x", max_bytes=MAX_BYTES)
+        y = file.array("y", max_bytes=MAX_BYTES) if with_labels and "y" in names else None
+    return _images(x, path, allocate), None if y is None else _labels(y, path)
+
+
+def _images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:
+    """(N, H, W, C) uint8 or floating point → (N, C, H, W) uint8 or float32 in memory from ``allocate``."""
+    if x.ndim != 4 or x.size == 0:
+        raise UserError(f"x in {path} has shape {x.shape}; it must be (N, H, W, C) with at least one image")
+    if x.dtype != np.uint8 and not (x.dtype.kind == "f" and x.dtype.itemsize in (4, 8)):
+        raise UserError(f"x in {path} is {x.dtype}; store it as uint8, or as float32 or float64 in [0, 1]")
+    integers = x.dtype == np.uint8 or _holds_pixels(x, path)
+    dtype = np.dtype(np.uint8 if integers else np.float32)
+    count, height, width, channels = x.shape
+    images = allocate(x.size * dtype.itemsize).view(dtype).reshape(count, channels, height, width)
+    for start in range(0, count, CHUNK):
+        rows = x[start : start + CHUNK].transpose(0, 3, 1, 2)
+        if integers and x.dtype != np.uint8:
+            rows = np.rint(rows * 255)
+        images[start : start + CHUNK] = rows
+    return images
+
+
+def _holds_pixels(x: np.ndarray, path: Path) -> bool:
+    """Whether floats in [0, 1] are all k/255 for an integer k; UserError if they are not in [0, 1] or not finite."""
+    integers = True
+    for start in range(0, len(x), CHUNK):
+        rows = x[start : start + CHUNK]
+        low, high = rows.min(), rows.max()
+        if not (low >= 0 and high <= 1):  # written so that NaN, which min and max hand on, fails
+            found = f"in {low:g} … {high:g}" if np.isfinite([low, high]).all() else "that are not finite"
+            raise UserError(f"x in {path} holds values {found}; scale them to [0, 1], or store pixels as uint8")
+        scaled = rows * 255
+        integers = integers and bool((np.abs(scaled - np.rint(scaled)) <= INTEGER_TOLERANCE).all())
+    return integers
+
+
+def _labels(y: np.ndarray, path: Path) -> np.ndarray:
+    """(N, classes) one-hot or (N,) integers → (N,) uint8."""
+    if y.ndim == 2 and y.dtype.kind in "fiub":
+        if not (((y == 0) | (y == 1)).all() and (y.sum(axis=1) == 1).all()):
+            raise UserError(f"y in {path} is not one-hot: each row must hold a single 1 and otherwise 0")
+        y = y.argmax(axis=1)
+    elif y.ndim != 1 or y.dtype.kind not in "iu":
+        raise UserError(f"y in {path} is {y.dtype} {y.shape}; it must be (N, classes) one-hot or (N,) integers")
+    if y.size and (y.min() < 0 or y.max() > 255):
+        raise UserError(f"y in {path} holds labels from {y.min()} to {y.max()}; they must be within 0 … 255")
+    return y.astype(np.uint8)

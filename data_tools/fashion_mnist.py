@@ -1,0 +1,271 @@
+"""Fashion-MNIST: what its files are, where they are looked for, and how they are fetched.
+
+10 classes of 28×28 grey images, Xiao, Rasul and Vollgraf, 2017 (https://github.com/zalandoresearch/fashion-mnist).
+Nothing is used before the SHA-256 of its whole content has been checked.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from app.errors import UserError
+from data_tools.idx import Allocate, content_sha256, pageable, read_idx
+from data_tools.paths import cache_dir, replacing
+
+CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One IDX file; ``sha256`` is that of its uncompressed content, since archives get repackaged."""
+
+    name: str
+    shape: tuple[int, ...]
+    sha256: str
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the uncompressed file."""
+        return 4 + 4 * len(self.shape) + math.prod(self.shape)
+
+
+SPLITS = {  # split: its images and its labels
+    "test": (
+        DataFile(
+            "t10k-images-idx3-ubyte",
+            (10_000, 28, 28),
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        ),
+        DataFile(
+            "t10k-labels-idx1-ubyte",
+            (10_000,),
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+    ),
+    "train": (
+        DataFile(
+            "train-images-idx3-ubyte",
+            (60_000, 28, 28),
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        ),
+        DataFile(
+            "train-labels-idx1-ubyte",
+            (60_000,),
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        ),
+    ),
+}
+MIRRORS = (
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
+)
+DEBIAN_PACKAGE = "dataset-fashion-mnist"
+PACKAGE_PATH = "usr/share/datasets/fashion-mnist"
+SYSTEM_DIR = Path("/", PACKAGE_PATH)
+DIR_VARIABLE = "FASHION_MNIST_DIR"
+
+
+class Split(NamedTuple):
+    """Verified content: images (N, 28, 28) uint8, labels (N,) uint8, and the directory it came from."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    directory: Path
+
+
+def load_split(
+    split: str, data_dir: Path | None = None, limit: int | None = None, allocate: Allocate | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images (N, 28, 28) uint8 and labels (N,) uint8 of ``split`` ("test" or "train"), fetched if need be.
+
+    data_dir: look nowhere else; limit: only the first rows (there may be fewer); allocate: memory for the
+    images. Raises UserError if the data is missing, wrong or cannot be fetched.
+    """
+    images, labels, _ = open_split(split, data_dir, allocate)
+    return images[:limit], labels[:limit]
+
+
+def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Split:
+    """As ``load_split``, all rows, and says where they were found: the first of ``search_dirs`` that has them."""
+    named = named_dir(data_dir)
+    if named is not None:
+        return _read_split(split, named, allocate)
+    for directory in search_dirs(None):
+        if all(copies(file, directory) for file in SPLITS[split]):
+            try:
+                return _read_split(split, directory, allocate)
+            except UserError as error:
+                print(f"warning: ignoring a bad file: {error}", file=sys.stderr)
+    return _read_split(split, fetch(split), allocate)
+
+
+def named_dir(data_dir: Path | None) -> Path | None:
+    """The one directory that the user says holds the data: ``data_dir``, else ``$FASHION_MNIST_DIR``."""
+    variable = os.environ.get(DIR_VARIABLE)
+    return data_dir or (Path(variable) if variable else None)
+
+
+def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
+    """The directories to look in: the one the user named, else the cache and the system's."""
+    named = named_dir(data_dir)
+    return (named,) if named is not None else (cache_dir() / "fashion-mnist", SYSTEM_DIR)
+
+
+def copies(file: DataFile, directory: Path) -> list[Path]:
+    """The paths in ``directory`` at which ``file`` is present, gzipped or plain, good or bad."""
+    return [path for path in (directory / f"{file.name}.gz", directory / file.name) if _present(path)]
+
+
+def _present(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # reading it will tell what is wrong
+    return True
+
+
+def read_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> np.ndarray:
+    """The array in ``path``, which must be ``file`` to the last bit; UserError if it is not."""
+    array = read_idx(path, len(file.shape), file.shape[0], allocate or pageable)
+    if array.shape != file.shape or content_sha256(array) != file.sha256:
+        raise UserError(f"{path} is not the original {file.name} (its SHA-256 differs); get a fresh copy")
+    return array
+
+
+def _read_copy(file: DataFile, directory: Path, allocate: Allocate | None = None) -> np.ndarray:
+    """The first good copy of ``file`` in ``directory``; UserError tells of the first bad one, or that there is none."""
+    failures = []
+    for path in copies(file, directory):
+        try:
+            return read_file(path, file, allocate)
+        except UserError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    remedy = f"put it there, or run: python -m data_tools fetch --data-dir {directory}"
+    raise UserError(f"{file.name}.gz is not in {directory}, the directory given for Fashion-MNIST; {remedy}")
+
+
+def _read_split(split: str, directory: Path, allocate: Allocate | None) -> Split:
+    images, labels = SPLITS[split]
+    return Split(_read_copy(images, directory, allocate), _read_copy(labels, directory), directory)
+
+
+def recognise(images: np.ndarray, labels: np.ndarray) -> str | None:
+    """Which split these (N, 28, 28) and (N,) uint8 arrays are, to the last bit; None if neither."""
+    for split, files in SPLITS.items():
+        pairs = tuple(zip(files, (images, labels), strict=True))
+        if all(a.shape == f.shape for f, a in pairs) and all(content_sha256(a) == f.sha256 for f, a in pairs):
+            return split
+    return None
+
+
+def fetch(split: str, data_dir: Path | None = None) -> Path:
+    """Make ``data_dir`` (default: the cache) hold good copies of the split's files; returns the directory.
+
+    What is missing or bad there comes from a mirror or, failing that, from the Debian package. Several
+    processes may do this at once. Raises UserError, the only one of several lines, if no source works.
+    """
+    directory = (data_dir or cache_dir() / "fashion-mnist").absolute()
+    missing = [file for file in SPLITS[split] if not _has(file, directory)]
+    if missing:
+        _check_writable(directory)
+        print(f"fetching the {split} split of Fashion-MNIST into {directory}", file=sys.stderr)
+    failures: list[str] = []
+    for source in (_from_mirrors, _from_debian):
+        if missing:
+            missing = source(missing, directory, failures)
+    if missing:
+        raise UserError(_advice(missing, directory, failures))
+    return directory
+
+
+def _has(file: DataFile, directory: Path) -> bool:
+    try:
+        _read_copy(file, directory)
+    except UserError:
+        return False
+    return True
+
+
+def _check_writable(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        remedy = "set LENET_CACHE_DIR, or fetch's --data-dir, to a directory that you can write to"
+        raise UserError(f"cannot store data in {directory}: {error.strerror}; {remedy}") from error
+
+
+def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
+    """Download ``files``; returns those that no mirror had. A mirror that failed once is not asked again."""
+    from data_tools import download  # not at the top: loading requests would slow down every start
+
+    probes = {mirror + files[0].name + ".gz": mirror for mirror in MIRRORS}
+    silent = download.unreachable(list(probes))
+    failures += [f"{url}: {reason}" for url, reason in silent.items()]
+    mirrors = [mirror for url, mirror in probes.items() if url not in silent]
+    missing = list(files)
+    for file in files:
+        for mirror in list(mirrors):
+            url = f"{mirror}{file.name}.gz"
+            try:
+                with replacing(directory / f"{file.name}.gz") as temporary:
+                    # gzip adds a little of its own to what it cannot compress.
+                    download.download(url, temporary, file.nbytes + 1024)
+                    try:
+                        read_file(temporary, file)
+                    except UserError as error:
+                        raise download.DownloadError(str(error).replace(str(temporary), "what it sent")) from error
+            except download.DownloadError as error:
+                failures.append(f"{url}: {error}")
+                mirrors.remove(mirror)
+            else:
+                missing.remove(file)
+                break
+    return missing
+
+
+def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
+    """Take ``files``, and the other split's with them, from the Debian package; returns those it did not have."""
+    from data_tools import debian
+
+    print(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get", file=sys.stderr)
+    stored = []
+    try:
+        with tempfile.TemporaryDirectory(prefix=".debian-", dir=directory, ignore_cleanup_errors=True) as scratch:
+            tree = debian.unpack(DEBIAN_PACKAGE, Path(scratch))
+            for file in (file for pair in SPLITS.values() for file in pair):
+                for path in copies(file, tree / PACKAGE_PATH):
+                    with suppress(UserError):
+                        read_file(path, file)
+                        path.replace(directory / path.name)
+                        stored.append(file)
+    except (debian.DebianError, OSError) as error:
+        failures.append(f"Debian package {DEBIAN_PACKAGE}: {error}")
+        return files
+    missing = [file for file in files if file not in stored]
+    failures += [f"Debian package {DEBIAN_PACKAGE}: no good copy of {file.name}" for file in missing]
+    return missing
+
+
+def _advice(missing: list[DataFile], directory: Path, failures: list[str]) -> str:
+    lines = ["cannot get Fashion-MNIST: no source worked"]
+    lines += [f"  {failure}" for failure in failures]
+    lines += [f"Put these files into {directory}, or name the directory that holds them with {DIR_VARIABLE}"]
+    lines += ["(gzipped or not, then without .gz; size and SHA-256 are those of the uncompressed content):"]
+    lines += [f"  {file.name}.gz  {file.nbytes} bytes  {file.sha256}" for file in missing]
+    return "\n".join(lines)

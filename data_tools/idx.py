@@ -1,0 +1,158 @@
+"""Strict reader and writer of IDX files of unsigned bytes, the format of MNIST's family, raw or gzipped.
+
+A file is two zero bytes, the type (0x08), the rank, one big-endian uint32 per dimension, then the items.
+The reader trusts none of it: what it returns is exactly the file's content, or it raises UserError.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import math
+import stat
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import numpy as np
+
+from app.errors import UserError
+from data_tools.paths import replacing
+
+Allocate = Callable[[int], np.ndarray]
+"""Takes a number of bytes, returns that much memory as a one-dimensional uint8 array."""
+
+MAX_BYTES = 2**31
+GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAX_RATIO = 1032  # deflate cannot pack more: 258 bytes in two bits
+UBYTE = 0x08
+CHUNK = 1 << 18
+
+
+def pageable(nbytes: int) -> np.ndarray:
+    """Ordinary memory: the default ``allocate``."""
+    return np.empty(nbytes, np.uint8)
+
+
+class _BadError(Exception):
+    """What is wrong with the file, starting with a verb: read_idx puts the path in front."""
+
+
+class _Source(Protocol):
+    def readinto(self, target: memoryview, /) -> int:
+        """Fill ``target`` as far as the content goes; returns the number of bytes."""
+
+
+class _Gzip:
+    """One gzip member, inflated only as far as asked; zlib checks CRC and length when it reaches the end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._inflater = zlib.decompressobj(wbits=31)
+
+    def readinto(self, target: memoryview) -> int:
+        filled = 0
+        while filled < len(target) and not self._inflater.eof:
+            data = self._inflater.unconsumed_tail or self._file.read(CHUNK)
+            if not data:
+                raise _BadError("is a truncated gzip file")
+            piece = self._inflater.decompress(data, min(len(target) - filled, 4 * CHUNK))
+            target[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        if self._inflater.eof and (self._inflater.unused_data or self._file.read(1)):
+            raise _BadError("has more data, or a second gzip member, after its compressed content")
+        return filled
+
+
+def read_idx(path: Path, rank: int, max_items: int | None = None, allocate: Allocate = pageable) -> np.ndarray:
+    """Read an IDX file of unsigned bytes, gzipped or raw (told apart by content, not by name).
+
+    rank: the number of dimensions the file must have; max_items: refuse a larger first dimension.
+    Returns a C-contiguous uint8 array over memory from ``allocate``, called once the header is believed.
+    Raises UserError, naming the path, for a file that cannot be read or is not exactly one such array.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise _BadError("is a directory" if path.is_dir() else "is not a regular file")
+        with path.open("rb") as file:
+            return _read(file, path.stat().st_size, rank, max_items, allocate)
+    except _BadError as error:
+        raise UserError(f"{path} {error}; get a fresh copy or name another file") from error
+    except zlib.error as error:
+        raise UserError(f"{path} is a damaged gzip file ({error}); get a fresh copy") from error
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist; check the path") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; check the path and its permissions") from error
+    except MemoryError as error:
+        raise UserError(f"not enough memory for the content of {path}; use a file with fewer items") from error
+
+
+def _read(file: BinaryIO, size: int, rank: int, max_items: int | None, allocate: Allocate) -> np.ndarray:
+    start = file.read(16)
+    file.seek(0)
+    if not start:
+        raise _BadError("is empty")
+    zipped = start.startswith(GZIP_MAGIC)
+    source: _Source = _Gzip(file) if zipped else file  # type: ignore[assignment]
+    shape = _read_shape(source, rank)
+    items, nbytes = shape[0], math.prod(shape)
+    if nbytes == 0:
+        raise _BadError(f"holds no items (shape {shape})")
+    if max_items is not None and items > max_items:
+        raise _BadError(f"declares {items} items, more than the {max_items} expected")
+    if nbytes > MAX_BYTES:
+        raise _BadError(f"declares {nbytes} bytes of content, more than the {MAX_BYTES} accepted")
+    # The header alone must not make us allocate: what follows it can only be so long.
+    if nbytes > (size * GZIP_MAX_RATIO if zipped else size):
+        raise _BadError(f"declares {nbytes} bytes of content, more than its {size} bytes can hold")
+    content = allocate(nbytes)
+    filled = source.readinto(content.data)
+    if filled < nbytes:
+        raise _BadError(f"is too short: {filled} of the {nbytes} bytes that its header declares")
+    if source.readinto(memoryview(bytearray(1))):
+        raise _BadError(f"is too long: data follows the {nbytes} bytes that its header declares")
+    return content.reshape(shape)
+
+
+def _read_shape(source: _Source, rank: int) -> tuple[int, ...]:
+    header = bytearray(4 + 4 * rank)
+    view = memoryview(header)
+    filled = source.readinto(view[:4])
+    if filled == 0:
+        raise _BadError("decompresses to nothing")
+    if header[:2] != b"\0\0":
+        kind = "looks like a web page" if header[:1] == b"<" else f"starts with {header[:filled].hex()}"
+        raise _BadError(f"is not an IDX file: it {kind}")
+    if filled == 4 and header[2] != UBYTE:
+        raise _BadError(f"holds IDX items of type 0x{header[2]:02x}, not unsigned bytes (0x08)")
+    if filled == 4 and header[3] != rank:
+        raise _BadError(f"is an IDX file of rank {header[3]}, where rank {rank} is needed")
+    if filled < 4 or source.readinto(view[4:]) < 4 * rank:
+        raise _BadError(f"ends inside the {len(header)}-byte IDX header")
+    return struct.unpack(f">{rank}I", header[4:])
+
+
+def _header(shape: tuple[int, ...]) -> bytes:
+    return struct.pack(f">BBBB{len(shape)}I", 0, 0, UBYTE, len(shape), *shape)
+
+
+def content_sha256(array: np.ndarray) -> str:
+    """SHA-256 (hex) of the uncompressed IDX file that holds this C-contiguous uint8 array."""
+    digest = hashlib.sha256(_header(array.shape))
+    digest.update(array.data)
+    return digest.hexdigest()
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    """Write a uint8 array as an IDX file, atomically; gzipped, with the same bytes each time, if the name ends in .gz.
+
+    Raises UserError if the file cannot be written, ValueError for another dtype.
+    """
+    if array.dtype != np.uint8:
+        raise ValueError(f"IDX here holds uint8, not {array.dtype}")
+    content = _header(array.shape) + array.tobytes()
+    with replacing(path) as temporary:
+        temporary.write_bytes(gzip.compress(content, mtime=0) if path.name.endswith(".gz") else content)

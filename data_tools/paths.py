@@ -1,0 +1,48 @@
+"""Where the program keeps what it fetched or built, and how a file is written without half of it ever showing."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from app.errors import UserError
+
+
+def cache_dir() -> Path:
+    """The user's cache directory (absolute; it need not exist): for data and compiled kernels alike.
+
+    ``$LENET_CACHE_DIR``, else ``$XDG_CACHE_HOME/lenet5-inference``, else ``~/.cache/lenet5-inference``.
+    """
+    own = os.environ.get("LENET_CACHE_DIR", "")
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        if own:
+            return Path(own).expanduser().absolute()
+        # The XDG rule: a relative path there is invalid and to be ignored.
+        base = Path(shared) if Path(shared).is_absolute() else Path.home() / ".cache"
+    except RuntimeError as error:
+        message = "cannot tell where your home directory is; set LENET_CACHE_DIR to a directory that you can write to"
+        raise UserError(message) from error
+    return base / "lenet5-inference"
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields a path in the same directory to write to; it becomes ``path`` when the block ends, atomically.
+
+    If the block raises anything, KeyboardInterrupt included, what it wrote is removed and ``path`` stays
+    as it was. An OSError, the block's own included, becomes a UserError that names ``path``.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot write {path}: {reason}; choose a place that you can write to") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()

@@ -1,0 +1,220 @@
+"""The IDX reader returns exactly the file's content or raises a UserError of one line that names the file."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import struct
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from data_tools.idx import content_sha256, read_idx, write_idx
+
+IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
+RAW = b"\0\0\x08\x03" + struct.pack(">III", 2, 3, 4) + IMAGES.tobytes()
+ZIPPED = gzip.compress(RAW, mtime=0)
+
+
+def never(nbytes: int) -> np.ndarray:
+    raise AssertionError(f"allocated {nbytes} bytes on the header's word alone")
+
+
+def declaring(*shape: int, content: bytes = b"", kind: int = 8, rank: int | None = None) -> bytes:
+    return struct.pack(f">BBBB{len(shape)}I", 0, 0, kind, rank or len(shape), *shape) + content
+
+
+@pytest.mark.parametrize("name", ["raw", "raw.gz"])
+@pytest.mark.parametrize("content", [RAW, ZIPPED])
+def test_reads_what_the_content_says_whatever_the_name(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    array = read_idx(path, rank=3)
+    assert array.dtype == np.uint8 and array.flags.c_contiguous
+    np.testing.assert_array_equal(array, IMAGES)
+
+
+@pytest.mark.parametrize("content", [RAW, ZIPPED])
+def test_reads_into_the_memory_given(tmp_path: Path, content: bytes) -> None:
+    memory = np.full(100, 255, np.uint8)
+    asked = []
+
+    def allocate(nbytes: int) -> np.ndarray:
+        asked.append(nbytes)
+        return memory[16 : 16 + nbytes]
+
+    path = tmp_path / "images"
+    path.write_bytes(content)
+    array = read_idx(path, rank=3, allocate=allocate)
+    assert asked == [IMAGES.size] and np.shares_memory(array, memory)
+    np.testing.assert_array_equal(memory[16:40], IMAGES.ravel())
+    assert (memory[40:] == 255).all()
+
+
+BAD_CONTENT = {
+    "wrong magic": (b"\x01\x02" + RAW[2:], "starts with 01020803"),
+    "other type": (declaring(2, 3, 4, kind=0x0D, content=bytes(96)), "type 0x0d"),
+    "wrong rank": (declaring(24, content=bytes(24)), "rank 1, where rank 3"),
+    "no items": (declaring(0, 28, 28), "holds no items"),
+    "no pixels": (declaring(2, 0, 28), "holds no items"),
+    "header cut": (RAW[:9], "inside the 16-byte IDX header"),
+    "magic cut": (RAW[:2], "inside the 16-byte IDX header"),
+    "more items than wanted": (declaring(9, 1, 1, content=bytes(9)), "9 items, more than the 8"),
+    "above the cap": (declaring(4, 2**31, 2**31), "more than the 2147483648 accepted"),
+    "huge for its file": (declaring(8, 2**14, 2**14), "bytes can hold"),
+    "one byte short": (RAW[:-1], "too short: 23 of the 24"),
+    "one byte long": (RAW + b"\0", "too long"),
+    "web page": (b"<!DOCTYPE html><title>404</title>", "looks like a web page"),
+}
+
+
+@pytest.mark.parametrize("zipped", [False, True], ids=["raw", "gzip"])
+@pytest.mark.parametrize("case", BAD_CONTENT)
+def test_refuses_bad_content(tmp_path: Path, case: str, zipped: bool) -> None:
+    content, message = BAD_CONTENT[case]
+    check_refused(tmp_path, gzip.compress(content) if zipped else content, message)
+
+
+def check_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "images.gz"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_idx(path, rank=3, max_items=8)
+    assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+BAD_GZIP = {
+    "empty file": (b"", "is empty"),
+    "nothing inside": (gzip.compress(b""), "decompresses to nothing"),
+    "bad CRC": (ZIPPED[:-8] + bytes(4) + ZIPPED[-4:], "damaged gzip file"),
+    "bad length": (ZIPPED[:-4] + bytes(4), "damaged gzip file"),
+    "truncated in the trailer": (ZIPPED[:-1], "truncated gzip"),
+    "truncated in the content": (ZIPPED[: len(ZIPPED) // 2], "truncated gzip"),
+    "magic only": (ZIPPED[:2], "truncated gzip"),
+    "second member": (ZIPPED + ZIPPED, "second gzip member"),
+    "empty second member": (ZIPPED + gzip.compress(b""), "second gzip member"),
+    "split over members": (gzip.compress(RAW[:20]) + gzip.compress(RAW[20:]), "second gzip member"),
+    "rubbish behind": (ZIPPED + b"\0", "second gzip member"),
+    "gzip in gzip": (gzip.compress(ZIPPED), "starts with 1f8b"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_GZIP)
+def test_refuses_bad_gzip(tmp_path: Path, case: str) -> None:
+    check_refused(tmp_path, *BAD_GZIP[case])
+
+
+def test_a_bomb_is_inflated_no_further_than_declared(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(declaring(1, 28, 28, content=bytes(64 << 20)), compresslevel=1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match="too long"):
+            read_idx(path, rank=3)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["raw", "gzip"])
+def test_nothing_is_allocated_for_a_header_that_cannot_be_true(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / "images"
+    path.write_bytes(pack(declaring(2_000_000, 28, 28, content=bytes(1000))))
+    with pytest.raises(UserError, match="can hold"):
+        read_idx(path, rank=3, allocate=never)
+
+
+def test_a_highly_compressible_file_is_not_mistaken_for_a_bomb(tmp_path: Path) -> None:
+    path = tmp_path / "zeros.gz"
+    write_idx(path, np.zeros((8, 1024, 1024), np.uint8))
+    assert not read_idx(path, rank=3).any()
+
+
+def test_too_little_memory(tmp_path: Path) -> None:
+    def allocate(nbytes: int) -> np.ndarray:
+        raise MemoryError
+
+    write_idx(tmp_path / "images", IMAGES)
+    with pytest.raises(UserError, match="not enough memory"):
+        read_idx(tmp_path / "images", rank=3, allocate=allocate)
+
+
+def test_mutated_gzip_is_refused_or_read_exactly(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    images = rng.integers(0, 4, (3, 5, 6), np.uint8)
+    path = tmp_path / "images.gz"
+    write_idx(path, images)
+    good = path.read_bytes()
+    refused = 0
+    for _ in range(1500):
+        bad = bytearray(good)
+        if rng.random() < 0.3:
+            del bad[rng.integers(len(bad)) :]
+        for position in rng.integers(0, max(len(bad), 1), rng.integers(1, 4)):
+            if bad:
+                bad[position] ^= 1 << rng.integers(8)
+        path.write_bytes(bad)
+        try:
+            np.testing.assert_array_equal(read_idx(path, rank=3), images)
+        except UserError:
+            refused += 1
+    assert refused > 1000
+
+
+def test_paths_that_are_no_readable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fifo, file = tmp_path / "fifo", tmp_path / "file"
+    os.mkfifo(fifo)
+    file.write_bytes(RAW)
+    for path, message in {
+        tmp_path / "none": "does not exist",
+        tmp_path: "is a directory",
+        file / "below": "Not a directory",
+        fifo: "is not a regular file",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            read_idx(path, rank=3)
+
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)  # root may read everything
+    with pytest.raises(UserError, match="Permission denied"):
+        read_idx(file, rank=3)
+
+
+@pytest.mark.parametrize("shape", [(1,), (300,), (2, 3, 4)])
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_write_then_read(tmp_path: Path, shape: tuple[int, ...], suffix: str) -> None:
+    array = np.random.default_rng(1).integers(0, 256, shape, np.uint8)
+    path = tmp_path / f"file{suffix}"
+    write_idx(path, array)
+    first = path.read_bytes()
+    if suffix:
+        assert first[:2] == b"\x1f\x8b" and first[4:8] == bytes(4), "no time stamp: same array, same bytes"
+    np.testing.assert_array_equal(read_idx(path, len(shape)), array)
+    write_idx(path, array)
+    assert path.read_bytes() == first and list(tmp_path.iterdir()) == [path]
+
+
+def test_the_hash_is_that_of_the_uncompressed_file() -> None:
+    assert content_sha256(IMAGES) == hashlib.sha256(RAW).hexdigest()
+
+
+def test_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="cannot write"):
+        write_idx(tmp_path / "none" / "file", IMAGES)
+    with pytest.raises(ValueError, match="float64"):
+        write_idx(tmp_path / "file", IMAGES.astype(float))
+
+    def interrupted(path: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_idx(tmp_path / "file", IMAGES)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,280 @@
+"""Weights files: what is read, what is refused, the pinned bundled files, and writing without leftovers."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from app import weights as module
+from app.errors import UserError
+from app.weights import Weights, check_shapes, load_reference, load_weights, reference_path, save_weights
+from data_tools import reference_labels
+from data_tools.reference_labels import record_checksums, write_release
+
+RNG = np.random.default_rng(5)
+LENET5 = {"conv1": (5, 5, 1, 32), "conv2": (5, 5, 32, 64), "fc1": (1024, 128), "fc2": (128, 10)}
+ARRAYS = {name: RNG.normal(0, 0.1, shape).astype(np.float32) for name, shape in LENET5.items()}
+SMALL = {
+    "conv1": RNG.normal(size=(2, 2, 1, 3)).astype(np.float32),
+    "fc1": RNG.normal(size=(4, 3)).astype(np.float32),
+    "fc1_bias": RNG.normal(size=3).astype(np.float32),
+}
+
+
+def _save(path: Path, arrays: dict[str, np.ndarray] = SMALL, **changes: object) -> Path:
+    options: Any = {"network": "k7", "classes": ("T-shirt/top", "Überzieher"), "input_scale": 1 / 255}
+    options |= {"recipe": "45 epochs, rate 5×10⁻³", "expected_correct": {100: 90, 10_000: 9_000}}
+    save_weights(path, arrays, **(options | changes))
+    return path
+
+
+def _write(path: Path, datasets: dict[str, object], **attributes: object) -> Path:
+    with h5py.File(path, "w") as file:
+        for name, value in datasets.items():
+            file[name] = value
+        file.attrs.update({k: np.bytes_(v.encode()) if isinstance(v, str) else v for k, v in attributes.items()})
+    return path
+
+
+def _message(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        load_weights(path)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = _save(tmp_path / "w.h5")
+    weights = load_weights(path)
+    assert weights.arrays.keys() == SMALL.keys()
+    for name, array in SMALL.items():
+        np.testing.assert_array_equal(weights.arrays[name], array, strict=True)
+    assert (weights.network, weights.input_scale) == ("k7", 1 / 255)
+    assert weights.classes == ("T-shirt/top", "Überzieher")
+    assert weights.recipe == "45 epochs, rate 5×10⁻³"
+    assert weights.expected_correct == {100: 90, 10_000: 9_000}
+    assert weights.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert weights.path == path
+
+
+def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
+    first = _save(tmp_path / "1.h5", SMALL, expected_correct={1: 1, 2: 1})
+    second = _save(tmp_path / "2.h5", dict(reversed(SMALL.items())), expected_correct={2: 1, 1: 1})
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_file_of_the_original_format(tmp_path: Path) -> None:
+    weights = load_weights(_write(tmp_path / "w.h5", dict(ARRAYS)))
+    assert (weights.network, weights.input_scale, weights.expected_correct) == ("lenet5", 1 / 255, {})
+    assert (weights.classes, weights.recipe) == (None, None)
+    check_shapes(weights, LENET5)
+
+
+@pytest.mark.parametrize("dtype", ["<f2", ">f4", "<f8"])
+def test_other_floats_become_float32(dtype: str, tmp_path: Path) -> None:
+    stored = SMALL["fc1"].astype(dtype)
+    array = load_weights(_write(tmp_path / "w.h5", {"fc1": stored})).arrays["fc1"]
+    np.testing.assert_array_equal(array, stored.astype(np.float32), strict=True)
+
+
+FC = np.ones((4, 3), np.float32)
+BAD_DATASETS: dict[str, tuple[dict[str, object], str]] = {
+    "none": ({}, "holds no datasets"),
+    "group": ({"layer/fc1": FC}, "holds no datasets"),
+    "name": ({"Fc 1\n": FC}, r"'Fc 1\n'"),
+    "NaN": ({"fc1": np.array([[1, np.nan]], "f4")}, "fc1 holds 1 NaN"),
+    "infinity": ({"fc1": np.array([[np.inf, -np.inf]], "f4")}, "fc1 holds 2 NaN or infinite"),
+    "overflow": ({"fc1": np.array([[1e39]])}, "beyond the range of float32"),
+    "integers": ({"fc1": np.ones((4, 3), "i4")}, "int32"),
+    "strings": ({"fc1": ["a", "b"]}, "other than integers or floats"),
+    "empty": ({"fc1": np.zeros((0, 3), "f4")}, "(0,3)"),
+    "rank 3": ({"conv1": np.ones((2, 2, 2), "f4")}, "(2,2,2)"),
+    "rank 1": ({"fc1": np.ones(3, "f4")}, "(3)"),
+    "scalar": ({"fc1": np.float32(1)}, "()"),
+    "bias of rank 2": ({"fc1": FC, "fc1_bias": FC}, "fc1_bias is (4,3)"),
+    "bias alone": ({"fc1": FC, "fc2_bias": np.ones(3, "f4")}, "fc2_bias does not go with fc2"),
+    "bias of another size": ({"fc1": FC, "fc1_bias": np.ones(4, "f4")}, "fc1_bias does not go with fc1"),
+    "soft link": ({"fc1": FC, "fc2": h5py.SoftLink("/fc1")}, "soft or external link"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DATASETS)
+def test_refuses_datasets(case: str, tmp_path: Path) -> None:
+    datasets, message = BAD_DATASETS[case]
+    assert message in _message(_write(tmp_path / "w.h5", datasets))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("schema", 2),
+        ("schema", np.array([1, 1])),
+        ("network", "no such\nname"),
+        ("network", 5),
+        ("classes", "T-shirt"),
+        ("classes", "[]"),
+        ("classes", '["a", 1]'),
+        ("classes", '["a\\u001b[2J"]'),
+        ("classes", "[" * 20_000),
+        ("input_scale", 0),
+        ("input_scale", float("nan")),
+        ("input_scale", float("inf")),
+        ("input_scale", "1/255"),
+        ("recipe", "two\nlines"),
+        ("expected_correct", "[100]"),
+        ("expected_correct", '{"100": 101}'),
+        ("expected_correct", '{"100": -1}'),
+        ("expected_correct", '{"100": true}'),
+        ("expected_correct", '{"0": 0}'),
+        ("expected_correct", '{"many": 1}'),
+    ],
+)
+def test_refuses_attributes(name: str, value: object, tmp_path: Path) -> None:
+    assert f"'{name}'" in _message(_write(tmp_path / "w.h5", {"fc1": FC}, **{name: value}))
+
+
+def test_many_names_of_one_dataset_are_counted_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with h5py.File(tmp_path / "w.h5", "w") as file:
+        for i in range(10):
+            file[f"fc{i}"] = file["fc0"] if i else FC
+    monkeypatch.setattr(module, "MAX_BYTES", 9 * FC.nbytes)
+    with pytest.raises(UserError):
+        load_weights(tmp_path / "w.h5")
+
+
+def test_check_shapes_names_every_fault() -> None:
+    arrays = {"conv2": np.ones((3, 3, 32, 64), np.float32), "fc1": FC, "extra": FC}
+    weights = Weights(arrays, "lenet5", None, 1 / 255, None, {}, "", Path("w.h5"))
+    with pytest.raises(UserError) as caught:
+        check_shapes(weights, {"conv1": (5, 5, 1, 32), "conv2": (5, 5, 32, 64), "fc1": (4, 3)})
+    assert str(caught.value).startswith(
+        "w.h5: conv1 is missing, network lenet5 needs (5,5,1,32); conv2 is (3,3,32,64), "
+        "network lenet5 needs (5,5,32,64); extra is not part of network lenet5"
+    )
+
+
+@pytest.mark.parametrize("changes", [{"network": "No Name"}, {"classes": ()}, {"expected_correct": {10: 11}}])
+def test_nothing_is_saved_that_could_not_be_loaded(changes: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        _save(tmp_path / "w.h5", **changes)
+    with pytest.raises(UserError):
+        _save(tmp_path / "w.h5", {"fc1": np.full((2, 2), np.nan, np.float32)})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_interrupted_save_leaves_the_old_file(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = _save(tmp_path / "w.h5").read_bytes()
+
+    def fail(path: Path, content: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(content[: len(content) // 2])
+        raise error
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises((KeyboardInterrupt, UserError)):
+        _save(tmp_path / "w.h5", recipe="another")
+    assert [path.name for path in tmp_path.iterdir()] == ["w.h5"]
+    assert (tmp_path / "w.h5").read_bytes() == before
+
+
+def test_random_damage_is_refused_or_read(tmp_path: Path) -> None:
+    content = _save(tmp_path / "w.h5").read_bytes()
+    used = [i for i, byte in enumerate(content) if byte]
+    refused = 0
+    for seed in range(150):
+        rng = random.Random(seed)
+        damaged = bytearray(content)
+        for _ in range(rng.choice([1, 2, 8])):
+            damaged[rng.choice(used)] ^= 1 << rng.randrange(8)
+        (tmp_path / "w.h5").write_bytes(damaged[: rng.randrange(len(content))] if seed % 10 == 0 else damaged)
+        try:
+            load_weights(tmp_path / "w.h5")
+        except UserError as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert 0 < refused < 150
+
+
+@pytest.fixture
+def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A release of random weights, written as the real one is and put in its place; the path of its weights."""
+    images, labels = RNG.integers(0, 256, (30, 28, 28), np.uint8), np.zeros(30, np.uint8)
+    monkeypatch.setattr(reference_labels, "load_split", lambda split: (images, labels))
+    (tmp_path / "weights").mkdir()
+    path = tmp_path / "weights" / "lenet5_fashion.h5"
+    write_release(ARRAYS, "random", path)
+    monkeypatch.setattr(module, "BUNDLED", path)
+    return path
+
+
+def test_release(release: Path, tmp_path: Path) -> None:
+    weights = load_weights(release)
+    reference = load_reference(weights)
+    assert reference is not None
+    assert reference.labels.shape == reference.margins.shape == (30,)
+    assert (reference.labels.dtype, reference.margins.dtype) == (np.uint8, np.float64)
+    assert (reference.margins > 0).all()
+    assert weights.expected_correct == dict.fromkeys((100, 1_000, 10_000), int((reference.labels == 0).sum()))
+    files = {"SHA256SUMS", "lenet5_fashion.h5", "lenet5_fashion_reference.h5"}
+    assert {path.name for path in release.parent.iterdir()} == files
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=release.parent, check=True)
+    copy = tmp_path / "copy.h5"
+    shutil.copy(release, copy)
+    assert load_reference(load_weights(copy)) is not None
+    assert load_reference(load_weights(_save(copy))) is None
+
+
+@pytest.mark.parametrize("alias", ["lenet5_fashion.h5", "link", "../weights/lenet5_fashion.h5"])
+def test_damaged_bundled_file_never_reaches_hdf5(alias: str, release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = bytearray(release.read_bytes())
+    damaged[-1] ^= 1
+    release.write_bytes(damaged)
+    (release.parent / "link").symlink_to(release)
+    monkeypatch.setattr(module, "open_strict", lambda *_: pytest.fail("opened before its hash was checked"))
+    assert "SHA256SUMS" in _message(release.parent / alias)
+
+
+def test_damaged_reference(release: Path) -> None:
+    weights = load_weights(release)
+    path = reference_path(release)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="SHA256SUMS"):
+        load_reference(weights)
+    module.save_reference(path, np.zeros(3), np.ones(3), "0" * 64)
+    record_checksums(path)
+    with pytest.raises(UserError, match="other weights"):
+        load_reference(weights)
+    path.unlink()
+    with pytest.raises(UserError, match="does not exist"):
+        load_reference(weights)
+
+
+@pytest.mark.parametrize("sums", ["", "no checksum\n", None])
+def test_bundled_file_without_a_good_checksum(sums: str | None, release: Path) -> None:
+    (release.parent / "SHA256SUMS").unlink()
+    if sums is not None:
+        (release.parent / "SHA256SUMS").write_text(sums)
+    with pytest.raises(UserError, match="SHA256SUMS"):
+        load_weights(release)
+
+
+def test_training_without_pytorch_says_what_to_install() -> None:
+    run = "runpy.run_module('data_tools.train_lenet5', run_name='__main__')"
+    code = f"import sys, runpy; sys.modules['torch'] = None; {run}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: training needs PyTorch; run: pip install -e '.[train]'\n"

@@ -1,0 +1,62 @@
+"""A small stand-in for Fashion-MNIST's test split, so that finding and fetching it can be tested without it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data_tools import download, fashion_mnist
+from data_tools.fashion_mnist import DataFile, load_split
+from data_tools.idx import content_sha256, write_idx
+
+RNG = np.random.default_rng(3)
+IMAGES = RNG.integers(0, 256, (40, 28, 28), np.uint8)
+LABELS = RNG.integers(0, 10, 40, np.uint8)
+NAMES = ("tiny-images-idx3-ubyte", "tiny-labels-idx1-ubyte")
+FILES = tuple(DataFile(n, a.shape, content_sha256(a)) for n, a in zip(NAMES, (IMAGES, LABELS), strict=True))
+
+
+def write(directory: Path, suffix: str = ".gz") -> Path:
+    """Make ``directory`` hold good copies."""
+    directory.mkdir(exist_ok=True)
+    for name, array in zip(NAMES, (IMAGES, LABELS), strict=True):
+        write_idx(directory / f"{name}{suffix}", array)
+    return directory
+
+
+def isolate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Look in an empty cache and an absent system directory only; no mirrors, nothing on PATH but tmp_path/bin.
+
+    Returns the directory in the cache where the files belong.
+    """
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("FASHION_MNIST_DIR", raising=False)
+    monkeypatch.setitem(fashion_mnist.SPLITS, "test", FILES)
+    monkeypatch.delitem(fashion_mnist.SPLITS, "train")
+    monkeypatch.setattr(fashion_mnist, "SYSTEM_DIR", tmp_path / "system")
+    monkeypatch.setattr(fashion_mnist, "MIRRORS", ())
+    monkeypatch.setattr(download, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(download, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(download, "BACKOFF_SECONDS", 0.01)
+    return tmp_path / "cache" / "fashion-mnist"
+
+
+def names(directory: Path) -> list[str]:
+    """What ``directory`` holds, hidden files too."""
+    return sorted(path.name for path in directory.iterdir())
+
+
+def check_loaded() -> None:
+    """The split can be loaded from wherever it is found or fetched."""
+    images, labels = load_split("test")
+    np.testing.assert_array_equal(images, IMAGES)
+    np.testing.assert_array_equal(labels, LABELS)
+
+
+def check_only_the_files(directory: Path) -> None:
+    assert names(directory) == [f"{name}.gz" for name in NAMES]
