@@ -58,9 +58,7 @@ def kernels() -> str:
             f"{row.operation:<12}{row.name:<18}{row.source:<30}{', '.join(row.dtypes):<20}"
             f"{f'sm_{row.min_arch}':<8}{row.summary}"
         )
-    lines.append(
-        "--conv NAME and --fc NAME (gemm) choose one; auto takes the highest step that serves a layer."
-    )
+    lines.append("--conv NAME and --fc NAME (gemm) choose one; auto takes the highest step that serves a layer.")
     return "\n".join(lines)
 
 

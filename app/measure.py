@@ -19,7 +19,7 @@ from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import ConvProblem, bytes_moved
 from app.outcome import LayerTime, Timing
 from app.plan import IMAGES, Node
-from app.session import Lane, Outputs, Session, device_array
+from app.session import DeviceMemoryError, Lane, Outputs, Session, device_array
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def on_card(session: Session, images: np.ndarray, repeat: int, warmup: int) -> O
         try:
             lane, ops = _resident(session, count)
             break
-        except cupy.cuda.memory.OutOfMemoryError:
+        except DeviceMemoryError:
             if count == 1:
                 raise UserError("not even one image fits in the device's free memory: free some") from None
         count //= 2

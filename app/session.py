@@ -22,6 +22,7 @@ from app.kernels.launch import Kernel, Launch
 from app.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 
 DEFAULT_STREAMS = 4
+CUDA_ERROR_MEMORY_ALLOCATION = 2
 
 
 def default_chunk(batch: int) -> int:
@@ -44,8 +45,17 @@ def is_pinned(array: np.ndarray) -> bool:
 
 def device_array(elements: int, dtype: str) -> cupy.ndarray:
     """An uninitialised device array with an allocation of its own, so that checkers see its exact bounds."""
-    memory = cupy.cuda.Memory(max(elements * np.dtype(dtype).itemsize, 1))
+    try:
+        memory = cupy.cuda.Memory(max(elements * np.dtype(dtype).itemsize, 1))
+    except runtime.CUDARuntimeError as error:
+        if error.status != CUDA_ERROR_MEMORY_ALLOCATION:
+            raise
+        raise DeviceMemoryError(f"{elements} elements of {dtype}") from None
     return cupy.ndarray((elements,), dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+class DeviceMemoryError(Exception):
+    """The device has too little free memory for a buffer; a smaller one may fit."""
 
 
 class Lane:
@@ -114,7 +124,7 @@ class Session:
     def _allocate(self, chunk: int, streams: int) -> bool:
         try:
             self.lanes = [Lane(self.plan, self.kernels, self.weights, chunk) for _ in range(streams)]
-        except cupy.cuda.memory.OutOfMemoryError:
+        except DeviceMemoryError:
             return False
         return True
 

@@ -34,7 +34,10 @@ LINEARS = [
     LinearProblem(300, 257),
 ]
 OTHERS: list[tuple[str, list[Any]]] = [
-    ("pool", [PoolProblem(32, 24, 24, 2, 2, False), PoolProblem(3, 7, 9, 3, 2, True), PoolProblem(5, 4, 9, 4, 4, True)]),
+    (
+        "pool",
+        [PoolProblem(32, 24, 24, 2, 2, False), PoolProblem(3, 7, 9, 3, 2, True), PoolProblem(5, 4, 9, 4, 4, True)],
+    ),
     ("pool", [PoolProblem(2, 11, 8, 3, 3, False), PoolProblem(1, 5, 5, 2, 1, True)]),
     ("relu", [ReluProblem(1), ReluProblem(4608)]),
     ("argmax", [ArgmaxProblem(1), ArgmaxProblem(10), ArgmaxProblem(256)]),
@@ -50,7 +53,7 @@ def cases() -> list[Any]:
     """Every row with every problem and element type that it serves."""
     from dataclasses import replace
 
-    found = []
+    found: list[Any] = []
     for row in VARIANTS:
         for operation, problem in PROBLEMS:
             for dtype in row.dtypes:

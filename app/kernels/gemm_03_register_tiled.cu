@@ -26,7 +26,11 @@ static_assert(!ARGMAX || N <= 256, "a label is one byte");
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_register_tiled(const INPUT *__restrict__ x, const float *__restrict__ w, const float *__restrict__ bias,
-                        float *__restrict__ y, uint8 *__restrict__ labels, int rows) {
+                        float *__restrict__ y,
+#if ARGMAX
+                        uint8 *__restrict__ labels,
+#endif
+                        int rows) {
     __shared__ __align__(16) float xs[2][BK][PADDED_BM];
     __shared__ __align__(16) float ws[2][BK][BN];
 
@@ -90,14 +94,14 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             if (row < rows) y[row * N + n] = value;
             if (ARGMAX && wins(value, n, best, best_n)) best = value, best_n = n;
         }
-        if constexpr (ARGMAX) {
+#if ARGMAX
 #pragma unroll
-            for (int apart = LANES_N / 2; apart > 0; apart /= 2) {
-                const float other = __shfl_down_sync(0xffffffff, best, apart, LANES_N);
-                const int other_n = __shfl_down_sync(0xffffffff, best_n, apart, LANES_N);
-                if (wins(other, other_n, best, best_n)) best = other, best_n = other_n;
-            }
-            if (thread_n == 0 && row < rows) labels[row] = best_n;
+        for (int apart = LANES_N / 2; apart > 0; apart /= 2) {
+            const float other = __shfl_down_sync(0xffffffff, best, apart, LANES_N);
+            const int other_n = __shfl_down_sync(0xffffffff, best_n, apart, LANES_N);
+            if (wins(other, other_n, best, best_n)) best = other, best_n = other_n;
         }
+        if (thread_n == 0 && row < rows) labels[row] = best_n;
+#endif
     }
 }
