@@ -13,7 +13,7 @@ from app.layers import Argmax, Layer, Parameters, Shape
 from app.networks import NETWORKS, Network
 from app.weights import Weights, check_shapes
 
-REFERENCE_CHUNK = 16  # images: what one layer reads and writes then stays in a core's cache
+REFERENCE_CHUNK = 32  # images: small enough for the caches, large enough for the matrix products
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ def _user_errors(path: Path) -> Iterator[None]:
 
 def file_image(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str | int | float]) -> bytes:
     """The bytes of an HDF5 file with these root datasets and attributes; equal input gives equal bytes."""
-    # The oldest format is the one that stores no times, and every reader knows it.
+    # The oldest format: every reader knows it, and no version of HDF5 writes it differently.
     options = {"driver": "core", "backing_store": False, "libver": "earliest"}
     with h5py.File(uuid.uuid4().hex, "w", **options) as file:
         for name, array in sorted(arrays.items()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,11 @@ def _oversized_chunk(file: h5py.File, directory: Path) -> None:
     dataset.id.write_direct_chunk((0,), b"123456789")
 
 
+def _lying_chunk(file: h5py.File, directory: Path) -> None:
+    dataset = file.create_dataset("x", (9999,), "u1", chunks=(9999,), compression="gzip")
+    dataset.id.write_direct_chunk((0,), bytes(4321))  # test_refuses puts a larger number in place of this one
+
+
 def _double_gzip(file: h5py.File, directory: Path) -> None:
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     layout.set_chunk((12,))
@@ -79,6 +85,7 @@ REFUSED: dict[str, tuple[Callable[[h5py.File, Path], object], str]] = {
     "never written": (_dataset(shape=(1000,), dtype="f4"), "stores 0"),
     "never written chunks": (_dataset(shape=(1000,), dtype="f4", compression="gzip"), "stores only 0"),
     "chunk of a gigabyte": (_oversized_chunk, "chunks that are too large"),
+    "chunks longer than the file": (_lying_chunk, "claims 900,000 stored bytes in a file of"),
     "possible bomb": (_dataset(data=NOISE, chunks=NOISE.shape, compression="gzip"), "compressed chunks"),
     "gzip in gzip": (_double_gzip, "filters"),
     "other filter": (_dataset(data=np.arange(100), scaleoffset=0), "filters"),
@@ -89,9 +96,7 @@ REFUSED: dict[str, tuple[Callable[[h5py.File, Path], object], str]] = {
     "compound": (_dataset(data=np.zeros(3, [("a", "f4"), ("b", "i4")])), "other than integers or floats"),
     "references": (_dataset(shape=(2,), dtype=h5py.ref_dtype), "other than integers or floats"),
     "booleans": (_dataset(data=np.array([True, False])), "other than integers or floats"),
-    "complex": (_dataset(data=np.zeros(2, "c8")), "other than integers or floats"),
     "long double": (_dataset(data=np.zeros(2, np.longdouble)), "other than integers or floats"),
-    "array type": (_dataset(shape=(2,), dtype=np.dtype(("f4", (3,)))), "other than integers or floats"),
 }
 
 
@@ -102,10 +107,11 @@ def test_refuses(case: str, in_memory: bool, tmp_path: Path) -> None:
     path = tmp_path / "file.h5"
     with h5py.File(path, "w") as file:
         build(file, tmp_path)
+    path.write_bytes(path.read_bytes().replace(struct.pack("<I", 4321), struct.pack("<I", 900_000)))
     with pytest.raises(UserError) as caught:
         _read(path, in_memory)
-    assert message in str(caught.value)
-    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+    start, _, reason = str(caught.value).partition(str(path))  # the path has the case's name in it
+    assert (start, message in reason, "\n" in reason) == ("", True, False)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +119,9 @@ def test_refuses(case: str, in_memory: bool, tmp_path: Path) -> None:
     [
         (b"", "not an HDF5 file"),
         (b"<!DOCTYPE html>", "not an HDF5 file"),
-        (b"\x89HDF\r\n\x1a\n", "not a readable HDF5 file"),
         (file_image({"x": VALUES}, {})[:-1], "not a readable HDF5 file"),
     ],
-    ids=["empty", "text", "signature only", "one byte short"],
+    ids=["empty", "text", "one byte short"],
 )
 @pytest.mark.parametrize("in_memory", [False, True], ids=["path", "image"])
 def test_refuses_content(content: bytes, message: str, in_memory: bool, tmp_path: Path) -> None:
@@ -147,7 +152,6 @@ def test_names(tmp_path: Path) -> None:
         file["x"] = VALUES
         file["alias"] = file["x"]
         file["group/y"] = VALUES
-        file["group/up"] = file["/"]
         file["soft"] = h5py.SoftLink("/group")
         file["outside"] = h5py.ExternalLink("absent.h5", "/x")
     with open_strict(tmp_path / "file.h5") as opened:
@@ -218,10 +222,8 @@ def test_attributes(tmp_path: Path) -> None:
         ("variable", "variable-length"),
         (np.bytes_(b"\xff"), "utf-8"),
         (["a", "b"], "neither"),
-        (np.array([b"a", b"b"]), "neither"),
         (True, "neither"),
         (h5py.Empty("f4"), "neither"),
-        (np.zeros(2, [("a", "f4")]), "neither"),
         (np.zeros(8193), "64 KiB"),
     ],
 )
@@ -265,8 +267,7 @@ def test_random_damage_is_refused_or_read(layout: str, tmp_path: Path) -> None:
     used = [i for i, byte in enumerate(content) if byte]
     refused = 0
     for seed in range(75):
-        rng = random.Random(seed)
-        damaged = bytearray(content)
+        rng, damaged = random.Random(seed), bytearray(content)
         for _ in range(rng.choice([1, 2, 8])):
             damaged[rng.choice(used)] = rng.randrange(256)
         try:

@@ -52,15 +52,12 @@ class Conv2d(Layer):
 
     def _im2col(self, images: np.ndarray, height: int, width: int) -> np.ndarray:
         """(B, H, W, C) → (B·OH·OW, K·K·C). Copied in the order with the longer contiguous runs."""
-        kernel, step = self.kernel, self.stride
+        windows = np.lib.stride_tricks.sliding_window_view(images, (self.kernel, self.kernel), axis=(1, 2))
+        windows = windows[:, :: self.stride, :: self.stride]  # (B, OH, OW, C, K, K)
         if images.shape[3] > 1:
-            windows = np.lib.stride_tricks.sliding_window_view(images, (kernel, kernel), axis=(1, 2))
-            return windows[:, ::step, ::step].transpose(0, 1, 2, 4, 5, 3).reshape(len(images) * height * width, -1)
-        taps = np.empty((kernel, kernel, len(images), height, width), images.dtype)
-        for p in range(kernel):
-            for q in range(kernel):
-                taps[p, q] = images[:, p : p + step * height : step, q : q + step * width : step, 0]
-        return taps.reshape(kernel * kernel, -1).T
+            return windows.transpose(0, 1, 2, 4, 5, 3).reshape(len(images) * height * width, -1)
+        taps = windows[:, :, :, 0].transpose(3, 4, 0, 1, 2)
+        return taps.reshape(self.kernel**2, -1).T
 
     def problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str

@@ -44,22 +44,18 @@ class Pool(Layer):
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """The window's pixels are combined row by row, as the kernels do."""
         _, height, width = self.output_shape(x.shape[1:])
-        result = None
+        result: np.ndarray | None = None
         for p in range(self.window):
             for q in range(self.window):
                 rows = slice(p, p + self.step * (height - 1) + 1, self.step)
                 columns = slice(q, q + self.step * (width - 1) + 1, self.step)
                 pixels = x[:, :, rows, columns]
                 if result is None:
-                    result = pixels.copy(order="K")
-                elif self.is_max:
-                    np.maximum(result, pixels, out=result)
+                    result = pixels
                 else:
-                    result += pixels
+                    result = np.maximum(result, pixels) if self.is_max else result + pixels
         assert result is not None
-        if not self.is_max:
-            result /= self.window**2
-        return result
+        return result if self.is_max else result / self.window**2
 
     def problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str

@@ -1,0 +1,60 @@
+"""The main job on the card, through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import main
+
+pytestmark = pytest.mark.gpu
+
+
+def report(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """Run the main job on the GPU; it must pass its accuracy check."""
+    path = tmp_path / "report.json"
+    assert main(["--device", "cuda", "--repeat", "2", "--json", str(path), *arguments]) == 0
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--no-fuse"], ["--conv", "direct"], ["--fc", "naive", "--no-fuse"], ["--chunk", "999", "--streams", "7"]],
+    ids=" ".join,
+)
+def test_ten_thousand_images(options: list[str], tmp_path: Path) -> None:
+    """Every label equals the float64 reference's; every number of the report is there."""
+    found = report(tmp_path, "--batch", "10000", *options)
+    accuracy = found["accuracy"]
+    assert accuracy["passed"] and accuracy["compared"] == 10_000 and not accuracy["differences"]
+    assert accuracy["correct"] == accuracy["expected"] >= 9250
+    assert all(layer["ms"] > 0 for layer in found["layers"])
+    assert [op["name"] for op in found["op_times"]] == ["conv1", "conv2"]
+    assert found["on_card_ms"]["p50"] > 0 and found["end_to_end_ms"]["p50"] > 0
+    assert 0 <= found["pipeline"]["overlap"] <= 1
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100])
+def test_small_batches(batch: int, tmp_path: Path) -> None:
+    assert report(tmp_path, "--batch", str(batch))["accuracy"]["total"] == batch
+
+
+def test_training_images(tmp_path: Path) -> None:
+    found = report(tmp_path, "--batch", "60000", "--split", "train")
+    assert found["accuracy"]["total"] == 60_000 and found["accuracy"]["correct"] > 55_000
+
+
+def test_a_million_images_in_constant_memory(tmp_path: Path) -> None:
+    """Device memory is that of one pass; every pass gives the same labels."""
+    once = report(tmp_path, "--batch", "10000")
+    many = report(tmp_path, "--batch", "1000000", "--cycle")
+    assert many["accuracy"]["correct"] == 100 * once["accuracy"]["correct"]
+    assert many["device_memory_bytes"] == once["device_memory_bytes"]
+
+
+def test_unknown_kernels_and_unservable_ones_are_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--device", "cuda", "--conv", "nonsense"]) == 2
+    assert "choose one of" in capsys.readouterr().err
