@@ -87,8 +87,9 @@ def judge(labels: np.ndarray, truth: np.ndarray | None, expected: int | None, ag
     if correct is not None and expected is not None and abs(correct - expected) > slack:
         verdict = f"{correct} correct where the weights file promises {expected}"
         return Accuracy(correct, len(labels), expected, agreement, False, verdict)
-    same = f"all {agreement.compared}" if not slack else f"all but {slack} near-ties of {agreement.compared}"
-    promise = "" if expected is None or correct is None else f", {expected} correct as promised"
-    return Accuracy(
-        correct, len(labels), expected, agreement, True, f"{same} labels equal the {agreement.source}{promise}"
-    )  # fmt: skip
+    verdict = f"all {agreement.compared}" if not slack else f"all but {slack} near-ties of {agreement.compared}"
+    verdict += f" labels equal the {agreement.source}"
+    if correct is not None and expected is not None:
+        verdict += f", {correct} correct"
+        verdict += " as promised" if correct == expected else f" ({expected} promised, within the near-ties)"
+    return Accuracy(correct, len(labels), expected, agreement, True, verdict)

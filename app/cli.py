@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,13 +29,14 @@ examples:
 exit codes: 0 the accuracy check passed; 1 it did not; 2 a usage, data, weights or device error.
 """
 MAX_BATCH = 10**12
+INTERRUPTED = "error: interrupted; nothing half-written was left, run the same command again"
 
 
 class Parser(argparse.ArgumentParser):
     """Reports a wrong option as one line."""
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (see {self.prog} --help)")
+        raise UserError(f"{' '.join(message.split())} (see {self.prog} --help)")
 
 
 def whole_number(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
@@ -132,33 +136,75 @@ def dispatch(arguments: Sequence[str]) -> int:
     # Imports are deferred so that --help and mistakes answer at once.
     if arguments and arguments[0] == "graph":
         options = graph_parser().parse_args(arguments[1:])
-        from app.listing import graph
+        with _interruptible_imports():
+            from app.listing import graph
 
         print(graph(options))
         return 0
     if arguments and arguments[0] == "kernels":
         kernels_parser().parse_args(arguments[1:])
-        from app.listing import kernels
+        with _interruptible_imports():
+            from app.listing import kernels
 
         print(kernels())
         return 0
     if arguments and not arguments[0].startswith("-"):
-        raise UserError(f"unknown command '{arguments[0]}': there are graph and kernels; see main.py --help")
+        raise UserError(f"unknown command {arguments[0]!r}: there are graph and kernels; see main.py --help")
     options = run_parser().parse_args(arguments)
-    from app.run import run
+    with _interruptible_imports():
+        from app.run import run
 
     return run(options)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The program: everything a user can put right ends as one line on standard error and exit code 2."""
+    _prepare_streams()
     try:
-        return dispatch(sys.argv[1:] if arguments is None else arguments)
+        try:
+            return dispatch(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            sys.stdout.flush()  # here, where its failure can be reported; also after --help
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("error: interrupted; nothing half-written was left, run the same command again", file=sys.stderr)
-    except BrokenPipeError:
-        # The reader of our output has gone; nothing more may be flushed to it.
+        print(INTERRUPTED, file=sys.stderr)
+    except OSError as error:
+        if error.filename is not None:
+            raise  # not standard output's: a bug
+        # The reader of our output has gone, or the disk is full; nothing more may be flushed to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(f"error: cannot write to standard output ({error.strerror}); send it elsewhere", file=sys.stderr)
     return 2
+
+
+def _prepare_streams() -> None:
+    """Closed streams swallow what they are given; characters that an encoding lacks are escaped."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def _interruptible_imports() -> Iterator[None]:
+    """Ctrl-C ends the process at once: as they load, C extensions turn KeyboardInterrupt into an ImportError.
+
+    Nothing has begun that would have to be undone.
+    """
+
+    def leave(*_: object) -> None:
+        os.write(2, f"{INTERRUPTED}\n".encode())
+        os._exit(2)
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else the caller has it ignored
+    if usual:
+        signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        if usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

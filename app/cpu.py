@@ -53,10 +53,7 @@ class CpuSession:
                 if progress is not None:
                     progress(len(part))
 
-        pool = ThreadPoolExecutor(self.threads)
-        try:
+        # If a chunk fails, or the user interrupts, map drops the chunks that have not begun.
+        with ThreadPoolExecutor(self.threads) as pool:
             for _ in pool.map(classify, range(0, len(images), REFERENCE_CHUNK)):
                 pass
-        finally:
-            # After an interrupt the chunks that have not begun are dropped.
-            pool.shutdown(wait=True, cancel_futures=True)

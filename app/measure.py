@@ -33,6 +33,7 @@ class OnCard:
     whole: Timing
     layers: tuple[LayerTime, ...]
     op_times: tuple[LayerTime, ...]
+    device_bytes: int
 
 
 def timed(launch: Callable[[], None], stream: cupy.cuda.Stream, repeat: int, warmup: int) -> Timing:
@@ -85,13 +86,14 @@ def on_card(session: Session, images: np.ndarray, repeat: int, warmup: int) -> O
     )
     op_times = tuple(
         after(index, launch, node.head.name, node.head.flops(node.in_shape), bytes_moved(launch.kernel.problem, count))
-        for index, node, launch in ops
+        for index, node, launch, _ in ops
     )
-    return OnCard(count, whole_timing, layers, op_times)
+    device_bytes = lane.nbytes + sum(y.nbytes for *_, y in ops)
+    return OnCard(count, whole_timing, layers, op_times, device_bytes)
 
 
-def _resident(session: Session, count: int) -> tuple[Lane, list[tuple[int, Node, Launch]]]:
-    """A lane for ``count`` images, and each convolution's place in the plan, its node and its launch alone."""
+def _resident(session: Session, count: int) -> tuple[Lane, list[tuple[int, Node, Launch, cupy.ndarray]]]:
+    """A lane for ``count`` images, and each convolution's place in the plan, node, launch alone and output."""
     plan = session.plan
     lane = Lane(plan, session.kernels, session.weights, count)
     ops = []
@@ -100,7 +102,7 @@ def _resident(session: Session, count: int) -> tuple[Lane, list[tuple[int, Node,
             problem = replace(node.problem, relu=False, pool=1)
             y = device_array(problem.arguments()[-1].per_image * count, problem.dtype)
             launch = Kernel(node.variant, problem, plan.arch).bind([lane.buffers[node.reads], *weights, y], count)
-            ops.append((index, node, launch))
+            ops.append((index, node, launch, y))
     return lane, ops
 
 

@@ -58,6 +58,7 @@ class Outcome:
 
     on_card: the whole pass on images already on the card, over ``on_card_images``; None on the CPU.
     usage: overlap and limit from a traced run; None on the CPU.
+    device_bytes: the pipeline's buffers and weights; peak_device_bytes: with those of the measurements on the card.
     """
 
     device: dict[str, Any]
@@ -72,4 +73,5 @@ class Outcome:
     usage: Usage | None
     limit: str
     device_bytes: int
+    peak_device_bytes: int
     notes: tuple[str, ...]

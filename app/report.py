@@ -6,8 +6,11 @@ The schema is described in docs/report.md; its version changes when a field chan
 from __future__ import annotations
 
 import json
+import stat
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +69,7 @@ def document(
         "end_to_end_ms": _percentiles(end_to_end),
         "images_per_s": batch / end_to_end.median * 1e3,
         "device_memory_bytes": outcome.device_bytes,
+        "peak_device_memory_bytes": outcome.peak_device_bytes,
         "one_off_ms": dict(one_off_ms),
         "limit": outcome.limit,
         "notes": list(outcome.notes),
@@ -179,7 +183,11 @@ def _times(report: Mapping[str, Any]) -> str:
     )
     lines.append(f"  throughput         {report['images_per_s']:,.0f} images/s end to end")
     if report["device_memory_bytes"]:
-        lines.append(f"  device memory      {report['device_memory_bytes'] / 1e6:,.1f} MB in the pipeline's buffers")
+        pipeline_mb, peak_mb = report["device_memory_bytes"] / 1e6, report["peak_device_memory_bytes"] / 1e6
+        lines.append(
+            f"  device memory      {pipeline_mb:,.1f} MB for the pipeline, {peak_mb:,.1f} MB at the peak "
+            "(measuring the layers)"
+        )
     once = ", ".join(f"{name} {ms:,.0f} ms" for name, ms in report["one_off_ms"].items())
     lines.append(f"  once               {once}")
     return "\n".join(lines)
@@ -187,14 +195,20 @@ def _times(report: Mapping[str, Any]) -> str:
 
 def check_writable(path: Path) -> None:
     """Fail before the work rather than after it. Raises UserError if ``path`` cannot become a file."""
-    if path.is_dir() or not path.parent.is_dir():
-        problem = "is a folder" if path.is_dir() else "lies in a folder that does not exist"
-        raise UserError(f"--json {path} {problem}: name a file in an existing folder, or - for standard output")
+    try:
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(path.stat().st_mode):  # writing would put a file in the place of a device, too
+                raise OSError(0, "it is not a regular file")
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        remedy = "name a file in a folder that you can write to, or - for standard output"
+        raise UserError(f"--json {path} cannot be written: {error.strerror}; {remedy}") from error
 
 
 def write_json(report: Mapping[str, Any], path: Path | None) -> None:
     """To a file, whole or not at all, or to standard output if ``path`` is None."""
-    text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(report, indent=2, allow_nan=False) + "\n"
     if path is None:
         sys.stdout.write(text)
         return

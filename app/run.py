@@ -62,9 +62,11 @@ def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> Datase
     if data.images.shape[1:] != graph.network.input_shape:
         raise UserError(
             f"{data.source} has images of shape {data.images.shape[1:]} (channels, height, width), "
-            f"network {graph.network.name} reads {graph.network.input_shape}"
+            f"network {graph.network.name} reads {graph.network.input_shape}: resize them, or name another network"
         )
-    if data.labels is not None and data.labels.max() >= graph.classes and not unlabelled:
+    if unlabelled:
+        return replace(data, labels=None)
+    if data.labels is not None and data.labels.max() >= graph.classes:
         raise UserError(
             f"{data.source} has label {data.labels.max()}, the network knows 0 to {graph.classes - 1}: "
             "use labels of the same classes, or --labels none"
@@ -97,7 +99,7 @@ def reference_agreement(graph: Graph, weights: Weights, data: Dataset, labels: n
 def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, options: argparse.Namespace) -> Accuracy:
     """The accuracy check over what the run returned."""
     labels = outcome.labels
-    truth = None if options.labels == "none" or data.labels is None else data.labels[: len(labels)]
+    truth = None if data.labels is None else data.labels[: len(labels)]
     agreement = reference_agreement(graph, weights, data, labels, options.recheck)
     expected = weights.expected_correct.get(len(labels)) if data.split == "test" else None
     accuracy = judge(labels, truth, expected, agreement)

@@ -62,6 +62,7 @@ def run_on_cpu(
         usage=None,
         limit=f"limited by compute on {session.threads} cores: {slowest.name} took {share:.0%} of the layers' time",
         device_bytes=0,
+        peak_device_bytes=0,
         notes=(),
     )
 

@@ -44,7 +44,7 @@ def run_on_gpu(
         outputs = session.outputs(len(one_pass))
         cycle = None
         if batch > len(images):
-            timing, cycle = _cycled(session, images, truth, batch, outputs)
+            timing, cycle = _cycled(session, images, truth, batch, outputs, options.repeat or 1)
         else:
             timing = measure.end_to_end(session, one_pass, outputs, options.repeat or REPEAT, options.warmup)
         labels = outputs.labels.copy()
@@ -75,25 +75,29 @@ def run_on_gpu(
             usage=use,
             limit=use.verdict,
             device_bytes=session.device_bytes,
+            peak_device_bytes=session.device_bytes + resident.device_bytes,
             notes=tuple(notes),
         )
 
 
 def _cycled(
-    session: Session, images: np.ndarray, truth: np.ndarray | None, batch: int, outputs: Outputs
+    session: Session, images: np.ndarray, truth: np.ndarray | None, batch: int, outputs: Outputs, repeat: int
 ) -> tuple[Timing, Cycle]:
     """Stream the batch in passes; the first pass's labels go to ``outputs``, later ones are held against them."""
     session.run(images, outputs)  # warm-up
     outputs.labels.fill(255)
+    samples: list[float] = []
     correct = unsteady = 0
-    with tqdm(total=batch, unit=" images", unit_scale=True, disable=not sys.stderr.isatty()) as progress:
-        start = perf_counter()
-        for index, (count, labels) in enumerate(session.cycle(images, batch)):
-            if index == 0:
-                outputs.labels[:] = labels
-            unsteady += not np.array_equal(labels, outputs.labels[:count])
-            if truth is not None:
-                correct += int((labels == truth[:count]).sum())
-            progress.update(count)
-        elapsed = (perf_counter() - start) * 1e3
-    return Timing((elapsed,)), Cycle(None if truth is None else correct, batch, unsteady)
+    with tqdm(total=repeat * batch, unit=" images", unit_scale=True, disable=not sys.stderr.isatty()) as progress:
+        for _ in range(repeat):
+            correct = 0
+            start = perf_counter()
+            for index, (count, labels) in enumerate(session.cycle(images, batch)):
+                if index == 0:
+                    outputs.labels[:] = labels
+                unsteady += not np.array_equal(labels, outputs.labels[:count])
+                if truth is not None:
+                    correct += int((labels == truth[:count]).sum())
+                progress.update(count)
+            samples.append((perf_counter() - start) * 1e3)
+    return Timing(tuple(samples)), Cycle(None if truth is None else correct, batch, unsteady)

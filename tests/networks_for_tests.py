@@ -54,7 +54,10 @@ TEST_NETWORKS = (LENET5, ODD, FLAT, POOLED)
 
 
 def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph:
-    """The network with seeded random weights, scaled so that activations neither vanish nor grow."""
+    """The network with seeded random weights, scaled so that activations neither vanish nor grow.
+
+    With biases, the last one centres the logits, so that labels vary from image to image.
+    """
     rng = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
     shape = network.input_shape
@@ -65,7 +68,11 @@ def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph
                 arrays[name] = (rng.standard_normal(wanted) / np.sqrt(fan_in)).astype(np.float32)
         shape = layer.output_shape(shape)
     weights = Weights(arrays, network.name, None, 1 / 255, None, {}, "", Path("random"))
-    return build(network, weights)
+    graph = build(network, weights)
+    if bias:
+        last = [name for name in arrays if name.endswith("_bias")][-1]
+        arrays[last] -= graph.reference(random_images(network, 64)).mean(axis=0).astype(np.float32)
+    return graph
 
 
 def random_images(network: Network, count: int, seed: int = 1) -> np.ndarray:

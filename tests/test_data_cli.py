@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_fashion import FILES, IMAGES, NAMES, isolate, write
 
 from data_tools import __main__ as cli
 from data_tools import fashion_mnist
 from data_tools.__main__ import main
 from data_tools.idx import write_idx
+from tests.tiny_fashion import FILES, IMAGES, NAMES, isolate, write
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-import tiny_fashion
-from tiny_fashion import IMAGES, LABELS, NAMES, check_loaded, isolate, write
 
 from app.errors import UserError
 from data_tools import dataset, fashion_mnist
@@ -17,6 +15,8 @@ from data_tools.dataset import load_fashion_mnist, load_files
 from data_tools.fashion_mnist import CLASSES, load_split
 from data_tools.idx import write_idx
 from data_tools.paths import cache_dir
+from tests import tiny_fashion
+from tests.tiny_fashion import IMAGES, LABELS, NAMES, check_loaded, isolate, write
 
 RNG = np.random.default_rng(11)
 PIXELS = RNG.integers(0, 256, (7, 5, 6, 3), np.uint8)  # N, H, W, C

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny_fashion import IMAGES, NAMES, check_loaded, check_only_the_files, isolate, names, write
 
 from app.errors import UserError
 from data_tools import debian
 from data_tools.fashion_mnist import load_split
 from data_tools.idx import write_idx
+from tests.tiny_fashion import IMAGES, NAMES, check_loaded, check_only_the_files, isolate, names, write
 
 APT_GET = """#!/bin/sh
 echo "$@" >> {log}

@@ -12,12 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tiny_fashion import FILES, NAMES, check_loaded, check_only_the_files, isolate, names, write
 
 from app.errors import UserError
 from data_tools import download, fashion_mnist
 from data_tools.fashion_mnist import fetch, load_split
 from data_tools.paths import replacing
+from tests.tiny_fashion import FILES, NAMES, check_loaded, check_only_the_files, isolate, names, write
 
 
 class MirrorServer(ThreadingHTTPServer):

@@ -28,9 +28,9 @@ def nvrtc() -> Any:
 
         binding.getVersion()
     except Exception as error:  # CuPy reports a missing library in several ways
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"NVRTC, the run-time compiler, cannot be loaded ({str(error).splitlines()[0]}): "
-            "run make run, or pip install -e '.[cuda]'"
+            f"NVRTC, the run-time compiler, cannot be loaded ({reason}): run make run, or pip install -e '.[cuda]'"
         ) from None
     return binding
 
@@ -91,6 +91,10 @@ def _compile(binding: Any, source: str, texts: Mapping[str, str], flags: tuple[s
         # The binding drops the last byte, a zero, as if machine code were text; disassemblers want the whole file.
         return binding.getCUBIN(program) + b"\0"
     except binding.NVRTCError as error:
+        if "INVALID_OPTION" in str(error):
+            raise UserError(
+                f"this NVRTC does not know {flags[0].partition('=')[2]}: pip install -U nvidia-cuda-nvrtc-cu12"
+            ) from None
         log = binding.getProgramLog(program).strip()
         raise RuntimeError(f"{source} does not compile ({error}) with {' '.join(flags)}\n{log}") from None
     finally:

@@ -101,7 +101,10 @@ def _conv_direct(problem: ConvProblem) -> Plan:
 
 
 def _conv_implicit_gemm_refuses(problem: ConvProblem) -> str | None:
-    return None if problem.pool in (1, 2) else "fuses pooling windows of 2 x 2 only"
+    if problem.pool not in (1, 2):
+        return "fuses pooling windows of 2 x 2 only"
+    # Tap offsets lie in constant memory: 64 KB of four bytes each.
+    return "sums at most 16,384 products" if problem.channels * problem.kernel**2 > 16_384 else None
 
 
 def _conv_implicit_gemm(problem: ConvProblem) -> Plan:

@@ -59,8 +59,10 @@ class Layer(ABC):
         """The arrays that a kernel takes between input and output, in the kernels' layout, float64.
 
         scale: multiplies the input, folded into the weights. flattened: the (C, H, W) shape that the input had
-        before it was flattened, if it was.
+        before it was flattened, if it was. Raises UserError if the input has a scale and there are no weights.
         """
+        if scale != 1:
+            raise UserError(f"layer {self.name} ({self.kind}) cannot scale images: put a Conv2d or Linear layer first")
         return []
 
     def fail(self, shape: Shape, needs: str) -> UserError:

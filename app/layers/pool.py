@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -44,18 +45,13 @@ class Pool(Layer):
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """The window's pixels are combined row by row, as the kernels do."""
         _, height, width = self.output_shape(x.shape[1:])
-        result: np.ndarray | None = None
-        for p in range(self.window):
-            for q in range(self.window):
-                rows = slice(p, p + self.step * (height - 1) + 1, self.step)
-                columns = slice(q, q + self.step * (width - 1) + 1, self.step)
-                pixels = x[:, :, rows, columns]
-                if result is None:
-                    result = pixels
-                else:
-                    result = np.maximum(result, pixels) if self.is_max else result + pixels
-        assert result is not None
-        return result if self.is_max else result / self.window**2
+        starts = range(self.window)
+        rows = [slice(p, p + self.step * (height - 1) + 1, self.step) for p in starts]
+        columns = [slice(q, q + self.step * (width - 1) + 1, self.step) for q in starts]
+        pixels = (x[:, :, p, q] for p in rows for q in columns)
+        if self.is_max:
+            return reduce(np.maximum, pixels)
+        return reduce(np.add, pixels) / self.window**2
 
     def problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str

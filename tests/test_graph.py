@@ -1,0 +1,151 @@
+"""Graphs: inferred shapes, weights that fit or not, and the reference against ONNX Runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app import graph as module
+from app.errors import UserError
+from app.graph import build, find_network
+from app.layers import Argmax, Conv2d, Flatten, Layer, Linear
+from app.networks import LENET5, NETWORKS, Network
+from app.weights import Weights
+from tests.networks_for_tests import TEST_NETWORKS, random_graph, random_images
+from tests.oracle import onnx_outputs
+
+ALL_NETWORKS = pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
+
+
+def _weights(arrays: dict[str, np.ndarray], input_scale: float = 1 / 255) -> Weights:
+    return Weights(arrays, "lenet5", None, input_scale, None, {}, "", Path("some/weights.h5"))
+
+
+def _lenet5_arrays() -> dict[str, np.ndarray]:
+    return dict(random_graph(LENET5, bias=False).parameters)
+
+
+def test_lenet5_shapes() -> None:
+    graph = random_graph(LENET5)
+    assert [(step.layer.name, step.in_shape, step.out_shape) for step in graph.steps] == [
+        ("conv1", (1, 28, 28), (32, 24, 24)),
+        ("relu1", (32, 24, 24), (32, 24, 24)),
+        ("pool1", (32, 24, 24), (32, 12, 12)),
+        ("conv2", (32, 12, 12), (64, 8, 8)),
+        ("relu2", (64, 8, 8), (64, 8, 8)),
+        ("pool2", (64, 8, 8), (64, 4, 4)),
+        ("flatten", (64, 4, 4), (1024,)),
+        ("fc1", (1024,), (128,)),
+        ("relu3", (128,), (128,)),
+        ("fc2", (128,), (10,)),
+        ("argmax", (10,), ()),
+    ]
+    assert graph.classes == 10
+
+
+def test_lenet5_operations_parameters_and_bytes() -> None:
+    steps = {step.layer.name: step for step in random_graph(LENET5).steps}
+    flops = {name: step.layer.flops(step.in_shape) for name, step in steps.items()}
+    assert flops["conv1"] == 921_600
+    assert flops["conv2"] == 6_553_600
+    assert flops["fc1"] + flops["fc2"] == 264_704
+    assert (flops["relu1"], flops["pool1"], flops["flatten"], flops["argmax"]) == (18_432, 18_432, 0, 10)
+    assert {name: step.parameter_count for name, step in steps.items() if step.parameter_count} == {
+        "conv1": 800,
+        "conv2": 51_200,
+        "fc1": 131_072,
+        "fc2": 1_280,
+    }
+    assert steps["conv1"].float32_bytes == 4 * (784 + 18_432)
+
+
+def test_networks_are_found_by_name() -> None:
+    assert all(find_network(name) is network and network.name == name for name, network in NETWORKS.items())
+    with pytest.raises(UserError, match=r"unknown network 'lenet6': choose one of .*lenet5"):
+        find_network("lenet6")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"fc1": None}, "fc1 is missing"),
+        ({"fc3": np.zeros((2, 2), np.float32)}, "fc3 is not part of network lenet5"),
+        ({"conv1": np.zeros((3, 3, 1, 32), np.float32)}, r"conv1 is \(3,3,1,32\)"),
+        ({"fc1": np.zeros((128, 1024), np.float32)}, r"fc1 is \(128,1024\)"),
+        ({"conv2_bias": np.zeros(32, np.float32)}, r"conv2_bias is \(32\)"),
+        ({"pool1_bias": np.zeros(32, np.float32)}, "pool1_bias is not part"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(changes: dict[str, np.ndarray | None], fault: str) -> None:
+    merged = _lenet5_arrays() | changes
+    weights = _weights({name: array for name, array in merged.items() if array is not None})
+    with pytest.raises(UserError, match=fault) as caught:
+        build(LENET5, weights)
+    assert str(caught.value).startswith("some/weights.h5") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("layers", "fault"),
+    [
+        ((Flatten("flatten"), Linear("fc", 10)), "network bad must end with an Argmax layer"),
+        ((Conv2d("conv", 2, kernel=9), Flatten("flatten"), Argmax("argmax")), "layer conv "),
+        ((Linear("fc", 10), Argmax("argmax")), "layer fc "),
+    ],
+)
+def test_networks_that_do_not_fit_together_are_refused(layers: tuple[Layer, ...], fault: str) -> None:
+    arrays = {"fc": np.zeros((64, 10), np.float32)}
+    with pytest.raises(UserError, match=fault):
+        build(Network("bad", "for tests", (1, 8, 8), layers), _weights(arrays))
+
+
+def test_a_bias_is_used_where_the_file_has_one() -> None:
+    arrays = _lenet5_arrays()
+    images = random_images(LENET5, 3)
+    plain = build(LENET5, _weights(arrays)).reference(images)
+    shift = np.arange(10, dtype=np.float32)
+    shifted = build(LENET5, _weights(arrays | {"fc2_bias": shift}))
+    np.testing.assert_allclose(shifted.reference(images), plain + shift, rtol=1e-12)
+
+
+@ALL_NETWORKS
+def test_the_reference_does_not_depend_on_chunks(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, images = random_graph(network), random_images(network, 33)
+    expected = graph.forward(images, np.float64)[0]
+    assert expected.dtype == np.float64
+    for chunk in (1, 16, 20, 33, 100):
+        monkeypatch.setattr(module, "REFERENCE_CHUNK", chunk)
+        logits = graph.reference(images)
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-12 * np.abs(expected).max(), strict=True)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["no-bias", "bias"])
+@ALL_NETWORKS
+def test_the_reference_agrees_with_onnx_runtime(network: Network, bias: bool) -> None:
+    graph, images = random_graph(network, bias=bias), random_images(network, 40)
+    outputs = onnx_outputs(network, graph.parameters, images / np.float32(255))
+    seen: list[str] = []
+    logits, labels = graph.forward(images, np.float32, lambda layer: seen.append(layer.name))
+    expected = outputs[network.layers[-2].name]
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * np.abs(expected).max(), strict=True)
+    np.testing.assert_array_equal(labels, outputs["argmax"])
+    assert bias or len(np.unique(labels)) > 1, "labels that are all the same would prove nothing"
+    assert labels.dtype == np.uint8 and seen == [layer.name for layer in network.layers]
+    precise = graph.reference(images)
+    np.testing.assert_allclose(expected, precise, rtol=0, atol=1e-5 * np.abs(precise).max())
+
+
+def test_bytes_and_floats_are_the_same_images() -> None:
+    arrays = _lenet5_arrays()
+    images = random_images(LENET5, 5)
+    for scale in (1 / 255, 0.5 / 255, 1.0):
+        graph = build(LENET5, _weights(arrays, input_scale=scale))
+        np.testing.assert_allclose(graph.reference(images / 255), graph.reference(images), rtol=1e-9, atol=1e-12)
+
+
+def test_reference_leaves_the_images_alone() -> None:
+    images = random_images(LENET5, 4) / 255 - 0.5
+    before = images.copy()
+    random_graph(LENET5).reference(images)
+    np.testing.assert_array_equal(images, before)

@@ -1,0 +1,66 @@
+"""The README's commands do what it says, and the files that it names exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
+INSTALLED = (ROOT / ".venv" / ".dev").exists()
+
+
+def run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+
+
+def test_the_two_commands_come_first() -> None:
+    assert COMMANDS[:2] == ["make run", "make test"]
+
+
+@pytest.mark.parametrize("command", [line for line in COMMANDS if line.startswith("python ")])
+def test_python_commands(command: str) -> None:
+    done = run([sys.executable, *command.split()[1:]])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+@pytest.mark.skipif(not INSTALLED, reason="make run would set up .venv/ first; make test has done so")
+def test_make_run() -> None:
+    done = run(["make", "run"])
+    assert done.returncode == 0, done.stderr
+    assert "10,000 correct" in done.stdout and "PASSED" in done.stdout
+
+
+def test_make_test_is_what_ci_runs() -> None:
+    assert "-m pytest" in run(["make", "--dry-run", "test"]).stdout
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert [line for line in lines if line.startswith("make")] == ["make test"]
+
+
+def test_named_files_exist() -> None:
+    tree = re.search(r"## How it works\n\n```\n(.*?)```", TEXT, re.DOTALL)
+    assert tree is not None
+    folder = ROOT
+    for line in tree[1].splitlines():
+        name = line.split()[0]
+        if not line.startswith(" "):
+            folder = ROOT
+        assert (folder / name).exists(), name
+        if name.endswith("/") and not line.startswith(" "):
+            folder = ROOT / name
+    for link in re.findall(r"\]\(([^)]+)\)", TEXT):
+        assert (ROOT / link).exists(), link
+
+
+def test_no_file_is_too_long() -> None:
+    """A file is read in one sitting."""
+    files = [path for folder in ("app", "data_tools", "tests") for path in (ROOT / folder).rglob("*")]
+    sources = [ROOT / "main.py", *(path for path in files if path.suffix in (".py", ".cu", ".cuh"))]
+    long = [f"{path.name}: {count}" for path in sources if (count := len(path.read_text().splitlines())) > 300]
+    assert not long
