@@ -75,6 +75,12 @@ def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph
     return graph
 
 
+def score_scale(graph: Graph, logits: np.ndarray) -> float:
+    """The magnitude that rounding errors of the logits scale with: before the last bias centres them."""
+    biases = [np.abs(array).max() for name, array in graph.parameters.items() if name.endswith("_bias")]
+    return float(max(np.abs(logits).max(), *biases[-1:], 0.0))
+
+
 def random_images(network: Network, count: int, seed: int = 1) -> np.ndarray:
     """(count, C, H, W) uint8, uniform."""
     return np.random.default_rng(seed).integers(0, 256, (count, *network.input_shape), dtype=np.uint8)

@@ -13,7 +13,7 @@ from app.graph import build, find_network
 from app.layers import Argmax, Conv2d, Flatten, Layer, Linear
 from app.networks import LENET5, NETWORKS, Network
 from app.weights import Weights
-from tests.networks_for_tests import TEST_NETWORKS, random_graph, random_images
+from tests.networks_for_tests import TEST_NETWORKS, random_graph, random_images, score_scale
 from tests.oracle import onnx_outputs
 
 ALL_NETWORKS = pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
@@ -128,12 +128,12 @@ def test_the_reference_agrees_with_onnx_runtime(network: Network, bias: bool) ->
     seen: list[str] = []
     logits, labels = graph.forward(images, np.float32, lambda layer: seen.append(layer.name))
     expected = outputs[network.layers[-2].name]
-    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * np.abs(expected).max(), strict=True)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * score_scale(graph, expected), strict=True)
     np.testing.assert_array_equal(labels, outputs["argmax"])
     assert bias or len(np.unique(labels)) > 1, "labels that are all the same would prove nothing"
     assert labels.dtype == np.uint8 and seen == [layer.name for layer in network.layers]
     precise = graph.reference(images)
-    np.testing.assert_allclose(expected, precise, rtol=0, atol=1e-5 * np.abs(precise).max())
+    np.testing.assert_allclose(expected, precise, rtol=0, atol=1e-5 * score_scale(graph, precise))
 
 
 def test_bytes_and_floats_are_the_same_images() -> None:
