@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NoReturn
 
 from app.errors import UserError
+from app.interrupts import on_interrupt
 
 DESCRIPTION = "Classify images with LeNet-5 on an NVIDIA GPU, with CUDA kernels of our own; on the CPU without one."
 EPILOG = """\
@@ -136,14 +136,14 @@ def dispatch(arguments: Sequence[str]) -> int:
     # Imports are deferred so that --help and mistakes answer at once.
     if arguments and arguments[0] == "graph":
         options = graph_parser().parse_args(arguments[1:])
-        with _interruptible_imports():
+        with _importing():
             from app.listing import graph
 
         print(graph(options))
         return 0
     if arguments and arguments[0] == "kernels":
         kernels_parser().parse_args(arguments[1:])
-        with _interruptible_imports():
+        with _importing():
             from app.listing import kernels
 
         print(kernels())
@@ -151,7 +151,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         raise UserError(f"unknown command {arguments[0]!r}: there are graph and kernels; see main.py --help")
     options = run_parser().parse_args(arguments)
-    with _interruptible_imports():
+    with _importing():
         from app.run import run
 
     return run(options)
@@ -189,22 +189,14 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-@contextmanager
-def _interruptible_imports() -> Iterator[None]:
+def _importing() -> AbstractContextManager[None]:
     """Ctrl-C ends the process at once: as they load, C extensions turn KeyboardInterrupt into an ImportError.
 
     Nothing has begun that would have to be undone.
     """
 
-    def leave(*_: object) -> None:
+    def leave() -> None:
         os.write(2, f"{INTERRUPTED}\n".encode())
         os._exit(2)
 
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else the caller has it ignored
-    if usual:
-        signal.signal(signal.SIGINT, leave)
-    try:
-        yield
-    finally:
-        if usual:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+    return on_interrupt(leave)

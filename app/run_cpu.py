@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from time import perf_counter
 
 import numpy as np
@@ -13,6 +14,7 @@ from app import device
 from app.cpu import CpuSession
 from app.errors import UserError
 from app.graph import REFERENCE_CHUNK, Graph
+from app.interrupts import deferred_interrupts
 from app.outcome import Cycle, LayerTime, Outcome, Timing
 
 
@@ -25,13 +27,20 @@ def run_on_cpu(
             raise UserError(f"{option} {name} chooses a GPU kernel, but this run is on the CPU: leave it out")
     session = CpuSession(graph)
     labels = np.full(min(batch, len(images)), 255, np.uint8)
-    session.run(images[:REFERENCE_CHUNK], np.empty(REFERENCE_CHUNK, np.uint8))  # warm-up
-    session.seconds.clear()
     repeat = options.repeat or 1
-    total = repeat * batch
     samples: list[float] = []
     cycle = None
-    with tqdm(total=total, unit=" images", unit_scale=True, disable=not sys.stderr.isatty()) as progress:
+    with (
+        deferred_interrupts() as check_interrupt,
+        tqdm(total=repeat * batch, unit=" images", unit_scale=True, disable=not sys.stderr.isatty()) as bar,
+    ):
+
+        def progress(count: int) -> None:
+            check_interrupt()
+            bar.update(count)
+
+        session.run(images[:REFERENCE_CHUNK], np.empty(REFERENCE_CHUNK, np.uint8))  # warm-up
+        session.seconds.clear()
         for _ in range(repeat):
             start = perf_counter()
             cycle = _passes(session, images, truth, batch, labels, progress)
@@ -72,14 +81,19 @@ def _convolutions(graph: Graph) -> set[str]:
 
 
 def _passes(
-    session: CpuSession, images: np.ndarray, truth: np.ndarray | None, batch: int, labels: np.ndarray, progress: tqdm
+    session: CpuSession,
+    images: np.ndarray,
+    truth: np.ndarray | None,
+    batch: int,
+    labels: np.ndarray,
+    progress: Callable[[int], None],
 ) -> Cycle:
     """Run over the data as often as the batch needs; ``labels`` keeps the first pass."""
     correct = unsteady = 0
     for start in range(0, batch, len(images)):
         count = min(batch - start, len(images))
         found = labels if start == 0 else np.empty(count, np.uint8)
-        session.run(images[:count], found, progress.update)
+        session.run(images[:count], found, progress)
         unsteady += not np.array_equal(found, labels[:count])
         if truth is not None:
             correct += int((found == truth[:count]).sum())

@@ -1,0 +1,256 @@
+"""The command line: what a run prints and writes, and when its accuracy check passes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from app import run as main_job
+from app.accuracy import NEAR_TIE
+from app.cli import main
+from app.cpu import CpuSession
+from app.graph import Graph
+from app.kernels.registry import VARIANTS
+from app.weights import BUNDLED, Reference, load_reference, load_weights, save_weights
+from data_tools.fashion_mnist import CLASSES, load_split
+from data_tools.idx import write_idx
+from tests.shell import check_error, listing, shell
+
+CPU = ("--device", "cpu")
+PROMISED = load_weights().expected_correct
+Report = dict[str, Any]
+Run = Callable[..., tuple[int, str, Report]]
+
+
+@pytest.fixture(scope="module")
+def fashion() -> tuple[np.ndarray, np.ndarray]:
+    """The first hundred test images, (100, 28, 28), and their labels."""
+    return load_split("test", limit=100)
+
+
+@pytest.fixture
+def own(tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> tuple[str, ...]:
+    """The options that name these images and labels as the user's own."""
+    write_idx(tmp_path / "images.gz", fashion[0])
+    write_idx(tmp_path / "labels", fashion[1])
+    return "--data", str(tmp_path / "images.gz"), "--labels", str(tmp_path / "labels")
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command line on the CPU; returns the exit code, the text and the JSON report."""
+
+    def run_here(*arguments: str) -> tuple[int, str, Report]:
+        code = main([*CPU, "--json", str(tmp_path / "report.json"), *arguments])
+        out, err = capsys.readouterr()
+        assert err == ""  # neither progress bars nor warnings where standard error is no terminal
+        return code, out, json.loads((tmp_path / "report.json").read_text())
+
+    return run_here
+
+
+def original_format(path: Path, images: np.ndarray, labels: np.ndarray) -> str:
+    """Data as system 1 stored it. images: (N, 28, 28) in [0, 1]."""
+    with h5py.File(path, "w") as file:
+        file["x"] = images.astype(np.float32)[..., None]
+        file["y"] = np.eye(10)[labels]
+    return str(path)
+
+
+# --- runs that pass
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100])
+def test_text(batch: int, run: Run, fashion: tuple[np.ndarray, np.ndarray]) -> None:
+    code, out, report = run("--batch", str(batch))
+    reference = load_reference(load_weights())
+    assert reference is not None
+    correct = int((reference.labels[:batch] == fashion[1][:batch]).sum())
+    assert code == 0 and report["accuracy"]["correct"] == correct
+    assert f"Accuracy: {correct} / {batch} correct = {correct / batch:.2%}" in out and "PASSED: " in out
+    assert out.splitlines()[-1].startswith("limited by") and out.splitlines()[-1] == report["limit"]
+    assert "\x1b" not in out and "\r" not in out and CLASSES[reference.labels[0]] in out
+
+
+def test_json_file_from_the_shell(tmp_path: Path) -> None:
+    done = shell(*CPU, "--batch", "1000", "--json", "report.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr, list(listing(tmp_path))) == (0, "", ["report.json"])
+    accuracy = json.loads((tmp_path / "report.json").read_text())["accuracy"]
+    assert accuracy["correct"] == accuracy["expected"] == PROMISED[1000] and accuracy["passed"]
+    assert f"Accuracy: {PROMISED[1000]} / 1,000 correct" in done.stdout
+
+
+def test_json_alone_on_standard_output(tmp_path: Path) -> None:
+    done = shell(*CPU, "--batch", "100", "--json", "-", cwd=tmp_path)
+    assert (done.returncode, done.stderr, listing(tmp_path)) == (0, "", {})
+    assert json.loads(done.stdout)["accuracy"]["correct"] == PROMISED[100]
+
+
+def test_training_images(run: Run) -> None:
+    code, _, report = run("--split", "train", "--batch", "50")
+    assert code == 0 and report["data"]["split"] == "train"
+    assert report["accuracy"]["reference"].startswith("recomputed") and report["accuracy"]["compared"] == 50
+
+
+def test_cycle(run: Run, own: tuple[str, ...]) -> None:
+    first = [run(*own, "--batch", str(batch))[2]["accuracy"]["correct"] for batch in (100, 50)]
+    code, out, report = run(*own, "--batch", "250", "--cycle")
+    assert code == 0 and report["batch"] == report["accuracy"]["total"] == 250
+    assert report["accuracy"]["correct"] == 2 * first[0] + first[1]
+    assert "/ 250 correct" in out
+
+
+def test_original_files(run: Run, tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> None:
+    with h5py.File(tmp_path / "model.hdf5", "w") as file:
+        for name, array in load_weights().arrays.items():
+            file[name] = array
+    data = original_format(tmp_path / "test100.hdf5", fashion[0] / 255, fashion[1])
+    code, out, report = run("--weights", str(tmp_path / "model.hdf5"), "--data", data)
+    assert code == 0 and f"{PROMISED[100]} / 100 correct" in out
+    assert not any(name in out for name in CLASSES)  # for all we know these are digits
+    assert report["data"]["dtype"] == "uint8"  # they were pixels, divided by 255
+
+
+def test_floats_that_are_no_pixels(run: Run, tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> None:
+    data = original_format(tmp_path / "dim.hdf5", fashion[0] * (0.9 / 255), fashion[1])
+    code, _, report = run("--data", data)
+    assert code == 0 and report["data"]["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("more", [(), ("--batch", "150", "--cycle")])
+def test_unlabelled(more: tuple[str, ...], run: Run, tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> None:
+    data = original_format(tmp_path / "data.hdf5", fashion[0] / 255, fashion[1])  # its labels are not to be used
+    code, out, report = run("--data", data, "--labels", "none", *more)
+    assert code == 0 and report["accuracy"]["correct"] is None and report["accuracy"]["passed"]
+    assert "Accuracy: unlabelled" in out
+
+
+def test_recheck(run: Run, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main_job, "RECHECKED", 5)
+    stored, sample, every = (run(*a)[2]["accuracy"] for a in (("--batch", "100"), own, (*own, "--recheck")))
+    assert stored["reference"] == "stored float64 reference"
+    assert sample["reference"] == every["reference"] == "recomputed float64 reference"
+    assert (stored["expected"], sample["expected"]) == (PROMISED[100], None)  # the same images, but who knows
+    assert (stored["compared"], sample["compared"], every["compared"]) == (100, 5, 100)
+    assert run("--batch", "20", "--recheck")[2]["accuracy"]["reference"] == "recomputed float64 reference"
+
+
+# --- runs whose check fails
+
+
+def test_stored_labels_that_differ(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = load_reference(load_weights())
+    assert real is not None
+    labels, margins = real.labels.copy(), real.margins.copy()
+    labels[2:4] = (labels[2:4] + 1) % 10
+    margins[2:4] = 2 * NEAR_TIE, NEAR_TIE / 2  # the second difference is a near-tie
+    monkeypatch.setattr(main_job, "load_reference", lambda weights: Reference(labels, margins))
+    code, out, report = run("--batch", "10")
+    assert code == 1 and "FAILED: 1 of 10 labels differ" in out and "image 2: " in out
+    assert [difference["excused"] for difference in report["accuracy"]["differences"]] == [False, True]
+
+
+def test_recomputed_labels_that_differ(run: Run, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = Graph.reference
+    monkeypatch.setattr(Graph, "reference", lambda self, images: np.roll(reference(self, images), 1, axis=1))
+    code, out, _ = run(*own)
+    assert code == 1 and "FAILED: 100 of 100 labels differ" in out and "WRONG" in out
+
+
+def test_broken_promise(run: Run, tmp_path: Path) -> None:
+    promise = {100: PROMISED[100] + 1}
+    path, arrays = tmp_path / "boast.h5", load_weights().arrays
+    save_weights(
+        path, arrays, network="lenet5", classes=None, input_scale=1 / 255, recipe=None, expected_correct=promise
+    )
+    code, out, _ = run("--weights", str(path), "--batch", "100")
+    assert code == 1 and f"{PROMISED[100]} correct where the weights file promises {PROMISED[100] + 1}" in out
+
+
+def test_unsteady_passes(run: Run, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, classify = iter(range(100)), CpuSession.run
+
+    def drift(self: CpuSession, images: np.ndarray, labels: np.ndarray, progress: Any = None) -> None:
+        classify(self, images, labels, progress)
+        labels[0] ^= next(calls) == 3  # the warm-up, the first pass and the second are as they should be
+
+    monkeypatch.setattr(CpuSession, "run", drift)
+    code, out, _ = run(*own, "--batch", "300", "--cycle")
+    assert code == 1 and "1 passes over the data gave other labels than the first" in out
+
+
+# --- listings and help
+
+
+@pytest.mark.parametrize("command", [[], ["graph"], ["kernels"]])
+def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main([*command, "--help"])
+    assert leaving.value.code == 0 and capsys.readouterr().out.startswith("usage: main.py")
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    out = capsys.readouterr().out
+    for taught in ("--batch N", "examples:", "python main.py --batch 10000", "exit codes: 0 ", "--labels", "graph"):
+        assert taught in out
+
+
+def test_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = []
+    for more in ("", "--no-fuse", "--conv direct", f"--arch sm_75 --weights {BUNDLED}"):
+        assert main(["graph", *more.split()]) == 0
+        outputs.append(capsys.readouterr().out)
+    fused, separate, direct, older = outputs
+    assert "184,352" in fused and "conv1+relu1" in fused
+    assert "conv1+relu1" not in separate and len(separate.splitlines()) > len(fused.splitlines())
+    assert "direct" in direct and "implicit-gemm" not in direct
+    assert "launches on sm_75" in older
+
+
+def test_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for row in VARIANTS:
+        assert any(row.operation in line and row.name in line and row.source in line for line in lines)
+
+
+# --- streams that are not what they might be
+
+
+@pytest.mark.parametrize("arguments", [(*CPU, "--batch", "1"), ("graph",), ("--help",)])
+def test_reader_that_has_gone(arguments: tuple[str, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        done = shell(*arguments, stdout=pipe)
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_full_disk() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = shell("graph", stdout=full)
+    check_error(done.returncode, "", done.stderr, "standard output .No space left .*; send it elsewhere")
+
+
+def test_closed_streams() -> None:
+    prefix = ("sh", "-c", 'exec "$@" >&- 2>&-', "sh")
+    assert shell(*CPU, "--batch", "1", prefix=prefix).returncode == 0
+    assert shell(*CPU, "--batch", "0", prefix=prefix).returncode == 2
+
+
+def test_characters_that_cannot_be_printed(own: tuple[str, ...], tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff\xe4.gz")  # not UTF-8
+    Path(own[1]).rename(tmp_path / name)
+    done = shell(*CPU, "--data", name, *own[2:], "--json", "report", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "") and r"\udcff\udce4.gz" in done.stdout
+    assert json.loads((tmp_path / "report").read_text())["data"]["source"] == name

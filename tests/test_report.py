@@ -1,0 +1,186 @@
+"""The report's document and text, made from synthetic outcomes."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.accuracy import Accuracy, agree, judge
+from app.intervals import Timeline, usage
+from app.networks import LENET5
+from app.outcome import Cycle, LayerTime, Outcome, Timing
+from app.report import SCHEMA, SHOWN_DIFFERENCES, as_text, document, write_json
+from app.weights import Weights
+from data_tools.dataset import Dataset
+from data_tools.fashion_mnist import CLASSES
+from tests.networks_for_tests import random_graph, random_images
+
+BATCH = 50
+GRAPH = random_graph(LENET5)
+WEIGHTS = Weights(dict(GRAPH.parameters), "lenet5", None, 1 / 255, None, {}, "0123456789abcdef" * 4, Path("weights.h5"))
+IMAGES = random_images(LENET5, BATCH)
+LABELS = (np.arange(BATCH) % 10).astype(np.uint8)
+DATA = Dataset(IMAGES, LABELS, CLASSES, "Fashion-MNIST test split, /data", "test")
+AGREED = agree(LABELS, LABELS, np.ones(BATCH), "stored float64 reference")
+TIMELINES = {
+    "the copies": Timeline(h2d=[(0, 2), (2, 4)], kernels=[(2, 2.5), (4, 4.5)], d2h=[(2.5, 2.6), (4.5, 4.6)]),
+    "compute": Timeline(h2d=[(0, 0.5), (0.5, 1)], kernels=[(0.5, 3), (3, 6)], d2h=[(3, 3.1), (6, 6.1)]),
+    "enqueueing": Timeline(h2d=[(0, 0.1), (5, 5.1)], kernels=[(0.1, 0.2), (5.1, 5.2)], d2h=[(0.2, 0.3), (5.2, 5.3)]),
+}
+CARD = {
+    "kind": "cuda",
+    "name": "NVIDIA H100 80GB HBM3",
+    "architecture": "sm_90a",
+    "multiprocessors": 132,
+    "memory_bytes": 85_000_000_000,
+    "driver": "580.1.2",
+    "driver_cuda": "13.0",
+    "cuda": "12.9",
+    "cupy": "14.0.1",
+}
+PROCESSOR = {"kind": "cpu", "name": "a processor", "threads": 2, "numpy": "2.0"}
+LAYERS = (
+    LayerTime("conv1+relu1+pool1", "implicit-gemm", BATCH, Timing((2.0, 3.0, 4.0)), 6_000_000_000, 9_000_000),
+    LayerTime("fc1", "register-tiled", BATCH, Timing((1.0,)), 1_000_000_000, 5_000_000),
+)
+GPU = Outcome(
+    device=CARD,
+    settings={"streams": 4, "chunk": 10, "layer_runs": 20},
+    labels=LABELS,
+    cycle=None,
+    end_to_end=Timing(tuple(float(ms) for ms in range(100, 0, -1))),
+    layers=LAYERS,
+    op_times=LAYERS[:1],
+    on_card=Timing((0.5, 0.7)),
+    on_card_images=40,
+    usage=usage(TIMELINES["compute"]),
+    limit=usage(TIMELINES["compute"]).verdict,
+    device_bytes=3_000_000,
+    peak_device_bytes=7_000_000,
+    notes=("chunks were cut",),
+)
+CPU = replace(
+    GPU,
+    device=PROCESSOR,
+    on_card=None,
+    on_card_images=0,
+    usage=None,
+    limit="limited by compute on 2 cores",
+    device_bytes=0,
+    peak_device_bytes=0,
+    notes=(),
+)
+both = pytest.mark.parametrize("outcome", [GPU, CPU], ids=["GPU", "CPU"])
+
+
+def report(outcome: Outcome, accuracy: Accuracy | None = None, data: Dataset = DATA) -> dict[str, Any]:
+    accuracy = accuracy or judge(LABELS, LABELS, BATCH, AGREED)
+    return document(GRAPH, WEIGHTS, data, BATCH, outcome, accuracy, {"import": 300.0, "data": 90.0})
+
+
+def no_constants(text: str) -> None:
+    raise AssertionError(f"{text} is not JSON")
+
+
+@both
+def test_promised_keys(outcome: Outcome) -> None:
+    told = report(outcome)
+    rows = re.findall(r"^\| (`.*?) \|", (Path(__file__).parent.parent / "docs" / "report.md").read_text(), re.MULTILINE)
+    fields = [name for row in rows for name in re.findall(r"`([a-z_.]+)", row)]
+    assert set(told) == {name.split(".")[0] for name in fields if not name.startswith(".")}
+    assert set(told["accuracy"]) == {name.split(".")[1] for name in fields if "." in name}
+    assert (told["schema"], told["precision"], told["batch"]) == (SCHEMA, "fp32", BATCH)
+    assert told["network"] == {"name": "lenet5", "input_shape": [1, 28, 28]} and told["device"] == outcome.device
+    assert [layer["name"] for layer in told["layers"]] == ["conv1+relu1+pool1", "fc1"]
+
+
+@both
+def test_json_round_trip(outcome: Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = report(outcome)
+    write_json(told, tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text(), parse_constant=no_constants) == told
+    write_json(told, None)
+    assert json.loads(capsys.readouterr().out) == told
+
+
+def test_percentiles() -> None:
+    told = report(GPU)
+    expected = {"p50": 50.5, "p90": 90.1, "p99": 99.01, "min": 1.0, "runs": 100}
+    assert told["end_to_end_ms"] == pytest.approx(expected)
+    assert told["on_card_ms"] == pytest.approx(
+        {"p50": 0.6, "p90": 0.68, "p99": 0.698, "min": 0.5, "runs": 2, "images": 40}
+    )
+    assert told["images_per_s"] == pytest.approx(BATCH / 50.5e-3)
+    assert "p50 50.500 ms, p90 90.100 ms, p99 99.010 ms over 100 runs" in as_text(told)
+
+
+def test_layer_figures() -> None:
+    first, second = report(GPU)["layers"]
+    assert (first["ms"], first["spread_ms"], first["share"]) == pytest.approx((3.0, 1.6, 0.75))
+    assert (first["gflop"], first["tflops"], first["gbytes_per_s"]) == pytest.approx((6.0, 2.0, 3.0))
+    assert second["share"] == pytest.approx(0.25) and report(GPU)["op_times"][0]["share"] is None
+    assert "75.0%" in as_text(report(GPU))
+
+
+def test_a_layer_that_took_no_time_is_no_division_by_zero() -> None:
+    instant = replace(LAYERS[0], timing=Timing((0.0,)))
+    assert "0.0000" in as_text(report(replace(GPU, layers=(instant,))))
+
+
+def test_every_time_says_whether_transfers_are_in_it() -> None:
+    text = as_text(report(GPU))
+    for start in ("Layers ", "Op times ", "  on the card "):
+        assert re.search(rf"^{start}.*no transfers", text, re.MULTILINE), start
+    assert re.search(r"^  end to end .*transfers included", text, re.MULTILINE)
+    assert re.search(r"^  one pass, traced +H2D .* kernels .* D2H ", text, re.MULTILINE)
+    assert "transfers" not in as_text(report(CPU))
+
+
+@pytest.mark.parametrize("limit", TIMELINES)
+def test_the_limit_is_the_last_line(limit: str) -> None:
+    use = usage(TIMELINES[limit])
+    told = report(replace(GPU, usage=use, limit=use.verdict))
+    assert as_text(told).splitlines()[-1].startswith(f"limited by {limit}: ")
+    assert told["pipeline"]["limit"] in ("copy", "compute", "enqueue") and told["limit"] == use.verdict
+
+
+@both
+def test_text_is_plain(outcome: Outcome) -> None:
+    text = as_text(report(outcome))
+    assert not re.search(r"[^\n\x20-\uffff]", text) and not re.search(r"\bnan\b|\binf\b|None", text)
+    assert all(len(line) < 160 for line in text.splitlines())
+    assert outcome.device["name"] in text and f"Accuracy: {BATCH} / {BATCH} correct = 100.00%" in text
+    assert ("chunks were cut" in text) is (outcome is GPU)
+
+
+def test_repeated_passes_are_counted() -> None:
+    told = report(replace(GPU, cycle=Cycle(correct=120, total=125, unsteady=0)))
+    assert (told["accuracy"]["correct"], told["accuracy"]["total"]) == (120, 125)
+
+
+def test_unlabelled() -> None:
+    told = report(CPU, judge(LABELS, None, None, AGREED), replace(DATA, labels=None))
+    assert told["accuracy"]["correct"] is None and "Accuracy: unlabelled" in as_text(told)
+
+
+def test_class_names() -> None:
+    assert report(CPU)["first_labels"] == list(CLASSES[:6])
+    assert report(CPU, data=replace(DATA, classes=None))["first_labels"] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_differences() -> None:
+    margins = np.ones(BATCH)
+    margins[0] = 0.0
+    agreement = agree(LABELS, (LABELS + 1) % 10, margins, "stored float64 reference")
+    told = report(CPU, judge(LABELS, LABELS, None, agreement))
+    text = as_text(told)
+    assert "FAILED: 49 of 50 labels differ" in text and f"and {BATCH - SHOWN_DIFFERENCES} more" in text
+    assert text.count("(WRONG)") == SHOWN_DIFFERENCES - 1 and text.count("(near-tie)") == 1
+    first = {"index": 0, "label": 0, "reference": 1, "margin": 0.0, "excused": True}
+    assert len(told["accuracy"]["differences"]) == BATCH and told["accuracy"]["differences"][0] == first
