@@ -1,17 +1,20 @@
 """LeNet-5 inference on NVIDIA GPUs: ``python main.py --batch 10000``; ``python main.py --help`` tells the rest."""
 
-import os
 import sys
-import time
 
-STARTED = time.perf_counter()
-# The CPU route gives each thread its own chunk of images; a threaded matrix library would only get in the way.
-# Must be set before NumPy is imported.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+try:
+    import os
+    import time
+
+    STARTED = time.perf_counter()
+    # The CPU route gives each thread its own chunk of images; a threaded matrix library would only get in the way.
+    # Must be set before NumPy is imported.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+    from app.cli import main
+except KeyboardInterrupt:
+    print("error: interrupted; nothing half-written was left, run the same command again", file=sys.stderr)
+    sys.exit(2)
 
 if __name__ == "__main__":
-    try:
-        from app.cli import main
-    except KeyboardInterrupt:
-        sys.exit("error: interrupted")
     sys.exit(main())

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import io
-import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NoReturn
 
+from app.console import Parser, guarded
 from app.errors import UserError
-from app.interrupts import on_interrupt
+from app.interrupts import exit_on_interrupt
 
 DESCRIPTION = "Classify images with LeNet-5 on an NVIDIA GPU, with CUDA kernels of our own; on the CPU without one."
 EPILOG = """\
@@ -26,17 +23,9 @@ examples:
   python main.py graph                         the network: shapes, FLOPs, bytes, kernels
   python main.py kernels                       every kernel that can be chosen
 
-exit codes: 0 the accuracy check passed; 1 it did not; 2 a usage, data, weights or device error.
+exit codes: 0 the accuracy check passed; 1 it did not; 2 a usage, data, weights or device error; 3 a bug.
 """
 MAX_BATCH = 10**12
-INTERRUPTED = "error: interrupted; nothing half-written was left, run the same command again"
-
-
-class Parser(argparse.ArgumentParser):
-    """Reports a wrong option as one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{' '.join(message.split())} (see {self.prog} --help)")
 
 
 def whole_number(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
@@ -85,7 +74,7 @@ def run_parser() -> argparse.ArgumentParser:
     )
     data = parser.add_argument_group("images")
     data.add_argument("--split", default="test", choices=("test", "train"), help="Fashion-MNIST split (default: test)")
-    data.add_argument("--data-dir", type=Path, metavar="DIR", help="where the Fashion-MNIST files are")
+    data.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
     data.add_argument("--data", type=Path, metavar="FILE", help="own images: IDX (.gz or not), or HDF5 with x and y")
     data.add_argument("--labels", metavar="FILE", help="IDX labels for --data, or 'none': agreement alone decides")
     data.add_argument("--cycle", action="store_true", help="a batch beyond the data streams them again and again")
@@ -136,14 +125,14 @@ def dispatch(arguments: Sequence[str]) -> int:
     # Imports are deferred so that --help and mistakes answer at once.
     if arguments and arguments[0] == "graph":
         options = graph_parser().parse_args(arguments[1:])
-        with _importing():
+        with exit_on_interrupt():
             from app.listing import graph
 
         print(graph(options))
         return 0
     if arguments and arguments[0] == "kernels":
         kernels_parser().parse_args(arguments[1:])
-        with _importing():
+        with exit_on_interrupt():
             from app.listing import kernels
 
         print(kernels())
@@ -151,52 +140,12 @@ def dispatch(arguments: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         raise UserError(f"unknown command {arguments[0]!r}: there are graph and kernels; see main.py --help")
     options = run_parser().parse_args(arguments)
-    with _importing():
+    with exit_on_interrupt():
         from app.run import run
 
     return run(options)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program: everything a user can put right ends as one line on standard error and exit code 2."""
-    _prepare_streams()
-    try:
-        try:
-            return dispatch(sys.argv[1:] if arguments is None else arguments)
-        finally:
-            sys.stdout.flush()  # here, where its failure can be reported; also after --help
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print(INTERRUPTED, file=sys.stderr)
-    except OSError as error:
-        if error.filename is not None:
-            raise  # not standard output's: a bug
-        # The reader of our output has gone, or the disk is full; nothing more may be flushed to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            print(f"error: cannot write to standard output ({error.strerror}); send it elsewhere", file=sys.stderr)
-    return 2
-
-
-def _prepare_streams() -> None:
-    """Closed streams swallow what they are given; characters that an encoding lacks are escaped."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _importing() -> AbstractContextManager[None]:
-    """Ctrl-C ends the process at once: as they load, C extensions turn KeyboardInterrupt into an ImportError.
-
-    Nothing has begun that would have to be undone.
-    """
-
-    def leave() -> None:
-        os.write(2, f"{INTERRUPTED}\n".encode())
-        os._exit(2)
-
-    return on_interrupt(leave)
+    """The program; returns its exit code."""
+    return guarded(lambda: dispatch(sys.argv[1:] if arguments is None else arguments))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from app.errors import UserError
 from app.kernels.compiler import architecture, nvrtc
 
-CHOICES = ("auto", "cuda", "cpu")
 OLDEST_ARCHITECTURE = (7, 5)
 
 
@@ -31,9 +32,12 @@ def why_no_gpu() -> str | None:
         return "the NVIDIA driver sees no device (CUDA_VISIBLE_DEVICES may hide it)"
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed (make run installs it)"
-    import cupy
+    try:
+        import cupy
 
-    built = cupy.cuda.runtime.runtimeGetVersion() // 1000
+        built = cupy.cuda.runtime.runtimeGetVersion() // 1000
+    except Exception as error:  # CuPy reports missing or mismatched libraries in several ways
+        return f"CuPy does not load: {' '.join(str(error).split())}"
     driver.cuDriverGetVersion(ctypes.byref(version))
     if version.value // 1000 < built:
         return f"the NVIDIA driver is too old: it supports CUDA {version.value // 1000}, CuPy needs {built}"
@@ -44,6 +48,10 @@ def why_no_gpu() -> str | None:
     major, minor = capability()
     if (major, minor) < OLDEST_ARCHITECTURE:
         return f"the card's compute capability {major}.{minor} is below 7.5, the oldest that the kernels serve"
+    try:
+        cupy.cuda.runtime.free(0)  # creates the context, which a full or exclusively used card refuses
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"the card refuses a context: {error}"
     return None
 
 
@@ -56,13 +64,22 @@ def choose(requested: str) -> tuple[str, str | None]:
         return "cpu", None
     reason = why_no_gpu()
     if reason is None:
-        import cupy
-
-        cupy.cuda.runtime.free(0)  # creates the context now, so that it counts as a one-off cost
         return "cuda", None
     if requested == "cuda":
         raise UserError(f"--device cuda: {reason}; use --device cpu, or auto to take what there is")
     return "cpu", reason
+
+
+@contextmanager
+def gpu_errors() -> Iterator[None]:
+    """What the driver or the CUDA run time reports within the block becomes a UserError. Costs nothing without CuPy."""
+    try:
+        yield
+    except Exception as error:
+        # Their classes are known only once CuPy is loaded, which this must not do.
+        if type(error).__name__ not in ("CUDARuntimeError", "CUDADriverError"):
+            raise
+        raise UserError(f"the GPU reported {error}: free its memory or restart the program, or --device cpu") from None
 
 
 def capability() -> tuple[int, int]:

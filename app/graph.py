@@ -13,7 +13,7 @@ from app.layers import Argmax, Layer, Parameters, Shape
 from app.networks import NETWORKS, Network
 from app.weights import Weights, check_shapes
 
-REFERENCE_CHUNK = 32  # images: small enough for the caches, large enough for the matrix products
+REFERENCE_CHUNK = 64  # images: large enough for the matrix products, small enough for the caches
 
 
 @dataclass(frozen=True)
@@ -96,4 +96,8 @@ def build(network: Network, weights: Weights) -> Graph:
     if not isinstance(network.layers[-1], Argmax):
         raise UserError(f"network {network.name} must end with an Argmax layer")
     check_shapes(weights, expected)
-    return Graph(network, tuple(steps), weights.arrays, weights.input_scale)
+    graph = Graph(network, tuple(steps), weights.arrays, weights.input_scale)
+    if weights.classes is not None and len(weights.classes) != graph.classes:
+        named = f"{weights.path} names {len(weights.classes)} classes"
+        raise UserError(f"{named}, network {network.name} has {graph.classes}: correct its attribute 'classes'")
+    return graph

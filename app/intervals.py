@@ -13,11 +13,19 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Timeline:
-    """One traced run: intervals of host-to-device copies, kernels and device-to-host copies."""
+    """One traced run: intervals of host-to-device copies, kernels and device-to-host copies.
+
+    enqueue_share: host time to enqueue the run ÷ host time until its results were there, 0..1.
+    """
 
     h2d: Sequence[Interval]
     kernels: Sequence[Interval]
     d2h: Sequence[Interval]
+    enqueue_share: float = 0.0
+
+
+ENQUEUE_BOUND = 0.9
+"""If the device is done this soon after the host has enqueued the last piece, it has been waiting for the host."""
 
 
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
@@ -68,6 +76,7 @@ class Usage:
     kernel_share: float
     copy_share: float
     idle_share: float
+    enqueue_share: float
     limit: str  # "compute", "copy" or "enqueue"
 
     @property
@@ -81,13 +90,17 @@ class Usage:
                 return f"limited by the copies: {shares}; fewer bytes or a faster bus help, faster kernels do not"
             case _:
                 return (
-                    f"limited by enqueueing: the device was idle {self.idle_share:.0%} of the run ({shares}); "
-                    "larger chunks, fewer launches or a captured graph help"
+                    f"limited by enqueueing: the device was idle {self.idle_share:.0%} of the run, the host was "
+                    f"enqueueing for {self.enqueue_share:.0%} of it; larger chunks, fewer launches or a captured graph help"
                 )
 
 
 def usage(timeline: Timeline) -> Usage:
-    """Overlap, shares and the limit of a run: whichever of kernels, copies and idleness took the most of it."""
+    """Overlap, shares and the limit of a run.
+
+    The host, if enqueueing took nearly all of the run; else whichever of kernels, copies and idleness took the most
+    of it. Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
+    """
     h2d, d2h = one_at_a_time(timeline.h2d), one_at_a_time(timeline.d2h)
     copies, kernels = merge([*h2d, *d2h]), merge(timeline.kernels)
     busy = merge([*copies, *kernels])
@@ -108,5 +121,6 @@ def usage(timeline: Timeline) -> Usage:
         kernel_share=shares["compute"],
         copy_share=shares["copy"],
         idle_share=shares["enqueue"],
-        limit=max(shares, key=lambda name: shares[name]),
+        enqueue_share=timeline.enqueue_share,
+        limit="enqueue" if timeline.enqueue_share > ENQUEUE_BOUND else max(shares, key=lambda name: shares[name]),
     )

@@ -14,12 +14,14 @@ import cupy
 import numpy as np
 
 from app.errors import UserError
-from app.intervals import Timeline
+from app.intervals import Timeline, Usage, usage
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import ConvProblem, bytes_moved
 from app.outcome import LayerTime, Timing
 from app.plan import IMAGES, Node
 from app.session import DeviceMemoryError, Lane, Outputs, Session, device_array
+
+TRACES = 9
 
 
 @dataclass(frozen=True)
@@ -125,12 +127,22 @@ def trace(session: Session, images: np.ndarray, outputs: Outputs) -> Timeline:
     events = iter([cupy.cuda.Event() for _ in range(4 * chunks)])
     marks: list[cupy.cuda.Event] = []
 
-    def mark(_: str, lane: Lane) -> None:
+    def mark(lane: Lane) -> None:
         event = next(events)
         event.record(lane.stream)
         marks.append(event)
 
-    session.run(images, outputs, mark)
+    start = perf_counter()
+    session.submit(images, outputs, mark)
+    enqueued = perf_counter()
+    session.wait()
+    done = perf_counter()
     at = [cupy.cuda.get_elapsed_time(marks[0], event) for event in marks]
     phases = [[(at[i + phase], at[i + phase + 1]) for i in range(0, len(at), 4)] for phase in range(3)]
-    return Timeline(h2d=phases[0], kernels=phases[1], d2h=phases[2])
+    return Timeline(phases[0], phases[1], phases[2], enqueue_share=(enqueued - start) / (done - start))
+
+
+def typical_usage(session: Session, images: np.ndarray, outputs: Outputs) -> Usage:
+    """Of several traced runs, the one with the median overlap."""
+    traced = sorted((usage(trace(session, images, outputs)) for _ in range(TRACES)), key=lambda use: use.overlap)
+    return traced[TRACES // 2]

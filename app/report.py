@@ -18,9 +18,9 @@ from app.accuracy import Accuracy
 from app.errors import UserError
 from app.graph import Graph
 from app.outcome import LayerTime, Outcome, Timing
+from app.paths import replacing
 from app.weights import Weights
 from data_tools.dataset import Dataset
-from data_tools.paths import replacing
 
 SCHEMA = "lenet5-inference/report/1"
 PRECISION = "fp32"
@@ -56,7 +56,7 @@ def document(
             "verdict": accuracy.verdict,
             "correct": accuracy.correct if cycle is None else cycle.correct,
             "total": accuracy.total if cycle is None else cycle.total,
-            "expected": accuracy.expected,
+            "expected": accuracy.expected if cycle is None else None,
             "reference": accuracy.agreement.source,
             "compared": accuracy.agreement.compared,
             "differences": [vars(difference) for difference in accuracy.agreement.differences],

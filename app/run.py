@@ -10,13 +10,17 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
 from app import device
 from app.accuracy import Accuracy, Agreement, agree, judge, top_two_margins
 from app.errors import UserError
 from app.graph import Graph, build, find_network
+from app.interrupts import exit_on_interrupt
+from app.kernels import registry
 from app.outcome import Outcome
 from app.report import as_text, check_writable, document, write_json
+from app.run_cpu import run_on_cpu
 from app.weights import BUNDLED, Weights, load_reference, load_weights
 from data_tools.dataset import Dataset, load_fashion_mnist, load_files
 
@@ -56,7 +60,7 @@ def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> Datase
         data = load_fashion_mnist(options.split, options.data_dir, allocate)
     else:
         labels = None if options.labels is None or unlabelled else Path(options.labels)
-        data = load_files(options.data, labels, allocate)
+        data = load_files(options.data, labels, allocate, unlabelled=unlabelled)
         if data.labels is None and not unlabelled:
             raise UserError(f"{options.data} has no labels: name them with --labels FILE, or say --labels none")
     if data.images.shape[1:] != graph.network.input_shape:
@@ -92,7 +96,8 @@ def reference_agreement(graph: Graph, weights: Weights, data: Dataset, labels: n
     if stored is not None:
         return agree(labels, stored.labels, stored.margins, "stored float64 reference")
     count = len(labels) if recheck else min(len(labels), RECHECKED)
-    logits = graph.reference(data.images[:count])
+    parts = tqdm(range(0, count, RECHECKED), desc="reference", unit="k", disable=not sys.stderr.isatty())
+    logits = np.concatenate([graph.reference(data.images[at : min(at + RECHECKED, count)]) for at in parts])
     return agree(labels, logits.argmax(axis=1), top_two_margins(logits), "recomputed float64 reference")
 
 
@@ -103,25 +108,32 @@ def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, optio
     agreement = reference_agreement(graph, weights, data, labels, options.recheck)
     expected = weights.expected_correct.get(len(labels)) if data.split == "test" else None
     accuracy = judge(labels, truth, expected, agreement)
-    if outcome.cycle is not None and outcome.cycle.unsteady:
-        verdict = f"{outcome.cycle.unsteady} passes over the data gave other labels than the first"
-        accuracy = replace(accuracy, passed=False, verdict=verdict)
-    return accuracy
+    cycle = outcome.cycle
+    if cycle is None:
+        return accuracy
+    if cycle.unsteady:
+        verdict = f"{cycle.unsteady} passes over the data gave other labels than the first"
+        return replace(accuracy, passed=False, verdict=verdict)
+    return replace(accuracy, verdict=f"every pass gave the same labels; of the first, {accuracy.verdict}")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the main job with parsed options; prints the report. Returns 0 if the accuracy check passed, else 1."""
     watch = Stopwatch()
+    registry.check_name("conv", options.conv)
+    registry.check_name("gemm", options.fc)
     if options.json not in (None, "-"):
         check_writable(Path(options.json))
-    weights = load_weights(options.weights or BUNDLED)
-    graph = build(find_network(options.network or weights.network), weights)
-    watch.lap("weights")
-    where, why_not = device.choose(options.device)
+    with exit_on_interrupt():
+        weights = load_weights(options.weights or BUNDLED)
+        graph = build(find_network(options.network or weights.network), weights)
+        watch.lap("weights")
+        where, why_not = device.choose(options.device)
     if why_not is not None:
         print(f"note: running on the CPU: {why_not}", file=sys.stderr)
     watch.lap("context")
-    data = load_data(options, graph, where == "cuda")
+    with device.gpu_errors():  # page-locked memory may run out
+        data = load_data(options, graph, where == "cuda")
     batch = batch_size(options, data)
     watch.lap("data")
     outcome = _measured(options, graph, data, batch, where, watch)
@@ -134,13 +146,12 @@ def run(options: argparse.Namespace) -> int:
 def _measured(
     options: argparse.Namespace, graph: Graph, data: Dataset, batch: int, where: str, watch: Stopwatch
 ) -> Outcome:
-    if where == "cuda":
-        from app.run_gpu import run_on_gpu
+    if where == "cpu":
+        return run_on_cpu(options, graph, data.images, data.labels, batch)
+    from app.run_gpu import run_on_gpu
 
+    with device.gpu_errors():
         return run_on_gpu(options, graph, data.images, data.labels, batch, watch.lap)
-    from app.run_cpu import run_on_cpu
-
-    return run_on_cpu(options, graph, data.images, data.labels, batch)
 
 
 def _publish(report: dict[str, Any], target: str | None) -> None:

@@ -29,6 +29,7 @@ def run_on_cpu(
     labels = np.full(min(batch, len(images)), 255, np.uint8)
     repeat = options.repeat or 1
     samples: list[float] = []
+    spent: list[dict[str, float]] = []
     cycle = None
     with (
         deferred_interrupts() as check_interrupt,
@@ -39,18 +40,21 @@ def run_on_cpu(
             check_interrupt()
             bar.update(count)
 
-        session.run(images[:REFERENCE_CHUNK], np.empty(REFERENCE_CHUNK, np.uint8))  # warm-up
-        session.seconds.clear()
+        first = images[:REFERENCE_CHUNK]
+        session.run(first, np.empty(len(first), np.uint8))  # warm-up
         for _ in range(repeat):
+            session.seconds.clear()
             start = perf_counter()
             cycle = _passes(session, images, truth, batch, labels, progress)
             samples.append((perf_counter() - start) * 1e3)
+            spent.append(session.seconds.copy())
+    threads = min(session.threads, -(-len(labels) // REFERENCE_CHUNK))  # one chunk keeps one thread busy
     layers = tuple(
         LayerTime(
             name=step.layer.name,
             kernel="NumPy",
             images=batch,
-            timing=Timing((session.seconds[step.layer.name] * 1e3 / session.threads / repeat,)),
+            timing=Timing(tuple(seconds[step.layer.name] * 1e3 / threads for seconds in spent)),
             flops=step.layer.flops(step.in_shape) * batch,
             nbytes=step.float32_bytes * batch,
         )
@@ -59,8 +63,8 @@ def run_on_cpu(
     slowest = max(layers, key=lambda layer: layer.timing.median)
     share = slowest.timing.median / sum(layer.timing.median for layer in layers)
     return Outcome(
-        device=device.describe_cpu(session.threads),
-        settings={"threads": session.threads, "chunk": REFERENCE_CHUNK, "runs": repeat},
+        device=device.describe_cpu(threads),
+        settings={"threads": threads, "chunk": REFERENCE_CHUNK, "runs": repeat},
         labels=labels,
         cycle=cycle if batch > len(images) else None,
         end_to_end=Timing(tuple(samples)),
@@ -69,7 +73,7 @@ def run_on_cpu(
         on_card=None,
         on_card_images=0,
         usage=None,
-        limit=f"limited by compute on {session.threads} cores: {slowest.name} took {share:.0%} of the layers' time",
+        limit=f"limited by compute on {threads} cores: {slowest.name} took {share:.0%} of the layers' time",
         device_bytes=0,
         peak_device_bytes=0,
         notes=(),

@@ -12,7 +12,6 @@ from tqdm import tqdm
 
 from app import device, measure
 from app.graph import Graph
-from app.intervals import usage
 from app.outcome import Cycle, Outcome, Timing
 from app.plan import plan
 from app.session import Outputs, Session, default_chunk
@@ -48,7 +47,7 @@ def run_on_gpu(
         else:
             timing = measure.end_to_end(session, one_pass, outputs, options.repeat or REPEAT, options.warmup)
         labels = outputs.labels.copy()
-        use = usage(measure.trace(session, one_pass, outputs))
+        use = measure.typical_usage(session, one_pass, outputs)
         resident = measure.on_card(session, one_pass, LAYER_REPEAT, options.warmup)
         notes = []
         if session.shrunk:
@@ -62,7 +61,7 @@ def run_on_gpu(
                 "chunk": session.chunk,
                 "fused": not options.no_fuse,
                 "runs": len(timing.samples),
-                "warmup": options.warmup,
+                "warmup": options.warmup if cycle is None else 1,
                 "layer_runs": LAYER_REPEAT,
             },
             labels=labels,
@@ -84,6 +83,7 @@ def _cycled(
     session: Session, images: np.ndarray, truth: np.ndarray | None, batch: int, outputs: Outputs, repeat: int
 ) -> tuple[Timing, Cycle]:
     """Stream the batch in passes; the first pass's labels go to ``outputs``, later ones are held against them."""
+    pair = (session.outputs(len(images)), session.outputs(len(images)))
     session.run(images, outputs)  # warm-up
     outputs.labels.fill(255)
     samples: list[float] = []
@@ -92,7 +92,7 @@ def _cycled(
         for _ in range(repeat):
             correct = 0
             start = perf_counter()
-            for index, (count, labels) in enumerate(session.cycle(images, batch)):
+            for index, (count, labels) in enumerate(session.cycle(images, batch, pair)):
                 if index == 0:
                     outputs.labels[:] = labels
                 unsteady += not np.array_equal(labels, outputs.labels[:count])

@@ -79,7 +79,7 @@ class Lane:
 
     def stage(self, images: np.ndarray) -> np.ndarray:
         """The images copied into this lane's page-locked buffer, once that is free."""
-        if self.staging is None or self.staging.dtype != images.dtype:
+        if self.staging is None:
             self.staging = pinned_array((self.chunk, *images.shape[1:]), images.dtype)
         self.copied.synchronize()
         staged = self.staging[: len(images)]
@@ -95,7 +95,7 @@ class Outputs:
     logits: np.ndarray | None = None
 
 
-Mark = Callable[[str, Lane], None]  # called with "h2d", "kernels", "d2h" or "end" as each phase is enqueued
+Mark = Callable[[Lane], None]  # called before a chunk's copy in, kernels and copy out are enqueued, and after them
 
 
 class Session:
@@ -120,6 +120,8 @@ class Session:
                     raise UserError("not even one image fits in the device's free memory: free some, or --device cpu")
                 chunk, self.shrunk = chunk // 2, True
         self.chunk = chunk
+        self._pass_ends = [[cupy.cuda.Event(disable_timing=True) for _ in self.lanes] for _ in range(2)]
+        cupy.cuda.Device().synchronize()  # the weights have arrived
 
     def _allocate(self, chunk: int, streams: int) -> bool:
         try:
@@ -142,10 +144,8 @@ class Session:
 
     def outputs(self, count: int, *, logits: bool = False) -> Outputs:
         """Page-locked arrays for the results of ``count`` images."""
-        classes = self.plan.buffers[LOGITS][1]
-        return Outputs(
-            pinned_array((count,), np.uint8), pinned_array((count, classes), np.float32) if logits else None
-        )  # fmt: skip
+        dtype, classes = self.plan.buffers[LOGITS]
+        return Outputs(pinned_array((count,), np.uint8), pinned_array((count, classes), dtype) if logits else None)
 
     def run(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None) -> None:
         """Classify (N, C, H, W) images; when this returns, the outputs are readable.
@@ -174,51 +174,48 @@ class Session:
         stream = lane.stream.ptr
         source = images if pinned else lane.stage(images)
         if mark:
-            mark("h2d", lane)
+            mark(lane)
         _copy(lane.buffers[IMAGES].data.ptr, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice, stream)
         if not pinned:
             lane.copied.record(lane.stream)
         if mark:
-            mark("kernels", lane)
+            mark(lane)
         for launch in lane.launches:
             launch(stream, len(images))
         if mark:
-            mark("d2h", lane)
+            mark(lane)
         for name, target in ((LABELS, outputs.labels), (LOGITS, outputs.logits)):
             if target is not None:
                 rows = target[part]
                 _copy(rows.ctypes.data, lane.buffers[name].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream)
         if mark:
-            mark("end", lane)
+            mark(lane)
 
     def wait(self) -> None:
         """Block until everything submitted has arrived."""
         for lane in self.lanes:
             lane.stream.synchronize()
 
-    def cycle(self, images: np.ndarray, batch: int) -> Iterator[tuple[int, np.ndarray]]:
+    def cycle(self, images: np.ndarray, batch: int, pair: tuple[Outputs, Outputs]) -> Iterator[tuple[int, np.ndarray]]:
         """Stream the images again and again until ``batch`` have been classified, in constant memory.
 
-        Every image crosses the bus every time. Yields (images in the pass, labels) for each pass; the labels
-        are overwritten two passes later. While one pass is read, the next is already under way.
+        Every image crosses the bus every time. Yields (images in the pass, labels) for each pass; passes
+        write to the two outputs in turn. While one pass is read, the next is already under way.
         """
-        pair = (self.outputs(len(images)), self.outputs(len(images)))
-        finished = [[cupy.cuda.Event(disable_timing=True) for _ in self.lanes] for _ in pair]
         passes = -(-batch // len(images))
         for index in range(passes + 1):
             if index < passes:
                 self.submit(images[: batch - index * len(images)], pair[index % 2])
-                for lane, event in zip(self.lanes, finished[index % 2], strict=True):
+                for lane, event in zip(self.lanes, self._pass_ends[index % 2], strict=True):
                     event.record(lane.stream)
             if index > 0:
-                for event in finished[(index - 1) % 2]:
+                for event in self._pass_ends[(index - 1) % 2]:
                     event.synchronize()
                 count = min(batch - (index - 1) * len(images), len(images))
                 yield count, pair[(index - 1) % 2].labels[:count]
 
     def close(self) -> None:
-        """Free device memory, streams and kernels, once what is under way has ended."""
-        self.wait()
+        """Free device memory, streams and kernels."""
         self.lanes = []
         self.weights = []
         self.kernels = []
@@ -229,6 +226,8 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None:
+            self.wait()  # after an error, waiting would only raise another in its place
         self.close()
 
 

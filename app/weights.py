@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from app.errors import UserError
-from data_tools.hdf5 import StrictFile, file_image, open_strict, read_file
-from data_tools.paths import replacing
+from app.hdf5 import StrictFile, file_image, open_strict, read_file
+from app.paths import replacing
 
 BUNDLED = Path(__file__).parent.parent / "weights" / "lenet5_fashion.h5"
 CHECKSUMS = "SHA256SUMS"

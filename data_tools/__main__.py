@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
+from app.console import Parser, guarded
 from app.errors import UserError
-from data_tools import fashion_mnist
-from data_tools.fashion_mnist import CLASSES, SPLITS
+from app.interrupts import exit_on_interrupt
+
+with exit_on_interrupt():
+    import numpy as np
+
+    from data_tools import fashion_mnist
+    from data_tools.fashion_mnist import CLASSES, SPLITS
 
 
 def fetch(splits: Sequence[str], data_dir: Path | None) -> None:
@@ -63,11 +65,15 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0, or 2 for an error the user can put right, 130 for Ctrl-C."""
-    parser = argparse.ArgumentParser(
+    """Run one command; returns the exit code: 0, or 2 for an error the user can put right."""
+    return guarded(lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = Parser(
         prog="python -m data_tools",
         description="Fetch, verify and describe Fashion-MNIST.",
-        epilog="Looked for in --data-dir or $FASHION_MNIST_DIR (then nowhere else), the cache ($LENET_CACHE_DIR, "
+        epilog="Looked for in --data-dir (then nowhere else), $FASHION_MNIST_DIR, the cache ($LENET_CACHE_DIR, "
         "$XDG_CACHE_HOME/lenet5-inference or ~/.cache/lenet5-inference) and /usr/share/datasets/fashion-mnist; "
         "fetched from three mirrors or, on Debian and Ubuntu, with apt-get (needs no root).",
     )
@@ -79,17 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("--split", choices=[*SPLITS, "both"], default="both", help="default: %(default)s")
     options = parser.parse_args(arguments)
     splits = list(SPLITS) if options.split == "both" else [options.split]
-    try:
-        COMMANDS[options.command][0](splits, options.data_dir)
-        sys.stdout.flush()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # The reader, such as head, has had enough: keep the interpreter from complaining as it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    COMMANDS[options.command][0](splits, options.data_dir)
     return 0
 
 

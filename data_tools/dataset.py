@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from app.errors import UserError
+from app.hdf5 import SIGNATURE, open_strict
 from data_tools.fashion_mnist import CLASSES, open_split, recognise
-from data_tools.hdf5 import SIGNATURE, open_strict
 from data_tools.idx import MAX_BYTES, Allocate, pageable, read_idx
 
 CHUNK = 1000
@@ -40,21 +40,24 @@ def load_fashion_mnist(split: str, data_dir: Path | None = None, allocate: Alloc
     return Dataset(images[:, None], labels, CLASSES, f"Fashion-MNIST {split} split, {directory}", split)
 
 
-def load_files(data: Path, labels: Path | None, allocate: Allocate | None = None) -> Dataset:
+def load_files(
+    data: Path, labels: Path | None, allocate: Allocate | None = None, *, unlabelled: bool = False
+) -> Dataset:
     """The user's own images: an IDX file (rank 3, gzipped or raw), or an HDF5 file, told apart by content.
 
     HDF5: ``x`` (N, H, W, C), float32 or float64 in [0, 1] or uint8, and optionally ``y``, (N, classes) one-hot
-    or (N,) integers. Floats that are all k/255 become uint8. ``labels``: an IDX file, used instead of ``y``.
+    or (N,) integers. Floats that are all k/255 become uint8. ``labels``: an IDX file, used instead of ``y``;
+    ``unlabelled``: there are none, ``y`` is not read.
     The images lie in memory from ``allocate``. Raises UserError for files that cannot be read or do not fit.
     """
     given = None if labels is None else read_idx(labels, 1)
     split = None
     if _is_hdf5(data):
-        images, own = _read_hdf5(data, allocate or pageable, labels is None)
+        images, own = _read_hdf5(data, allocate or pageable, labels is None and not unlabelled)
         truth = own if given is None else given
     else:
         rows, truth = read_idx(data, 3, allocate=allocate or pageable), given
-        split = None if truth is None else recognise(rows, truth)
+        split = recognise(rows, truth)
         images = rows[:, None]
     if truth is not None and len(truth) != len(images):
         where = f"{labels or data} has {len(truth)} labels"

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from app.errors import UserError
+from app.paths import cache_dir, replacing
 from data_tools.idx import Allocate, content_sha256, pageable, read_idx
-from data_tools.paths import cache_dir, replacing
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
@@ -96,29 +96,37 @@ def load_split(
 
 
 def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Split:
-    """As ``load_split``, all rows, and says where they were found: the first of ``search_dirs`` that has them."""
-    named = named_dir(data_dir)
-    if named is not None:
-        return _read_split(split, named, allocate)
+    """As ``load_split``, all rows, and says where they were found: the first of ``search_dirs`` that has them.
+
+    What the user points to, ``data_dir`` or ``$FASHION_MNIST_DIR``, is never passed over because it is bad.
+    """
+    if data_dir is not None:
+        return _read_split(split, data_dir, allocate)
     for directory in search_dirs(None):
+        pointed_to = directory == _variable_dir()
         if all(copies(file, directory) for file in SPLITS[split]):
             try:
                 return _read_split(split, directory, allocate)
             except UserError as error:
+                if pointed_to:
+                    raise
                 print(f"warning: ignoring a bad file: {error}", file=sys.stderr)
+        elif pointed_to:
+            print(f"warning: {DIR_VARIABLE}={directory} lacks the {split} split; looking elsewhere", file=sys.stderr)
     return _read_split(split, fetch(split), allocate)
 
 
-def named_dir(data_dir: Path | None) -> Path | None:
-    """The one directory that the user says holds the data: ``data_dir``, else ``$FASHION_MNIST_DIR``."""
+def _variable_dir() -> Path | None:
     variable = os.environ.get(DIR_VARIABLE)
-    return data_dir or (Path(variable) if variable else None)
+    return Path(variable) if variable else None
 
 
 def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
-    """The directories to look in: the one the user named, else the cache and the system's."""
-    named = named_dir(data_dir)
-    return (named,) if named is not None else (cache_dir() / "fashion-mnist", SYSTEM_DIR)
+    """The directories to look in: ``data_dir`` alone if given, else the variable's, the cache and the system's."""
+    if data_dir is not None:
+        return (data_dir,)
+    variable = _variable_dir()
+    return (*([variable] if variable else []), cache_dir() / "fashion-mnist", SYSTEM_DIR)
 
 
 def copies(file: DataFile, directory: Path) -> list[Path]:
@@ -163,11 +171,11 @@ def _read_split(split: str, directory: Path, allocate: Allocate | None) -> Split
     return Split(_read_copy(images, directory, allocate), _read_copy(labels, directory), directory)
 
 
-def recognise(images: np.ndarray, labels: np.ndarray) -> str | None:
-    """Which split these (N, 28, 28) and (N,) uint8 arrays are, to the last bit; None if neither."""
+def recognise(images: np.ndarray, labels: np.ndarray | None) -> str | None:
+    """Which split these (N, 28, 28) and, if known, (N,) uint8 arrays are, to the last bit; None if neither."""
     for split, files in SPLITS.items():
-        pairs = tuple(zip(files, (images, labels), strict=True))
-        if all(a.shape == f.shape for f, a in pairs) and all(content_sha256(a) == f.sha256 for f, a in pairs):
+        given = [(file, array) for file, array in zip(files, (images, labels), strict=True) if array is not None]
+        if all(array.shape == file.shape and content_sha256(array) == file.sha256 for file, array in given):
             return split
     return None
 

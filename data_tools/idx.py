@@ -19,7 +19,7 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from app.errors import UserError
-from data_tools.paths import replacing
+from app.paths import replacing
 
 Allocate = Callable[[int], np.ndarray]
 """Takes a number of bytes, returns that much memory as a one-dimensional uint8 array."""

@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from app.errors import UserError
+from app.accuracy import top_two_margins
+from app.console import Parser, guarded
 from app.graph import build, find_network
+from app.paths import replacing
 from app.weights import CHECKSUMS, Weights, checksums, load_weights, reference_path, save_reference, save_weights
 from data_tools.fashion_mnist import CLASSES, load_split
-from data_tools.paths import replacing
 
 PROMISED_IMAGES = (100, 1_000, 10_000)
 CHUNK = 500
@@ -33,8 +34,7 @@ def reference_results(weights: Weights, images: np.ndarray) -> tuple[np.ndarray,
     graph = build(find_network(weights.network), weights)
     starts = tqdm(range(0, len(images), CHUNK), desc="reference", unit="chunk", disable=not sys.stderr.isatty())
     logits = np.concatenate([graph.reference(images[i : i + CHUNK, None], dtype=np.float64) for i in starts])
-    ranked = np.sort(logits, axis=1)
-    return logits.argmax(axis=1).astype(np.uint8), ranked[:, -1] - ranked[:, -2]
+    return logits.argmax(axis=1).astype(np.uint8), top_two_margins(logits)
 
 
 def write_release(arrays: dict[str, np.ndarray], recipe: str, output: Path) -> None:
@@ -74,15 +74,15 @@ def record_checksums(*paths: Path) -> None:
 
 
 def main() -> int:
-    """Returns the exit code: 2, after one line that says why, for whatever the user can put right."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    try:
-        weights = load_weights()
-        labels, margins = reference_results(weights, load_split("test")[0])
-        _write_reference(weights.path, labels, margins)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    """Returns the exit code."""
+    return guarded(_run)
+
+
+def _run() -> int:
+    Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    weights = load_weights()
+    labels, margins = reference_results(weights, load_split("test")[0])
+    _write_reference(weights.path, labels, margins)
     print(f"wrote {reference_path(weights.path)} and {weights.path.with_name(CHECKSUMS)}")
     return 0
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from app.console import Parser, guarded
 from app.errors import UserError
 from app.weights import BUNDLED
 from data_tools.fashion_mnist import load_split
@@ -130,8 +131,12 @@ def train(epochs: int, seed: int) -> tuple[dict[str, np.ndarray], str]:
 
 
 def main() -> int:
-    """Returns the exit code: 2, after one line that says why, for whatever the user can put right."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Returns the exit code."""
+    return guarded(_run)
+
+
+def _run() -> int:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=BUNDLED, help="weights file to write (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=45, help="passes over the training images (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of everything random (default: %(default)s)")
@@ -140,14 +145,10 @@ def main() -> int:
         parser.error("--epochs must be at least 1")
     if not 0 <= options.seed < 2**63:
         parser.error("--seed must be between 0 and 2**63 - 1")
-    try:
-        if options.output.is_dir() or not os.access(options.output.parent, os.W_OK):  # now, not after the training
-            raise UserError(f"cannot write {options.output}; choose a file in a directory that you can write to")
-        arrays, recipe = train(options.epochs, options.seed)
-        write_release(arrays, recipe, options.output)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if options.output.is_dir() or not os.access(options.output.parent, os.W_OK):  # now, not after the training
+        raise UserError(f"cannot write {options.output}; choose a file in a directory that you can write to")
+    arrays, recipe = train(options.epochs, options.seed)
+    write_release(arrays, recipe, options.output)
     print(f"wrote {options.output}: {recipe}")
     return 0
 

@@ -257,10 +257,13 @@ def test_no_gpu(place: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> 
     check_error(code, *capsys.readouterr(), "--device cuda: .*; use --device cpu, or auto")
 
 
-def test_variable_for_nowhere(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("FASHION_MNIST_DIR", "/nowhere")
+def test_variable_bad_file(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the user points to is not passed over."""
+    for name in ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
+        (place / name).write_bytes(b"not images")
+    monkeypatch.setenv("FASHION_MNIST_DIR", str(place))
     code = main(["--device", "cpu"])
-    check_error(code, *capsys.readouterr(), "gz is not in /nowhere, .*; put it there, or run")
+    check_error(code, *capsys.readouterr(), "t10k-images-idx3-ubyte")
 
 
 def test_unusable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from app.interrupts import INTERRUPTED
 from data_tools import __main__ as cli
 from data_tools import fashion_mnist
 from data_tools.__main__ import main
@@ -76,20 +77,20 @@ def test_info(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(counts) == 40
 
 
-def test_interrupt_is_quiet(system: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupt_one_line(system: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setitem(cli.COMMANDS, "info", (interrupted, "x"))
-    assert main(["info"]) == 130
-    assert capsys.readouterr() == ("", "")
+    assert main(["info"]) == 2
+    assert capsys.readouterr() == ("", f"{INTERRUPTED}\n")
 
 
 @pytest.mark.parametrize("arguments", [[], ["info", "--split", "none"], ["other"]])
 def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code == 2 and "usage" in capsys.readouterr().err
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and "--help)" in error
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -100,6 +101,6 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 def test_run_as_a_program(tmp_path: Path) -> None:
     done = run("--help")
     assert done.returncode == 0 and all(word in done.stdout for word in ("fetch", "verify", "info", "LENET_CACHE_DIR"))
-    done = run("info", FASHION_MNIST_DIR=str(tmp_path))
+    done = run("info", "--data-dir", str(tmp_path))
     assert done.returncode == 2 and not done.stdout
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and str(tmp_path) in done.stderr

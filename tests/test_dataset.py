@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from app.errors import UserError
+from app.paths import cache_dir
 from data_tools import dataset, fashion_mnist
 from data_tools.dataset import load_fashion_mnist, load_files
 from data_tools.fashion_mnist import CLASSES, load_split
 from data_tools.idx import write_idx
-from data_tools.paths import cache_dir
 from tests import tiny_fashion
 from tests.tiny_fashion import IMAGES, LABELS, NAMES, check_loaded, isolate, write
 
@@ -57,8 +57,8 @@ def test_cache_directory_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert cache_dir() == tmp_path / ".cache" / "lenet5-inference"
 
 
-def test_a_named_directory_is_the_only_one_searched(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_named_directory_is_the_only_one_searched_the_variables_the_first(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, empty = write(tmp_path / "source"), tmp_path / "empty"
     empty.mkdir()
@@ -69,7 +69,11 @@ def test_a_named_directory_is_the_only_one_searched(
         load_split("test", empty)
     monkeypatch.setenv("FASHION_MNIST_DIR", str(empty))
     write(tmp_path / "system")
-    with pytest.raises(UserError, match=rf"{NAMES[0]}.gz is not in {empty}"):
+    check_loaded()
+    assert f"FASHION_MNIST_DIR={empty} lacks the test split" in capsys.readouterr().err
+    (empty / NAMES[0]).write_bytes(b"bad")
+    (empty / NAMES[1]).write_bytes(b"bad")
+    with pytest.raises(UserError, match=str(empty)):
         load_split("test")
     np.testing.assert_array_equal(load_split("test", source)[0], IMAGES)
 
@@ -136,7 +140,7 @@ def test_idx_files_that_are_fashion_mnist_are_recognised(cache: Path, tmp_path: 
     assert (data.split, data.classes) == ("test", CLASSES)
     other = load_files(images, idx(tmp_path, "labels", LABELS[::-1].copy()))
     assert (other.split, other.classes) == (None, None)
-    assert load_files(images, None).split is None
+    assert load_files(images, None).split == "test"
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from app.errors import UserError
+from app.paths import replacing
 from data_tools import download, fashion_mnist
 from data_tools.fashion_mnist import fetch, load_split
-from data_tools.paths import replacing
 from tests.tiny_fashion import FILES, NAMES, check_loaded, check_only_the_files, isolate, names, write
 
 

@@ -172,7 +172,8 @@ def test_cycle_streams_the_data_again_and_again(batch: int) -> None:
     expected, _ = classify(graph, images, chunk=31)
     with session(graph, chunk=4) as running:
         held = running.device_bytes
-        passes = [(count, labels.copy()) for count, labels in running.cycle(images, batch)]
+        pair = running.outputs(31), running.outputs(31)
+        passes = [(count, labels.copy()) for count, labels in running.cycle(images, batch, pair)]
         assert running.device_bytes == held
     assert sum(count for count, _ in passes) == batch
     for count, labels in passes:

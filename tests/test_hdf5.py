@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from app.errors import UserError
-from data_tools.hdf5 import file_image, open_strict
+from app.hdf5 import file_image, open_strict
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import INTERRUPTED, main
+from app.cli import main
 from app.cpu import CpuSession
+from app.interrupts import INTERRUPTED
 from tests.shell import COMMAND, check_error, listing, shell
 
 RUN = ("--device", "cpu", "--batch", "10000", "--repeat", "50", "--json", "report.json")  # would take half a minute
@@ -66,13 +67,16 @@ def test_while_modules_load(tmp_path: Path) -> None:
 def test_ctrl_c_while_threads_work_is_obeyed_at_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    steps: list[str] = []
+
     def interrupted(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
+        steps.append("not cut off while it may hold a lock")
 
     monkeypatch.setattr(CpuSession, "run", interrupted)
     code = main([*RUN[:4], "--json", str(tmp_path / "report.json")])
     check_error(code, *capsys.readouterr(), "interrupted; nothing half-written was left")
-    assert listing(tmp_path) == {}
+    assert steps and listing(tmp_path) == {}
 
 
 def test_while_the_report_is_written(

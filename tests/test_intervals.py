@@ -131,6 +131,14 @@ def test_enqueue_bound() -> None:
     assert found.limit == "enqueue" and "idle 55% of the run" in found.verdict
 
 
+def test_a_device_that_is_done_when_the_host_is_waited_for_it() -> None:
+    """One chunk: its phases follow one another without a gap, however long the host took between them."""
+    phases = {"h2d": [(0.0, 0.01)], "kernels": [(0.01, 0.05)], "d2h": [(0.05, 0.06)]}
+    assert usage(Timeline(**phases, enqueue_share=0.5)).limit == "compute"
+    found = usage(Timeline(**phases, enqueue_share=0.97))
+    assert found.limit == "enqueue" and "enqueueing for 97% of it" in found.verdict
+
+
 def test_a_copy_that_waited_for_the_engine_was_not_copying() -> None:
     """Let go at 0, but queued behind a copy that had to wait until 5: three milliseconds of copies, not eight."""
     found = usage(Timeline(h2d=[(0, 8), (5, 6)], kernels=[(0, 5)], d2h=[(6, 9), (8, 8.5)]))

@@ -16,7 +16,7 @@ from app.errors import UserError
 from app.kernels import compiler, registry
 from app.kernels.compiler import ARCHITECTURES, KERNEL_DIR, architecture, architecture_number, compile_kernel, sources
 from app.kernels.problems import ConvProblem, Problem
-from app.kernels.registry import VARIANTS, Plan, Variant, choose
+from app.kernels.registry import VARIANTS, LaunchConfig, Variant, choose
 from app.networks import LENET5, Network
 from app.plan import plan
 from tests.networks_for_tests import ODD, random_graph
@@ -44,7 +44,9 @@ def _builds(row: Variant) -> list[tuple[dict[str, str | int], str]]:
     """(defines, architecture): all problems for the lowest one and the H100's, for the others every third in turn."""
     builds = []
     for at, arch in enumerate(arch for arch in ARCHITECTURES if architecture_number(arch) >= row.min_arch):
-        served = [row.plan(problem).defines for problem in _problems(row.operation) if not row.refusal(problem, arch)]
+        served = [
+            row.configure(problem).defines for problem in _problems(row.operation) if not row.refusal(problem, arch)
+        ]
         distinct = list({repr(sorted(defines.items())): defines for defines in served}.values())
         assert distinct, f"no problem in this test reaches {row.source} on {arch}"
         some = distinct if at == 0 or arch == "sm_90a" else distinct[at % min(3, len(distinct)) :: 3]
@@ -73,7 +75,7 @@ def test_compiles_for_every_architecture(row: Variant, build_cache: Path) -> Non
 def test_launch_fits_the_hardware(row: Variant) -> None:
     for problem in _problems(row.operation):
         if row.refusal(problem, "sm_90a") is None:
-            planned = row.plan(problem)
+            planned = row.configure(problem)
             assert planned.threads % 32 == 0 and 0 < planned.threads <= 1024
             for images in (1, 10_000, 1_000_000):
                 x, y = planned.grid(images)
@@ -96,7 +98,7 @@ def test_the_file_holds_the_entry_point_and_its_description(row: Variant) -> Non
 
 def _variant(step: int, technique: str, **changes: Any) -> Variant:
     row = Variant(
-        "conv", step, technique, "for tests", ("float32",), lambda _: None, lambda _: Plan({}, 32, _one_block)
+        "conv", step, technique, "for tests", ("float32",), lambda _: None, lambda _: LaunchConfig({}, 32, _one_block)
     )
     return replace(row, **changes)
 

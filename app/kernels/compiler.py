@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import UserError
-from data_tools.paths import cache_dir, replacing
+from app.paths import cache_dir, replacing
 
 KERNEL_DIR = Path(__file__).parent
 # Architectures that every kernel is compiled for in the tests; 90a is Hopper with its own instructions.
@@ -92,8 +92,9 @@ def _compile(binding: Any, source: str, texts: Mapping[str, str], flags: tuple[s
         return binding.getCUBIN(program) + b"\0"
     except binding.NVRTCError as error:
         if "INVALID_OPTION" in str(error):
+            arch = flags[0].partition("=")[2]
             raise UserError(
-                f"this NVRTC does not know {flags[0].partition('=')[2]}: pip install -U nvidia-cuda-nvrtc-cu12"
+                f"this NVRTC does not know {arch}: pip install -U nvidia-cuda-nvrtc-cu12 (CUDA 13: nvidia-cuda-nvrtc)"
             ) from None
         log = binding.getProgramLog(program).strip()
         raise RuntimeError(f"{source} does not compile ({error}) with {' '.join(flags)}\n{log}") from None

@@ -1,8 +1,9 @@
 // Convolution, step 10: register-tiled implicit GEMM. Filters (M x C*K*K) times the im2col matrix (C*K*K x pixels),
 // whose elements are gathered straight from the images, so the matrix never exists in memory.
 //
-// New since step 9: each thread keeps a TM x TN tile of outputs in registers, shared memory is double-buffered
-// (the next tile is on its way while this one is multiplied) and pooling happens in registers.
+// The idea: each thread keeps a TM x TN tile of outputs in registers, so that a value read from shared memory serves
+// TM or TN multiply-adds; shared memory is double-buffered (the next tile is on its way while this one is multiplied);
+// pooling happens in registers.
 // From: fa19 ("fused unroll + GEMM"), lenet5 (im2col + tiled GEMM), here in one kernel with all sizes known to the
 // compiler.
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) float; bias (M) or null; y (images, M, PH, PW) float, pooled by
@@ -113,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         if (step + 1 < STEPS) fetch((step + 1) * BK);
 #pragma unroll
         for (int k = 0; k < BK; k++) {
-            float a[TM], b[TN];
+            alignas(16) float a[TM], b[TN];
 #pragma unroll
             for (int g = 0; g < GROUPS_M; g++)
                 *(float4 *)(a + 4 * g) = *(const float4 *)&filters[stage][k][g * (BM / GROUPS_M) + thread_m * 4];
@@ -138,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
             const int m = map0 + i / 4 * (BM / GROUPS_M) + thread_m * 4 + i % 4;
             if (m >= M) continue;
             const float shift = HAS_BIAS ? bias[m] : 0.0f;
-            float out[4];
+            alignas(16) float out[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) out[j] = bias_relu<HAS_BIAS, HAS_RELU>(sums[i][4 * g + j], shift);
             float *map = y + (n / PIXELS * M + m) * (PH * PW);

@@ -1,7 +1,7 @@
 // Matrix product, step 3: register-tiled. y = x w with the epilogue bias, ReLU and, for the last layer, argmax.
 //
-// New since step 2 (shared-memory tiles): each thread keeps TM x TN sums in registers, so that a value read from
-// shared memory serves TM or TN multiply-adds, and shared memory is double-buffered.
+// The idea: each thread keeps TM x TN sums in registers, so that a value read from shared memory serves TM or TN
+// multiply-adds; shared memory is double-buffered.
 // From: lenet5 and k7 (shared-memory tiled GEMM).
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) float; with ARGMAX also
 //       labels (rows) uint8: the column of the greatest value of each row, the first one among equals.
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (step + 1 < STEPS) fetch((step + 1) * BK);
 #pragma unroll
         for (int k = 0; k < BK; k++) {
-            float a[TM], b[TN];
+            alignas(16) float a[TM], b[TN];
             *(float4 *)a = *(const float4 *)&xs[stage][k][thread_m * TM];
             *(float4 *)b = *(const float4 *)&ws[stage][k][thread_n * TN];
 #pragma unroll

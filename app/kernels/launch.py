@@ -15,7 +15,7 @@ from cupy_backends.cuda.api import driver
 
 from app.kernels.compiler import compile_kernel
 from app.kernels.problems import Argument, Problem
-from app.kernels.registry import Plan, Variant
+from app.kernels.registry import LaunchConfig, Variant
 
 
 class Kernel:
@@ -24,9 +24,9 @@ class Kernel:
     def __init__(self, variant: Variant, problem: Problem, arch: str) -> None:
         self.variant = variant
         self.problem = problem
-        self.plan: Plan = variant.plan(problem)
+        self.config: LaunchConfig = variant.configure(problem)
         self._module = cupy.cuda.function.Module()
-        self._module.load(compile_kernel(variant.source, self.plan.defines, arch))
+        self._module.load(compile_kernel(variant.source, self.config.defines, arch))
         self.function = self._module.get_function(variant.entry)
 
     def bind(self, arrays: Sequence[cupy.ndarray | None], images: int) -> Launch:
@@ -72,20 +72,20 @@ class Launch:
         self._values: list[Any] = [
             *(ctypes.c_void_p(None if array is None else array.data.ptr) for array in arrays),
             self._images,
-            *(ctypes.c_int(scalar) for scalar in kernel.plan.scalars),
+            *(ctypes.c_int(scalar) for scalar in kernel.config.scalars),
         ]
         addresses = [ctypes.addressof(value) for value in self._values]
         self._packed = (ctypes.c_void_p * len(addresses))(*addresses)
         self._address = ctypes.addressof(self._packed)
         self._function = kernel.function.ptr
-        self._threads = kernel.plan.threads
+        self._threads = kernel.config.threads
 
     def __call__(self, stream: int, images: int) -> None:
         """Enqueue on the stream for the first ``images`` images of the bound buffers; returns at once."""
         if not 0 < images <= self.capacity:
             raise ValueError(f"{self.kernel.variant.source} is bound for 1 to {self.capacity} images, not {images}")
         self._images.value = images
-        grid_x, grid_y = self.kernel.plan.grid(images)
+        grid_x, grid_y = self.kernel.config.grid(images)
         driver.launchKernel(
             self._function, grid_x, grid_y, 1, self._threads, 1, 1, 0, stream, self._address, 0
         )  # fmt: skip

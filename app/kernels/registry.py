@@ -20,7 +20,7 @@ MAX_GRID_Y = 65_535
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchConfig:
     """How a variant serves one problem: compile-time constants, block size, grid and trailing int arguments."""
 
     defines: dict[str, str | int]
@@ -31,7 +31,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel. ``refuses`` says why it cannot serve a problem, or returns None; ``plan`` serves it."""
+    """One kernel. ``refuses`` says why it cannot serve a problem, or returns None; ``configure`` serves it."""
 
     operation: str
     step: int
@@ -39,7 +39,7 @@ class Variant:
     summary: str
     dtypes: tuple[str, ...]
     refuses: Callable[[Any], str | None]
-    plan: Callable[[Any], Plan]
+    configure: Callable[[Any], LaunchConfig]
     min_arch: int = 75
 
     @property
@@ -90,9 +90,9 @@ def _conv_direct_refuses(problem: ConvProblem) -> str | None:
     return f"takes at most {MAX_GRID_Y} maps" if problem.maps > MAX_GRID_Y else None
 
 
-def _conv_direct(problem: ConvProblem) -> Plan:
+def _conv_direct(problem: ConvProblem) -> LaunchConfig:
     pixels = prod(problem.convolved)
-    return Plan(
+    return LaunchConfig(
         defines=_defines(problem, REAL=problem.dtype),
         threads=BLOCK,
         grid=lambda images: (tiles(images * pixels, BLOCK), problem.maps),
@@ -107,7 +107,7 @@ def _conv_implicit_gemm_refuses(problem: ConvProblem) -> str | None:
     return "sums at most 16,384 products" if problem.channels * problem.kernel**2 > 16_384 else None
 
 
-def _conv_implicit_gemm(problem: ConvProblem) -> Plan:
+def _conv_implicit_gemm(problem: ConvProblem) -> LaunchConfig:
     block_maps = next((size for size in (16, 32) if problem.maps <= size), 64)
     block_pixels = 8192 // block_maps  # 128 threads of 8 x 8 outputs
     depth = problem.channels * problem.kernel**2
@@ -120,7 +120,7 @@ def _conv_implicit_gemm(problem: ConvProblem) -> Plan:
         POOL=problem.pool,
         POOL_IS_MAX=int(problem.pool_is_max),
     )
-    return Plan(
+    return LaunchConfig(
         defines=sizes | {"BM": block_maps, "BN": block_pixels, "BK": step, "TM": 8, "TN": 8},
         threads=128,
         grid=lambda images: (tiles(images * pixels, block_pixels), tiles(problem.maps, block_maps)),
@@ -131,8 +131,8 @@ def _gemm_naive_refuses(problem: LinearProblem) -> str | None:
     return "does not take the argmax" if problem.argmax else None
 
 
-def _gemm_naive(problem: LinearProblem) -> Plan:
-    return Plan(
+def _gemm_naive(problem: LinearProblem) -> LaunchConfig:
+    return LaunchConfig(
         defines=_defines(problem, REAL=problem.dtype),
         threads=BLOCK,
         grid=_one_thread_each(problem.outputs),
@@ -144,29 +144,29 @@ def _gemm_register_tiled_refuses(problem: LinearProblem) -> str | None:
     return "fuses argmax over at most 32 classes" if problem.argmax and problem.outputs > 32 else None
 
 
-def _gemm_register_tiled(problem: LinearProblem) -> Plan:
+def _gemm_register_tiled(problem: LinearProblem) -> LaunchConfig:
     sizes = _defines(problem, DEPTH=problem.inputs, N=problem.outputs, ARGMAX=int(problem.argmax))
     block_rows, block_columns = (64, 16) if problem.outputs <= 16 else (32, 32)
-    return Plan(
+    return LaunchConfig(
         defines=sizes | {"BM": block_rows, "BN": block_columns, "BK": 16, "TM": 4, "TN": 4},
         threads=block_rows * block_columns // 16,
         grid=lambda images: (tiles(images, block_rows), tiles(problem.outputs, block_columns)),
     )
 
 
-def _pool_direct(problem: PoolProblem) -> Plan:
+def _pool_direct(problem: PoolProblem) -> LaunchConfig:
     window = {"WINDOW": problem.window, "STRIDE": problem.stride, "IS_MAX": int(problem.is_max)}
     maps = {"CHANNELS": problem.channels, "H": problem.height, "W": problem.width}
     outputs = problem.channels * prod(problem.pooled)
-    return Plan({"REAL": problem.dtype, **maps, **window}, BLOCK, _one_thread_each(outputs))
+    return LaunchConfig({"REAL": problem.dtype, **maps, **window}, BLOCK, _one_thread_each(outputs))
 
 
-def _relu_elementwise(problem: ReluProblem) -> Plan:
-    return Plan({"REAL": problem.dtype, "SIZE": problem.size}, BLOCK, _one_thread_each(problem.size))
+def _relu_elementwise(problem: ReluProblem) -> LaunchConfig:
+    return LaunchConfig({"REAL": problem.dtype, "SIZE": problem.size}, BLOCK, _one_thread_each(problem.size))
 
 
-def _argmax_rows(problem: ArgmaxProblem) -> Plan:
-    return Plan({"REAL": problem.dtype, "N": problem.classes}, BLOCK, _one_thread_each(1))
+def _argmax_rows(problem: ArgmaxProblem) -> LaunchConfig:
+    return LaunchConfig({"REAL": problem.dtype, "N": problem.classes}, BLOCK, _one_thread_each(1))
 
 
 def _argmax_refuses(problem: ArgmaxProblem) -> str | None:
@@ -196,16 +196,18 @@ def variants(operation: str) -> list[Variant]:
     return sorted((row for row in VARIANTS if row.operation == operation), key=lambda row: row.step)
 
 
+def check_name(operation: str, requested: str) -> None:
+    """Raises UserError unless ``requested`` is ``auto`` or names a variant of the operation."""
+    known = ["auto", *(row.name for row in variants(operation))]
+    if requested not in known:
+        raise UserError(f"unknown {operation} kernel '{requested}': choose one of {', '.join(known)}")
+
+
 def choose(operation: str, problem: Problem, arch: str, requested: str = "auto") -> Variant | None:
     """The variant to use, or None if none (or not the requested one) serves the problem.
 
     ``auto`` takes the highest step that serves the problem. Raises UserError for an unknown name.
     """
-    rows = variants(operation)
-    if requested != "auto":
-        named = [row for row in rows if row.name == requested]
-        if not named:
-            known = ", ".join(["auto", *(row.name for row in rows)])
-            raise UserError(f"unknown {operation} kernel '{requested}': choose one of {known}")
-        rows = named
+    check_name(operation, requested)
+    rows = [row for row in variants(operation) if requested in ("auto", row.name)]
     return next((row for row in reversed(rows) if row.refusal(problem, arch) is None), None)

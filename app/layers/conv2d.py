@@ -26,6 +26,8 @@ class Conv2d(Layer):
 
     def output_shape(self, shape: Shape) -> Shape:
         """(C, H, W) → (M, (H-K)//S + 1, (W-K)//S + 1)."""
+        if self.kernel < 1 or self.stride < 1:
+            raise self.fail(shape, "a kernel and a stride of at least 1")
         if len(shape) != 3 or min(shape[1:]) < self.kernel:
             raise self.fail(shape, f"(C, H, W) with H and W at least {self.kernel}")
         _, height, width = shape

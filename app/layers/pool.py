@@ -32,6 +32,8 @@ class Pool(Layer):
 
     def output_shape(self, shape: Shape) -> Shape:
         """(C, H, W) → (C, (H-P)//S + 1, (W-P)//S + 1)."""
+        if self.window < 1 or self.step < 1:
+            raise self.fail(shape, "a window and a stride of at least 1")
         if len(shape) != 3 or min(shape[1:]) < self.window:
             raise self.fail(shape, f"(C, H, W) with H and W at least {self.window}")
         channels, height, width = shape
@@ -43,15 +45,13 @@ class Pool(Layer):
         return channels * height * width * self.window**2
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """The window's pixels are combined row by row, as the kernels do."""
+        """First the rows of each window are combined, then its columns."""
         _, height, width = self.output_shape(x.shape[1:])
+        combine = np.maximum if self.is_max else np.add
         starts = range(self.window)
-        rows = [slice(p, p + self.step * (height - 1) + 1, self.step) for p in starts]
-        columns = [slice(q, q + self.step * (width - 1) + 1, self.step) for q in starts]
-        pixels = (x[:, :, p, q] for p in rows for q in columns)
-        if self.is_max:
-            return reduce(np.maximum, pixels)
-        return reduce(np.add, pixels) / self.window**2
+        rows = reduce(combine, (x[:, :, p : p + self.step * (height - 1) + 1 : self.step] for p in starts))
+        result = reduce(combine, (rows[:, :, :, q : q + self.step * (width - 1) + 1 : self.step] for q in starts))
+        return result if self.is_max else result / self.window**2
 
     def problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str
