@@ -91,7 +91,7 @@ class Usage:
             case _:
                 return (
                     f"limited by enqueueing: the device was idle {self.idle_share:.0%} of the run, the host was "
-                    f"enqueueing for {self.enqueue_share:.0%} of it; larger chunks, fewer launches or a captured graph help"
+                    f"enqueueing for {self.enqueue_share:.0%} of it; larger chunks, fewer launches or a graph help"
                 )
 
 
