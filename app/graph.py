@@ -13,7 +13,7 @@ from app.layers import Argmax, Layer, Parameters, Shape
 from app.networks import NETWORKS, Network
 from app.weights import Weights, check_shapes
 
-REFERENCE_CHUNK = 64  # images: large enough for the matrix products, small enough for the caches
+REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small enough for the caches
 
 
 @dataclass(frozen=True)

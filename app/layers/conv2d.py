@@ -13,6 +13,8 @@ from app.layers.base import Layer, Parameters, Shape
 from app.layers.pool import Pool
 from app.layers.relu import Relu
 
+IM2COL_BYTES = 2 << 20
+
 
 @dataclass(frozen=True)
 class Conv2d(Layer):
@@ -43,23 +45,25 @@ class Conv2d(Layer):
         return 2 * maps * height * width * shape[0] * self.kernel**2
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """im2col, then one matrix product. Works on N, H, W, C memory, where a row of a window is contiguous."""
-        filters = parameters[self.name].astype(x.dtype, copy=False)
+        """im2col, then a matrix product, for as many images at a time as keep the im2col matrix in a core's cache.
+
+        Works on N, H, W, C memory, where a row of a window is contiguous.
+        """
+        filters = parameters[self.name].astype(x.dtype, copy=False).reshape(-1, self.maps)
         maps, height, width = self.output_shape(x.shape[1:])
-        y = self._im2col(x.transpose(0, 2, 3, 1), height, width) @ filters.reshape(-1, maps)
+        size = (self.kernel, self.kernel)
+        windows = np.lib.stride_tricks.sliding_window_view(x.transpose(0, 2, 3, 1), size, axis=(1, 2))
+        windows = windows[:, :: self.stride, :: self.stride]  # (B, OH, OW, C, K, K)
+        y = np.empty((len(x), height, width, maps), x.dtype)
+        few = max(IM2COL_BYTES // (height * width * len(filters) * x.itemsize), 1)
+        memory = np.empty(min(few, len(x)) * height * width * len(filters), x.dtype)  # one for all: malloc is not free
+        for at in range(0, len(x), few):
+            matrix = _im2col(windows[at : at + few], memory)
+            np.matmul(matrix, filters, out=y[at : at + few].reshape(-1, maps))
         bias = parameters.get(f"{self.name}_bias")
         if bias is not None:
             y += bias.astype(x.dtype, copy=False)
-        return y.reshape(len(x), height, width, maps).transpose(0, 3, 1, 2)
-
-    def _im2col(self, images: np.ndarray, height: int, width: int) -> np.ndarray:
-        """(B, H, W, C) → (B·OH·OW, K·K·C). Copied in the order with the longer contiguous runs."""
-        windows = np.lib.stride_tricks.sliding_window_view(images, (self.kernel, self.kernel), axis=(1, 2))
-        windows = windows[:, :: self.stride, :: self.stride]  # (B, OH, OW, C, K, K)
-        if images.shape[3] > 1:
-            return windows.transpose(0, 1, 2, 4, 5, 3).reshape(len(images) * height * width, -1)
-        taps = windows[:, :, :, 0].transpose(3, 4, 0, 1, 2)
-        return taps.reshape(self.kernel**2, -1).T
+        return y.transpose(0, 3, 1, 2)
 
     def problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str
@@ -97,3 +101,15 @@ class Conv2d(Layer):
         """Filters as (C, K, K, M): the order in which kernels sum, maps innermost."""
         filters = parameters[self.name].astype(np.float64).transpose(2, 0, 1, 3) * scale
         return [filters, parameters.get(f"{self.name}_bias")]
+
+
+def _im2col(windows: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    """(B, OH, OW, C, K, K) → (B·OH·OW, K·K·C), in ``memory``, copied in the order with the longer contiguous runs."""
+    images, height, width, channels, kernel, _ = windows.shape
+    order = (0, 1, 2, 4, 5, 3) if channels > 1 else (4, 5, 3, 0, 1, 2)
+    copied = windows.transpose(order)
+    target = memory[: windows.size].reshape(copied.shape)
+    np.copyto(target, copied)
+    if channels > 1:
+        return target.reshape(images * height * width, -1)
+    return target.reshape(kernel * kernel, -1).T
