@@ -59,6 +59,8 @@ def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> Datase
             raise UserError("--labels FILE goes with --data FILE; Fashion-MNIST has its own labels")
         data = load_fashion_mnist(options.split, options.data_dir, allocate)
     else:
+        if options.data_dir is not None:
+            raise UserError("--data-dir is for Fashion-MNIST: leave it out with --data")
         labels = None if options.labels is None or unlabelled else Path(options.labels)
         data = load_files(options.data, labels, allocate, unlabelled=unlabelled)
         if data.labels is None and not unlabelled:

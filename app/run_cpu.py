@@ -73,7 +73,7 @@ def run_on_cpu(
         on_card=None,
         on_card_images=0,
         usage=None,
-        limit=f"limited by compute on {threads} cores: {slowest.name} took {share:.0%} of the layers' time",
+        limit=f"limited by compute ({threads} threads): {slowest.name} took {share:.0%} of the layers' time",
         device_bytes=0,
         peak_device_bytes=0,
         notes=(),

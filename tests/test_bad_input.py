@@ -280,3 +280,8 @@ def test_no_data_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     out, err = capsys.readouterr()
     assert out == "" and "error: cannot get Fashion-MNIST: no source worked\n" in err and "FASHION_MNIST_DIR" in err
     assert "Traceback" not in err and list(cache.iterdir()) == []
+
+
+def test_own_images_and_a_folder(place: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["--device", "cpu", "--data", str(place / "x"), "--data-dir", str(place)])
+    check_error(code, *capsys.readouterr(), "--data-dir is for Fashion-MNIST: leave it out")
