@@ -80,4 +80,4 @@ def _translate(
             return [node("MatMul", x, weights)], constants
         case Argmax():
             return [node("ArgMax", x, axis=1, keepdims=0)], constants
-    raise NotImplementedError(layer.kind)
+    raise TypeError(f"the oracle does not know {layer.kind}")
