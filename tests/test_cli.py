@@ -254,3 +254,12 @@ def test_characters_that_cannot_be_printed(own: tuple[str, ...], tmp_path: Path)
     done = shell(*CPU, "--data", name, *own[2:], "--json", "report", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, "") and r"\udcff\udce4.gz" in done.stdout
     assert json.loads((tmp_path / "report").read_text())["data"]["source"] == name
+
+
+@pytest.mark.parametrize("count", [1, 5, 127, 129])
+def test_few_own_images(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fewer than a chunk, and a ragged last chunk."""
+    images = np.random.default_rng(count).integers(0, 256, (count, 28, 28), dtype=np.uint8)
+    write_idx(tmp_path / "images", images)
+    assert main(["--device", "cpu", "--data", str(tmp_path / "images"), "--labels", "none"]) == 0
+    assert f"all {count} labels equal the recomputed float64 reference" in capsys.readouterr().out
