@@ -26,7 +26,6 @@ from data_tools.dataset import Dataset, load_fashion_mnist, load_files
 
 RECHECKED = 1000  # images recomputed where there are no stored reference labels
 DEFAULT_BATCH = 10_000
-SPENT_IMPORTING = "import"
 
 
 class Stopwatch:
@@ -35,7 +34,7 @@ class Stopwatch:
     def __init__(self) -> None:
         main = sys.modules.get("__main__")
         self._last = perf_counter()
-        self.spent = {SPENT_IMPORTING: (self._last - getattr(main, "STARTED", self._last)) * 1e3}
+        self.spent = {"import": (self._last - getattr(main, "STARTED", self._last)) * 1e3}
 
     def lap(self, name: str) -> None:
         """Book the time since the last lap under ``name``."""

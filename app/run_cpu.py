@@ -69,7 +69,9 @@ def run_on_cpu(
         cycle=cycle if batch > len(images) else None,
         end_to_end=Timing(tuple(samples)),
         layers=layers,
-        op_times=tuple(layer for layer in layers if layer.name in _convolutions(graph)),
+        op_times=tuple(
+            layer for step, layer in zip(graph.steps, layers, strict=True) if step.layer.operation == "conv"
+        ),
         on_card=None,
         on_card_images=0,
         usage=None,
@@ -78,10 +80,6 @@ def run_on_cpu(
         peak_device_bytes=0,
         notes=(),
     )
-
-
-def _convolutions(graph: Graph) -> set[str]:
-    return {step.layer.name for step in graph.steps if step.layer.kind == "conv2d"}
 
 
 def _passes(
