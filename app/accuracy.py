@@ -1,7 +1,9 @@
 """The accuracy check: correct answers against what is promised, and agreement with the float64 reference.
 
 Pure functions over labels. A label may differ from the reference's only where the reference itself hardly
-prefers one class: where its margin, the best logit minus the second best, is below ``NEAR_TIE``.
+prefers one class: where its margin, the best logit minus the second best, is below ``NEAR_TIE``, which depends on
+how numbers are multiplied. The promised count of correct answers must be met within the number of such labels, and,
+where numbers are rounded to 11 bits, within ``COUNT_SHARE`` of the images.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-NEAR_TIE = 1e-4
+NEAR_TIE = {"float64": 1e-4, "float32": 1e-4, "tfloat32": 0.05, "float16": 0.2}
+COUNT_SHARE = {"tfloat32": 0.001, "float16": 0.001}
 
 
 @dataclass(frozen=True)
@@ -58,24 +61,34 @@ def top_two_margins(logits: np.ndarray) -> np.ndarray:
     return best_two[:, 1] - best_two[:, 0]
 
 
-def agree(labels: np.ndarray, reference: np.ndarray, margins: np.ndarray, source: str) -> Agreement:
-    """Compare as many labels as the reference has; all arrays (N,)."""
+def agree(
+    labels: np.ndarray, reference: np.ndarray, margins: np.ndarray, source: str, dtype: str = "float32"
+) -> Agreement:
+    """Compare as many labels as the reference has; all arrays (N,). dtype: how numbers were multiplied."""
     compared = min(len(labels), len(reference))
     differences = tuple(
-        Difference(int(i), int(labels[i]), int(reference[i]), float(margins[i]), bool(margins[i] < NEAR_TIE))
+        Difference(int(i), int(labels[i]), int(reference[i]), float(margins[i]), bool(margins[i] < NEAR_TIE[dtype]))
         for i in np.flatnonzero(labels[:compared] != reference[:compared])
     )
     return Agreement(source, compared, differences)
 
 
-def judge(labels: np.ndarray, truth: np.ndarray | None, expected: int | None, agreement: Agreement) -> Accuracy:
+def judge(
+    labels: np.ndarray,
+    truth: np.ndarray | None,
+    expected: int | None,
+    agreement: Agreement,
+    dtype: str = "float32",
+) -> Accuracy:
     """Labels (N,) against the truth (N,) or None, the promised correct count or None, and the reference.
 
     Passes if every label agrees with the reference save near-ties, and the promised count is met within the
-    number of those near-ties.
+    number of those near-ties, or the share that the dtype allows if that is less.
     """
     correct = None if truth is None else int((labels == truth).sum())
-    slack = len(agreement.differences)
+    near_ties = slack = len(agreement.differences)
+    if dtype in COUNT_SHARE:
+        slack = min(slack, max(round(COUNT_SHARE[dtype] * len(labels)), 1))
     bad = [difference for difference in agreement.differences if not difference.excused]
     if bad:
         worst = max(bad, key=lambda difference: difference.margin)
@@ -87,7 +100,7 @@ def judge(labels: np.ndarray, truth: np.ndarray | None, expected: int | None, ag
     if correct is not None and expected is not None and abs(correct - expected) > slack:
         verdict = f"{correct} correct where the weights file promises {expected}"
         return Accuracy(correct, len(labels), expected, agreement, False, verdict)
-    verdict = f"all {agreement.compared}" if not slack else f"all but {slack} near-ties of {agreement.compared}"
+    verdict = f"all {agreement.compared}" if not near_ties else f"all but {near_ties} near-ties of {agreement.compared}"
     verdict += f" labels equal the {agreement.source}"
     if correct is not None and expected is not None:
         verdict += f", {correct} correct"

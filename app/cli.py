@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from app import options as commands
 from app.console import Parser, guarded
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
+from app.options import network_options, pipeline_options, whole_number
 
 DESCRIPTION = "Classify images with LeNet-5 on an NVIDIA GPU, with CUDA kernels of our own; on the CPU without one."
 EPILOG = """\
@@ -22,36 +25,22 @@ examples:
   python main.py --batch 10000 --json -        the report as JSON on standard output
   python main.py graph                         the network: shapes, FLOPs, bytes, kernels
   python main.py kernels                       every kernel that can be chosen
+  python main.py bench                         every kernel checked, timed and compared
+  python main.py sweep --conv NAME             the best tile sizes of one kernel for this card
+  python main.py profile                       time per kernel, copy and API call
+
+Each command has its own --help.
 
 exit codes: 0 the accuracy check passed; 1 it did not; 2 a usage, data, weights or device error; 3 a bug.
 """
-MAX_BATCH = 10**12
-
-
-def whole_number(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
-    """An argparse type: a whole number from ``least`` to ``most``."""
-
-    def convert(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{value} is not between {least} and {most:,}")
-        return value
-
-    return convert
-
-
-def _network_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("network")
-    group.add_argument("--network", metavar="NAME", help="the network (default: the one that the weights file names)")
-    group.add_argument("--weights", type=Path, metavar="FILE", help="HDF5 weights (default: weights/lenet5_fashion.h5)")
-    group.add_argument(
-        "--conv", default="auto", metavar="NAME", help="convolution kernel (default: auto; see 'kernels')"
-    )
-    group.add_argument("--fc", default="auto", metavar="NAME", help="fully connected kernel (default: auto)")
-    group.add_argument("--no-fuse", action="store_true", help="run every layer as a kernel of its own")
+# Command → its parser, and the module whose function of the command's name returns the exit code.
+COMMANDS: dict[str, tuple[Callable[[], argparse.ArgumentParser], str]] = {
+    "graph": (commands.graph_parser, "app.listing"),
+    "kernels": (commands.kernels_parser, "app.listing"),
+    "bench": (commands.bench_parser, "app.bench.ladder"),
+    "sweep": (commands.sweep_parser, "app.bench.sweep"),
+    "profile": (commands.profile_parser, "app.bench.profile"),
+}
 
 
 def run_parser() -> argparse.ArgumentParser:
@@ -78,14 +67,8 @@ def run_parser() -> argparse.ArgumentParser:
     data.add_argument("--data", type=Path, metavar="FILE", help="own images: IDX (.gz or not), or HDF5 with x and y")
     data.add_argument("--labels", metavar="FILE", help="IDX labels for --data, or 'none': agreement alone decides")
     data.add_argument("--cycle", action="store_true", help="a batch beyond the data streams them again and again")
-    _network_options(parser)
-    pipeline = parser.add_argument_group("pipeline (GPU)")
-    pipeline.add_argument(
-        "--streams", type=whole_number(1, 64), default=4, metavar="N", help="chunks in flight at once (default: 4)"
-    )
-    pipeline.add_argument(
-        "--chunk", type=whole_number(1), metavar="N", help="images per copy (default: a tenth of the batch)"
-    )
+    network_options(parser)
+    pipeline_options(parser)
     measure = parser.add_argument_group("measuring and checking")
     measure.add_argument(
         "--repeat",
@@ -103,42 +86,18 @@ def run_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def graph_parser() -> argparse.ArgumentParser:
-    """The parser of ``graph``."""
-    parser = Parser(
-        prog="main.py graph",
-        description="Print the network: layers, shapes, parameters, FLOPs, bytes and the kernel chosen for each.",
-        allow_abbrev=False,
-    )
-    _network_options(parser)
-    parser.add_argument("--arch", metavar="NAME", help="architecture to choose for (default: this card's, else sm_90a)")
-    return parser
-
-
-def kernels_parser() -> argparse.ArgumentParser:
-    """The parser of ``kernels``."""
-    return Parser(prog="main.py kernels", description="List every kernel in the registry.", allow_abbrev=False)
-
-
 def dispatch(arguments: Sequence[str]) -> int:
     """Run the command that the arguments name; returns the exit code. Raises UserError."""
     # Imports are deferred so that --help and mistakes answer at once.
-    if arguments and arguments[0] == "graph":
-        options = graph_parser().parse_args(arguments[1:])
+    if arguments and arguments[0] in COMMANDS:
+        name = arguments[0]
+        parser, module = COMMANDS[name]
+        options = parser().parse_args(arguments[1:])
         with exit_on_interrupt():
-            from app.listing import graph
-
-        print(graph(options))
-        return 0
-    if arguments and arguments[0] == "kernels":
-        kernels_parser().parse_args(arguments[1:])
-        with exit_on_interrupt():
-            from app.listing import kernels
-
-        print(kernels())
-        return 0
+            command = getattr(importlib.import_module(module), name)
+        return command(options)
     if arguments and not arguments[0].startswith("-"):
-        raise UserError(f"unknown command {arguments[0]!r}: there are graph and kernels; see main.py --help")
+        raise UserError(f"unknown command {arguments[0]!r}: there are {', '.join(COMMANDS)}; see main.py --help")
     options = run_parser().parse_args(arguments)
     with exit_on_interrupt():
         from app.run import run

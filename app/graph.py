@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -57,20 +57,21 @@ class Graph:
     def forward(
         self, images: np.ndarray, dtype: type, after_layer: Callable[[Layer], None] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Run the NumPy reference on (B, C, H, W) images in ``dtype`` → logits (B, classes), labels (B) uint8.
+        """Run the NumPy reference on (B, C, H, W) images in ``dtype`` → scores (B, classes), labels (B) uint8.
 
+        The scores are what the final argmax chooses from: logits, or probabilities behind a softmax.
         after_layer is called as each layer ends, for timing.
         """
         x = images.astype(dtype) * dtype(self.pixel_scale(images.dtype))
-        logits = x
+        scores = x
         for step in self.steps:
-            logits, x = x, step.layer.reference(x, self.parameters)
+            scores, x = x, step.layer.reference(x, self.parameters)
             if after_layer is not None:
                 after_layer(step.layer)
-        return logits, x
+        return scores, x
 
     def reference(self, images: np.ndarray, dtype: type = np.float64) -> np.ndarray:
-        """Logits (B, classes) of the NumPy reference, computed in cache-sized chunks."""
+        """Scores (B, classes) of the NumPy reference, computed in cache-sized chunks."""
         chunks = range(0, len(images), REFERENCE_CHUNK)
         return np.concatenate([self.forward(images[at : at + REFERENCE_CHUNK], dtype)[0] for at in chunks])
 
@@ -95,7 +96,7 @@ def build(network: Network, weights: Weights) -> Graph:
         shape = steps[-1].out_shape
     if not isinstance(network.layers[-1], Argmax):
         raise UserError(f"network {network.name} must end with an Argmax layer")
-    check_shapes(weights, expected)
+    check_shapes(replace(weights, network=network.name), expected)  # the file may name another
     graph = Graph(network, tuple(steps), weights.arrays, weights.input_scale)
     if weights.classes is not None and len(weights.classes) != graph.classes:
         named = f"{weights.path} names {len(weights.classes)} classes"

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-from app import device
+from app import device, tuning
+from app.bench import resources
+from app.choices import choices, load_graph
 from app.errors import UserError
-from app.graph import build, find_network
 from app.kernels.compiler import ARCHITECTURES
 from app.kernels.problems import bytes_moved
-from app.kernels.registry import VARIANTS
+from app.kernels.registry import VARIANTS, variants
+from app.kernels.variant import Variant
 from app.plan import plan
-from app.weights import BUNDLED, load_weights
+from app.report import check_writable, write_json
+
+SCHEMA = "lenet5-inference/kernels/1"
+WIDTH = 124
 
 
-def graph(options: argparse.Namespace) -> str:
-    """The network's layers, then the launches that they become on the chosen architecture."""
-    weights = load_weights(options.weights or BUNDLED)
-    built = build(find_network(options.network or weights.network), weights)
-    if options.arch is not None and options.arch not in ARCHITECTURES:
-        raise UserError(f"unknown architecture '{options.arch}': choose one of {', '.join(ARCHITECTURES)}")
-    arch = options.arch or _this_card() or "sm_90a"
+def graph(options: argparse.Namespace) -> int:
+    """Print the network's layers, then the launches that they become on the chosen architecture."""
+    built, _ = load_graph(options)
+    if options.arch is not None:
+        check_architecture(options.arch)
+    this = None if device.why_no_gpu() else device.describe_gpu()
+    arch = options.arch or (this["architecture"] if this else "sm_90a")
+    card = this["name"] if this and arch == this["architecture"] else tuning.REFERENCE_CARDS.get(arch, "")
     network = built.network
     lines = [
         f"{network.name}: {network.summary}",
@@ -40,31 +50,117 @@ def graph(options: argparse.Namespace) -> str:
         f"launches on {arch}, per image ({'one a layer' if options.no_fuse else 'fused'})",
         f"  {'layers':<24}{'kernel':<18}{'reads':<14}{'writes':<18}{'MFLOP':>10}{'bytes':>10}",
     ]
-    kernels = {"conv": options.conv, "gemm": options.fc}
-    for node in plan(built, arch, fuse=not options.no_fuse, kernels=kernels).nodes:
+    known = tuning.load(card)
+    for node in plan(built, arch, choices(options, known)).nodes:
         moved = bytes_moved(node.problem, 2) - bytes_moved(node.problem, 1)  # weights are read once a batch
         lines.append(
             f"  {node.name:<24}{node.variant.name:<18}{node.reads:<14}{', '.join(node.writes):<18}"
             f"{node.flops / 1e6:>10.4f}{moved:>10,}"
         )
-    return "\n".join(lines)
+    print("\n".join(lines))
+    return 0
 
 
-def kernels() -> str:
-    """Every row of the registry."""
-    lines = [f"{'operation':<12}{'name':<18}{'file (app/kernels/)':<30}{'types':<20}{'from':<8}summary"]
-    for row in sorted(VARIANTS, key=lambda row: (row.operation, row.step)):
+def kernels(options: argparse.Namespace) -> int:
+    """Every row of the registry; with ``--resources`` also what each compiles to. Raises UserError."""
+    check_architecture(options.arch)
+    if options.json not in (None, "-"):
+        check_writable(Path(options.json))
+    operations = list(dict.fromkeys(row.operation for row in VARIANTS))
+    rows = [row for operation in operations for row in variants(operation)]
+    document: dict[str, Any] = {"schema": SCHEMA, "kernels": [_row(row) for row in rows]}
+    if options.resources:
+        measured = resources.measure(rows, options.arch)
+        document |= {"arch": options.arch, "resources": [vars(result) for result in measured]}
+    if options.json == "-":
+        write_json(document, None)
+        return 0
+    lines = _resource_lines(document) if options.resources else _kernel_lines(document)
+    print("\n".join(lines))
+    if options.json is not None:
+        write_json(document, Path(options.json))
+    return 0
+
+
+def check_architecture(arch: str) -> None:
+    """Raises UserError for one that the kernels are not compiled for."""
+    if arch not in ARCHITECTURES:
+        raise UserError(f"unknown architecture '{arch}': choose one of {', '.join(ARCHITECTURES)}")
+
+
+def _row(row: Variant) -> dict[str, Any]:
+    return {
+        "operation": row.operation,
+        "step": row.step,
+        "name": row.name,
+        "file": row.source,
+        "dtypes": list(row.dtypes),
+        "min_arch": f"sm_{row.min_arch}",
+        "pools": row.pools,
+        "automatic": row.automatic,
+        "system": row.system,
+        "summary": row.summary,
+        "limits": row.limits,
+        "tunables": {name: list(values) for name, values in row.tunables.items()},
+    }
+
+
+def _kernel_lines(document: Mapping[str, Any]) -> list[str]:
+    """Two lines a kernel or more: names and types; the idea, its limits and its tunables."""
+    lines: list[str] = []
+    operation = ""
+    for row in document["kernels"]:
+        if row["operation"] != operation:
+            operation = row["operation"]
+            lines += [
+                operation,
+                f"  {'step':>4} {'name':<18}{'file (app/kernels/)':<30}{'types':<26}{'from':<7}{'pools':<7}system",
+            ]
         lines.append(
-            f"{row.operation:<12}{row.name:<18}{row.source:<30}{', '.join(row.dtypes):<20}"
-            f"{f'sm_{row.min_arch}':<8}{row.summary}"
+            f"  {row['step']:>4} {row['name']:<18}{row['file']:<30}{', '.join(row['dtypes']):<26}{row['min_arch']:<7}"
+            f"{'yes' if row['pools'] else 'no':<7}{row['system']}"
         )
-    lines.append("--conv NAME and --fc NAME (gemm) choose one; auto takes the highest step that serves a layer.")
-    return "\n".join(lines)
+        tunables = ", ".join(f"{name} {' '.join(map(str, values))}" for name, values in row["tunables"].items())
+        notes = [
+            row["summary"],
+            *([f"limits: {row['limits']}"] if row["limits"] else []),
+            *([f"tunables: {tunables}"] if tunables else []),
+            *([] if row["automatic"] else ["only by name"]),
+        ]
+        lines += textwrap.wrap(
+            "; ".join(notes), WIDTH, initial_indent=" " * 7, subsequent_indent=" " * 9, break_on_hyphens=False
+        )
+    lines += [
+        "--conv NAME, --fc NAME (gemm) and --pool NAME choose one, or one a layer: --conv conv1=NAME,conv2=NAME.",
+        "auto takes the fastest measured on this card (bench, sweep); where none was measured, the highest step.",
+    ]
+    return lines
+
+
+def _resource_lines(document: Mapping[str, Any]) -> list[str]:
+    """One line a function, or the reason why there is none."""
+    lines = [
+        f"compiled for {document['arch']}: convolutions and products alone, in each kernel's first type; bytes",
+        f"  {'kernel':<26}{'layer':<8}{'function':<30}{'threads':>7}{'regs':>6}{'static':>8}{'dynamic':>8}"
+        f"{'const':>7}{'stack':>6}{'spill':>12}{'blocks/SM':>10}{'occup.':>7}",
+    ]
+    for row in document["resources"]:
+        name = f"  {row['operation'] + ' ' + row['name']:<26}{row['layer']:<8}"
+        if "reason" in row:
+            lines.append(f"{name}not compiled: {row['reason']}")
+            continue
+        spill = f"{row['spill_stores']} / {row['spill_loads']}"
+        lines.append(
+            f"{name}{row['entry']:<30}{row['threads']:>7}{row['registers']:>6}{row['static_shared']:>8,}"
+            f"{row['dynamic_shared']:>8,}{row['constant']:>7,}{row['stack']:>6}{spill:>12}"
+            f"{row['blocks']:>10}{row['occupancy']:>7.0%}"
+        )
+    lines += [
+        "static, dynamic: a block's shared memory; const: constant arrays; stack, spill (stores / loads): of a thread;",
+        "occup.: the most of an SM's threads that registers, shared memory and block size leave room for",
+    ]
+    return lines
 
 
 def _shape(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape)) or "1 label"
-
-
-def _this_card() -> str | None:
-    return None if device.why_no_gpu() else device.describe_gpu()["architecture"]

@@ -7,7 +7,7 @@ labels, device idle at the start. All times in milliseconds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 
 import cupy
@@ -16,10 +16,11 @@ import numpy as np
 from app.errors import UserError
 from app.intervals import Timeline, Usage, usage
 from app.kernels.launch import Kernel, Launch
-from app.kernels.problems import ConvProblem, bytes_moved
+from app.kernels.problems import ConvProblem, alone, bytes_moved
+from app.memory import DeviceMemoryError, device_array, uploaded
 from app.outcome import LayerTime, Timing
 from app.plan import IMAGES, Node
-from app.session import DeviceMemoryError, Lane, Outputs, Session, device_array
+from app.session import Lane, Outputs, Session
 
 TRACES = 9
 
@@ -99,12 +100,12 @@ def _resident(session: Session, count: int) -> tuple[Lane, list[tuple[int, Node,
     plan = session.plan
     lane = Lane(plan, session.kernels, session.weights, count)
     ops = []
-    for index, (node, weights) in enumerate(zip(plan.nodes, session.weights, strict=True)):
+    for index, node in enumerate(plan.nodes):
         if isinstance(node.problem, ConvProblem):
-            problem = replace(node.problem, relu=False, pool=1)
-            y = device_array(problem.arguments()[-1].per_image * count, problem.dtype)
-            launch = Kernel(node.variant, problem, plan.arch).bind([lane.buffers[node.reads], *weights, y], count)
-            ops.append((index, node, launch, y))
+            kernel = Kernel(node.variant, alone(node.problem), plan.arch, node.settings)
+            weights = [None if array is None else uploaded(array) for array in kernel.pack(node.parameters)]
+            y = device_array(kernel.arguments()[-1].per_image * count, node.problem.output_dtype)
+            ops.append((index, node, kernel.bind([lane.buffers[node.reads], *weights, y], count), y))
     return lane, ops
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, Relu, Shape
+from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Shape, Sigmoid, Softmax, Tanh
 
 
 @dataclass(frozen=True)
@@ -36,4 +36,63 @@ LENET5 = Network(
     ),
 )
 
-NETWORKS: dict[str, Network] = {network.name: network for network in (LENET5,)}
+
+def _tanh_network(name: str, size: int, kernel: int) -> Network:
+    """Systems 2 and 3, which differ in the size of the images and of the filters."""
+    return Network(
+        name=name,
+        summary=f"two {kernel}x{kernel} convolutions with tanh and maximum pooling, two fully connected layers",
+        input_shape=(1, size, size),
+        layers=(
+            Conv2d("conv1", maps=12, kernel=kernel),
+            Tanh("tanh1"),
+            MaxPool("pool1", window=2),
+            Conv2d("conv2", maps=24, kernel=kernel),
+            Flatten("flatten"),
+            Linear("fc1", outputs=160),
+            Tanh("tanh2"),
+            Linear("fc2", outputs=10),
+            Softmax("softmax"),
+            Argmax("argmax"),
+        ),
+    )
+
+
+FA19 = _tanh_network("fa19", size=70, kernel=5)
+K7 = _tanh_network("k7", size=72, kernel=7)
+
+MINIDNN86 = Network(
+    name="minidnn86",
+    summary="two 7x7 convolutions with maximum pooling by 2 and by 4, two fully connected layers",
+    input_shape=(1, 86, 86),
+    layers=(
+        Conv2d("conv1", maps=4, kernel=7),
+        Relu("relu1"),
+        MaxPool("pool1", window=2),
+        Conv2d("conv2", maps=16, kernel=7),
+        Relu("relu2"),
+        MaxPool("pool2", window=4),
+        Flatten("flatten"),
+        Linear("fc1", outputs=32),
+        Relu("relu3"),
+        Linear("fc2", outputs=10),
+        Softmax("softmax"),
+        Argmax("argmax"),
+    ),
+)
+
+MLP = Network(
+    name="mlp",
+    summary="two fully connected layers with a sigmoid between them",
+    input_shape=(1, 28, 28),
+    layers=(
+        Flatten("flatten"),
+        Linear("fc1", outputs=100),
+        Sigmoid("sigmoid"),
+        Linear("fc2", outputs=10),
+        Softmax("softmax"),
+        Argmax("argmax"),
+    ),
+)
+
+NETWORKS: dict[str, Network] = {network.name: network for network in (LENET5, FA19, K7, MINIDNN86, MLP)}

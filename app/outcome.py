@@ -57,7 +57,7 @@ class Outcome:
     """Labels and measurements. labels: (N,) uint8 of the (first) pass, as the timed runs wrote them.
 
     on_card: the whole pass on images already on the card, over ``on_card_images``; None on the CPU.
-    usage: overlap and limit from a traced run; None on the CPU.
+    usage: overlap and limit from a traced run; None on the CPU. arithmetic: the coarsest type that was multiplied in.
     device_bytes: the pipeline's buffers and weights; peak_device_bytes: with those of the measurements on the card.
     """
 
@@ -75,3 +75,4 @@ class Outcome:
     device_bytes: int
     peak_device_bytes: int
     notes: tuple[str, ...]
+    arithmetic: str = "float32"

@@ -23,7 +23,7 @@ from app.weights import Weights
 from data_tools.dataset import Dataset
 
 SCHEMA = "lenet5-inference/report/1"
-PRECISION = "fp32"
+PRECISION = {"float64": "fp64", "float32": "fp32", "tfloat32": "tf32", "float16": "fp16"}
 SHOWN_LABELS = 6
 SHOWN_DIFFERENCES = 10
 
@@ -48,7 +48,7 @@ def document(
         "network": {"name": graph.network.name, "input_shape": list(graph.network.input_shape)},
         "weights": {"path": str(weights.path), "sha256": weights.sha256, "recipe": weights.recipe},
         "data": {"source": data.source, "split": data.split, "dtype": data.images.dtype.name},
-        "precision": PRECISION,
+        "precision": PRECISION[outcome.arithmetic],
         "batch": batch,
         "settings": outcome.settings,
         "accuracy": {

@@ -14,14 +14,14 @@ from tqdm import tqdm
 
 from app import device
 from app.accuracy import Accuracy, Agreement, agree, judge, top_two_margins
+from app.choices import load_graph
 from app.errors import UserError
-from app.graph import Graph, build, find_network
+from app.graph import Graph
 from app.interrupts import exit_on_interrupt
-from app.kernels import registry
 from app.outcome import Outcome
 from app.report import as_text, check_writable, document, write_json
 from app.run_cpu import run_on_cpu
-from app.weights import BUNDLED, Weights, load_reference, load_weights
+from app.weights import Weights, load_reference
 from data_tools.dataset import Dataset, load_fashion_mnist, load_files
 
 RECHECKED = 1000  # images recomputed where there are no stored reference labels
@@ -91,24 +91,25 @@ def batch_size(options: argparse.Namespace, data: Dataset) -> int:
     return batch
 
 
-def reference_agreement(graph: Graph, weights: Weights, data: Dataset, labels: np.ndarray, recheck: bool) -> Agreement:
+def reference_agreement(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, recheck: bool) -> Agreement:
     """Hold the labels against the stored float64 reference, or against one recomputed here."""
+    labels, dtype = outcome.labels, outcome.arithmetic
     stored = load_reference(weights) if data.split == "test" and not recheck else None
     if stored is not None:
-        return agree(labels, stored.labels, stored.margins, "stored float64 reference")
+        return agree(labels, stored.labels, stored.margins, "stored float64 reference", dtype)
     count = len(labels) if recheck else min(len(labels), RECHECKED)
     parts = tqdm(range(0, count, RECHECKED), desc="reference", unit="k", disable=not sys.stderr.isatty())
     logits = np.concatenate([graph.reference(data.images[at : min(at + RECHECKED, count)]) for at in parts])
-    return agree(labels, logits.argmax(axis=1), top_two_margins(logits), "recomputed float64 reference")
+    return agree(labels, logits.argmax(axis=1), top_two_margins(logits), "recomputed float64 reference", dtype)
 
 
 def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, options: argparse.Namespace) -> Accuracy:
     """The accuracy check over what the run returned."""
     labels = outcome.labels
     truth = None if data.labels is None else data.labels[: len(labels)]
-    agreement = reference_agreement(graph, weights, data, labels, options.recheck)
+    agreement = reference_agreement(graph, weights, data, outcome, options.recheck)
     expected = weights.expected_correct.get(len(labels)) if data.split == "test" else None
-    accuracy = judge(labels, truth, expected, agreement)
+    accuracy = judge(labels, truth, expected, agreement, outcome.arithmetic)
     cycle = outcome.cycle
     if cycle is None:
         return accuracy
@@ -121,13 +122,10 @@ def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, optio
 def run(options: argparse.Namespace) -> int:
     """Run the main job with parsed options; prints the report. Returns 0 if the accuracy check passed, else 1."""
     watch = Stopwatch()
-    registry.check_name("conv", options.conv)
-    registry.check_name("gemm", options.fc)
     if options.json not in (None, "-"):
         check_writable(Path(options.json))
     with exit_on_interrupt():
-        weights = load_weights(options.weights or BUNDLED)
-        graph = build(find_network(options.network or weights.network), weights)
+        graph, weights = load_graph(options)
         watch.lap("weights")
         where, why_not = device.choose(options.device)
     if why_not is not None:

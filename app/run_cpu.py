@@ -22,9 +22,11 @@ def run_on_cpu(
     options: argparse.Namespace, graph: Graph, images: np.ndarray, truth: np.ndarray | None, batch: int
 ) -> Outcome:
     """Classify ``batch`` of the (N, C, H, W) images, again and again if there are fewer, and measure."""
-    for option, name in (("--conv", options.conv), ("--fc", options.fc)):
-        if name != "auto":
-            raise UserError(f"{option} {name} chooses a GPU kernel, but this run is on the CPU: leave it out")
+    for option in ("conv", "fc", "pool"):
+        if getattr(options, option) != "auto":
+            raise UserError(f"--{option} {getattr(options, option)} chooses a GPU kernel: leave it out on the CPU")
+    if options.latency or options.precision != "fp32":
+        raise UserError("--latency and --precision are for the GPU: leave them out on the CPU")
     session = CpuSession(graph)
     labels = np.full(min(batch, len(images)), 255, np.uint8)
     repeat = options.repeat or 1

@@ -10,7 +10,8 @@ from time import perf_counter
 import numpy as np
 from tqdm import tqdm
 
-from app import device, measure
+from app import device, measure, tuning
+from app.choices import choices
 from app.graph import Graph
 from app.outcome import Cycle, Outcome, Timing
 from app.plan import plan
@@ -29,13 +30,9 @@ def run_on_gpu(
     lap: Callable[[str], None],
 ) -> Outcome:
     """Classify ``batch`` of the (N, C, H, W) images, again and again if there are fewer, and measure."""
-    execution = plan(
-        graph,
-        device.describe_gpu()["architecture"],
-        input_dtype=images.dtype.name,
-        fuse=not options.no_fuse,
-        kernels={"conv": options.conv, "gemm": options.fc},
-    )
+    card = device.describe_gpu()
+    chosen = choices(options, tuning.load(card["name"]))
+    execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
     one_pass = images[:batch]
     chunk = min(options.chunk or default_chunk(len(one_pass)), len(one_pass))
     with Session(execution, chunk=chunk, streams=options.streams) as session:
@@ -55,7 +52,7 @@ def run_on_gpu(
         if resident.images < len(one_pass):
             notes.append(f"layers were timed on {resident.images:,} images, as many as fit on the card at once")
         return Outcome(
-            device=device.describe_gpu(),
+            device=card,
             settings={
                 "streams": options.streams,
                 "chunk": session.chunk,
@@ -76,6 +73,7 @@ def run_on_gpu(
             device_bytes=session.device_bytes,
             peak_device_bytes=session.device_bytes + resident.device_bytes,
             notes=tuple(notes),
+            arithmetic=execution.arithmetic,
         )
 
 

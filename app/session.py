@@ -19,43 +19,13 @@ from cupy.cuda import runtime
 
 from app.errors import UserError
 from app.kernels.launch import Kernel, Launch
+from app.memory import DeviceMemoryError, device_array, is_pinned, pinned_array, uploaded
 from app.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
-
-DEFAULT_STREAMS = 4
-CUDA_ERROR_MEMORY_ALLOCATION = 2
 
 
 def default_chunk(batch: int) -> int:
     """Images a chunk: ten chunks hide all but a tenth of the copies; beyond 4,096 images nothing is gained."""
     return min(max(-(-batch // 10), 1), 4096)
-
-
-def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An uninitialised array in page-locked host memory, which the device can copy from by itself."""
-    count = prod(shape)
-    memory = cupy.cuda.PinnedMemory(max(count * np.dtype(dtype).itemsize, 1))
-    pointer = cupy.cuda.PinnedMemoryPointer(memory, 0)
-    return np.frombuffer(pointer, dtype, count).reshape(shape)
-
-
-def is_pinned(array: np.ndarray) -> bool:
-    """Whether the array lies in page-locked memory."""
-    return runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost
-
-
-def device_array(elements: int, dtype: str) -> cupy.ndarray:
-    """An uninitialised device array with an allocation of its own, so that checkers see its exact bounds."""
-    try:
-        memory = cupy.cuda.Memory(max(elements * np.dtype(dtype).itemsize, 1))
-    except runtime.CUDARuntimeError as error:
-        if error.status != CUDA_ERROR_MEMORY_ALLOCATION:
-            raise
-        raise DeviceMemoryError(f"{elements} elements of {dtype}") from None
-    return cupy.ndarray((elements,), dtype, cupy.cuda.MemoryPointer(memory, 0))
-
-
-class DeviceMemoryError(Exception):
-    """The device has too little free memory for a buffer; a smaller one may fit."""
 
 
 class Lane:
@@ -74,8 +44,8 @@ class Lane:
 
     @property
     def nbytes(self) -> int:
-        """Device memory of the buffers."""
-        return sum(buffer.nbytes for buffer in self.buffers.values())
+        """Device memory of the buffers and of the kernels' workspaces."""
+        return sum(buffer.nbytes for buffer in self.buffers.values()) + sum(launch.nbytes for launch in self.launches)
 
     def stage(self, images: np.ndarray) -> np.ndarray:
         """The images copied into this lane's page-locked buffer, once that is free."""
@@ -105,12 +75,13 @@ class Session:
     Raises UserError if not even one image fits.
     """
 
-    def __init__(self, plan: ExecutionPlan, *, chunk: int, streams: int = DEFAULT_STREAMS) -> None:
+    def __init__(self, plan: ExecutionPlan, *, chunk: int, streams: int) -> None:
         self.plan = plan
-        self.kernels = [Kernel(node.variant, node.problem, plan.arch) for node in plan.nodes]
+        self.kernels = [Kernel(node.variant, node.problem, plan.arch, node.settings) for node in plan.nodes]
         self.weights = [
-            [None if p is None else self._upload(p) for p in node.parameters] for node in plan.nodes
-        ]  # fmt: skip
+            [None if array is None else uploaded(array) for array in kernel.pack(node.parameters)]
+            for kernel, node in zip(self.kernels, plan.nodes, strict=True)
+        ]
         self.shrunk = False
         self.lanes: list[Lane] = []
         while not self.lanes:
@@ -129,12 +100,6 @@ class Session:
         except DeviceMemoryError:
             return False
         return True
-
-    @staticmethod
-    def _upload(array: np.ndarray) -> cupy.ndarray:
-        uploaded = device_array(array.size, array.dtype.name)
-        uploaded.data.copy_from_host(array.ctypes.data, array.nbytes)
-        return uploaded
 
     @property
     def device_bytes(self) -> int:

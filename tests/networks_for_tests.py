@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from app.graph import Graph, build
-from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool, Relu
-from app.networks import LENET5, Network
+from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool, Relu, Softmax, Tanh
+from app.networks import NETWORKS, Network
 from app.weights import Weights
 
 # Everything lenet5 is not: odd sizes, H ≠ W, a stride, biases, a maximum, a window that is not its stride.
@@ -50,13 +51,33 @@ POOLED = Network(
         Argmax("argmax"),
     ),
 )
-TEST_NETWORKS = (LENET5, ODD, FLAT, POOLED)
+# Tanh where the networks of the seed systems have none: before an average, and after a pooling.
+SMOOTH = Network(
+    name="smooth",
+    summary="for tests",
+    input_shape=(2, 13, 11),
+    layers=(
+        Conv2d("conv1", maps=5, kernel=3),
+        Tanh("tanh1"),
+        AvgPool("pool1", window=2),
+        Conv2d("conv2", maps=9, kernel=2),
+        MaxPool("pool2", window=2),
+        Tanh("tanh2"),
+        Flatten("flatten"),
+        Linear("fc1", outputs=21),
+        Tanh("tanh3"),
+        Linear("fc2", outputs=11),
+        Softmax("softmax"),
+        Argmax("argmax"),
+    ),
+)
+TEST_NETWORKS = (*NETWORKS.values(), ODD, FLAT, POOLED, SMOOTH)
 
 
 def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph:
     """The network with seeded random weights, scaled so that activations neither vanish nor grow.
 
-    With biases, the last one centres the logits, so that labels vary from image to image.
+    With biases, the last one centres the logits (before a softmax), so that labels vary from image to image.
     """
     rng = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
@@ -68,19 +89,24 @@ def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph
                 arrays[name] = (rng.standard_normal(wanted) / np.sqrt(fan_in)).astype(np.float32)
         shape = layer.output_shape(shape)
     weights = Weights(arrays, network.name, None, 1 / 255, None, {}, "", Path("random"))
-    graph = build(network, weights)
     if bias:
         last = [name for name in arrays if name.endswith("_bias")][-1]
-        arrays[last] -= graph.reference(random_images(network, 64)).mean(axis=0).astype(np.float32)
-    return graph
+        unscaled = replace(network, layers=tuple(x for x in network.layers if not isinstance(x, Softmax)))
+        arrays[last] -= build(unscaled, weights).reference(random_images(network, 32)).mean(axis=0).astype(np.float32)
+    return build(network, weights)
 
 
-def score_scale(graph: Graph, logits: np.ndarray) -> float:
-    """The magnitude that rounding errors of the logits scale with: before the last bias centres them."""
+def score_scale(graph: Graph, scores: np.ndarray) -> float:
+    """The magnitude that rounding errors of the scores scale with: before the last bias centres them."""
     biases = [np.abs(array).max() for name, array in graph.parameters.items() if name.endswith("_bias")]
-    return float(max(np.abs(logits).max(), *biases[-1:], 0.0))
+    return float(max(np.abs(scores).max(), *biases[-1:], 0.0))
 
 
 def random_images(network: Network, count: int, seed: int = 1) -> np.ndarray:
-    """(count, C, H, W) uint8, uniform."""
-    return np.random.default_rng(seed).integers(0, 256, (count, *network.input_shape), dtype=np.uint8)
+    """(count, C, H, W) uint8: noise, dark in half of nine regions chosen for each image, so that images differ."""
+    rng = np.random.default_rng(seed)
+    channels, height, width = network.input_shape
+    dark = rng.random((count, channels, 3, 3)) < 0.5
+    dark = dark[:, :, np.arange(height) * 3 // height][..., np.arange(width) * 3 // width]
+    noise = rng.integers(0, 256, dark.shape, dtype=np.uint8)
+    return np.where(dark, noise // 8, noise)

@@ -8,7 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu
+from app.layers import (
+    Activation,
+    Argmax,
+    AvgPool,
+    Conv2d,
+    Flatten,
+    Layer,
+    Linear,
+    MaxPool,
+    Relu,
+    Sigmoid,
+    Softmax,
+    Tanh,
+)
 from app.layers.pool import Pool
 from app.networks import Network
 
@@ -43,7 +56,7 @@ def onnx_outputs(network: Network, arrays: Mapping[str, np.ndarray], images: np.
 
 
 def onnx_logits(network: Network, arrays: Mapping[str, np.ndarray], images: np.ndarray) -> np.ndarray:
-    """Logits (B, classes) float32 for (B, C, H, W) float32 images, that are already scaled. Skips without ONNX."""
+    """What argmax chooses from, (B, classes) float32, for images as ``onnx_outputs`` takes them."""
     return onnx_outputs(network, arrays, images)[network.layers[-2].name]
 
 
@@ -67,8 +80,10 @@ def _translate(
             operator = {AvgPool: "AveragePool", MaxPool: "MaxPool"}[type(layer)]
             step = layer.window if layer.stride is None else layer.stride
             return [node(operator, x, kernel_shape=[layer.window] * 2, strides=[step] * 2)], constants
-        case Relu():
-            return [node("Relu", x)], constants
+        case Activation():
+            return [node({Relu: "Relu", Tanh: "Tanh", Sigmoid: "Sigmoid"}[type(layer)], x)], constants
+        case Softmax():
+            return [node("Softmax", x, axis=1)], constants
         case Flatten():
             channels_last = f"{layer.name}_channels_last"
             transpose = node("Transpose", x, to=channels_last, perm=[0, 2, 3, 1])

@@ -1,6 +1,9 @@
 #!/bin/sh
-# Every kernel's tests and a small main job under the four compute-sanitizer tools, CuPy's memory pool off (a pool
-# hides overruns). Needs a GPU and compute-sanitizer, which comes with the CUDA toolkit.
+# Every kernel's small tests and a small main job under the four compute-sanitizer tools, CuPy's memory pool off (a pool
+# hides overruns); then kernels with planted errors, which the same tools must catch.
+# Needs a GPU and compute-sanitizer, which comes with the CUDA toolkit.
+# Blind spots: racecheck sees shared memory only, and not what cp.async writes; initcheck sees global memory only;
+# memcheck does not see overruns within one allocation; constant memory and the copies to it are seen by none.
 set -eu
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
@@ -9,11 +12,23 @@ command -v compute-sanitizer >/dev/null || {
     echo "error: compute-sanitizer is not on PATH: install the CUDA toolkit, or add its bin folder" >&2
     exit 2
 }
+check() { # tool, then what Python is to run
+    tool=$1
+    shift
+    compute-sanitizer --tool "$tool" --error-exitcode 9 "$PYTHON" "$@"
+}
 for tool in ${TOOLS:-memcheck racecheck initcheck synccheck}; do
-    check="compute-sanitizer --tool $tool --error-exitcode 9 $PYTHON"
     echo "== $tool: kernels"
-    $check -m pytest -q -m gpu tests/test_gpu_kernels.py -k "reference or numpy or nan" -p no:cacheprovider
+    check "$tool" -m pytest -q -m gpu tests/test_gpu_kernels.py -k "test_small or numpy or nan" -p no:cacheprovider
     echo "== $tool: main job, fused and not"
-    $check main.py --device cuda --batch 7 --chunk 3 --repeat 1 --warmup 1
-    $check main.py --device cuda --batch 7 --chunk 3 --repeat 1 --warmup 1 --no-fuse --conv direct --fc naive
+    check "$tool" main.py --device cuda --batch 7 --chunk 3 --repeat 1 --warmup 1
+    check "$tool" main.py --device cuda --batch 7 --chunk 3 --repeat 1 --warmup 1 --no-fuse --conv constant --fc naive
 done
+for planted in memcheck:out_of_bounds racecheck:race initcheck:uninitialised; do
+    echo "== planted: ${planted#*:}"
+    if check "${planted%:*}" -m tests.planted "${planted#*:}"; then
+        echo "error: ${planted%:*} missed a planted error: ${planted#*:}" >&2
+        exit 1
+    fi
+done
+echo "all clean, and every planted error caught"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.accuracy import NEAR_TIE, Accuracy, Agreement, agree, judge, top_two_margins
+from app.accuracy import COUNT_SHARE, NEAR_TIE, Accuracy, Agreement, agree, judge, top_two_margins
+from app.kernels.problems import DTYPES
 
 TRUTH = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], np.uint8)
 CLEAR = np.ones(10)
+ALL_DTYPES = pytest.mark.parametrize("dtype", NEAR_TIE)
 
 
 def _changed(labels: np.ndarray, **changes: int) -> np.ndarray:
@@ -26,9 +28,11 @@ def _margins(**changes: float) -> np.ndarray:
     return margins
 
 
-def _judge(labels: np.ndarray, margins: np.ndarray = CLEAR, expected: int | None = 10) -> Accuracy:
+def _judge(
+    labels: np.ndarray, margins: np.ndarray = CLEAR, expected: int | None = 10, dtype: str = "float32"
+) -> Accuracy:
     """Judge labels where both the truth and the reference are TRUTH."""
-    return judge(labels, TRUTH, expected, agree(labels, TRUTH, margins, "reference"))
+    return judge(labels, TRUTH, expected, agree(labels, TRUTH, margins, "reference", dtype), dtype)
 
 
 @pytest.mark.parametrize(
@@ -64,23 +68,40 @@ def test_all_equal_passes() -> None:
     assert found.verdict == "all 10 labels equal the reference, 10 correct as promised"
 
 
-def test_a_near_tie_is_excused() -> None:
-    found = _judge(_changed(TRUTH, i3=7), _margins(i3=NEAR_TIE / 2))
+def test_every_arithmetic_has_its_near_ties() -> None:
+    """The coarser the arithmetic, the larger; only where numbers have 11 bits is the count held to a share."""
+    assert set(NEAR_TIE) == set(DTYPES) and list(NEAR_TIE.values()) == sorted(NEAR_TIE.values())
+    assert NEAR_TIE["float32"] < 1e-3
+    assert set(COUNT_SHARE) == {"tfloat32", "float16"} and set(COUNT_SHARE.values()) == {0.001}
+
+
+@ALL_DTYPES
+def test_a_near_tie_is_excused(dtype: str) -> None:
+    margin = NEAR_TIE[dtype] / 2
+    found = _judge(_changed(TRUTH, i3=7), _margins(i3=margin), dtype=dtype)
     assert found.passed and found.correct == 9
     (difference,) = found.agreement.differences
     assert (difference.index, difference.label, difference.reference) == (3, 7, 3)
-    assert difference.excused and difference.margin == NEAR_TIE / 2
+    assert difference.excused and difference.margin == margin
     assert "all but 1 near-ties of 10" in found.verdict
 
 
-@pytest.mark.parametrize("margin", [NEAR_TIE, 0.5, np.inf, np.nan])
-def test_any_other_difference_fails(margin: float) -> None:
-    """At the threshold, above it and, above all, where the reference's margin is not a number."""
-    found = _judge(_changed(TRUTH, i3=7), _margins(i3=margin))
+@ALL_DTYPES
+@pytest.mark.parametrize("margin", [0.0, 0.5, np.inf, np.nan])
+def test_any_other_difference_fails(margin: float, dtype: str) -> None:
+    """At the threshold (0 stands for it), above it and, above all, where the reference's margin is not a number."""
+    found = _judge(_changed(TRUTH, i3=7), _margins(i3=margin or NEAR_TIE[dtype]), dtype=dtype)
     assert not found.passed and not found.agreement.holds
     assert found.verdict.startswith(
         "1 of 10 labels differ from the reference and are no near-ties (image 3: 7 instead of 3"
     )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_half_precision_excuses_is_wrong_in_float32(dtype: str) -> None:
+    labels, margins = _changed(TRUTH, i3=7), _margins(i3=0.01)
+    assert _judge(labels, margins, dtype="float16").passed and _judge(labels, margins, dtype="tfloat32").passed
+    assert not _judge(labels, margins, dtype=dtype).passed
 
 
 def test_one_bad_label_among_near_ties_fails_and_is_the_one_named() -> None:
@@ -109,6 +130,31 @@ def test_each_near_tie_may_move_the_count_by_one(expected: int, passed: bool) ->
     agreement = agree(labels, TRUTH, _margins(i2=1e-6, i5=1e-6), "reference")
     found = judge(labels, truth, expected, agreement)
     assert found.correct == 9 and found.passed == passed
+
+
+@pytest.mark.parametrize(
+    ("dtype", "images", "near_ties", "missing", "passed"),
+    [
+        ("float32", 10_000, 40, 40, True),  # each near-tie may move the count, however many there are
+        ("float16", 10_000, 40, 10, True),
+        ("float16", 10_000, 40, -10, True),
+        ("float16", 10_000, 40, 11, False),  # one in a thousand images, and no more
+        ("tfloat32", 10_000, 40, 11, False),
+        ("float16", 10_000, 5, 5, True),
+        ("float16", 10_000, 5, 6, False),  # nor more than there are near-ties
+        ("float16", 100, 3, 1, True),  # one image at least
+        ("float16", 100, 3, 2, False),
+        ("float16", 100, 0, 1, False),
+    ],
+)
+def test_the_count_of_rounded_arithmetic(dtype: str, images: int, near_ties: int, missing: int, passed: bool) -> None:
+    reference = np.zeros(images, np.uint8)
+    labels = reference.copy()
+    labels[:near_ties] = 1
+    agreement = agree(labels, reference, np.zeros(images), "reference", dtype)
+    found = judge(labels, reference, images - near_ties + missing, agreement, dtype)
+    assert found.passed is passed, found.verdict
+    assert passed or found.verdict.endswith(f"correct where the weights file promises {images - near_ties + missing}")
 
 
 @pytest.mark.parametrize("expected", [None, 10])

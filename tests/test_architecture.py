@@ -9,11 +9,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+ABOVE_KERNELS = (
+    "app.layers",
+    "app.session",
+    "app.graph",
+    "app.plan",
+    "app.cli",
+    "app.run",
+    "app.tuning",
+    "app.choices",
+)
 FORBIDDEN = {
-    "app/layers": ("data_tools", "app.session", "app.graph", "app.plan", "app.cli", "app.run", "cupy"),
-    "app/kernels": ("data_tools", "app.layers", "app.session", "app.graph", "app.plan", "app.cli", "app.run"),
-    "data_tools": ("app.session", "app.plan", "app.cli", "app.run", "app.report", "cupy"),
+    "app/layers": ("data_tools", "app.bench", "app.session", "app.graph", "app.plan", "app.cli", "app.run", "cupy"),
+    "app/kernels": ("data_tools", "app.bench", *ABOVE_KERNELS),
+    "app/bench": ("app.cli", "app.run"),
+    "data_tools": ("app.bench", "app.session", "app.plan", "app.cli", "app.run", "app.report", "cupy"),
 }
+# What only measuring and training need, and where it may be imported; names of commands' modules are no imports.
+EXTRAS = {"torch": ("app/bench", "data_tools"), "matplotlib": ("app/bench", "data_tools")}
+COMMANDS = ("app/listing.py",)  # beside app/cli.py, which names modules: a command may use what app/bench offers
 
 
 def imported(path: Path) -> set[str]:
@@ -27,11 +41,54 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+def within(name: str, package: str) -> bool:
+    """Whether a dotted name is the package or below it."""
+    return name == package or name.startswith(f"{package}.")
+
+
 @pytest.mark.parametrize("folder", FORBIDDEN)
 def test_lower_floors_know_nothing_of_upper_ones(folder: str) -> None:
-    for path in (ROOT / folder).glob("*.py"):
+    paths = list((ROOT / folder).glob("*.py"))
+    assert paths
+    for path in paths:
         for name in imported(path):
-            assert not any(name == f or name.startswith(f"{f}.") for f in FORBIDDEN[folder]), f"{path}: {name}"
+            assert not any(within(name, upper) for upper in FORBIDDEN[folder]), f"{path}: {name}"
+
+
+def test_the_gate_may_know_of_memory() -> None:
+    """Scratch arrays are the only thing that kernels' launches take from above, and only there."""
+    users = {path.name for path in (ROOT / "app" / "kernels").glob("*.py") if "app.memory" in imported(path)}
+    assert users == {"launch.py"}
+
+
+def test_the_application_does_not_depend_on_its_benchmarks() -> None:
+    for path in (ROOT / "app").rglob("*.py"):
+        relative = path.relative_to(ROOT).as_posix()
+        if not relative.startswith("app/bench/") and relative not in COMMANDS:
+            assert not any(within(name, "app.bench") for name in imported(path)), relative
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_extras_are_imported_where_they_belong(extra: str) -> None:
+    users = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("app", "data_tools")
+        for path in (ROOT / folder).rglob("*.py")
+        if any(within(name, extra) for name in imported(path))
+    ]
+    assert users, f"nothing imports {extra}: is this test looking in the right place?"
+    for user in users:
+        assert user.startswith(EXTRAS[extra]), user
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_extras_are_imported_only_when_they_are_needed(extra: str) -> None:
+    """Inside functions: a command must answer without them."""
+    for path in (ROOT / "app").rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            assert not any(within(name, extra) for name in {*names, module}), path
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/benchmarks.md"])

@@ -46,10 +46,6 @@ USAGE = {  # what is typed: what is wrong with it; where help is to be had alway
     "--bat 5": "unrecognized arguments: --bat 5",
     "--dev cpu": "unrecognized arguments: --dev cpu",
     "--batch 5 graph": "unrecognized arguments: graph",
-    "benchmark": "unknown command 'benchmark'",
-    "graph --no-fus": "unrecognized arguments: --no-fus",
-    "graph --batch 5": "unrecognized arguments: --batch 5",
-    "kernels conv": "unrecognized arguments: conv",
 }
 
 
@@ -168,11 +164,6 @@ CASES = {
         "--data-dir {good}/images --device cpu", "t10k-images.* is not in .*python -m data_tools fetch"
     ),
     "unknown network": Case("--network vgg --device cpu", "unknown network 'vgg': choose one of lenet5"),
-    "kernel on the CPU": Case(f"{UNLABELLED} --conv direct", "--conv direct .* on the CPU: leave it out"),
-    "matrix kernel on the CPU": Case(f"{UNLABELLED} --fc naive", "--fc naive .* on the CPU: leave it out"),
-    "unknown kernel": Case("graph --conv winograd", "conv kernel 'winograd': choose one of auto, "),
-    "unknown matrix kernel": Case("graph --fc blas", "gemm kernel 'blas': choose one of auto, "),
-    "unknown architecture": Case("graph --arch sm_10", "architecture 'sm_10': choose one of sm_75, "),
     "report in a missing folder": Case("--json bad/report", "--json bad/report .*No such.*name a file in a folder"),
     "report onto a folder": Case("--json bad", "--json bad .*not a regular file; name a file in", Path.mkdir),
     "report below a file": Case("--json {good}/images/r", "--json .*Not a directory; name a file in"),
@@ -190,7 +181,6 @@ FROM_THE_SHELL = (
     "pixels as floats",
     "label 10",
     "batch beyond the data",
-    "unknown kernel",
     "report onto a pipe",
 )
 
@@ -219,7 +209,7 @@ def arguments(command: str, good: Path) -> list[str]:
 @pytest.mark.parametrize(("command", "wrong"), USAGE.items())
 def test_usage(command: str, wrong: str, place: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(arguments(command, good))
-    check_error(code, *capsys.readouterr(), rf"{wrong}.*see main\.py( graph| kernels)? --help")
+    check_error(code, *capsys.readouterr(), rf"{wrong}.*see main\.py --help")
     assert listing(place) == {}
 
 

@@ -2,182 +2,126 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from app.kernels.problems import ArgmaxProblem, ConvProblem, LinearProblem, PoolProblem, Problem, ReluProblem
-from app.kernels.registry import VARIANTS, Variant
-from app.layers import Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Relu
+from app.kernels.problems import ActivationProblem, ArgmaxProblem, ConvProblem, LinearProblem, PoolProblem, Problem
+from app.kernels.registry import find, variants
+from tests import kernel_cases
+from tests.kernel_cases import Case, architecture, batches, elements, grid_cases, small_cases, tuned_cases
+from tests.kernel_device import bits, compile_all, kernel_of, launch, results
+from tests.kernel_oracle import expected, operands
+from tests.tolerance import check
 
 pytestmark = pytest.mark.gpu
-GUARD = 64  # elements behind an output that no kernel may touch
-
-CONVS = [
-    ConvProblem(1, 28, 28, 32, 5, relu=True, pool=2, input_dtype="uint8"),
-    ConvProblem(32, 12, 12, 64, 5, relu=True, pool=2),
-    ConvProblem(32, 12, 12, 64, 5),
-    ConvProblem(1, 28, 28, 32, 5, bias=True),
-    ConvProblem(3, 11, 13, 5, 3, 2, bias=True, relu=True),
-    ConvProblem(2, 9, 7, 17, 1, 3),
-    ConvProblem(5, 15, 22, 70, 7, 1, bias=True, relu=True, pool=2, pool_is_max=True),
-    ConvProblem(4, 10, 10, 33, 4, 3, relu=True),
-    ConvProblem(1, 6, 6, 1, 6, bias=True, input_dtype="uint8"),
-]
-LINEARS = [
-    LinearProblem(1024, 128, relu=True),
-    LinearProblem(128, 10, argmax=True),
-    LinearProblem(37, 19, bias=True, relu=True),
-    LinearProblem(1, 1, bias=True),
-    LinearProblem(45, 32, bias=True, argmax=True, input_dtype="uint8"),
-    LinearProblem(300, 257),
-]
-OTHERS: list[tuple[str, list[Any]]] = [
-    (
-        "pool",
-        [PoolProblem(32, 24, 24, 2, 2, False), PoolProblem(3, 7, 9, 3, 2, True), PoolProblem(5, 4, 9, 4, 4, True)],
-    ),
-    ("pool", [PoolProblem(2, 11, 8, 3, 3, False), PoolProblem(1, 5, 5, 2, 1, True)]),
-    ("relu", [ReluProblem(1), ReluProblem(4608)]),
-    ("argmax", [ArgmaxProblem(1), ArgmaxProblem(10), ArgmaxProblem(256)]),
-]
-PROBLEMS: list[tuple[str, Problem]] = [
-    *(("conv", problem) for problem in CONVS),
-    *(("gemm", problem) for problem in LINEARS),
-    *((operation, problem) for operation, problems in OTHERS for problem in problems),
-]
+EXACT_ORDER = {"conv": "direct", "gemm": "naive", "pool": "direct"}  # whose float32 bits all others must give
+OWN_ORDER = {("conv", "cublas"), ("gemm", "cublas"), ("gemm", "split-k")}
 
 
-def cases() -> list[Any]:
-    """Every row with every problem and element type that it serves."""
-    from dataclasses import replace
-
-    found: list[Any] = []
-    for row in VARIANTS:
-        for operation, problem in PROBLEMS:
-            for dtype in row.dtypes:
-                typed = replace(problem, dtype=dtype)
-                if isinstance(typed, ConvProblem | LinearProblem) and typed.input_dtype != "uint8":
-                    typed = replace(typed, input_dtype=dtype)
-                if operation == row.operation and row.refusal(typed, "sm_90a") is None:
-                    found.append(pytest.param(row, typed, id=f"{row.source}-{len(found)}"))
-    return found
+@pytest.fixture(scope="module", autouse=True)
+def compiled(request: pytest.FixtureRequest) -> None:
+    """All kernels of the selected tests, by all processors at once."""
+    used = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
+    compile_all(case for case in used if isinstance(case, Case))
 
 
-def layers_of(problem: Problem) -> list[Layer]:
-    """The layers whose references define what the problem's kernels must return."""
-    if isinstance(problem, ConvProblem):
-        pool = (MaxPool if problem.pool_is_max else AvgPool)("pool", problem.pool)
-        conv = Conv2d("layer", problem.maps, problem.kernel, problem.stride)
-        return [conv, *([Relu("relu")] if problem.relu else []), *([pool] if problem.pool > 1 else [])]
-    if isinstance(problem, LinearProblem):
-        linear = Linear("layer", problem.outputs)
-        return [linear, *([Relu("relu")] if problem.relu else [])]
-    if isinstance(problem, PoolProblem):
-        return [(MaxPool if problem.is_max else AvgPool)("pool", problem.window, problem.stride)]
-    return [Relu("relu")] if isinstance(problem, ReluProblem) else [Argmax("argmax")]
-
-
-def input_shape(problem: Problem) -> tuple[int, ...]:
-    """Shape of one image's input."""
-    if isinstance(problem, ConvProblem | PoolProblem):
-        return problem.channels, problem.height, problem.width
-    return (problem.arguments()[0].per_image,)
-
-
-def inputs(problem: Problem, images: int, seed: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Fresh random input, (images, *shape), and parameters in the weights file's layout."""
-    rng = np.random.default_rng(seed)
-    first = problem.arguments()[0]
-    shape = (images, *input_shape(problem))
-    x = rng.integers(0, 256, shape).astype(np.uint8) if first.dtype == "uint8" else rng.standard_normal(shape)
-    layer = layers_of(problem)[0]
-    wanted = layer.parameter_shapes(shape[1:])
-    parameters = {
-        name: rng.standard_normal(size).astype(problem.dtype)
-        for name, size in wanted.items()
-        if not name.endswith("_bias") or getattr(problem, "bias", False)
-    }
-    return x.astype(first.dtype), parameters
-
-
-def launch(row: Variant, problem: Problem, x: np.ndarray, parameters: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Run the kernel on poisoned outputs; returns them flat, after checking that the guards are untouched."""
-    import cupy
-
-    from app.device import describe_gpu
-    from app.kernels.launch import Kernel
-
-    layer = layers_of(problem)[0]
-    device_parameters = layer.device_parameters(x.shape[1:], parameters, scale=1.0, flattened=None)
-    arrays: list[Any] = [cupy.asarray(x)]
-    arrays += [
-        None if p is None else cupy.asarray(np.ascontiguousarray(p, dtype=problem.dtype)) for p in device_parameters
-    ]
-    outputs = []
-    for argument in problem.arguments()[len(arrays) :]:
-        poison = 0xAB if argument.dtype == "uint8" else np.nan
-        outputs.append(cupy.full(argument.per_image * len(x) + GUARD, poison, argument.dtype))
-    kernel = Kernel(row, problem, describe_gpu()["architecture"])
-    kernel.bind([*arrays, *outputs], len(x))(cupy.cuda.get_current_stream().ptr, len(x))
-    results = []
-    for output in outputs:
-        host = cupy.asnumpy(output)
-        guard = host[-GUARD:]
-        assert (guard == 0xAB).all() if host.dtype == np.uint8 else np.isnan(guard).all(), "wrote behind its output"
-        results.append(host[:-GUARD])
-    return results
-
-
-def reference(problem: Problem, x: np.ndarray, parameters: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The float64 reference, flat, and a bound on the rounding error of each element.
-
-    A sum of n products errs by at most about n roundings of the sum of magnitudes; pooling averages bounds, and
-    a few roundings more cover bias, division and the epilogue.
-    """
-    layers = layers_of(problem)
-    y = x.astype(np.float64)
-    magnitude = np.abs(y)
-    magnitudes = {name: np.abs(value) for name, value in parameters.items()}
-    for layer in layers:
-        y = layer.reference(y, parameters)
-        magnitude = layer.reference(magnitude, magnitudes)
-    depth = getattr(problem, "inputs", 0) or getattr(problem, "channels", 1) * getattr(problem, "kernel", 1) ** 2
-    unit = np.finfo(problem.dtype).eps / 2
-    return np.ascontiguousarray(y).ravel(), (depth + 16) * unit * np.ascontiguousarray(magnitude).ravel()
-
-
-@pytest.mark.parametrize(("row", "problem"), cases())
-@pytest.mark.parametrize("images", [1, 5, 67])
-def test_kernel_equals_the_reference(row: Variant, problem: Problem, images: int) -> None:
-    x, parameters = inputs(problem, images, seed=images)
-    results = launch(row, problem, x, parameters)
-    if isinstance(problem, ArgmaxProblem):
-        np.testing.assert_array_equal(results[0], x.argmax(axis=1))
+def held_against_the_reference(case: Case, images: int) -> None:
+    """Run the case and check every element; labels, too, where it takes the argmax."""
+    y, *labels = results(case, images)
+    if isinstance(case.problem, ArgmaxProblem):
+        x, _ = operands(case.problem, images)
+        np.testing.assert_array_equal(y, x.argmax(axis=1))
         return
-    expected, bound = reference(problem, x, parameters)
-    error = np.abs(results[0].astype(np.float64) - expected)
-    worst = int(np.argmax(np.where(np.isnan(error), np.inf, error - bound)))
-    # Written so that NaN, an element never written, fails.
-    assert (error <= bound).all(), f"element {worst}: {results[0][worst]} instead of {expected[worst]}"
+    check(y, case.problem, expected(case.problem, images, case.row))
+    if labels:
+        np.testing.assert_array_equal(labels[0], y.reshape(images, -1).argmax(axis=1))
+
+
+@pytest.mark.parametrize("case", kernel_cases.parameters(grid_cases()))
+def test_grid(case: Case) -> None:
+    for images in batches(case.problem):
+        held_against_the_reference(case, images)
+
+
+@pytest.mark.parametrize("case", kernel_cases.parameters(tuned_cases()))
+def test_other_parameters(case: Case) -> None:
+    held_against_the_reference(case, 5)
+
+
+@pytest.mark.parametrize("case", kernel_cases.parameters(small_cases()))
+def test_small(case: Case) -> None:
+    """What the sanitizers run."""
+    held_against_the_reference(case, 3)
+
+
+def _ordered_cases() -> list[Case]:
+    """float32 cases of rows that must give the bits of the plainest kernel."""
+    return [
+        case
+        for case in grid_cases()
+        if case.row.operation in EXACT_ORDER
+        and case.problem.dtype == "float32"
+        and (case.row.operation, case.row.name) not in OWN_ORDER
+        and case.row.name != EXACT_ORDER[case.row.operation]
+    ]
+
+
+def _plainest(problem: Problem) -> Case:
+    operation = {ConvProblem: "conv", LinearProblem: "gemm", PoolProblem: "pool"}[type(problem)]
+    row = find(operation, EXACT_ORDER[operation])
+    assert row is not None
+    return Case(row, problem)
+
+
+@pytest.mark.parametrize("case", kernel_cases.parameters(_ordered_cases()))
+def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
+    """Every float32 kernel sums in one order; pooling in registers equals pooling afterwards."""
+    images = batches(case.problem)[0]
+    y = results(case, images)[0]
+    problem = case.problem
     if isinstance(problem, LinearProblem) and problem.argmax:
-        np.testing.assert_array_equal(results[1], results[0].reshape(images, -1).argmax(axis=1))
+        problem = replace(problem, argmax=False)
+    if isinstance(problem, ConvProblem) and problem.pool > 1:
+        if problem.output_dtype != "float32":
+            pytest.skip("unpooled values would be rounded before they are pooled")
+        unpooled = replace(problem, pool=1, pool_is_max=False)
+        # The random operands depend on the problem: those of the pooled one are wanted.
+        from tests.kernel_device import host_arrays
+
+        whole = launch(kernel_of(_plainest(unpooled)), *host_arrays(problem, images))[0]
+        height, width = problem.convolved
+        pool = PoolProblem(problem.maps, height, width, problem.pool, problem.pool, problem.pool_is_max)
+        shaped = whole.reshape(images, problem.maps, height, width)
+        plain = launch(kernel_of(_plainest(pool)), shaped, [])[0]
+    else:
+        from tests.kernel_device import host_arrays
+
+        plain = launch(kernel_of(_plainest(problem)), *host_arrays(case.problem, images))[0]
+    assert y.size == images * elements(problem)
+    np.testing.assert_array_equal(bits(y), bits(plain))
 
 
-@pytest.mark.parametrize("problem", CONVS)
-def test_all_convolutions_agree_to_the_bit(problem: ConvProblem) -> None:
-    """Every float32 variant sums in the same order, so pooled and unpooled, all give the same bits."""
-    x, parameters = inputs(problem, 6, seed=3)
-    rows = [row for row in VARIANTS if row.operation == "conv" and row.refusal(problem, "sm_90a") is None]
-    outputs = [launch(row, problem, x, parameters)[0] for row in rows]
-    for output in outputs[1:]:
-        np.testing.assert_array_equal(output.view(np.uint32), outputs[0].view(np.uint32))
+@pytest.mark.parametrize("function", ["relu", "tanh", "sigmoid"])
+@pytest.mark.parametrize("row", [r for r in variants("conv") if "float32" in r.dtypes], ids=lambda row: row.name)
+def test_fused_and_separate_activations_agree_to_the_bit(row: Any, function: str) -> None:
+    """What system 1 could not make work: a ReLU inside the convolution changes nothing."""
+    from tests.kernel_device import host_arrays
+
+    fused = ConvProblem(3, 21, 17, 19, 5, bias=True, activation=function)
+    arrays = host_arrays(fused, 5)
+    together = launch(kernel_of(Case(row, fused)), *arrays)[0]
+    apart = launch(kernel_of(Case(row, replace(fused, activation=""))), *arrays)[0]
+    (elementwise,) = variants("activation")
+    activation = ActivationProblem(elements(fused), function)
+    separate = launch(kernel_of(Case(elementwise, activation)), apart.reshape(5, -1), [])[0]
+    np.testing.assert_array_equal(bits(together), bits(separate))
 
 
 def test_argmax_ties_and_nan_follow_numpy() -> None:
     """The first among equals wins, NaN beats every number, infinities compare."""
-    rows = [row for row in VARIANTS if row.operation == "argmax"]
     x = np.zeros((7, 10), np.float32)
     x[1, [3, 7]] = 5
     x[2, [4, 6]] = np.nan
@@ -185,31 +129,30 @@ def test_argmax_ties_and_nan_follow_numpy() -> None:
     x[4, 9] = np.inf
     x[5] = np.arange(10)[::-1]
     x[6, 9] = np.nan
-    for row in rows:
-        np.testing.assert_array_equal(launch(row, ArgmaxProblem(10), x, {})[0], x.argmax(axis=1))
+    for row in variants("argmax"):
+        np.testing.assert_array_equal(launch(kernel_of(Case(row, ArgmaxProblem(10))), x, [])[0], x.argmax(axis=1))
     # Fused into a matrix product with the identity, which hands its input on.
     finite = np.nan_to_num(x, nan=9.0, posinf=8.0, neginf=-8.0)
     problem = LinearProblem(10, 10, argmax=True)
-    for row in [r for r in VARIANTS if r.operation == "gemm" and r.refusal(problem, "sm_90a") is None]:
-        scores, labels = launch(row, problem, finite, {"layer": np.eye(10, dtype=np.float32)})
-        np.testing.assert_array_equal(scores.reshape(7, 10), finite)
-        np.testing.assert_array_equal(labels, finite.argmax(axis=1))
+    for row in variants("gemm"):
+        if "float32" in row.dtypes and row.refusal(problem, architecture()) is None:
+            scores, labels = launch(kernel_of(Case(row, problem)), finite, [np.eye(10, dtype=np.float32), None])
+            np.testing.assert_array_equal(scores.reshape(7, 10), finite)
+            np.testing.assert_array_equal(labels, finite.argmax(axis=1))
 
 
 def test_relu_keeps_nan() -> None:
     x = np.array([[np.nan, -1.0, 0.0, 2.0, -np.inf, np.inf]], np.float32)
-    row = next(row for row in VARIANTS if row.operation == "relu")
-    np.testing.assert_array_equal(launch(row, ReluProblem(6), x, {})[0], np.maximum(x[0], 0))
+    (row,) = variants("activation")
+    y = launch(kernel_of(Case(row, ActivationProblem(6, "relu"))), x, [])[0]
+    np.testing.assert_array_equal(y, np.maximum(x[0], 0))
 
 
 def test_the_gate_refuses_what_a_kernel_would_misread() -> None:
     import cupy
 
-    from app.device import describe_gpu
-    from app.kernels.launch import Kernel
-
-    row = next(row for row in VARIANTS if row.operation == "relu")
-    kernel = Kernel(row, ReluProblem(8), describe_gpu()["architecture"])
+    (row,) = variants("activation")
+    kernel = kernel_of(Case(row, ActivationProblem(8, "relu")))
     good = cupy.zeros(32, np.float32)
     kernel.bind([good, good.copy()], 4)
     for bad in (good.astype(np.float64), good[:31], good[::2], cupy.zeros(64, np.float32)[1:], None):

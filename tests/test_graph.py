@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from app import graph as module
 from app.errors import UserError
 from app.graph import build, find_network
-from app.layers import Argmax, Conv2d, Flatten, Layer, Linear
+from app.layers import Argmax, Conv2d, Flatten, Layer, Linear, Shape
 from app.networks import LENET5, NETWORKS, Network
 from app.weights import Weights
 from tests.networks_for_tests import TEST_NETWORKS, random_graph, random_images, score_scale
@@ -59,6 +61,83 @@ def test_lenet5_operations_parameters_and_bytes() -> None:
         "fc2": 1_280,
     }
     assert steps["conv1"].float32_bytes == 4 * (784 + 18_432)
+
+
+# Shapes as published for each network, operations by hand from Σ 2·K·K·C·M·H·W.
+PUBLISHED: dict[str, dict[str, tuple[Shape, int]]] = {
+    "lenet5": {
+        "conv1": ((32, 24, 24), 2 * 25 * 32 * 24 * 24),
+        "pool1": ((32, 12, 12), 4 * 32 * 12 * 12),
+        "conv2": ((64, 8, 8), 2 * 25 * 32 * 64 * 8 * 8),
+        "flatten": ((1024,), 0),
+        "fc1": ((128,), 2 * 1024 * 128),
+    },
+    "fa19": {
+        "conv1": ((12, 66, 66), 2 * 25 * 12 * 66 * 66),
+        "tanh1": ((12, 66, 66), 12 * 66 * 66),
+        "pool1": ((12, 33, 33), 4 * 12 * 33 * 33),
+        "conv2": ((24, 29, 29), 2 * 25 * 12 * 24 * 29 * 29),
+        "flatten": ((24 * 29 * 29,), 0),
+        "fc1": ((160,), 2 * 24 * 29 * 29 * 160),
+        "softmax": ((10,), 40),
+    },
+    "k7": {
+        "conv1": ((12, 66, 66), 2 * 49 * 12 * 66 * 66),
+        "pool1": ((12, 33, 33), 4 * 12 * 33 * 33),
+        "conv2": ((24, 27, 27), 2 * 14_112 * 27 * 27),
+        "flatten": ((24 * 27 * 27,), 0),
+        "fc1": ((160,), 2 * 24 * 27 * 27 * 160),
+    },
+    "minidnn86": {
+        "conv1": ((4, 80, 80), 2 * 49 * 4 * 80 * 80),
+        "pool1": ((4, 40, 40), 4 * 4 * 40 * 40),
+        "conv2": ((16, 34, 34), 2 * 49 * 4 * 16 * 34 * 34),
+        "pool2": ((16, 8, 8), 16 * 16 * 8 * 8),
+        "flatten": ((1024,), 0),
+        "fc1": ((32,), 2 * 1024 * 32),
+    },
+    "mlp": {"flatten": ((784,), 0), "fc1": ((100,), 2 * 784 * 100), "sigmoid": ((100,), 100)},
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_are_the_published_ones(name: str) -> None:
+    steps = {step.layer.name: step for step in random_graph(NETWORKS[name], bias=False).steps}
+    found = {layer: (steps[layer].out_shape, steps[layer].layer.flops(steps[layer].in_shape)) for layer in steps}
+    assert PUBLISHED[name].items() <= found.items()
+    assert found["fc2"] == ((10,), 20 * prod(steps["fc2"].in_shape)) and found["argmax"] == ((), 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("lenet5", "conv2d relu avgpool conv2d relu avgpool flatten linear relu linear argmax"),
+        ("fa19", "conv2d tanh maxpool conv2d flatten linear tanh linear softmax argmax"),
+        ("k7", "conv2d tanh maxpool conv2d flatten linear tanh linear softmax argmax"),
+        ("minidnn86", "conv2d relu maxpool conv2d relu maxpool flatten linear relu linear softmax argmax"),
+        ("mlp", "flatten linear sigmoid linear softmax argmax"),
+    ],
+)
+def test_networks_have_the_published_layers(name: str, kinds: str) -> None:
+    assert [layer.kind for layer in NETWORKS[name].layers] == kinds.split()
+
+
+def test_weights_of_another_network_are_refused_by_the_name_of_the_one_asked_for() -> None:
+    with pytest.raises(UserError) as caught:
+        build(NETWORKS["fa19"], _weights(_lenet5_arrays()))
+    told = str(caught.value)
+    assert told.startswith("some/weights.h5: conv1 is (5,5,1,32), network fa19 needs (5,5,1,12); ")
+    assert told.endswith("; use weights made for this network") and "lenet5" not in told and "\n" not in told
+
+
+def test_scores_behind_a_softmax_are_probabilities_of_the_same_order() -> None:
+    graph, images = random_graph(NETWORKS["mlp"]), random_images(NETWORKS["mlp"], 20)
+    layers = tuple(layer for layer in graph.network.layers if layer.kind != "softmax")
+    logits = build(replace(graph.network, layers=layers), _weights(dict(graph.parameters))).reference(images)
+    scores, labels = graph.forward(images, np.float64)
+    np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-14)
+    np.testing.assert_allclose(np.log(scores) - logits, (np.log(scores) - logits)[:, :1].repeat(10, 1), rtol=1e-12)
+    np.testing.assert_array_equal(labels, logits.argmax(axis=1))
 
 
 def test_networks_are_found_by_name() -> None:
@@ -116,8 +195,8 @@ def test_the_reference_does_not_depend_on_chunks(network: Network, monkeypatch: 
     assert expected.dtype == np.float64
     for chunk in (1, 16, 20, 33, 100):
         monkeypatch.setattr(module, "REFERENCE_CHUNK", chunk)
-        logits = graph.reference(images)
-        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-12 * np.abs(expected).max(), strict=True)
+        scores = graph.reference(images)
+        np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-12 * np.abs(expected).max(), strict=True)
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["no-bias", "bias"])
@@ -126,11 +205,11 @@ def test_the_reference_agrees_with_onnx_runtime(network: Network, bias: bool) ->
     graph, images = random_graph(network, bias=bias), random_images(network, 40)
     outputs = onnx_outputs(network, graph.parameters, images / np.float32(255))
     seen: list[str] = []
-    logits, labels = graph.forward(images, np.float32, lambda layer: seen.append(layer.name))
+    scores, labels = graph.forward(images, np.float32, lambda layer: seen.append(layer.name))
     expected = outputs[network.layers[-2].name]
-    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * score_scale(graph, expected), strict=True)
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5 * score_scale(graph, expected), strict=True)
     np.testing.assert_array_equal(labels, outputs["argmax"])
-    assert bias or len(np.unique(labels)) > 1, "labels that are all the same would prove nothing"
+    assert len(np.unique(labels)) > 1, "labels that are all the same would prove nothing"
     assert labels.dtype == np.uint8 and seen == [layer.name for layer in network.layers]
     precise = graph.reference(images)
     np.testing.assert_allclose(expected, precise, rtol=0, atol=1e-5 * score_scale(graph, precise))

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
 import pytest
 
-from app.errors import UserError
-from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Shape
+from app.layers import (
+    Activation,
+    Argmax,
+    AvgPool,
+    Conv2d,
+    Flatten,
+    Layer,
+    Linear,
+    MaxPool,
+    Relu,
+    Shape,
+    Sigmoid,
+    Softmax,
+    Tanh,
+)
 from app.layers.flatten import channel_first_rows
 from app.layers.pool import Pool
 from app.networks import Network
@@ -17,6 +31,7 @@ from tests.oracle import onnx_outputs
 
 FLOATS = [np.float32, np.float64]
 POOLS = [AvgPool, MaxPool]
+ACTIVATIONS: list[type[Activation]] = [Relu, Tanh, Sigmoid]
 
 # Layer and input shape: filters 1..7, strides 1..3, height and width that differ and leave rows and columns over.
 CONVS = [
@@ -33,8 +48,10 @@ POOLINGS = [
     for shape in ((1, 9, 7), (3, 4, 11))
 ]
 OTHERS: list[tuple[Layer, Shape]] = [
-    (Relu("relu"), (3, 5, 4)),
-    (Relu("relu"), (17,)),
+    *((activation("activation"), shape) for activation in ACTIVATIONS for shape in ((3, 5, 4), (17,))),
+    (Softmax("softmax"), (10,)),
+    (Softmax("softmax"), (300,)),
+    (Softmax("softmax"), (1,)),
     (Flatten("flatten"), (3, 5, 4)),
     (Flatten("flatten"), (1, 2, 3)),
     (Linear("fc", outputs=7), (19,)),
@@ -147,11 +164,56 @@ def test_argmax_counts_to_255() -> None:
     np.testing.assert_array_equal(Argmax("argmax").reference(np.eye(256), {}), np.arange(256, dtype=np.uint8))
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_relu(dtype: type) -> None:
-    x: np.ndarray = np.array([[-1.0, 0.0, 2.0, np.nan, np.inf, -np.inf]], dtype)
-    expected: np.ndarray = np.array([[0.0, 0.0, 2.0, np.nan, np.inf, 0.0]], dtype)
-    np.testing.assert_array_equal(Relu("relu").reference(x, {}), expected, strict=True)
+@pytest.mark.parametrize(
+    ("activation", "expected"),
+    [
+        (Relu, [0.0, 0.0, 2.0, np.nan, np.inf, 0.0, 1000.0, 0.0]),
+        (Tanh, [math.tanh(-1), 0.0, math.tanh(2), np.nan, 1.0, -1.0, 1.0, -1.0]),
+        (Sigmoid, [1 / (1 + math.e), 0.5, 1 / (1 + math.exp(-2)), np.nan, 1.0, 0.0, 1.0, 0.0]),
+    ],
+)
+def test_activations_are_their_definition_at_the_edges_too(
+    activation: type[Activation], expected: list[float], dtype: type
+) -> None:
+    x: np.ndarray = np.array([[-1.0, 0.0, 2.0, np.nan, np.inf, -np.inf, 1000.0, -1000.0]], dtype)
+    wanted: np.ndarray = np.array([expected], dtype)
+    y = activation("a").reference(x, {})
+    np.testing.assert_allclose(y, wanted, rtol=4 * float(np.finfo(dtype).eps), atol=0, strict=True)
+
+
+@pytest.mark.parametrize(("activation", "formula"), [(Tanh, math.tanh), (Sigmoid, lambda x: 1 / (1 + math.exp(-x)))])
+def test_smooth_activations_are_their_formula(activation: type[Activation], formula: Callable[[float], float]) -> None:
+    x = np.linspace(-20, 20, 401).reshape(1, -1)
+    expected = np.array([[formula(value) for value in x[0]]])
+    np.testing.assert_allclose(activation("a").reference(x, {}), expected, rtol=1e-14)
+
+
+def test_softmax_in_float64_is_its_definition() -> None:
+    x = np.random.default_rng(3).normal(scale=5, size=(6, 9))
+    sums = [math.fsum(math.exp(value) for value in row) for row in x]
+    expected = np.array([[math.exp(value) / total for value in row] for row, total in zip(x, sums, strict=True)])
+    np.testing.assert_allclose(Softmax("softmax").reference(x, {}), expected, rtol=1e-14, strict=True)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([1e4, 1e4, -1e4, 0], [0.5, 0.5, 0, 0]),  # exp(1e4) is infinite
+        ([-1e4, -1e4, -1e4, -1e4], [0.25] * 4),  # exp(-1e4) is 0, so a sum of them could not divide
+        ([-np.inf, 0, -np.inf, -np.inf], [0, 1, 0, 0]),
+        ([np.inf, 0, 1, 2], [np.nan] * 4),
+        ([0, np.nan, 1, 2], [np.nan] * 4),
+        ([-np.inf] * 4, [np.nan] * 4),
+    ],
+)
+def test_softmax_of_extreme_scores(scores: list[float], expected: list[float], dtype: type) -> None:
+    x: np.ndarray = np.array([scores, [0, 0, 0, 0]], dtype)  # the other row stays what it is
+    wanted: np.ndarray = np.array([expected, [0.25] * 4], dtype)
+    np.testing.assert_array_equal(Softmax("softmax").reference(x, {}), wanted, strict=True)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -169,47 +231,6 @@ def test_argmax_prefers_nan_as_numpy_does() -> None:
     np.testing.assert_array_equal(Argmax("argmax").reference(scores, {}), [1, 3])
 
 
-@pytest.mark.parametrize(
-    ("layer", "shape", "expected"),
-    [
-        (Conv2d("c", 32, 5), (1, 28, 28), (32, 24, 24)),
-        (Conv2d("c", 4, 7), (1, 86, 86), (4, 80, 80)),
-        (Conv2d("c", 2, 3, stride=2), (5, 8, 9), (2, 3, 4)),
-        (Conv2d("c", 2, 3, stride=3), (5, 3, 10), (2, 1, 3)),
-        (AvgPool("p", 2), (6, 5, 4), (6, 2, 2)),
-        (MaxPool("p", 4), (16, 34, 35), (16, 8, 8)),
-        (MaxPool("p", 3, stride=2), (1, 8, 7), (1, 3, 3)),
-        (Relu("r"), (2, 3, 4), (2, 3, 4)),
-        (Flatten("f"), (2, 3, 4), (24,)),
-        (Linear("l", 10), (24,), (10,)),
-        (Argmax("a"), (256,), ()),
-    ],
-)
-def test_shape_rules(layer: Layer, shape: Shape, expected: Shape) -> None:
-    assert layer.output_shape(shape) == expected
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (Conv2d("odd_one", 8, 5), (3, 4, 9)),
-        (Conv2d("odd_one", 8, 5), (3, 9, 4)),
-        (Conv2d("odd_one", 8, 5), (784,)),
-        (AvgPool("odd_one", 3), (3, 9, 2)),
-        (MaxPool("odd_one", 3), (3, 2, 9)),
-        (MaxPool("odd_one", 3), (9, 9)),
-        (Flatten("odd_one"), (24,)),
-        (Linear("odd_one", 10), (2, 3, 4)),
-        (Argmax("odd_one"), (257,)),
-        (Argmax("odd_one"), (1, 2, 3)),
-    ],
-)
-def test_a_shape_that_does_not_fit_is_refused_by_name(layer: Layer, shape: Shape) -> None:
-    with pytest.raises(UserError, match="layer odd_one ") as caught:
-        layer.output_shape(shape)
-    assert str(shape) in str(caught.value) and "\n" not in str(caught.value)
-
-
 def test_channel_first_rows_permute_features_and_weights_alike() -> None:
     shape = (3, 5, 4)
     x = _inputs(shape, np.float64)
@@ -218,44 +239,3 @@ def test_channel_first_rows_permute_features_and_weights_alike() -> None:
     np.testing.assert_array_equal(x.reshape(3, -1), flat[:, rows])
     weights = np.random.default_rng(1).normal(size=(60, 2))
     np.testing.assert_allclose(x.reshape(3, -1) @ weights[rows], flat @ weights, rtol=1e-12)
-
-
-RELU, POOL, ARGMAX = Relu("r"), AvgPool("p", 2), Argmax("a")
-CONV, LINEAR = Conv2d("c", maps=4, kernel=3), Linear("l", outputs=6)
-SHAPE: Shape = (3, 18, 13)
-
-
-@pytest.mark.parametrize("epilogue", [[], [RELU], [POOL], [RELU, POOL], [RELU, MaxPool("p", 3)], [MaxPool("p", 2, 2)]])
-def test_what_a_convolution_fuses_keeps_its_shapes(epilogue: list[Layer]) -> None:
-    layer, shape = replace(CONV, stride=2), SHAPE
-    problem = layer.problem(shape, epilogue, bias=False, input_dtype="uint8", dtype="float32")
-    assert problem is not None
-    assert (problem.relu, problem.pool > 1) == (RELU in epilogue, any(isinstance(e, Pool) for e in epilogue))
-    assert problem.pool_is_max == any(isinstance(e, MaxPool) for e in epilogue)
-    x, _, _, y = problem.arguments()
-    assert (x.dtype, x.per_image, y.dtype) == ("uint8", prod(shape), "float32")
-    for each in [layer, *epilogue]:
-        shape = each.output_shape(shape)
-    assert y.per_image == prod(shape)
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape", "epilogue", "input_dtype"),
-    [
-        (CONV, (1, 9, 9), [POOL, RELU], "float32"),
-        (CONV, (1, 9, 9), [RELU, RELU], "float32"),
-        (CONV, (1, 9, 9), [RELU, AvgPool("p", 3, stride=2)], "float32"),
-        (CONV, (1, 9, 9), [RELU, POOL, CONV], "float32"),
-        (LINEAR, (8,), [RELU, ARGMAX], "float32"),
-        (LINEAR, (8,), [LINEAR], "float32"),
-        (RELU, (8,), [ARGMAX], "float32"),
-        (RELU, (8,), [], "uint8"),
-        (POOL, (1, 9, 9), [RELU], "float32"),
-        (POOL, (1, 9, 9), [], "uint8"),
-        (ARGMAX, (8,), [RELU], "float32"),
-        (ARGMAX, (8,), [], "uint8"),
-        (Flatten("f"), (1, 9, 9), [], "float32"),
-    ],
-)
-def test_what_cannot_be_fused(layer: Layer, shape: Shape, epilogue: list[Layer], input_dtype: str) -> None:
-    assert layer.problem(shape, epilogue, bias=False, input_dtype=input_dtype, dtype="float32") is None

@@ -100,6 +100,12 @@ def test_promised_keys(outcome: Outcome) -> None:
     assert [layer["name"] for layer in told["layers"]] == ["conv1+relu1+pool1", "fc1"]
 
 
+def test_precision_is_that_of_the_arithmetic() -> None:
+    for dtype, name in {"float64": "fp64", "float32": "fp32", "tfloat32": "tf32", "float16": "fp16"}.items():
+        told = report(replace(GPU, arithmetic=dtype))
+        assert told["precision"] == name and f"lenet5 in {name} on {BATCH} images" in as_text(told)
+
+
 @both
 def test_json_round_trip(outcome: Outcome, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = report(outcome)

@@ -1,11 +1,20 @@
 // Shared by every kernel: the element types that -D options name, and the arithmetic of the epilogues.
 //
-// Fused and separate routes call the same functions in the same order, so they agree to the bit.
+// INPUT, WEIGHT and OUTPUT are how x, w and y lie in memory; REAL, float32 or float64, is the type of sums, of the bias
+// and of the epilogue. Fused and separate routes call the same functions in the same order, so they agree to the bit.
 #pragma once
+#include "half.cuh"
 
 typedef unsigned char uint8;
 typedef float float32;
 typedef double float64;
+
+enum Activation { NONE, RELU, TANH, SIGMOID };  // -DACTIVATION names one
+
+template <typename T, typename U>
+constexpr bool same_type = false;
+template <typename T>
+constexpr bool same_type<T, T> = true;
 
 // A fused multiply-add whatever the element type: one rounding per term, in the order of the loop.
 __device__ __forceinline__ float fused_multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
@@ -17,10 +26,17 @@ __device__ __forceinline__ T relu(T value) {
     return value < T(0) ? T(0) : value;
 }
 
-template <bool WithBias, bool WithRelu, typename T>
-__device__ __forceinline__ T bias_relu(T value, T bias) {
-    if (WithBias) value += bias;
-    return WithRelu ? relu(value) : value;
+template <Activation Function, typename T>
+__device__ __forceinline__ T activate(T value) {
+    if (Function == RELU) return relu(value);
+    if (Function == TANH) return tanh(value);
+    if (Function == SIGMOID) return T(1) / (T(1) + exp(-value));
+    return value;
+}
+
+template <bool WithBias, Activation Function, typename T>
+__device__ __forceinline__ T epilogue(T sum, T bias) {
+    return activate<Function>(WithBias ? sum + bias : sum);
 }
 
 // Pooling over a window of Count values, taken row by row.
@@ -41,4 +57,35 @@ __device__ __forceinline__ bool wins(T value, int index, T best, int best_index)
     const bool value_nan = value != value, best_nan = best != best;
     if (value_nan || best_nan) return value_nan && (!best_nan || index < best_index);
     return value > best || (value == best && index < best_index);
+}
+
+// Two, four or eight neighbouring outputs in one store; the address must be a multiple of as many elements. By PTX, because
+// the compiler is free to split an assignment of a vector, and does.
+__device__ __forceinline__ void store2(float *y, const float *values) {
+    asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(y), "f"(values[0]), "f"(values[1]) : "memory");
+}
+__device__ __forceinline__ void store4(float *y, const float *values) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(y), "f"(values[0]), "f"(values[1]), "f"(values[2]),
+                 "f"(values[3])
+                 : "memory");
+}
+__device__ __forceinline__ void store2(float16 *y, const float *values) {
+    asm volatile("st.global.u32 [%0], %1;" ::"l"(y), "r"(pack_half2(values[0], values[1])) : "memory");
+}
+__device__ __forceinline__ void store8(float *y, const float *values) { store4(y, values), store4(y + 4, values + 4); }
+__device__ __forceinline__ void store8(float16 *y, const float *values) {
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(y), "r"(pack_half2(values[0], values[1])),
+                 "r"(pack_half2(values[2], values[3])), "r"(pack_half2(values[4], values[5])),
+                 "r"(pack_half2(values[6], values[7]))
+                 : "memory");
+}
+__device__ __forceinline__ void store4(float16 *y, const float *values) {
+    const half2 low = pack_half2(values[0], values[1]), high = pack_half2(values[2], values[3]);
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(y), "r"(low), "r"(high) : "memory");
+}
+template <typename T, int Count>
+__device__ __forceinline__ void store_run(T *y, const float (&values)[Count]) {
+    if constexpr (Count == 8) store8(y, values);
+    else if constexpr (Count == 4) store4(y, values);
+    else store2(y, values);
 }

@@ -45,51 +45,63 @@ def architecture_number(name: str) -> int:
     return int(name.removeprefix("sm_").rstrip("abcdef"))
 
 
-def sources(name: str) -> dict[str, str]:
-    """The text of file ``name`` and of every file it includes, directly or not, by file name."""
+def sources(path: Path) -> dict[str, str]:
+    """The text of a file and of every file it includes, directly or not, by file name.
+
+    Included files lie beside the file or beside this module.
+    """
     found: dict[str, str] = {}
-    waiting = [name]
+    waiting = [path.name]
     while waiting:
-        file = waiting.pop()
-        if file not in found:
-            found[file] = (KERNEL_DIR / file).read_text(encoding="utf-8")
-            waiting += _INCLUDE.findall(found[file])
+        name = waiting.pop()
+        if name not in found:
+            own = path.parent / name
+            found[name] = (own if own.exists() else KERNEL_DIR / name).read_text(encoding="utf-8")
+            waiting += _INCLUDE.findall(found[name])
     return found
 
 
-def options(defines: Mapping[str, str | int], arch: str) -> tuple[str, ...]:
-    """NVRTC's options: the target, the language and one -D per compile-time constant."""
+def options(defines: Mapping[str, str | int], arch: str, debug: bool = False) -> tuple[str, ...]:
+    """NVRTC's options: the target, the language, one -D per compile-time constant; device debug if asked for."""
     constants = (f"-D{name}={value}" for name, value in sorted(defines.items()))
-    return (f"--gpu-architecture={arch}", "--std=c++17", "--generate-line-info", *constants)
+    mode = "--device-debug" if debug else "--generate-line-info"
+    return (f"--gpu-architecture={arch}", "--std=c++17", mode, *constants)
 
 
-def compile_kernel(source: str, defines: Mapping[str, str | int], arch: str) -> bytes:
+def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, debug: bool = False) -> bytes:
     """Machine code (cubin) of one kernel file; from the cache where it is there.
 
-    source: a file name beside this module. defines: compile-time constants. arch: e.g. ``sm_90a``.
+    path: the ``.cu`` file. defines: compile-time constants. arch: e.g. ``sm_90a``. debug: without optimisation.
     Raises UserError if NVRTC is missing or the cache cannot be written; a kernel that does not compile is a
     bug and raises RuntimeError with file, options and the compiler's log.
     """
     binding = nvrtc()
-    texts = sources(source)
-    flags = options(defines, arch)
+    source = path.name
+    texts = sources(path)
+    flags = options(defines, arch, debug)
     key = hashlib.sha256(repr((binding.getVersion(), flags, source, sorted(texts.items()))).encode()).hexdigest()
-    path = cache_dir() / "kernels" / f"{key}.cubin"
-    cubin = _read_cached(path)
+    cached = cache_dir() / "kernels" / f"{key}.cubin"
+    cubin = _read_cached(cached)
     if cubin is None:
-        cubin = _compile(binding, source, texts, flags)
-        _write_cached(path, cubin)
+        cubin, _ = _compile(binding, source, texts, flags)
+        _write_cached(cached, cubin)
     return cubin
 
 
-def _compile(binding: Any, source: str, texts: Mapping[str, str], flags: tuple[str, ...]) -> bytes:
+def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> str:
+    """What the assembler says of registers, shared memory and spills; compiled afresh. Raises as compile_kernel."""
+    _, log = _compile(nvrtc(), path.name, sources(path), (*options(defines, arch), "--ptxas-options=-v"))
+    return log
+
+
+def _compile(binding: Any, source: str, texts: Mapping[str, str], flags: tuple[str, ...]) -> tuple[bytes, str]:
     names = [name for name in texts if name != source]
     headers = [texts[name].encode() for name in names]
     program = binding.createProgram(texts[source], source, headers, [name.encode() for name in names])
     try:
         binding.compileProgram(program, flags)
         # The binding drops the last byte, a zero, as if machine code were text; disassemblers want the whole file.
-        return binding.getCUBIN(program) + b"\0"
+        return binding.getCUBIN(program) + b"\0", binding.getProgramLog(program)
     except binding.NVRTCError as error:
         if "INVALID_OPTION" in str(error):
             arch = flags[0].partition("=")[2]

@@ -1,28 +1,31 @@
 // Convolution, step 2: direct. One thread computes one output element; images are spread over the grid.
 //
+// Since step 1: the loop over images is gone, so the grid grows with the batch and fills the card.
 // From: lenet5 ("one thread per output element"), fa19 ("one image per grid z"), minidnn86 ("direct kernel").
-// Data: x (images, C, H, W) INPUT; w (C, K, K, M) REAL; bias (M) or null; y (images, M, OH, OW) REAL.
+// Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 // Launch: blockIdx.y is the output map; blockIdx.x * blockDim.x + threadIdx.x the output pixel over all images.
 //         A warp therefore shares its filter taps (broadcast) and reads and writes neighbouring pixels.
 // Bound by: load instructions, two for every multiply-add; every input pixel is read K * K * M times.
-// Compiled with REAL=float64 it is the oracle on the card.
+// Compiled with WEIGHT, REAL and OUTPUT = float64 it is the oracle on the card.
 #include "common.cuh"
 
-extern "C" __global__ void conv_direct(const INPUT *x, const REAL *w, const REAL *bias, REAL *y, int images, int C,
-                                       int H, int W, int M, int K, int S) {
+extern "C" __global__ void conv_direct(const INPUT *x, const WEIGHT *w, const REAL *bias, OUTPUT *y, int images,
+                                       int C, int H, int W, int M, int K, int S) {
     const int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
     const long long pixel = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    if (pixel >= (long long)images * OH * OW) return;
+    const long long image = pixel / (OH * OW);
+    if (image >= images) return;
     const int m = blockIdx.y;
-    const int column = pixel % OW, row = pixel / OW % OH;
-    const long long image = pixel / ((long long)OH * OW);
+    const int in_image = pixel % (OH * OW), row = in_image / OW, column = in_image % OW;
 
-    const INPUT *window = x + image * C * H * W + (long long)row * S * W + column * S;
+    const INPUT *window = x + image * C * H * W + row * S * W + column * S;
     REAL sum = 0;
     for (int c = 0; c < C; c++)
         for (int p = 0; p < K; p++)
             for (int q = 0; q < K; q++)
-                sum = fused_multiply_add(REAL(window[(c * H + p) * W + q]), w[((c * K + p) * K + q) * M + m], sum);
+                sum = fused_multiply_add(REAL(window[(c * H + p) * W + q]), REAL(w[((c * K + p) * K + q) * M + m]),
+                                         sum);
 
-    y[((image * M + m) * OH + row) * OW + column] = bias_relu<HAS_BIAS, HAS_RELU>(sum, HAS_BIAS ? bias[m] : REAL(0));
+    y[(image * M + m) * OH * OW + in_image] =
+        OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sum, HAS_BIAS ? bias[m] : REAL(0)));
 }

@@ -3,8 +3,8 @@
 // The idea: each thread keeps TM x TN sums in registers, so that a value read from shared memory serves TM or TN
 // multiply-adds; shared memory is double-buffered.
 // From: lenet5 and k7 (shared-memory tiled GEMM).
-// Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) float; with ARGMAX also
-//       labels (rows) uint8: the column of the greatest value of each row, the first one among equals.
+// Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) OUTPUT; with ARGMAX also
+//       labels (rows) uint8: the column of the greatest stored value of each row, the first among equals.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, THREADS threads. A row of the tile is held
 //         by BN / TN neighbouring lanes: argmax is a handful of shuffles.
 // The sum of an element runs over k in order, as in step 1: both agree to the bit.
@@ -26,7 +26,7 @@ static_assert(!ARGMAX || N <= 256, "a label is one byte");
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_register_tiled(const INPUT *__restrict__ x, const float *__restrict__ w, const float *__restrict__ bias,
-                        float *__restrict__ y,
+                        OUTPUT *__restrict__ y,
 #if ARGMAX
                         uint8 *__restrict__ labels,
 #endif
@@ -90,9 +90,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int j = 0; j < TN; j++) {
             const int n = column0 + thread_n * TN + j;
             if (n >= N) continue;
-            const float value = bias_relu<HAS_BIAS, HAS_RELU>(sums[i][j], HAS_BIAS ? bias[n] : 0.0f);
+            const OUTPUT value = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sums[i][j], HAS_BIAS ? bias[n] : 0.0f));
             if (row < rows) y[row * N + n] = value;
-            if (ARGMAX && wins(value, n, best, best_n)) best = value, best_n = n;
+            if (ARGMAX && wins(float(value), n, best, best_n)) best = value, best_n = n;
         }
 #if ARGMAX
 #pragma unroll

@@ -1,41 +1,92 @@
 """The one gate through which kernels are launched.
 
 A launch checks nothing by itself: a wrong dtype, a view or a short buffer is silently read as if it were right.
-So arguments are checked once, when a kernel is bound to its buffers, and packed once: a launch is then one call.
+So arguments are checked once, when a kernel is bound to its buffers, and packed once: a launch is then one call
+an action.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import cupy
+import numpy as np
+from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
+from app.errors import UserError
 from app.kernels.compiler import compile_kernel
 from app.kernels.problems import Argument, Problem
-from app.kernels.registry import LaunchConfig, Variant
+from app.kernels.variant import (
+    STATIC_SHARED_LIMIT,
+    Action,
+    ConstantCopy,
+    KernelLaunch,
+    LaunchConfig,
+    LibraryGemm,
+    Parameters,
+    Variant,
+)
+from app.memory import device_array
+
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+Step = Callable[[int, int], None]  # enqueues one action: stream pointer, images
 
 
 class Kernel:
-    """A compiled variant for one problem, loaded on the current device."""
+    """A compiled variant for one problem on the current device. debug: compiled without optimisation."""
 
-    def __init__(self, variant: Variant, problem: Problem, arch: str) -> None:
+    def __init__(
+        self,
+        variant: Variant,
+        problem: Problem,
+        arch: str,
+        parameters: Parameters | None = None,
+        *,
+        debug: bool = False,
+    ) -> None:
         self.variant = variant
         self.problem = problem
-        self.config: LaunchConfig = variant.configure(problem)
-        self._module = cupy.cuda.function.Module()
-        self._module.load(compile_kernel(variant.source, self.config.defines, arch))
-        self.function = self._module.get_function(variant.entry)
+        self.config: LaunchConfig = variant.config(problem, parameters)
+        self._cubin = compile_kernel(variant.path, self.config.defines, arch, debug=debug)
+        self._module = self._load()
+
+    def _load(self) -> Any:
+        module = cupy.cuda.function.Module()
+        module.load(self._cubin)
+        return module
+
+    def module(self) -> Any:
+        """The loaded code; a copy of its own for each launch where constant memory is written."""
+        own = any(isinstance(action, ConstantCopy) for action in self.config.actions)
+        return self._load() if own else self._module
+
+    def pack(self, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+        """Weights and bias as this variant wants them in memory; weights come first."""
+        first, *rest = arrays if arrays else [None]
+        if first is not None and self.config.pack is not None:
+            first = np.ascontiguousarray(self.config.pack(first), dtype=first.dtype)
+        return [first, *rest] if arrays else []
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """The problem's arguments, with the weights' size as packed."""
+        packed = self.config.packed
+        return tuple(
+            Argument("w", argument.dtype, fixed=packed) if packed and argument.name == "w" else argument
+            for argument in self.problem.arguments()
+        )
 
     def bind(self, arrays: Sequence[cupy.ndarray | None], images: int) -> Launch:
         """Ready to launch on these arrays, for at most ``images`` images at a time.
 
         arrays: one per argument of the problem, None for an optional one that is absent. Raises ValueError for a
-        wrong count, dtype, size, layout or device: that is a bug, not a user's error.
+        wrong count, dtype, size, layout or device: that is a bug, not a user's error. Raises DeviceMemoryError if
+        the workspace does not fit.
         """
-        arguments = self.problem.arguments()
+        arguments = self.arguments()
         if len(arrays) != len(arguments):
             raise ValueError(f"{self.variant.source} takes {len(arguments)} arrays, got {len(arrays)}")
         for array, argument in zip(arrays, arguments, strict=True):
@@ -67,25 +118,113 @@ class Launch:
     def __init__(self, kernel: Kernel, arrays: Sequence[cupy.ndarray | None], images: int) -> None:
         self.kernel = kernel
         self.capacity = images
-        self._arrays = arrays  # kept alive as long as their addresses are in use
+        config = kernel.config
+        self._piece = min(config.images_at_a_time or images, images)
+        self.workspace = [device_array(a.fixed + a.per_image * self._piece, a.dtype) for a in config.workspace]
+        self._arrays = (*arrays, *self.workspace)  # kept alive as long as their addresses are in use
+        self._pointers = [ctypes.c_void_p(None if array is None else array.data.ptr) for array in self._arrays]
         self._images = ctypes.c_int(images)
-        self._values: list[Any] = [
-            *(ctypes.c_void_p(None if array is None else array.data.ptr) for array in arrays),
-            self._images,
-            *(ctypes.c_int(scalar) for scalar in kernel.config.scalars),
+        arguments = kernel.arguments()
+        self._names = dict(zip([a.name for a in (*arguments, *config.workspace)], self._pointers, strict=True))
+        # What moves along from piece to piece: the pointer, where it starts, bytes an image.
+        self._moving = [
+            (pointer, pointer.value, argument.per_image * np.dtype(argument.dtype).itemsize)
+            for pointer, argument in zip(self._pointers, arguments, strict=False)
+            if argument.per_image and pointer.value is not None
         ]
-        addresses = [ctypes.addressof(value) for value in self._values]
-        self._packed = (ctypes.c_void_p * len(addresses))(*addresses)
-        self._address = ctypes.addressof(self._packed)
-        self._function = kernel.function.ptr
-        self._threads = kernel.config.threads
+        self._module = kernel.module()
+        self._steps = [self._step(action) for action in config.actions]
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory of the workspace."""
+        return sum(array.nbytes for array in self.workspace)
 
     def __call__(self, stream: int, images: int) -> None:
         """Enqueue on the stream for the first ``images`` images of the bound buffers; returns at once."""
         if not 0 < images <= self.capacity:
             raise ValueError(f"{self.kernel.variant.source} is bound for 1 to {self.capacity} images, not {images}")
-        self._images.value = images
-        grid_x, grid_y = self.kernel.config.grid(images)
-        driver.launchKernel(
-            self._function, grid_x, grid_y, 1, self._threads, 1, 1, 0, stream, self._address, 0
-        )  # fmt: skip
+        for first in range(0, images, self._piece):
+            count = min(self._piece, images - first)
+            for pointer, start, stride in self._moving:
+                pointer.value = start + first * stride
+            self._images.value = count
+            for step in self._steps:
+                step(stream, count)
+
+    def _step(self, action: Action) -> Step:
+        match action:
+            case KernelLaunch():
+                return self._kernel_step(action)
+            case ConstantCopy():
+                return self._constant_step(action)
+            case LibraryGemm():
+                return self._gemm_step(action)
+
+    def _kernel_step(self, action: KernelLaunch) -> Step:
+        function = self._module.get_function(action.entry or self.kernel.variant.entry)
+        if action.shared_bytes > STATIC_SHARED_LIMIT:
+            driver.funcSetAttribute(function.ptr, MAX_DYNAMIC_SHARED, action.shared_bytes)
+        scalars = [ctypes.c_int(scalar) for scalar in action.scalars]
+        values = [*self._pointers, self._images, *scalars]
+        packed = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        address, handle, threads, shared = ctypes.addressof(packed), function.ptr, action.threads, action.shared_bytes
+        grid = action.grid
+        alive = (function, packed, scalars)  # the closure keeps them as long as the launch
+
+        def step(stream: int, images: int, _: Any = alive) -> None:
+            driver.launchKernel(handle, *grid(images), threads, 1, 1, shared, stream, address, 0)
+
+        return step
+
+    def _constant_step(self, action: ConstantCopy) -> Step:
+        weights = self._arrays[1]
+        target = self._module.get_global_var(action.symbol)
+        source = weights.data.ptr + action.first * weights.itemsize
+        nbytes = action.count * weights.itemsize
+
+        def step(stream: int, _: int) -> None:
+            runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream)
+
+        return step
+
+    def _gemm_step(self, action: LibraryGemm) -> Step:
+        library = cublas()
+        handle = _Handle(library)
+        a, b, c = (self._names[name] for name in (action.a, action.b, action.c))
+        one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+
+        def step(stream: int, images: int) -> None:
+            m, n, k = action.sizes(images)
+            with cupy.cuda.ExternalStream(stream):  # the binding takes CuPy's current stream, not the handle's
+                # cuBLAS is column-major: what it computes is cᵀ = bᵀ aᵀ.
+                library.sgemm(
+                    *(handle.value, library.CUBLAS_OP_N, library.CUBLAS_OP_N, n, m, k),
+                    *(one.ctypes.data, b.value, n, a.value, k, zero.ctypes.data, c.value, n),
+                )
+
+        return step
+
+
+class _Handle:
+    """A cuBLAS handle of a launch's own: its workspace is shared with no other stream."""
+
+    def __init__(self, library: Any) -> None:
+        self._destroy = library.destroy
+        self.value = library.create()
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # at the end of the program the library may be gone already
+            self._destroy(self.value)
+
+
+def cublas() -> Any:
+    """CuPy's cuBLAS binding. Raises UserError if the library is not installed."""
+    try:
+        from cupy_backends.cuda.libs import cublas as binding
+
+        binding.destroy(binding.create())
+    except Exception as error:  # CuPy reports a missing library in several ways
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"cuBLAS cannot be loaded ({reason}): pip install -e '.[bench]'") from None
+    return binding

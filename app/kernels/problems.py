@@ -1,11 +1,27 @@
 """What a kernel is asked to do: one frozen record per operation, and the arguments its kernels take.
 
-All sizes are per image. ``dtype`` is the type of the arithmetic, ``input_dtype`` that of the first argument.
+All sizes are per image. ``input_dtype`` and ``output_dtype`` say how activations lie in memory, ``dtype`` how numbers
+are multiplied: ``float64``, ``float32``, ``tfloat32`` (float32 in memory, rounded to 11 bits by the tensor cores) or
+``float16``. Whatever the dtype, biases are added and activations computed in float32 (float64 for float64).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from math import prod
+
+ITEMSIZE = {"uint8": 1, "float16": 2, "float32": 4, "float64": 8}
+DTYPES = ("float64", "float32", "tfloat32", "float16")
+
+
+def storage(dtype: str) -> str:
+    """How numbers of an arithmetic type lie in memory."""
+    return "float32" if dtype == "tfloat32" else dtype
+
+
+def wide(dtype: str) -> str:
+    """The type of biases and of the epilogue's arithmetic."""
+    return "float64" if dtype == "float64" else "float32"
 
 
 @dataclass(frozen=True)
@@ -21,7 +37,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """Convolution (cross-correlation, no padding), then bias, ReLU and pooling where asked for."""
+    """Convolution (cross-correlation, no padding), then bias, activation and pooling where asked for."""
 
     channels: int
     height: int
@@ -30,16 +46,22 @@ class ConvProblem:
     kernel: int
     stride: int = 1
     bias: bool = False
-    relu: bool = False
+    activation: str = ""  # "", relu, tanh or sigmoid
     pool: int = 1  # window and stride; 1: no pooling
     pool_is_max: bool = False
     input_dtype: str = "float32"
     dtype: str = "float32"
+    output_dtype: str = "float32"
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """C, H, W, M, K, S."""
         return self.channels, self.height, self.width, self.maps, self.kernel, self.stride
+
+    @property
+    def depth(self) -> int:
+        """Products in one sum: C * K * K."""
+        return self.channels * self.kernel**2
 
     @property
     def convolved(self) -> tuple[int, int]:
@@ -52,36 +74,46 @@ class ConvProblem:
         height, width = self.convolved
         return height // self.pool, width // self.pool
 
+    @property
+    def flops(self) -> int:
+        """Operations of the convolution itself, two for each product."""
+        return 2 * self.maps * prod(self.convolved) * self.depth
+
     def arguments(self) -> tuple[Argument, ...]:
         """x (C, H, W), w (C, K, K, M), bias (M), y (M, PH, PW)."""
-        height, width = self.pooled
         return (
             Argument("x", self.input_dtype, per_image=self.channels * self.height * self.width),
-            Argument("w", self.dtype, fixed=self.channels * self.kernel**2 * self.maps),
-            Argument("bias", self.dtype, fixed=self.maps, optional=not self.bias),
-            Argument("y", self.dtype, per_image=self.maps * height * width),
+            Argument("w", storage(self.dtype), fixed=self.depth * self.maps),
+            Argument("bias", wide(self.dtype), fixed=self.maps, optional=not self.bias),
+            Argument("y", self.output_dtype, per_image=self.maps * prod(self.pooled)),
         )
 
 
 @dataclass(frozen=True)
 class LinearProblem:
-    """Matrix product with (inputs, outputs) weights, then bias, ReLU and argmax where asked for."""
+    """Matrix product with (inputs, outputs) weights, then bias, activation and argmax where asked for."""
 
     inputs: int
     outputs: int
     bias: bool = False
-    relu: bool = False
+    activation: str = ""  # "", relu, tanh or sigmoid
     argmax: bool = False
     input_dtype: str = "float32"
     dtype: str = "float32"
+    output_dtype: str = "float32"
+
+    @property
+    def flops(self) -> int:
+        """Operations of the product itself, two for each weight."""
+        return 2 * self.inputs * self.outputs
 
     def arguments(self) -> tuple[Argument, ...]:
         """x (inputs), w (inputs, outputs), bias (outputs), y (outputs) and, with argmax, one label."""
         arguments = (
             Argument("x", self.input_dtype, per_image=self.inputs),
-            Argument("w", self.dtype, fixed=self.inputs * self.outputs),
-            Argument("bias", self.dtype, fixed=self.outputs, optional=not self.bias),
-            Argument("y", self.dtype, per_image=self.outputs),
+            Argument("w", storage(self.dtype), fixed=self.inputs * self.outputs),
+            Argument("bias", wide(self.dtype), fixed=self.outputs, optional=not self.bias),
+            Argument("y", self.output_dtype, per_image=self.outputs),
         )
         return (*arguments, Argument("labels", "uint8", per_image=1)) if self.argmax else arguments
 
@@ -103,25 +135,52 @@ class PoolProblem:
         """Height and width of the output."""
         return (self.height - self.window) // self.stride + 1, (self.width - self.window) // self.stride + 1
 
+    @property
+    def flops(self) -> int:
+        """One for each element of each window."""
+        return self.channels * prod(self.pooled) * self.window**2
+
     def arguments(self) -> tuple[Argument, ...]:
         """x (C, H, W), y (C, PH, PW)."""
-        height, width = self.pooled
         return (
             Argument("x", self.dtype, per_image=self.channels * self.height * self.width),
-            Argument("y", self.dtype, per_image=self.channels * height * width),
+            Argument("y", self.dtype, per_image=self.channels * prod(self.pooled)),
         )
 
 
 @dataclass(frozen=True)
-class ReluProblem:
-    """max(x, 0) of ``size`` elements an image."""
+class ActivationProblem:
+    """A function (relu, tanh or sigmoid) of each of ``size`` elements an image."""
 
     size: int
+    function: str
     dtype: str = "float32"
+
+    @property
+    def flops(self) -> int:
+        """One for each element, as a convention."""
+        return self.size
 
     def arguments(self) -> tuple[Argument, ...]:
         """x (size), y (size)."""
         return Argument("x", self.dtype, per_image=self.size), Argument("y", self.dtype, per_image=self.size)
+
+
+@dataclass(frozen=True)
+class SoftmaxProblem:
+    """exp(x - max x), divided by its sum over ``classes`` values."""
+
+    classes: int
+    dtype: str = "float32"
+
+    @property
+    def flops(self) -> int:
+        """Subtraction, exponential, sum, division; as a convention."""
+        return 4 * self.classes
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """x (classes), y (classes)."""
+        return Argument("x", self.dtype, per_image=self.classes), Argument("y", self.dtype, per_image=self.classes)
 
 
 @dataclass(frozen=True)
@@ -131,19 +190,51 @@ class ArgmaxProblem:
     classes: int
     dtype: str = "float32"
 
+    @property
+    def flops(self) -> int:
+        """One comparison a value."""
+        return self.classes
+
     def arguments(self) -> tuple[Argument, ...]:
         """x (classes), labels (1)."""
         return Argument("x", self.dtype, per_image=self.classes), Argument("labels", "uint8", per_image=1)
 
 
-Problem = ConvProblem | LinearProblem | PoolProblem | ReluProblem | ArgmaxProblem
+Problem = ConvProblem | LinearProblem | PoolProblem | ActivationProblem | SoftmaxProblem | ArgmaxProblem
+OPERATIONS: dict[type, str] = {
+    ConvProblem: "conv",
+    LinearProblem: "gemm",
+    PoolProblem: "pool",
+    ActivationProblem: "activation",
+    SoftmaxProblem: "softmax",
+    ArgmaxProblem: "argmax",
+}
+
+
+def operation(problem: Problem) -> str:
+    """The registry's name of the operation that the problem belongs to."""
+    return OPERATIONS[type(problem)]
+
+
+def alone(problem: ConvProblem) -> ConvProblem:
+    """The convolution and its bias without activation and pooling: what the seed systems call an op."""
+    return replace(problem, activation="", pool=1, pool_is_max=False)
+
+
+def key(problem: Problem) -> str:
+    """A short unique text: the operation and every field that is not its default, e.g. for tuning tables."""
+    values = (
+        f"{field.name}={getattr(problem, field.name)}"
+        for field in fields(problem)
+        if getattr(problem, field.name) != field.default
+    )
+    return " ".join([operation(problem), *values])
 
 
 def bytes_moved(problem: Problem, images: int) -> int:
     """The least that must cross device memory for ``images`` images: every argument read or written once."""
-    itemsize = {"uint8": 1, "float32": 4, "float64": 8}
     return sum(
-        (argument.fixed + argument.per_image * images) * itemsize[argument.dtype]
+        (argument.fixed + argument.per_image * images) * ITEMSIZE[argument.dtype]
         for argument in problem.arguments()
         if not argument.optional
     )

@@ -1,11 +1,27 @@
 """The layers a network is made of, one file a kind."""
 
+from app.layers.activation import Activation, Relu, Sigmoid, Tanh
 from app.layers.argmax import Argmax
 from app.layers.base import Layer, Parameters, Shape
 from app.layers.conv2d import Conv2d
 from app.layers.flatten import Flatten
 from app.layers.linear import Linear
 from app.layers.pool import AvgPool, MaxPool
-from app.layers.relu import Relu
+from app.layers.softmax import Softmax
 
-__all__ = ["Argmax", "AvgPool", "Conv2d", "Flatten", "Layer", "Linear", "MaxPool", "Parameters", "Relu", "Shape"]
+__all__ = [
+    "Activation",
+    "Argmax",
+    "AvgPool",
+    "Conv2d",
+    "Flatten",
+    "Layer",
+    "Linear",
+    "MaxPool",
+    "Parameters",
+    "Relu",
+    "Shape",
+    "Sigmoid",
+    "Softmax",
+    "Tanh",
+]

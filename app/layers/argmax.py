@@ -34,7 +34,7 @@ class Argmax(Layer):
         return x.argmax(axis=1).astype(np.uint8)
 
     def problem(
-        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str
+        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> ArgmaxProblem | None:
-        """A pass of its own; takes nothing into its epilogue."""
-        return None if epilogue or input_dtype != dtype else ArgmaxProblem(shape[0], dtype)
+        """A pass of its own; takes nothing into its epilogue. Labels are bytes, whatever ``output_dtype``."""
+        return None if epilogue or input_dtype == "uint8" else ArgmaxProblem(shape[0], input_dtype)

@@ -45,11 +45,12 @@ class Layer(ABC):
         return 0
 
     def problem(
-        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str
+        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> Problem | None:
         """What a kernel that does this layer and then ``epilogue`` is asked for.
 
-        None if this layer cannot take these layers into its epilogue, or cannot read ``input_dtype``.
+        input_dtype, output_dtype: how activations lie in memory, images perhaps as uint8; dtype: how they are
+        multiplied. None if this layer cannot take these layers into its epilogue, or cannot convert between the types.
         """
         return None
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from app.kernels.problems import ConvProblem
+from app.layers.activation import Activation
 from app.layers.base import Layer, Parameters, Shape
 from app.layers.pool import Pool
-from app.layers.relu import Relu
 
 IM2COL_BYTES = 2 << 20
 
@@ -66,12 +66,13 @@ class Conv2d(Layer):
         return y.transpose(0, 3, 1, 2)
 
     def problem(
-        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str
+        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> ConvProblem | None:
-        """The epilogue may hold a ReLU, then a pooling whose window equals its stride."""
+        """The epilogue may hold an activation, then a pooling whose window equals its stride."""
         rest = list(epilogue)
-        relu = bool(rest) and isinstance(rest[0], Relu)
-        if relu:
+        activation = ""
+        if rest and isinstance(rest[0], Activation):
+            activation = rest[0].function
             rest.pop(0)
         pool, is_max = 1, False
         if rest and isinstance(rest[0], Pool) and rest[0].window == rest[0].step:
@@ -88,11 +89,12 @@ class Conv2d(Layer):
             self.kernel,
             self.stride,
             bias=bias,
-            relu=relu,
+            activation=activation,
             pool=pool,
             pool_is_max=is_max,
             input_dtype=input_dtype,
             dtype=dtype,
+            output_dtype=output_dtype,
         )
 
     def device_parameters(

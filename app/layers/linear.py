@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from app.kernels.problems import LinearProblem
+from app.layers.activation import Activation
 from app.layers.argmax import Argmax
 from app.layers.base import Layer, Parameters, Shape
 from app.layers.flatten import channel_first_rows
-from app.layers.relu import Relu
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,28 @@ class Linear(Layer):
         return y
 
     def problem(
-        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str
+        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> LinearProblem | None:
-        """The epilogue may hold a ReLU or an argmax."""
-        if len(epilogue) > 1 or not all(isinstance(layer, Relu | Argmax) for layer in epilogue):
-            return None
+        """The epilogue may hold an activation or an argmax."""
+        activation, argmax = "", False
+        match [*epilogue]:
+            case []:
+                pass
+            case [Activation() as layer]:
+                activation = layer.function
+            case [Argmax()]:
+                argmax = True
+            case _:
+                return None
         return LinearProblem(
             shape[0],
             self.outputs,
             bias=bias,
-            relu=any(isinstance(layer, Relu) for layer in epilogue),
-            argmax=any(isinstance(layer, Argmax) for layer in epilogue),
+            activation=activation,
+            argmax=argmax,
             input_dtype=input_dtype,
             dtype=dtype,
+            output_dtype=output_dtype,
         )
 
     def device_parameters(

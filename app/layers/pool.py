@@ -54,13 +54,13 @@ class Pool(Layer):
         return result if self.is_max else result / self.window**2
 
     def problem(
-        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str
+        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> PoolProblem | None:
-        """A pass of its own; takes nothing into its epilogue."""
-        if epilogue or input_dtype != dtype:
+        """A pass of its own; takes nothing into its epilogue and keeps the type."""
+        if epilogue or input_dtype != output_dtype:
             return None
         channels, height, width = shape
-        return PoolProblem(channels, height, width, self.window, self.step, self.is_max, dtype)
+        return PoolProblem(channels, height, width, self.window, self.step, self.is_max, input_dtype)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 // pooling happens in registers.
 // From: fa19 ("fused unroll + GEMM"), lenet5 (im2col + tiled GEMM), here in one kernel with all sizes known to the
 // compiler.
-// Data: x (images, C, H, W) INPUT; w (C, K, K, M) float; bias (M) or null; y (images, M, PH, PW) float, pooled by
+// Data: x (images, C, H, W) INPUT; w (C, K, K, M) float; bias (M) or null; y (images, M, PH, PW) OUTPUT, pooled by
 //       POOL x POOL windows with stride POOL (POOL = 1: not pooled).
 // Pixels are numbered window by window: with POOL = 2, four neighbouring numbers are one pooling window. A thread
 // owns groups of four, so it owns whole windows.
@@ -47,8 +47,8 @@ struct TapOffsets {
 __constant__ constexpr TapOffsets TAPS;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
-    conv_implicit_gemm(const INPUT *__restrict__ x, const float *__restrict__ w, const float *__restrict__ bias,
-                       float *__restrict__ y, int images) {
+    conv_register_tiled(const INPUT *__restrict__ x, const float *__restrict__ w, const float *__restrict__ bias,
+                       OUTPUT *__restrict__ y, int images) {
     __shared__ __align__(16) float filters[2][BK][BM];
     __shared__ __align__(16) float pixels[2][BK][BN];
 
@@ -141,18 +141,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
             const float shift = HAS_BIAS ? bias[m] : 0.0f;
             alignas(16) float out[4];
 #pragma unroll
-            for (int j = 0; j < 4; j++) out[j] = bias_relu<HAS_BIAS, HAS_RELU>(sums[i][4 * g + j], shift);
-            float *map = y + (n / PIXELS * M + m) * (PH * PW);
+            for (int j = 0; j < 4; j++) out[j] = epilogue<HAS_BIAS, ACTIVATION>(sums[i][4 * g + j], shift);
+            OUTPUT *map = y + (n / PIXELS * M + m) * (PH * PW);
             if constexpr (WINDOW == 4) {
                 float pooled = out[0];
 #pragma unroll
                 for (int j = 1; j < 4; j++) pooled = pool_step<POOL_IS_MAX>(pooled, out[j]);
-                map[n % PIXELS / 4] = pool_finish<POOL_IS_MAX, 4>(pooled);
+                map[n % PIXELS / 4] = OUTPUT(pool_finish<POOL_IS_MAX, 4>(pooled));
             } else if constexpr (PIXELS % 4 == 0) {
-                *(float4 *)(map + n % PIXELS) = *(float4 *)out;
+                store4(map + n % PIXELS, out);
             } else {
                 for (int j = 0; j < 4 && n + j < pixel_end; j++)
-                    y[((n + j) / PIXELS * M + m) * (PH * PW) + (n + j) % PIXELS] = out[j];
+                    y[((n + j) / PIXELS * M + m) * (PH * PW) + (n + j) % PIXELS] = OUTPUT(out[j]);
             }
         }
     }

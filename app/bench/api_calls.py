@@ -1,0 +1,114 @@
+"""Which CUDA API calls the host makes in a run, and how long each keeps it: functions put round them for a while."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function that may be called: CUDA's name for it, and the module or class that callers find it in."""
+
+    name: str
+    owner: Any
+    attribute: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call; start and stop in seconds of the host's ``perf_counter``."""
+
+    name: str
+    start: float
+    stop: float
+
+
+def targets() -> list[Target]:
+    """What the session and the launches call in the hot loop."""
+    import cupy
+    from cupy.cuda import runtime
+    from cupy_backends.cuda.api import driver
+
+    found = [
+        Target("cuLaunchKernel", driver, "launchKernel"),
+        Target("cudaMemcpyAsync", runtime, "memcpyAsync"),
+        Target("cudaPointerGetAttributes", runtime, "pointerGetAttributes"),
+        Target("cudaEventRecord", cupy.cuda.Event, "record"),
+        Target("cudaEventSynchronize", cupy.cuda.Event, "synchronize"),
+        Target("cudaStreamSynchronize", cupy.cuda.Stream, "synchronize"),
+    ]
+    library = loaded_cublas()
+    if library is not None:
+        found += Target("cublasSetStream", library, "setStream"), Target("cublasSgemm", library, "sgemm")
+    return found
+
+
+def loaded_cublas() -> Any:
+    """CuPy's cuBLAS binding, if some kernel has loaded it."""
+    return sys.modules.get("cupy_backends.cuda.libs.cublas")
+
+
+@contextmanager
+def replaced(owner: Any, attribute: str, wrap: Callable[[Function], Function]) -> Iterator[None]:
+    """While the block runs, ``owner.attribute`` is what ``wrap`` makes of it."""
+    original = getattr(owner, attribute)
+    inherited = attribute not in vars(owner)
+    setattr(owner, attribute, wrap(original))
+    try:
+        yield
+    finally:
+        if inherited:
+            delattr(owner, attribute)
+        else:
+            setattr(owner, attribute, original)
+
+
+@contextmanager
+def counted(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
+    """While the block runs, every call of the targets (default: all that a session makes) joins the list it yields."""
+    calls: list[Call] = []
+
+    def timing(name: str) -> Callable[[Function], Function]:
+        def wrap(original: Function) -> Function:
+            def call(*arguments: Any, **named: Any) -> Any:
+                start = perf_counter()
+                try:
+                    return original(*arguments, **named)
+                finally:
+                    calls.append(Call(name, start, perf_counter()))
+
+            return call
+
+        return wrap
+
+    with ExitStack() as undo:
+        for target in targets() if among is None else among:
+            undo.enter_context(replaced(target.owner, target.attribute, timing(target.name)))
+        yield calls
+
+
+def summary(calls: Sequence[Call], runs: int, host_ms: float) -> list[dict[str, Any]]:
+    """One row a function, the costliest first. Calls and totals are per run; share: of ``host_ms``, the host's time
+    from a run's start to its end."""
+    spent: dict[str, list[float]] = {}
+    for call in calls:
+        spent.setdefault(call.name, []).append((call.stop - call.start) * 1e3)
+    rows = [
+        {
+            "name": name,
+            "calls": len(times) / runs,
+            "total_ms": sum(times) / runs,
+            "share": sum(times) / runs / host_ms,
+            "average_us": sum(times) / len(times) * 1e3,
+            "max_us": max(times) * 1e3,
+        }
+        for name, times in spent.items()
+    ]
+    return sorted(rows, key=lambda row: -row["total_ms"])

@@ -1,0 +1,181 @@
+"""The measured and the published figures that docs/kernels.md is made of: JSON files under docs/benchmarks/."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.bench.results import CPU, LIBRARY, OURS, SCHEMA
+from app.errors import UserError
+
+NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
+BENCH = {network: f"h100_bench_{network}.json" for network in NETWORKS}
+PROFILE, RESOURCES, OLD_REPORTS = "h100_profile_lenet5.json", "kernels_resources.json", "old_reports.json"
+# File → the version of its schema and the command that makes it.
+FILES = {
+    **{
+        file: (
+            SCHEMA,
+            f"python main.py bench --network {network} --batches 100,1000,5000,10000 --json docs/benchmarks/{file}",
+        )
+        for network, file in BENCH.items()
+    },
+    PROFILE: ("lenet5-inference/profile/1", f"python main.py profile --counters --json docs/benchmarks/{PROFILE}"),
+    RESOURCES: (
+        "lenet5-inference/kernels/1",
+        f"python main.py kernels --resources --json docs/benchmarks/{RESOURCES}",
+    ),
+    OLD_REPORTS: ("lenet5-inference/old-reports/1", ""),
+}
+MS = {"ms": 1.0, "s": 1e3}
+Row = Mapping[str, Any]
+
+
+class Missing(UserError):
+    """A JSON file that has not been made yet."""
+
+
+def load(folder: Path, name: str) -> dict[str, Any]:
+    """One of ``FILES``. Raises Missing if it is not there, UserError if it is something else."""
+    schema, command = FILES[name]
+    path = folder / name
+    try:
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        remedy = f"run {command}" if command else "restore it from the repository"
+        raise Missing(f"{path} is missing: {remedy}") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; restore it from the repository") from error
+    except ValueError as error:
+        raise UserError(f"{path} is no JSON ({' '.join(str(error).split())}): make it again") from None
+    found = document.get("schema") if isinstance(document, dict) else None
+    if found != schema:
+        raise UserError(f"{path} has schema {found!r}, must be {schema!r}: make it again")
+    return document
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One network's bench document. Rows are told apart by name and arithmetic type."""
+
+    network: str
+    document: Mapping[str, Any]
+
+    @property
+    def images(self) -> int:
+        """The batch of the main tables."""
+        return int(self.document["images"])
+
+    @property
+    def tables(self) -> dict[str, Row]:
+        """Item → table."""
+        return {table["item"]: table for table in self.document["tables"]}
+
+    @property
+    def ops(self) -> list[Row]:
+        """The tables of the convolutions alone."""
+        return [table for table in self.document["tables"] if table["is_op"]]
+
+    def row(self, item: str, name: str, dtype: str = "float32") -> Row | None:
+        """The row of that name and type; None if there is none or it has no time."""
+        rows = self.tables[item]["rows"] if item in self.tables else []
+        return next((row for row in rows if (row["name"], row["dtype"]) == (name, dtype) and row["ms"]), None)
+
+    def ms(self, item: str, name: str, dtype: str = "float32") -> float | None:
+        """Its time."""
+        row = self.row(item, name, dtype)
+        return row["ms"] if row else None
+
+    def total(self, name: str, dtype: str = "float32", images: int | None = None) -> Row | None:
+        """The convolutions' times of a row, added up over a batch of ``images`` (default: the main one)."""
+        batches = {batch["images"]: batch["totals"] for batch in self.document["batches"]}
+        totals = batches.get(images, []) if images is not None else self.document["totals"]
+        return next((row for row in totals if (row["name"], row["dtype"]) == (name, dtype)), None)
+
+    def sum_ms(self, name: str, dtype: str = "float32", images: int | None = None) -> float | None:
+        """The sum alone."""
+        total = self.total(name, dtype, images)
+        return total["sum_ms"] if total else None
+
+    def best_total(self, dtype: str) -> Row | None:
+        """The kernel of our own whose convolutions together take the least time."""
+        rows = [row for row in self.document["totals"] if row["kind"] == OURS and row["dtype"] == dtype]
+        return min((row for row in rows if row["sum_ms"]), key=lambda row: row["sum_ms"], default=None)
+
+    def best(self, item: str, dtype: str) -> Row | None:
+        """The kernel of our own that takes the least time for one item."""
+        rows = self.tables[item]["rows"] if item in self.tables else []
+        own = [row for row in rows if row["kind"] == OURS and row["dtype"] == dtype and row["ms"]]
+        return min(own, key=lambda row: row["ms"], default=None)
+
+    def cudnn(self, dtype: str) -> Row | None:
+        """cuDNN's sum in that type."""
+        rows = (row for row in self.document["totals"] if row["kind"] == LIBRARY and row["step"] is None)
+        return next((row for row in rows if row["dtype"] == dtype), None)
+
+    def floor_ms(self, dtype: str) -> float | None:
+        """The convolutions' least time at the measured peaks: arithmetic, or each array moved once, op by op."""
+        floors = []
+        for table in self.ops:
+            timed = [row for row in table["rows"] if row["ms"] and row["dtype"] == dtype and row["kind"] != CPU]
+            if not timed:
+                return None
+            floors.append(timed[0]["ms"] * timed[0]["rates"]["share"])
+        return sum(floors)
+
+
+@dataclass(frozen=True)
+class OldVersion:
+    """One version of an old report: its op times, or their sum alone, in ms over ``images`` images.
+
+    at_most: the report says only that it was below. variant, dtype: the row here that does the same, None if none.
+    """
+
+    version: str
+    images: int
+    ops: tuple[float, ...]
+    sum_ms: float
+    at_most: bool
+    variant: str | None
+    dtype: str
+
+
+@dataclass(frozen=True)
+class OldReport:
+    """What one system's report gives. whole_program: its times are of the whole pass, not of the convolutions."""
+
+    card: str
+    year: int
+    whole_program: bool
+    versions: Sequence[OldVersion]
+
+    def version(self, name: str, images: int) -> OldVersion:
+        """The version of that name."""
+        return next(found for found in self.versions if (found.version, found.images) == (name, images))
+
+
+def old_reports(document: Mapping[str, Any]) -> dict[str, OldReport]:
+    """System → what its report gives, all times in ms."""
+    return {
+        name: OldReport(
+            system["card"], system["year"], system["whole_program"], [_version(entry) for entry in system["versions"]]
+        )
+        for name, system in document["systems"].items()
+    }
+
+
+def _version(entry: Mapping[str, Any]) -> OldVersion:
+    unit = MS[entry["unit"]]
+    ops = tuple(time * unit for time in entry.get("ops", ()))
+    return OldVersion(
+        entry["version"],
+        entry["images"],
+        ops,
+        sum(ops) if ops else entry["sum"] * unit,
+        entry.get("at_most", False),
+        entry["variant"],
+        entry.get("dtype", "float32"),
+    )

@@ -1,0 +1,30 @@
+"""Networks to measure: with the weights that are shipped, else with random ones, on which no time depends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from app.graph import Graph, build, find_network
+from app.weights import BUNDLED, Weights, load_weights
+
+# Layers without a bias where no weights are shipped that would tell: as in the seed systems.
+WITHOUT_BIAS = {"fa19": ("conv1", "conv2"), "k7": ("conv1", "conv2")}
+
+
+def network_graph(name: str, seed: int = 0) -> Graph:
+    """The network of that name, ready to plan. Raises UserError for an unknown one."""
+    network = find_network(name)
+    shipped = load_weights(BUNDLED)
+    if shipped.network == name:
+        return build(network, shipped)
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, np.ndarray] = {}
+    shape = network.input_shape
+    for layer in network.layers:
+        for array, wanted in layer.parameter_shapes(shape).items():
+            if array.removesuffix("_bias") not in WITHOUT_BIAS.get(name, ()) or not array.endswith("_bias"):
+                arrays[array] = (0.1 * rng.standard_normal(wanted)).astype(np.float32)
+        shape = layer.output_shape(shape)
+    return build(network, Weights(arrays, name, None, 1 / 255, None, {}, "", Path("random")))

@@ -1,0 +1,75 @@
+"""The card's measured limits, by kernels of our own: arithmetic in registers, and a copy within device memory."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import cupy
+from cupy.cuda import runtime
+from cupy_backends.cuda.api import driver
+
+from app.bench.clock import Clock
+from app.bench.results import Peaks
+from app.kernels.compiler import architecture_number, compile_kernel
+from app.memory import DeviceMemoryError, device_array
+
+SOURCE = Path(__file__).with_name("peak.cu")
+# Arithmetic type → the file's constant, operations of one instruction for each of its threads, lowest architecture.
+LOOPS = {
+    "float32": ("FMA", 2, 75),
+    "tfloat32": ("TF32", 2 * 16 * 8 * 8 // 32, 80),
+    "float16": ("F16", 2 * 16 * 8 * 16 // 32, 80),
+}
+CHAINS, UNROLL, THREADS = 8, 16, 256  # as in the file
+BLOCKS_EACH = 8  # blocks a multiprocessor
+TARGET_MS = 5.0
+COPY_BYTES = 1 << 30
+NOISE = 0.01
+
+
+def measure(arch: str) -> Peaks:
+    """Fused multiply-adds in float32, mma.sync in tf32 and float16, and a copy, counted as read and written."""
+    clock = Clock(arch)
+    number = architecture_number(arch)
+    rates = {dtype: _loop(clock, arch, *loop[:2]) for dtype, loop in LOOPS.items() if number >= loop[2]}
+    return Peaks(rates, _copy(clock))
+
+
+def _loop(clock: Clock, arch: str, constant: str, operations: int) -> float:
+    """TFLOP/s."""
+    module = cupy.cuda.function.Module()
+    module.load(compile_kernel(SOURCE, {constant: 1}, arch))
+    function = module.get_function("peak")
+    blocks = BLOCKS_EACH * runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
+    out = device_array(THREADS, "float32")
+    rounds = ctypes.c_int(64)
+    values = (ctypes.c_void_p(out.data.ptr), ctypes.c_float(0.5), ctypes.c_float(1.0), rounds)
+    packed = (ctypes.c_void_p * 4)(*(ctypes.addressof(value) for value in values))
+
+    def launch() -> None:
+        address = ctypes.addressof(packed)
+        driver.launchKernel(function.ptr, blocks, 1, 1, THREADS, 1, 1, 0, clock.stream.ptr, address, 0)
+
+    short = clock.time(launch, NOISE, "warm").median
+    rounds.value = max(int(64 * TARGET_MS / short), 64)
+    ms = clock.time(launch, NOISE, "warm").median
+    return blocks * THREADS * rounds.value * CHAINS * UNROLL * operations / ms / 1e9
+
+
+def _copy(clock: Clock) -> float:
+    """GB/s, of the largest buffers that fit."""
+    size = COPY_BYTES
+    while True:
+        try:
+            source, target = device_array(size, "uint8"), device_array(size, "uint8")
+            break
+        except DeviceMemoryError:
+            if size < 1 << 20:
+                raise
+        size //= 2
+    direction = runtime.memcpyDeviceToDevice
+    ms = clock.time(
+        lambda: runtime.memcpyAsync(target.data.ptr, source.data.ptr, size, direction, clock.stream.ptr), NOISE, "warm"
+    ).median
+    return 2 * size / ms / 1e6

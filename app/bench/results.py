@@ -1,0 +1,154 @@
+"""What ``bench`` found, as records, and the figures derived from them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.kernels.problems import Problem, bytes_moved, key
+
+SCHEMA = "lenet5-inference/bench/1"
+CPU, LIBRARY, OURS, DEBUG = "cpu", "library", "kernel", "debug"  # kinds of rows
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row: a way to serve a problem, its time in ms over ``images`` images, or why there is none.
+
+    error: the worst error ÷ what is allowed for it. settings: the kernel's parameters that are not its defaults.
+    note: anything a reader of the time must know. wrong: the result was wrong, or the kernel failed.
+    """
+
+    kind: str
+    name: str
+    dtype: str
+    step: int | None = None
+    ms: float | None = None
+    spread_ms: float = 0.0
+    runs: int = 0
+    error: float | None = None
+    settings: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
+    reason: str = ""
+    wrong: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows of one item over one batch size. problems: by arithmetic type. is_op: a convolution alone."""
+
+    item: str
+    operation: str
+    is_op: bool
+    images: int
+    problems: Mapping[str, Problem]
+    results: tuple[Result, ...]
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Measured limits of the card: TFLOP/s by arithmetic type, and GB/s of a copy within device memory."""
+
+    tflops: Mapping[str, float]
+    gbytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a time means: rates, and the larger of the shares of the card's measured arithmetic and bandwidth."""
+
+    tflops: float
+    gbytes_per_s: float
+    intensity: float  # FLOPs a byte
+    share: float | None
+    limit: str  # "arithmetic" or "memory"
+
+
+def rates(problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks) -> Rates:
+    """The rates of a batch served in ``ms``, each array counted as moved once."""
+    flops, nbytes = problem.flops * images, bytes_moved(problem, images)
+    tflops, gbytes = flops / ms / 1e9, nbytes / ms / 1e6
+    # Pooling, activations and so on compute in float32 however their numbers are stored.
+    peak = peaks.tflops.get(dtype if hasattr(problem, "output_dtype") else "float32")
+    shares = {"memory": gbytes / peaks.gbytes_per_s} | ({"arithmetic": tflops / peak} if peak else {})
+    limit = max(shares, key=lambda name: shares[name])
+    return Rates(tflops, gbytes, flops / nbytes, shares[limit], limit)
+
+
+def library_ms(results: Sequence[Result], dtype: str) -> float | None:
+    """The time to compare with: cuBLAS's if it ran in that type, else cuDNN's."""
+    timed = [row for row in results if row.kind == LIBRARY and row.dtype == dtype and row.ms is not None]
+    timed.sort(key=lambda row: row.step is None)  # the registry's library row has a step, cuDNN's has none
+    return timed[0].ms if timed else None
+
+
+def previous_ms(results: Sequence[Result], index: int) -> float | None:
+    """The time of the step before that ran in the same type; the debug row's is that of the same step."""
+    own = results[index]
+    if own.step is None or own.kind not in (OURS, DEBUG):
+        return None
+    before = [
+        row
+        for row in results
+        if row.kind == OURS
+        and row.dtype == own.dtype
+        and row.ms is not None
+        and row.step is not None
+        and (row.step < own.step or (own.kind == DEBUG and row.step == own.step))
+    ]
+    return max(before, key=lambda row: row.step or 0).ms if before else None
+
+
+def ratio(ms: float | None, other: float | None) -> float | None:
+    """How many times as fast as the other."""
+    return None if ms is None or other is None else other / ms
+
+
+def totals(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """The convolutions alone, added up: one row for each way to serve them, in the order of the tables.
+
+    ops: item → ms. sum_ms: None unless every convolution was timed over the same number of images.
+    """
+    ops = [table for table in tables if table.is_op]
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for table in ops:
+        for row in table.results:
+            if row.ms is not None:
+                own = {"kind": row.kind, "name": row.name, "dtype": row.dtype, "step": row.step}
+                rows.setdefault((row.name, row.dtype), own | {"ops": {}})["ops"][table.item] = row.ms
+    comparable = len({table.images for table in ops}) == 1
+    for found in rows.values():
+        complete = comparable and len(found["ops"]) == len(ops)
+        found["sum_ms"] = sum(found["ops"].values()) if complete else None
+    summed = [
+        Result(row["kind"], row["name"], row["dtype"], row["step"], ms=row["sum_ms"])  # ratios go by the same rules
+        for row in rows.values()
+    ]
+    for index, found in enumerate(rows.values()):
+        found["library_ratio"] = ratio(found["sum_ms"], library_ms(summed, found["dtype"]))
+        found["previous_ratio"] = ratio(found["sum_ms"], previous_ms(summed, index))
+    return list(rows.values())
+
+
+def table_document(table: Table, peaks: Peaks) -> dict[str, Any]:
+    """One table of the JSON document."""
+    rows = []
+    for index, row in enumerate(table.results):
+        figures = None
+        if row.ms is not None:
+            found = rates(table.problems[row.dtype], row.dtype, table.images, row.ms, peaks)
+            figures = vars(found) | {
+                "share": None if row.kind == CPU else found.share,  # of the card's peaks
+                "library_ratio": ratio(row.ms, library_ms(table.results, row.dtype)),
+                "previous_ratio": ratio(row.ms, previous_ms(table.results, index)),
+            }
+        rows.append(vars(row) | {"settings": dict(row.settings), "rates": figures})
+    return {
+        "item": table.item,
+        "operation": table.operation,
+        "is_op": table.is_op,
+        "images": table.images,
+        "problems": {dtype: key(problem) for dtype, problem in table.problems.items()},
+        "rows": rows,
+    }

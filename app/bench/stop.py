@@ -1,0 +1,53 @@
+"""When a measurement has been repeated often enough. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, floor, sqrt
+
+LEAST_RUNS, MOST_RUNS = 10, 200
+SECONDS = 1.0  # of measured time; then even three runs are enough
+PATIENCE = 3
+SHORT_MS = 0.2  # with a warm cache, several shorter launches are timed together
+
+
+def half_width(samples: Sequence[float]) -> float:
+    """Half the 95 % interval of the median, by order statistics: whatever the distribution of the samples."""
+    ordered = sorted(samples)
+    count = len(ordered)
+    reach = 1.96 * sqrt(count) / 2
+    low = max(floor(count / 2 - reach), 0)
+    high = min(ceil(count / 2 + reach), count - 1)
+    return (ordered[high] - ordered[low]) / 2
+
+
+def median(samples: Sequence[float]) -> float:
+    """The middle value."""
+    ordered = sorted(samples)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def enough(samples_ms: Sequence[float], noise: float) -> bool:
+    """Whether the median is known to the share ``noise``, or more runs would take too long."""
+    count = len(samples_ms)
+    if count >= MOST_RUNS or (count >= PATIENCE and sum(samples_ms) >= SECONDS * 1e3):
+        return True
+    return count >= LEAST_RUNS and half_width(samples_ms) <= noise * median(samples_ms)
+
+
+def together(ms: float, l2: str) -> int:
+    """How many launches one pair of events encloses: more than one only if short, and the cache may stay warm."""
+    return 1 if l2 == "cold" or ms <= 0 else min(max(ceil(SHORT_MS / ms), 1), 50)
+
+
+def describe(noise: float, l2: str) -> str:
+    """The rule in words, for the header of a table."""
+    cache = {
+        "cold": "cold L2 (flushed before every run)",
+        "warm": f"warm L2 (launches below {SHORT_MS} ms timed several at a time)",
+    }
+    return (
+        f"{LEAST_RUNS} to {MOST_RUNS} runs, until half the 95 % interval of the median is within {noise:.1%} of it "
+        f"(after {SECONDS:g} s: {PATIENCE} runs at least); {cache[l2]}"
+    )

@@ -1,0 +1,76 @@
+"""Whole-program time of a network with one variant for all of its convolutions, through the application's session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from app import measure
+from app.bench.items import BENCH_PRECISIONS
+from app.bench.stop import MOST_RUNS, PATIENCE
+from app.errors import UserError
+from app.graph import Graph
+from app.kernels import registry
+from app.memory import pinned_array
+from app.options import DEFAULT_STREAMS
+from app.plan import Choices, plan
+from app.session import Session, default_chunk
+from app.tuning import Tuning
+
+SECONDS = 0.5  # of measured time
+WARMUP = 2
+
+
+def combinations(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
+    """(precision, variant name): ``auto`` and every convolution variant in the precisions that it computes in."""
+    if all(step.layer.operation != "conv" for step in graph.steps):
+        return [(precision, "auto") for precision in BENCH_PRECISIONS]
+    return [
+        (precision, name)
+        for precision, (dtype, _) in BENCH_PRECISIONS.items()
+        for name in [
+            *(row.name for row in registry.variants("conv") if dtype in row.dtypes and (not only or row.name in only)),
+            "auto",
+        ]
+    ]
+
+
+def whole_program(
+    graph: Graph, arch: str, known: Tuning, batch: int, only: set[str] | None, step: Callable[[], object]
+) -> list[dict[str, Any]]:
+    """For each combination the end-to-end time in ms, from page-locked images to readable labels, or why none."""
+    shape = (batch, *graph.network.input_shape)
+    images = pinned_array(shape, np.uint8)
+    images[:] = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    rows = []
+    for precision, name in combinations(graph, only):
+        row: dict[str, Any] = {"precision": precision, "conv": name, "ms": None, "spread_ms": None, "runs": 0}
+        try:
+            rows.append(row | _timed(graph, arch, Choices(precision, True, {"conv": name}, known), images))
+        except UserError as error:
+            rows.append(row | {"reason": str(error)})
+        step()
+    return rows
+
+
+def _timed(graph: Graph, arch: str, choices: Choices, images: np.ndarray) -> dict[str, Any]:
+    if all(step.layer.operation != "conv" for step in graph.steps):
+        choices = Choices(choices.precision, True, {}, choices.tuning)
+    execution = plan(graph, arch, choices)
+    with Session(execution, chunk=default_chunk(len(images)), streams=DEFAULT_STREAMS) as session:
+        outputs = session.outputs(len(images))
+        once = measure.end_to_end(session, images, outputs, 1, WARMUP).median
+        runs = min(max(ceil(SECONDS * 1e3 / once), PATIENCE), MOST_RUNS)
+        timing = measure.end_to_end(session, images, outputs, runs, 0)
+        nodes = [f"{node.name}: {node.variant.name}" for node in execution.nodes]
+        return {
+            "ms": timing.median,
+            "spread_ms": timing.spread,
+            "runs": runs,
+            "chunk": session.chunk,
+            "nodes": nodes,
+            "reason": "",
+        }

@@ -1,0 +1,59 @@
+"""From the command line's network options to a graph and the choices that a plan is made with."""
+
+from __future__ import annotations
+
+import argparse
+
+from app.errors import UserError
+from app.graph import Graph, build, find_network
+from app.plan import Choices, check_kernels
+from app.tuning import Tuning
+from app.weights import BUNDLED, Weights, load_weights
+
+OPERATIONS = {"conv": "conv", "fc": "gemm", "pool": "pool"}  # option → operation
+LATENCY_KERNEL = "split-k"
+
+
+def load_graph(options: argparse.Namespace) -> tuple[Graph, Weights]:
+    """The network and the weights that the options name, with the kernels' names checked. Raises UserError."""
+    kernels = kernel_names(options)
+    weights = load_weights(options.weights or BUNDLED)
+    graph = build(find_network(options.network or weights.network), weights)
+    for option, operation in OPERATIONS.items():
+        layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
+        for layer in _named(option, getattr(options, option), operation):
+            if layer not in (operation, *layers):
+                known = f"choose one of {', '.join(layers)}" if layers else "leave it out"
+                raise UserError(f"network {graph.network.name} has no layer '{layer}' for --{option}: {known}")
+    check_kernels(graph, kernels)
+    return graph, weights
+
+
+def choices(options: argparse.Namespace, tuning: Tuning) -> Choices:
+    """Precision, fusion and kernels as the options say."""
+    return Choices(options.precision, not options.no_fuse, kernel_names(options), tuning)
+
+
+def kernel_names(options: argparse.Namespace) -> dict[str, str]:
+    """Variant names by operation or layer, as the options say. Raises UserError for what cannot be understood."""
+    names: dict[str, str] = {}
+    for option, operation in OPERATIONS.items():
+        names |= _named(option, getattr(options, option), operation)
+    if options.latency:
+        if options.fc != "auto":
+            raise UserError(f"--latency chooses the fully connected kernels: leave --fc {options.fc} out")
+        names["gemm"] = LATENCY_KERNEL
+    return names
+
+
+def _named(option: str, text: str, operation: str) -> dict[str, str]:
+    """``NAME`` → {operation: NAME}; ``conv1=NAME,conv2=NAME`` → {conv1: NAME, conv2: NAME}."""
+    if text and not set(text) & set("=,"):
+        return {operation: text}
+    names: dict[str, str] = {}
+    for part in text.split(","):
+        layer, _, name = part.partition("=")
+        if not layer or not name:
+            raise UserError(f"--{option} {text}: say one kernel for all layers, or LAYER=KERNEL,LAYER=KERNEL")
+        names[layer] = name
+    return names

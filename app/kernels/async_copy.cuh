@@ -1,0 +1,44 @@
+// Copies from global to shared memory that run beside the arithmetic (sm_80 and later; plain copies before).
+//
+// Converting element types goes through registers and is complete at once.
+#pragma once
+#include "half.cuh"
+
+__device__ __forceinline__ unsigned shared_address(const void *pointer) {
+    return (unsigned)__cvta_generic_to_shared(pointer);
+}
+
+// One element, converted to float.
+template <typename T>
+__device__ __forceinline__ void copy_async(float *shared, const T *global) {
+    *shared = float(*global);
+}
+__device__ __forceinline__ void copy_async(float *shared, const float *global) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+#else
+    *shared = *global;
+#endif
+}
+
+// Sixteen bytes; both addresses must be multiples of sixteen.
+__device__ __forceinline__ void copy_async_16(void *shared, const void *global) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+#else
+    *(uint4 *)shared = *(const uint4 *)global;
+#endif
+}
+
+// Ends a group of copies; wait_for_copies<N> waits until at most the N newest groups are still under way.
+__device__ __forceinline__ void end_copy_group() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int Newest>
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(Newest) : "memory");
+#endif
+}

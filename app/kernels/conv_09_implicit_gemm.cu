@@ -1,0 +1,57 @@
+// Convolution, step 9: implicit GEMM. Filters (M x C*K*K) times the im2col matrix (C*K*K x pixels), whose elements the
+// tiled GEMM gathers straight from the images: the matrix never exists in memory.
+//
+// Since step 8: im2col fused into the GEMM's loads, layout and epilogue fused into its stores: one kernel instead of
+// three. Tiles are rectangular, because layers have few maps and many pixels, and parallel over images and maps alike.
+// From: fa19 ("fused unroll + GEMM", "parallel over images and output maps", swept tiles), k7 (fused unroll + GEMM,
+// which a host loop launched image by image).
+// Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
+// Launch: BM x BN threads for BM maps x BN pixels (numbered over all images), one output each. blockIdx.x counts tiles
+//         of pixels and, fastest, tiles of maps: blocks that gather the same pixels run side by side.
+//         Every BK terms a block gathers a tile of pixels and one of filters; a thread gathers its own pixel's column.
+// The sum of an output runs over c, p, q in that order, as in step 2: both agree to the bit.
+// Bound by: shared-memory reads, two for every multiply-add.
+#include "common.cuh"
+
+constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
+constexpr int PIXELS = OH * OW;   // of one output map
+constexpr int DEPTH = C * K * K;  // length of every sum
+constexpr int THREADS = BM * BN;
+constexpr int MAP_TILES = (M + BM - 1) / BM;
+
+static_assert(THREADS <= 1024, "a block must not exceed 1,024 threads: one output each");
+static_assert(BK * (BM + BN) * sizeof(REAL) <= 48 << 10, "a tile of pixels and one of filters must fit in 48 KB");
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    conv_implicit_gemm(const INPUT *__restrict__ x, const WEIGHT *__restrict__ w, const REAL *__restrict__ bias,
+                       OUTPUT *__restrict__ y, int images) {
+    __shared__ REAL filters[BK][BM], pixels[BK][BN];
+
+    const int t = threadIdx.x, row = t / BN, lane = t % BN;
+    const int map0 = blockIdx.x % MAP_TILES * BM, m = map0 + row;
+    const long long n = blockIdx.x / MAP_TILES * (long long)BN + lane;
+    const bool inside = n < (long long)images * PIXELS;
+    const long long image = n / PIXELS;
+    const int pixel = n % PIXELS;
+    // Threads beyond the last pixel gather the first window: its sums are not stored.
+    const INPUT *window = inside ? x + image * (C * H * W) + pixel / OW * S * W + pixel % OW * S : x;
+
+    REAL sum = 0;
+    for (int k0 = 0; k0 < DEPTH; k0 += BK) {
+        for (int i = t; i < BK * BM; i += THREADS) {
+            const int k = k0 + i / BM, map = map0 + i % BM;
+            filters[i / BM][i % BM] = k < DEPTH && map < M ? REAL(w[k * M + map]) : REAL(0);
+        }
+        for (int i = row; i < BK; i += BM) {
+            const int k = k0 + i, c = k / (K * K), p = k / K % K, q = k % K;
+            pixels[i][lane] = k < DEPTH ? REAL(window[(c * H + p) * W + q]) : REAL(0);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < BK; i++) sum = fused_multiply_add(pixels[i][lane], filters[i][row], sum);
+        __syncthreads();
+    }
+    if (m < M && inside)
+        y[(image * M + m) * PIXELS + pixel] =
+            OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sum, HAS_BIAS ? bias[m] : REAL(0)));
+}

@@ -1,0 +1,206 @@
+"""The registry rows of the convolutions that are matrix products: im2col, library, implicit GEMM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+
+from app.kernels.defines import BLOCK, FLOATS, conv_sizes, pooling, types
+from app.kernels.problems import ITEMSIZE, Argument, ConvProblem, wide
+from app.kernels.variant import (
+    STATIC_SHARED_LIMIT,
+    Grid,
+    KernelLaunch,
+    LaunchConfig,
+    LibraryGemm,
+    Parameters,
+    Unfit,
+    Variant,
+    tiles,
+    workspace_images,
+)
+
+# Memory for the unrolled images and the product: large products keep the card full, small ones stay in its L2 cache.
+_WORKSPACE: dict[str, tuple[int, ...]] = {"MIB": (16, 32, 64, 128, 256, 512)}
+_WORKSPACE_DEFAULT = {"MIB": 256}
+
+
+def _serves_all(_: ConvProblem) -> None:
+    return None
+
+
+def _all_positive(parameters: Parameters) -> None:
+    for name, value in parameters.items():
+        if value < 1:
+            raise Unfit(f"{name} must be at least 1, not {value}")
+
+
+def _fits_static(size: int) -> None:
+    if size > STATIC_SHARED_LIMIT:
+        raise Unfit(f"the tiles take {size:,} bytes of shared memory, at most {STATIC_SHARED_LIMIT:,} are planned for")
+
+
+def _grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Grid]:
+    """One block for each of ``rows`` rows and each tile of the pixels of all images; rows vary fastest along x."""
+    pixels = prod(problem.convolved)
+    return lambda images: (tiles(images * pixels, tile) * rows, 1, 1)
+
+
+def _workspace(problem: ConvProblem) -> tuple[Argument, ...]:
+    """unrolled (C * K * K, images * pixels), product (M, images * pixels)."""
+    pixels, dtype = prod(problem.convolved), wide(problem.dtype)
+    return (
+        Argument("unrolled", dtype, per_image=problem.depth * pixels),
+        Argument("product", dtype, per_image=problem.maps * pixels),
+    )
+
+
+def _filters_first(w: np.ndarray) -> np.ndarray:
+    """(C, K, K, M) → (M, C * K * K)."""
+    return np.ascontiguousarray(w.reshape(-1, w.shape[-1]).T)
+
+
+def _cublas(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    _all_positive(parameters)
+    workspace, pixels = _workspace(problem), prod(problem.convolved)
+    product = LibraryGemm("w", "unrolled", "product", lambda images: (problem.maps, images * pixels, problem.depth))
+    return LaunchConfig(
+        types(problem) | conv_sizes(problem),
+        (
+            KernelLaunch(BLOCK, _grid(problem, BLOCK, problem.channels), entry="conv_cublas_im2col"),
+            product,
+            KernelLaunch(BLOCK, _grid(problem, BLOCK, problem.maps)),
+        ),
+        workspace=workspace,
+        images_at_a_time=workspace_images(workspace, parameters["MIB"] << 20),
+        pack=_filters_first,
+        packed=problem.depth * problem.maps,
+    )
+
+
+def _im2col_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    _all_positive(parameters)
+    tile, workspace = parameters["TILE"], _workspace(problem)
+    _fits_static(2 * tile**2 * ITEMSIZE[wide(problem.dtype)])
+    return LaunchConfig(
+        types(problem) | conv_sizes(problem) | {"TILE": tile},
+        (
+            KernelLaunch(BLOCK, _grid(problem, BLOCK, problem.channels), entry="conv_im2col_gemm_unroll"),
+            KernelLaunch(tile**2, _grid(problem, tile, tiles(problem.maps, tile))),
+            KernelLaunch(BLOCK, _grid(problem, BLOCK, problem.maps), entry="conv_im2col_gemm_layout"),
+        ),
+        workspace=workspace,
+        images_at_a_time=workspace_images(workspace, parameters["MIB"] << 20),
+    )
+
+
+def _implicit_gemm_defaults(problem: ConvProblem) -> dict[str, int]:
+    # Of the tiles that leave the fewest threads idle the largest; steps that cut a sum into equal parts.
+    block_maps = min((32, 24, 16, 12, 8, 4), key=lambda size: tiles(problem.maps, size) * size)
+    depth = problem.depth
+    step = next((size for size in range(min(depth, 50), 7, -1) if depth % size == 0), min(depth, 16))
+    return {"BM": block_maps, "BN": 64 if block_maps <= 8 else 32 if block_maps <= 16 else 16, "BK": step}
+
+
+def _implicit_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    _all_positive(parameters)
+    bm, bn, bk = (parameters[name] for name in ("BM", "BN", "BK"))
+    _fits_static(bk * (bm + bn) * ITEMSIZE[wide(problem.dtype)])
+    launch = KernelLaunch(bm * bn, _grid(problem, bn, tiles(problem.maps, bm)))
+    return LaunchConfig(types(problem) | conv_sizes(problem) | dict(parameters), (launch,))
+
+
+def _register_tiled_refuses(problem: ConvProblem) -> str | None:
+    if problem.pool not in (1, 2):
+        return "fuses pooling windows of 2 x 2 only"
+    # Tap offsets lie in constant memory: 64 KB of four bytes each.
+    return "tap offsets of more than 16,384 products exceed constant memory" if problem.depth > 16_384 else None
+
+
+def _register_tiled_defaults(problem: ConvProblem) -> dict[str, int]:
+    block_maps = next((size for size in (16, 32) if problem.maps <= size), 64)
+    # A short sum is cut into equal steps without padding where its length allows.
+    step = next((size for size in (8, 7, 5, 6, 9) if problem.depth % size == 0), 8)
+    return {"BM": block_maps, "BN": 8192 // block_maps, "BK": step, "TM": 8, "TN": 8}  # 128 threads of 8 x 8 outputs
+
+
+def _register_tiled(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    _all_positive(parameters)
+    bm, bn, bk, tm, tn = (parameters[name] for name in ("BM", "BN", "BK", "TM", "TN"))
+    if tm % 4 or tn % 4:
+        raise Unfit("TM and TN must be multiples of four")
+    if bm % tm or bn % tn:
+        raise Unfit("BM must be a multiple of TM, BN one of TN")
+    rows, columns = bm // tm, bn // tn  # of threads
+    threads, lanes = rows * columns, min(rows, 4)  # a warp is `lanes` rows of threads
+    if rows % lanes or 32 % lanes or columns % (32 // lanes):
+        raise Unfit("a block of these tiles does not consist of whole warps")
+    apart = min(bn, threads)
+    if bn % apart or threads % apart or bk % (threads // apart):
+        raise Unfit("threads cannot share the loads of a tile out evenly")
+    _fits_static(2 * bk * (bm + bn) * ITEMSIZE["float32"])
+    pixels = prod(problem.pooled) * problem.pool**2
+    defines = types(problem) | conv_sizes(problem) | pooling(problem) | dict(parameters)
+    launch = KernelLaunch(threads, lambda images: (tiles(images * pixels, bn), tiles(problem.maps, bm), 1))
+    return LaunchConfig(defines, (launch,))
+
+
+CONV_GEMM_ROWS: tuple[Variant, ...] = (
+    Variant(
+        "conv",
+        0,
+        "cublas",
+        summary="the library row: im2col kernel in pieces, cuBLAS, layout kernel",
+        system="none (the yardstick)",
+        dtypes=("float32",),
+        refuses=_serves_all,
+        configure=_cublas,
+        limits="the order of summation is cuBLAS's; needs a workspace of MIB",
+        tunables=_WORKSPACE,
+        defaults=lambda _: {**_WORKSPACE_DEFAULT},
+        automatic=False,
+        needs_cublas=True,
+    ),
+    Variant(
+        "conv",
+        8,
+        "im2col_gemm",
+        summary="im2col kernel, shared-memory tiled GEMM and layout as separate kernels",
+        system="lenet5, k7, minidnn86",
+        dtypes=FLOATS,
+        refuses=_serves_all,
+        configure=_im2col_gemm,
+        limits="needs a workspace of MIB",
+        tunables={"TILE": (8, 16, 32)} | _WORKSPACE,
+        defaults=lambda _: {"TILE": 16} | _WORKSPACE_DEFAULT,
+    ),
+    Variant(
+        "conv",
+        9,
+        "implicit_gemm",
+        summary="im2col fused into the tiled GEMM's loads, layout into its stores; tiles of maps x pixels",
+        system="fa19, k7",
+        dtypes=(*FLOATS, "float16"),
+        refuses=_serves_all,
+        configure=_implicit_gemm,
+        limits="BM x BN at most 1,024",
+        tunables={"BM": (4, 8, 12, 16, 24, 32), "BN": (16, 24, 32, 64), "BK": (8, 16, 25, 32, 49)},
+        defaults=_implicit_gemm_defaults,
+    ),
+    Variant(
+        "conv",
+        10,
+        "register_tiled",
+        summary="register-tiled implicit GEMM: 8 x 8 outputs a thread, double-buffered shared memory",
+        system="fa19, lenet5",
+        dtypes=("float32",),
+        refuses=_register_tiled_refuses,
+        configure=_register_tiled,
+        limits="C*K*K at most 16,384 (constant memory); pooling 2 x 2",
+        pools=True,
+        tunables={"BM": (16, 32, 64), "BN": (64, 128, 256, 512), "BK": (4, 5, 7, 8, 16), "TM": (4, 8), "TN": (4, 8)},
+        defaults=_register_tiled_defaults,
+    ),
+)

@@ -1,0 +1,134 @@
+"""The registry row of the register-patch convolution: the fastest on the fp32 pipes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+
+import numpy as np
+
+from app.kernels.defines import conv_sizes, pooling, types
+from app.kernels.problems import ConvProblem
+from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant, tiles
+
+MAX_BLOCK_MAPS = 65_535  # blocks along grid.y
+REGISTERS = 65_536  # of a multiprocessor
+MOST_SUMS = 96  # a thread
+MOST_GROUPS = 8  # of maps that share a block's input tile
+PATCH_TUNABLES = {
+    "TM": (4, 6, 8, 12, 16),
+    "TR": (1, 2, 3, 4),
+    "TC": (2, 4, 5, 6, 8, 9, 10),
+    "THREADS": (96, 128, 192, 256),
+    "CK": (1, 2, 4),
+}
+
+
+def _vector(size: int) -> int:
+    """Floats of the widest access that a size divides into."""
+    return 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
+
+
+def _row_floats(problem: ConvProblem, tc: int) -> int:
+    """Input values that a row of ``tc`` outputs needs, rounded up to whole loads."""
+    vector = _vector(tc * problem.stride)
+    return tiles((tc - 1) * problem.stride + problem.kernel, vector) * vector
+
+
+def _patch_defaults(problem: ConvProblem) -> dict[str, int]:
+    """The patch with the least work by a simple count: idle lanes, loads beside products, scattered stores."""
+    height, width = (size // problem.pool * problem.pool for size in problem.convolved)
+
+    def cost(tm: int, tr: int, tc: int) -> float:
+        groups = min(tiles(problem.maps, tm), MOST_GROUPS)
+        waste = tiles(problem.maps, tm * groups) * tm * groups / problem.maps
+        waste *= tiles(height, tr) * tr / height * (tiles(width, tc) * tc / width)
+        products = tm * tr * tc * problem.kernel
+        vector = _vector(tc * problem.stride)
+        loads = tr * _row_floats(problem, tc) / vector * (1.5 if vector > 1 else 1) + problem.kernel * tm / _vector(tm)
+        store = _vector(tc) if width % _vector(tc) == 0 else 1
+        scattered = tc / store / problem.pool**2
+        return waste * (1 + loads / products) + 4 * scattered / problem.depth
+
+    shapes: Iterable[tuple[int, int, int]] = product(PATCH_TUNABLES["TM"], (1, 2, 3, 4), range(1, 11))
+    fitting = [
+        (cost(tm, tr, tc), tm, tr, tc)
+        for tm, tr, tc in shapes
+        if tr % problem.pool == 0 and tc % problem.pool == 0 and 40 <= tm * tr * tc <= 80
+    ]
+    _, tm, tr, tc = min(fitting, default=(0, 1, problem.pool, problem.pool))
+    found = {"TM": tm, "TR": tr, "TC": tc, "THREADS": 128, "CK": 1}
+    while found["THREADS"] > 1 and _patch(problem, found).launches[0].shared_bytes > 48 << 10:
+        found["THREADS"] //= 2
+    return found
+
+
+def _patch(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    tm, tr, tc, most_threads, ck = (parameters[name] for name in PATCH_TUNABLES)
+    groups = min(tiles(problem.maps, tm), MOST_GROUPS)
+    most = max(most_threads // groups, 1)  # patches a block
+    if tr % problem.pool or tc % problem.pool:
+        raise Unfit(f"a patch of {tr} x {tc} holds no whole pooling windows of {problem.pool} x {problem.pool}")
+    if problem.channels % ck:
+        raise Unfit(f"{problem.channels} channels cannot be staged {ck} at a time")
+    if tm * tr * tc > MOST_SUMS:
+        raise Unfit(f"{tm * tr * tc} sums do not fit in a thread's registers")
+    height, width = problem.pooled
+    rows, columns = tiles(height * problem.pool, tr), tiles(width * problem.pool, tc)
+    # Several whole images a block, or whole rows of patches of one, or a part of a row; bands of equal height.
+    tile_c = min(columns, most)
+    tile_r = min(rows, max(most // tile_c, 1))
+    tile_r = tiles(rows, tiles(rows, tile_r))
+    images = max(most // (rows * columns), 1)
+    threads = tiles(images * tile_r * tile_c * groups, 32) * 32
+    block_maps = tm * groups
+    vector = _vector(tc * problem.stride)
+    in_rows = (tile_r * tr - 1) * problem.stride + problem.kernel
+    pitch = tiles((tile_c * tc - 1) * problem.stride + problem.kernel, vector) * vector
+    inputs = images * ck * in_rows * pitch
+    filters = ck * problem.kernel**2 * block_maps
+    stage = (inputs + _row_floats(problem, tc) + 3) // 4 * 4 + (filters + 3) // 4 * 4
+    shared = 4 * stage * (2 if problem.channels > ck else 1)
+    registers = tm * tr * tc + tr * _row_floats(problem, tc) + tm + 44
+    constants = {"TM": tm, "TR": tr, "TC": tc, "GROUPS": groups, "CK": ck}
+    tile = {"IMAGES": images, "TILE_R": tile_r, "TILE_C": tile_c, "SHARED_BYTES": shared}
+    blocks = max(min(REGISTERS // (threads * registers), 2048 // threads, 16), 1)
+    per_image = tiles(rows, tile_r) * tiles(columns, tile_c)
+    map_blocks = tiles(problem.maps, block_maps)
+    if map_blocks > MAX_BLOCK_MAPS:
+        raise Unfit(f"{problem.maps} maps need more than {MAX_BLOCK_MAPS:,} blocks of {block_maps}")
+    return LaunchConfig(
+        types(problem) | conv_sizes(problem) | pooling(problem) | constants | tile | {"MIN_BLOCKS": blocks},
+        (KernelLaunch(threads, lambda n: (tiles(n, images) * per_image, map_blocks, 1), shared_bytes=shared),),
+        pack=lambda w: _blocks_of_maps(w, problem, block_maps),
+        packed=map_blocks * block_maps * problem.depth,
+    )
+
+
+def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np.ndarray:
+    """(C, K, K, M) → (blocks, C * K * K, block), zeros where the last block has no map."""
+    flat = weights.reshape(problem.depth, problem.maps)
+    padded = np.pad(flat, ((0, 0), (0, -problem.maps % block)))
+    return padded.reshape(problem.depth, -1, block).transpose(1, 0, 2)
+
+
+def _serves_all(_: ConvProblem) -> None:
+    return None
+
+
+CONV_PATCH_ROWS: tuple[Variant, ...] = (
+    Variant(
+        "conv",
+        13,
+        "register_patch",
+        summary="register patches: a row read once serves K taps; inputs, not im2col, in shared memory; cp.async",
+        system="fa19, k7",
+        dtypes=("float32",),
+        refuses=_serves_all,
+        configure=_patch,
+        limits="a patch must hold whole pooling windows",
+        pools=True,
+        tunables=PATCH_TUNABLES,
+        defaults=_patch_defaults,
+    ),
+)

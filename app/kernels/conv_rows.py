@@ -1,0 +1,275 @@
+"""The registry rows of the direct convolutions: each thread sums whole windows, in registers of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+
+from app.kernels.defines import BLOCK, FLOATS, MAX_GRID_Y, conv_sizes, types
+from app.kernels.problems import ITEMSIZE, ConvProblem, storage, wide
+from app.kernels.variant import (
+    STATIC_SHARED_LIMIT,
+    Action,
+    ConstantCopy,
+    Grid,
+    KernelLaunch,
+    LaunchConfig,
+    Parameters,
+    Unfit,
+    Variant,
+    tiles,
+)
+
+TILES = (8, 16, 24, 32)
+CONSTANT_BYTES = 64 << 10
+MAPS_LIMIT = f"at most {MAX_GRID_Y:,} maps (grid y)"
+CONSTANT_LIMIT = "one map's filters at most 64 KB (constant memory)"
+
+
+def _serves_all(_: ConvProblem) -> None:
+    return None
+
+
+def _too_many_maps(problem: ConvProblem) -> str | None:
+    return f"takes at most {MAX_GRID_Y:,} maps, the grid's limit" if problem.maps > MAX_GRID_Y else None
+
+
+# --- launches: what a block covers ----------------------------------------------------------------------------------
+
+
+def _pixel_grid(problem: ConvProblem, maps: int) -> Callable[[int], Grid]:
+    """One thread for each output pixel of all images; grid y over ``maps``."""
+    return lambda images: (tiles(images * prod(problem.convolved), BLOCK), maps, 1)
+
+
+def _tile_count(problem: ConvProblem, tile: int) -> int:
+    """Tiles an output map."""
+    return prod(tiles(size, tile) for size in problem.convolved)
+
+
+def _tile_grid(problem: ConvProblem, maps: int, tile: int) -> Callable[[int], Grid]:
+    """One block for each tile of all images; grid y over ``maps``."""
+    return lambda images: (images * _tile_count(problem, tile), maps, 1)
+
+
+def _tile_bytes(problem: ConvProblem, tile: int) -> int:
+    """Shared memory of the input tile under tile x tile outputs: one channel, elements as the sums."""
+    return ((tile - 1) * problem.stride + problem.kernel) ** 2 * ITEMSIZE[wide(problem.dtype)]
+
+
+def _filter_bytes(problem: ConvProblem) -> int:
+    """Shared memory of one channel's filter."""
+    return problem.kernel**2 * ITEMSIZE[wide(problem.dtype)]
+
+
+def _default_tile(problem: ConvProblem) -> dict[str, int]:
+    """The tile that leaves fewest threads idle; among equals the largest, whose rim is the smallest share."""
+    fitting = [tile for tile in TILES if _tile_bytes(problem, tile) + _filter_bytes(problem) <= STATIC_SHARED_LIMIT]
+    return {"TILE": min(fitting[::-1] or TILES[:1], key=lambda tile: _tile_count(problem, tile) * tile**2)}
+
+
+def _checked_tile(parameters: Parameters) -> int:
+    tile = parameters["TILE"]
+    if tile <= 0 or tile % 8:
+        raise Unfit(f"TILE must be a multiple of 8, so that TILE * TILE threads are whole warps, not {tile}")
+    return tile
+
+
+# --- filters in constant memory -------------------------------------------------------------------------------------
+
+
+def _pack(w: np.ndarray) -> np.ndarray:
+    """(C, K, K, M) → (M, C, K, K): the filters of a range of maps lie together."""
+    return np.ascontiguousarray(np.moveaxis(w, 3, 0))
+
+
+def _pack_pairs(w: np.ndarray) -> np.ndarray:
+    """(C, K, K, M) → (pairs, C, K, K, 2): a tap of two neighbouring maps is one word; an odd M is padded with zeros."""
+    maps = w.shape[3]
+    padded = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, maps % 2)))
+    return np.ascontiguousarray(np.moveaxis(padded.reshape(*w.shape[:3], -1, 2), 3, 0))
+
+
+def _from_constant(
+    problem: ConvProblem,
+    defines: dict[str, str | int],
+    launch: Callable[[int, int], KernelLaunch],
+    together: int = 1,
+) -> LaunchConfig:
+    """Slice after slice of the filters, as few and as even as can be: copy it to constant memory, launch.
+
+    together: maps that share a filter entry, 1 or 2. launch: first entry and number of entries → their launch.
+    """
+    entry = problem.depth * together
+    entry_bytes = entry * ITEMSIZE[storage(problem.dtype)]
+    count = tiles(problem.maps, together)
+    fitting = CONSTANT_BYTES // entry_bytes
+    if not fitting:
+        maps = "one map" if together == 1 else "two maps"
+        raise Unfit(f"the filters of {maps} take {entry_bytes:,} bytes, constant memory has {CONSTANT_BYTES:,}")
+    size = tiles(count, tiles(count, fitting))
+    actions: list[Action] = []
+    for first in range(0, count, size):
+        taken = min(size, count - first)
+        actions += ConstantCopy("filters", first * entry, taken * entry), launch(first, taken)
+    pack = _pack if together == 1 else _pack_pairs
+    return LaunchConfig(defines, tuple(actions), pack=pack, packed=entry * count)
+
+
+# --- configurations -------------------------------------------------------------------------------------------------
+
+
+def _image_loop(problem: ConvProblem, _: Parameters) -> LaunchConfig:
+    pixels = tiles(prod(problem.convolved), BLOCK)
+    launch = KernelLaunch(BLOCK, lambda _: (pixels, problem.maps, 1), scalars=problem.sizes)
+    return LaunchConfig(types(problem), (launch,))
+
+
+def _direct(problem: ConvProblem, _: Parameters) -> LaunchConfig:
+    launch = KernelLaunch(BLOCK, _pixel_grid(problem, problem.maps), scalars=problem.sizes)
+    return LaunchConfig(types(problem), (launch,))
+
+
+def _shared_tile(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    tile = _checked_tile(parameters)
+    launch = KernelLaunch(
+        tile**2,
+        _tile_grid(problem, problem.maps, tile),
+        scalars=(*problem.sizes, tile),
+        shared_bytes=_tile_bytes(problem, tile) + _filter_bytes(problem),
+    )
+    return LaunchConfig(types(problem), (launch,))
+
+
+def _constant(problem: ConvProblem, _: Parameters) -> LaunchConfig:
+    def launch(first: int, count: int) -> KernelLaunch:
+        return KernelLaunch(BLOCK, _pixel_grid(problem, count), scalars=(*problem.sizes, first))
+
+    return _from_constant(problem, types(problem), launch)
+
+
+def _shared_constant(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    tile = _checked_tile(parameters)
+
+    def launch(first: int, count: int) -> KernelLaunch:
+        scalars = (*problem.sizes, tile, first)
+        return KernelLaunch(tile**2, _tile_grid(problem, count, tile), "", scalars, _tile_bytes(problem, tile))
+
+    return _from_constant(problem, types(problem), launch)
+
+
+def _specialised(problem: ConvProblem, parameters: Parameters, together: int = 1) -> LaunchConfig:
+    tile = _checked_tile(parameters)
+
+    def launch(first: int, count: int) -> KernelLaunch:
+        return KernelLaunch(tile**2, _tile_grid(problem, count, tile), "", (first,), _tile_bytes(problem, tile))
+
+    return _from_constant(problem, types(problem) | conv_sizes(problem) | {"TILE": tile}, launch, together)
+
+
+def _half2(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    return _specialised(problem, parameters, together=2)
+
+
+CONV_ROWS: tuple[Variant, ...] = (
+    Variant(
+        "conv",
+        1,
+        "image_loop",
+        summary="one thread per output element of one image, which loops over all images",
+        system="fa19",
+        dtypes=(*FLOATS, "float16"),
+        refuses=_too_many_maps,
+        configure=_image_loop,
+        limits=MAPS_LIMIT,
+    ),
+    Variant(
+        "conv",
+        2,
+        "direct",
+        summary="one thread per output element, images over the grid",
+        system="lenet5, fa19, minidnn86",
+        dtypes=(*FLOATS, "float16"),
+        refuses=_too_many_maps,
+        configure=_direct,
+        limits=MAPS_LIMIT,
+    ),
+    Variant(
+        "conv",
+        3,
+        "shared_tile",
+        summary="input and filter tiles in shared memory, channel by channel",
+        system="lenet5, fa19, k7",
+        dtypes=(*FLOATS, "float16"),
+        refuses=_too_many_maps,
+        configure=_shared_tile,
+        limits=MAPS_LIMIT,
+        tunables={"TILE": TILES},
+        defaults=_default_tile,
+    ),
+    Variant(
+        "conv",
+        4,
+        "constant",
+        summary="direct, filters in constant memory, a launch for each slice of 64 KB",
+        system="fa19, lenet5",
+        dtypes=FLOATS,
+        refuses=_serves_all,
+        configure=_constant,
+        limits=CONSTANT_LIMIT,
+    ),
+    Variant(
+        "conv",
+        5,
+        "shared_constant",
+        summary="input tiles in shared memory, filters in constant memory",
+        system="k7, fa19",
+        dtypes=FLOATS,
+        refuses=_serves_all,
+        configure=_shared_constant,
+        limits=CONSTANT_LIMIT,
+        tunables={"TILE": TILES},
+        defaults=_default_tile,
+    ),
+    Variant(
+        "conv",
+        6,
+        "specialised",
+        summary="one kernel per layer size: all sizes and the tile are compile-time constants",
+        system="fa19",
+        dtypes=FLOATS,
+        refuses=_serves_all,
+        configure=_specialised,
+        limits=CONSTANT_LIMIT,
+        tunables={"TILE": TILES},
+        defaults=_default_tile,
+    ),
+    Variant(
+        "conv",
+        7,
+        "unrolled",
+        summary="specialised, with __restrict__ and unrolled filter loops",
+        system="minidnn86, fa19",
+        dtypes=FLOATS,
+        refuses=_serves_all,
+        configure=_specialised,
+        limits=CONSTANT_LIMIT,
+        tunables={"TILE": TILES},
+        defaults=_default_tile,
+    ),
+    Variant(
+        "conv",
+        11,
+        "half2",
+        summary="unrolled in FP16 arithmetic: two output maps in one register, conversions in loads and stores",
+        system="minidnn86",
+        dtypes=("float16",),
+        refuses=_serves_all,
+        configure=_half2,
+        limits="two maps' filters at most 64 KB (constant memory)",
+        tunables={"TILE": TILES},
+        defaults=_default_tile,
+    ),
+)

@@ -1,0 +1,37 @@
+// Matrix product, step 0: the library. cuBLAS multiplies in float32; these kernels do what it leaves out:
+// they convert x to float32 where it is stored otherwise, and add the bias, the activation and y's type.
+//
+// From: the yardstick of every step; none of the five systems had it.
+// Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) OUTPUT; workspace, each only where
+//       the type is not float32 already: wide_x (rows, DEPTH) float, product (rows, N) float. All row-major.
+// Launch: gemm_cublas_widen over the rows * DEPTH elements of x, cuBLAS, gemm_cublas over the rows * N of y.
+// Bound by: the fp32 pipes in cuBLAS; these kernels by device memory, a pass that fused epilogues save.
+#include "common.cuh"
+
+#if WIDENS
+extern "C" __global__ void gemm_cublas_widen(const INPUT *x, const float *w, const float *bias, OUTPUT *y,
+                                             float *wide_x,
+#if NARROWS
+                                             float *product,
+#endif
+                                             int rows, int DEPTH, int N) {
+    const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (at < (long long)rows * DEPTH) wide_x[at] = float(x[at]);
+}
+#endif
+
+extern "C" __global__ void gemm_cublas(const INPUT *x, const float *w, const float *bias, OUTPUT *y,
+#if WIDENS
+                                       float *wide_x,
+#endif
+#if NARROWS
+                                       float *product,
+#endif
+                                       int rows, int DEPTH, int N) {
+    const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (at >= (long long)rows * N) return;
+#if !NARROWS
+    const float *product = y;  // cuBLAS has put the product where the result belongs
+#endif
+    y[at] = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(product[at], HAS_BIAS ? bias[at % N] : 0.0f));
+}

@@ -1,0 +1,218 @@
+"""The registry rows of the matrix products of fully connected layers."""
+
+from __future__ import annotations
+
+from app.kernels.defines import BLOCK, FLOATS, elementwise, one_thread_each, types
+from app.kernels.problems import Argument, LinearProblem
+from app.kernels.variant import (
+    STATIC_SHARED_LIMIT,
+    Action,
+    KernelLaunch,
+    LaunchConfig,
+    LibraryGemm,
+    Parameters,
+    Unfit,
+    Variant,
+    tiles,
+    workspace_images,
+)
+
+MOST_CLASSES = 32  # whose argmax a row of lanes takes in the epilogue
+
+
+def _no_argmax(problem: LinearProblem) -> str | None:
+    return "does not take the argmax" if problem.argmax else None
+
+
+def _short_argmax(problem: LinearProblem) -> str | None:
+    too_many = problem.argmax and problem.outputs > MOST_CLASSES
+    return f"fuses argmax over at most {MOST_CLASSES} classes" if too_many else None
+
+
+def _fixed_sizes(problem: LinearProblem) -> dict[str, str | int]:
+    return {"DEPTH": problem.inputs, "N": problem.outputs}
+
+
+def _cublas(problem: LinearProblem, _: Parameters) -> LaunchConfig:
+    widens, narrows = problem.input_dtype != "float32", problem.output_dtype != "float32"
+    workspace: tuple[Argument, ...] = ()
+    actions: list[Action] = []
+    sizes = (problem.inputs, problem.outputs)
+    if widens:
+        workspace += (Argument("wide_x", "float32", per_image=problem.inputs),)
+        actions.append(KernelLaunch(BLOCK, one_thread_each(problem.inputs), "gemm_cublas_widen", sizes))
+    if narrows:
+        workspace += (Argument("product", "float32", per_image=problem.outputs),)
+    operands = ("wide_x" if widens else "x", "w", "product" if narrows else "y")
+    actions.append(LibraryGemm(*operands, lambda images: (images, problem.outputs, problem.inputs)))
+    if narrows or problem.bias or problem.activation:
+        actions.append(KernelLaunch(BLOCK, one_thread_each(problem.outputs), scalars=sizes))
+    defines = types(problem) | {"WIDENS": int(widens), "NARROWS": int(narrows)}
+    return LaunchConfig(defines, tuple(actions), workspace, workspace_images(workspace) if workspace else 0)
+
+
+def _naive(problem: LinearProblem, _: Parameters) -> LaunchConfig:
+    return elementwise(types(problem), problem.outputs, scalars=(problem.inputs, problem.outputs))
+
+
+def _shared_tiled(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+    tile = parameters["TILE"]
+    launch = KernelLaunch(
+        tile * tile,
+        lambda images: (tiles(images, tile), tiles(problem.outputs, tile), 1),
+        scalars=(problem.inputs, problem.outputs),
+    )
+    return LaunchConfig(types(problem) | {"TILE": tile}, (launch,))
+
+
+def _register_tiled_defaults(problem: LinearProblem) -> dict[str, int]:
+    return {"BM": 64, "BN": 16, "BK": 16} if problem.outputs <= 16 else {"BM": 32, "BN": 32, "BK": 16}
+
+
+def _register_tiled(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+    bm, bn, bk = (parameters[name] for name in ("BM", "BN", "BK"))
+    threads = bm * bn // 16  # each computes 4 x 4 elements
+    if bm % 4 or bn % 4 or threads % 32 or 128 % bn:
+        raise Unfit("a block of these tiles does not consist of whole warps, each with whole rows")
+    if bm * bk % threads or bk * bn % threads:
+        raise Unfit("threads cannot share the loads of a tile out evenly")
+    if 2 * bk * (bm + 4 + bn) * 4 > STATIC_SHARED_LIMIT:
+        raise Unfit("the two stages exceed 48 KB of shared memory")
+    if problem.argmax and problem.outputs > bn:
+        raise Unfit("argmax needs a whole row of outputs in one block: BN is too small")
+    launch = KernelLaunch(threads, lambda images: (tiles(images, bm), tiles(problem.outputs, bn), 1))
+    constants: dict[str, str | int] = {**parameters, "TM": 4, "TN": 4, "ARGMAX": int(problem.argmax)}
+    return LaunchConfig(types(problem) | _fixed_sizes(problem) | constants, (launch,))
+
+
+def _tensor_core_defaults(problem: LinearProblem) -> dict[str, int]:
+    depth = 32 if problem.dtype == "float16" else 16  # 64 bytes of a row
+    if problem.outputs <= 16:
+        return {"BM": 64, "BN": 16, "BK": depth, "WM": 16, "WN": 16}
+    if problem.outputs <= 32:
+        return {"BM": 64, "BN": 32, "BK": depth, "WM": 16, "WN": 32}
+    return {"BM": 64, "BN": 64, "BK": depth, "WM": 32, "WN": 32}
+
+
+def _tensor_core(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+    bm, bn, bk, wm, wn = (parameters[name] for name in ("BM", "BN", "BK", "WM", "WN"))
+    per_word = 2 if problem.dtype == "float16" else 1
+    words = bk // per_word  # of 32 bits, along a row of a tile
+    if wm % 16 or wn % 8 or bm % wm or bn % wn:
+        raise Unfit("a block of these tiles does not consist of whole warps of 16 x 8 products")
+    if bk % (8 * per_word):
+        raise Unfit("BK is not a multiple of the depth of one mma, 16 in float16, 8 in tfloat32")
+    if wm * wn > 64 * 64:
+        raise Unfit("a thread would hold more than 128 sums")
+    if 2 * (bm * (words + 4) + words * (bn + 8)) * 4 > STATIC_SHARED_LIMIT:
+        raise Unfit("the two stages exceed 48 KB of shared memory")
+    if problem.argmax and not problem.outputs <= bn == wn:
+        raise Unfit("argmax needs a whole row of outputs in one warp: WN = BN, no smaller than the row")
+    threads = 32 * (bm // wm) * (bn // wn)
+    launch = KernelLaunch(threads, lambda images: (tiles(images, bm), tiles(problem.outputs, bn), 1))
+    constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax)}
+    return LaunchConfig(types(problem) | _fixed_sizes(problem) | constants, (launch,))
+
+
+def _split_k_defaults(problem: LinearProblem) -> dict[str, int]:
+    return {"BM": 8, "BN": 64, "PART": max(32, tiles(problem.inputs, 64))}
+
+
+def _split_k(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+    bm, bn, part = (parameters[name] for name in ("BM", "BN", "PART"))
+    if bn % 32:
+        raise Unfit("a block of BN threads does not consist of whole warps")
+    parts = tiles(problem.inputs, part)
+    workspace = (Argument("parts", "float32", per_image=parts * problem.outputs),)
+    add_up = KernelLaunch(bn, lambda images: (tiles(images, bm), tiles(problem.outputs, bn), parts))
+    finish = KernelLaunch(BLOCK, one_thread_each(problem.outputs), "gemm_split_k_finish")
+    defines = types(problem) | _fixed_sizes(problem) | dict(parameters)
+    return LaunchConfig(defines, (add_up, finish), workspace, workspace_images(workspace))
+
+
+GEMM_ROWS: tuple[Variant, ...] = (
+    Variant(
+        "gemm",
+        0,
+        "cublas",
+        summary="the library's float32 product; bias, activation and other storage types in passes of their own",
+        system="the yardstick",
+        dtypes=("float32",),
+        refuses=_no_argmax,
+        configure=_cublas,
+        limits="no argmax",
+        automatic=False,
+        needs_cublas=True,
+    ),
+    Variant(
+        "gemm",
+        1,
+        "naive",
+        summary="one thread per output element",
+        system="mlp, minidnn86",
+        dtypes=(*FLOATS, "float16"),
+        refuses=_no_argmax,
+        configure=_naive,
+        limits="no argmax",
+    ),
+    Variant(
+        "gemm",
+        2,
+        "shared_tiled",
+        summary="square tiles of both operands in shared memory",
+        system="lenet5, k7",
+        dtypes=FLOATS,
+        refuses=_no_argmax,
+        configure=_shared_tiled,
+        limits="no argmax",
+        tunables={"TILE": (8, 16, 32)},
+        defaults=lambda _: {"TILE": 16},
+    ),
+    Variant(
+        "gemm",
+        3,
+        "register_tiled",
+        summary="register tiles from double-buffered shared memory, argmax by shuffles",
+        system="lenet5, k7",
+        dtypes=("float32",),
+        refuses=_short_argmax,
+        configure=_register_tiled,
+        limits=f"argmax over at most {MOST_CLASSES} classes",
+        tunables={"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)},
+        defaults=_register_tiled_defaults,
+    ),
+    Variant(
+        "gemm",
+        4,
+        "tensor_core",
+        summary="step 3's tiles multiplied by mma.sync, float32 sums, conversion fused into the loads",
+        system="none",
+        dtypes=("float16", "tfloat32"),
+        refuses=_short_argmax,
+        configure=_tensor_core,
+        limits=f"argmax over at most {MOST_CLASSES} classes",
+        min_arch=80,
+        tunables={
+            "BM": (32, 64, 128),
+            "BN": (16, 32, 64, 128),
+            "BK": (16, 32, 64),
+            "WM": (16, 32, 64),
+            "WN": (16, 32, 64),
+        },
+        defaults=_tensor_core_defaults,
+    ),
+    Variant(
+        "gemm",
+        5,
+        "split_k",
+        summary="the depth cut over blocks, parts added in a fixed order; for small batches, only with --latency",
+        system="none",
+        dtypes=("float32",),
+        refuses=_no_argmax,
+        configure=_split_k,
+        limits="no argmax; another order of summation than steps 1 to 3",
+        tunables={"BM": (1, 2, 4, 8), "BN": (32, 64, 128), "PART": (16, 32, 64, 128)},
+        defaults=_split_k_defaults,
+        automatic=False,
+    ),
+)

@@ -1,0 +1,50 @@
+// Half precision in memory and in pairs, by PTX alone: no header of a CUDA toolkit has to be found at run time.
+#pragma once
+
+// One half-precision number as it lies in memory; arithmetic happens after conversion to float.
+struct float16 {
+    unsigned short bits;
+    float16() = default;
+    __device__ __forceinline__ explicit float16(float value) {
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    }
+    __device__ __forceinline__ operator float() const {
+        float value;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+        return value;
+    }
+};
+
+// Two half-precision numbers in one register: low in the lower 16 bits.
+typedef unsigned int half2;
+
+__device__ __forceinline__ half2 pack_half2(float16 low, float16 high) { return low.bits | unsigned(high.bits) << 16; }
+
+__device__ __forceinline__ half2 pack_half2(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+    half2 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return pack_half2(float16(low), float16(high));
+#endif
+}
+
+__device__ __forceinline__ float16 low_half(half2 pair) {
+    float16 value;
+    value.bits = (unsigned short)(pair & 0xffff);
+    return value;
+}
+
+__device__ __forceinline__ float16 high_half(half2 pair) {
+    float16 value;
+    value.bits = (unsigned short)(pair >> 16);
+    return value;
+}
+
+// a * b + c, both halves at once, each rounded once.
+__device__ __forceinline__ half2 fused_multiply_add(half2 a, half2 b, half2 c) {
+    half2 result;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+    return result;
+}

@@ -1,0 +1,172 @@
+"""What a registry row is made of: which problems a kernel serves, and the launches that serve one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.kernels.compiler import KERNEL_DIR, architecture_number
+from app.kernels.problems import ITEMSIZE, Argument, Problem
+
+Grid = tuple[int, int, int]
+Parameters = Mapping[str, int]  # a variant's tunable numbers by name
+# Shared memory that a block may have, by architecture (CUDA C++ Programming Guide, table of compute capabilities).
+SHARED_LIMIT = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
+STATIC_SHARED_LIMIT = 48 << 10
+
+
+class Unfit(Exception):  # noqa: N818 - a verdict, not an error
+    """Raised by ``configure``: these parameters cannot serve this problem; the text says why."""
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One kernel launch: block size, grid for a number of images, trailing int arguments, dynamic shared memory.
+
+    Every kernel takes the problem's arrays, then the workspace's, then ``int images``, then the scalars.
+    """
+
+    threads: int
+    grid: Callable[[int], Grid]
+    entry: str = ""  # the function; the variant's own if empty
+    scalars: tuple[int, ...] = ()
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class ConstantCopy:
+    """``count`` elements of w, from element ``first``, are copied to the file's ``__constant__`` array ``symbol``."""
+
+    symbol: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True)
+class LibraryGemm:
+    """c = a b in float32 by cuBLAS, all row-major: a (m, k), b (k, n), c (m, n), named as in the argument lists."""
+
+    a: str
+    b: str
+    c: str
+    sizes: Callable[[int], tuple[int, int, int]]  # images → (m, n, k)
+
+
+Action = KernelLaunch | ConstantCopy | LibraryGemm
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """How a variant serves one problem: compile-time constants, and the actions that serve some images, in order.
+
+    workspace: scratch arrays. images_at_a_time: larger batches are served piece by piece, 0: all at once.
+    pack: rearranges the weights once, when they are loaded, from (C, K, K, M) or (inputs, outputs);
+    packed: how many elements they then have.
+    """
+
+    defines: dict[str, str | int]
+    actions: tuple[Action, ...]
+    workspace: tuple[Argument, ...] = ()
+    images_at_a_time: int = 0
+    pack: Callable[[np.ndarray], np.ndarray] | None = None
+    packed: int = 0
+
+    @property
+    def launches(self) -> tuple[KernelLaunch, ...]:
+        """The kernel launches among the actions."""
+        return tuple(action for action in self.actions if isinstance(action, KernelLaunch))
+
+
+def no_parameters(_: Any) -> dict[str, int]:
+    """The default parameters of a variant that has none."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel. ``refuses`` says why it cannot serve a problem, or returns None; ``configure`` serves it.
+
+    summary: the idea. system: the seed systems that had it. limits: what it does not serve, in words.
+    tunables: for each parameter the values a sweep tries; defaults: problem → the values used without a sweep.
+    automatic: whether ``auto`` may take it.
+    """
+
+    operation: str
+    step: int
+    technique: str
+    summary: str
+    system: str
+    dtypes: tuple[str, ...]
+    refuses: Callable[[Any], str | None]
+    configure: Callable[[Any, Parameters], LaunchConfig]
+    limits: str = ""
+    min_arch: int = 75
+    pools: bool = False
+    tunables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    defaults: Callable[[Any], dict[str, int]] = no_parameters
+    automatic: bool = True
+    needs_cublas: bool = False
+    folder: Path = KERNEL_DIR
+
+    @property
+    def name(self) -> str:
+        """The name used on the command line."""
+        return self.technique.replace("_", "-")
+
+    @property
+    def source(self) -> str:
+        """The file in app/kernels/."""
+        return f"{self.operation}_{self.step:02}_{self.technique}.cu"
+
+    @property
+    def path(self) -> Path:
+        """Where that file is."""
+        return self.folder / self.source
+
+    @property
+    def entry(self) -> str:
+        """The kernel's function name in that file."""
+        return f"{self.operation}_{self.technique}"
+
+    def config(self, problem: Problem, parameters: Parameters | None = None) -> LaunchConfig:
+        """Serve the problem with the given parameters in place of the defaults. Raises Unfit."""
+        return self.configure(problem, {**self.defaults(problem), **(parameters or {})})
+
+    def refusal(self, problem: Problem, arch: str, parameters: Parameters | None = None) -> str | None:
+        """Why this variant cannot serve the problem on that architecture with those parameters; None if it can."""
+        number = architecture_number(arch)
+        if number < self.min_arch:
+            return f"needs sm_{self.min_arch} or later, this is {arch}"
+        if problem.dtype not in self.dtypes:
+            return f"computes in {' or '.join(self.dtypes)}, not {problem.dtype}"
+        if getattr(problem, "pool", 1) > 1 and not self.pools:
+            return "does not pool"
+        reason = self.refuses(problem)
+        if reason is not None:
+            return reason
+        try:
+            config = self.config(problem, parameters)
+        except Unfit as unfit:
+            return str(unfit)
+        limit = SHARED_LIMIT.get(number, 99) << 10
+        most = max((launch.shared_bytes for launch in config.launches), default=0)
+        if most > limit:
+            return f"needs {most:,} bytes of shared memory, a block has at most {limit:,} on {arch}"
+        if any(not 0 < launch.threads <= 1024 for launch in config.launches):
+            return "needs more than 1,024 threads a block"
+        return None
+
+
+def tiles(size: int, tile: int) -> int:
+    """How many tiles cover ``size`` elements."""
+    return -(-size // tile)
+
+
+def workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 20) -> int:
+    """As many images at a time as keep the workspace within ``budget`` bytes; at least one."""
+    per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in arguments)
+    return max(budget // max(per_image, 1), 1)

@@ -1,0 +1,77 @@
+"""Functions of one element: ReLU, tanh and sigmoid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from app.kernels.problems import ActivationProblem
+from app.layers.base import Layer, Parameters, Shape
+
+
+@dataclass(frozen=True)
+class Activation(Layer):
+    """y = f(x), element by element; NaN stays NaN. ``function`` is the kernels' name of f."""
+
+    operation: ClassVar[str] = "activation"
+    function: ClassVar[str]
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """Any shape, unchanged."""
+        return shape
+
+    def flops(self, shape: Shape) -> int:
+        """One for each element, as a convention."""
+        return prod(shape)
+
+    def problem(
+        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
+    ) -> ActivationProblem | None:
+        """A pass of its own; takes nothing into its epilogue and keeps the type."""
+        if epilogue or input_dtype != output_dtype:
+            return None
+        return ActivationProblem(prod(shape), self.function, input_dtype)
+
+
+@dataclass(frozen=True)
+class Relu(Activation):
+    """y = max(x, 0)."""
+
+    kind: ClassVar[str] = "relu"
+    function: ClassVar[str] = kind
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """In place."""
+        # Zeros for one image, not the number 0: NumPy's vectorised loop takes arrays, three times as fast.
+        return np.maximum(x, np.zeros_like(x[:1]), out=x)
+
+
+@dataclass(frozen=True)
+class Tanh(Activation):
+    """y = tanh(x)."""
+
+    kind: ClassVar[str] = "tanh"
+    function: ClassVar[str] = kind
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """In place."""
+        return np.tanh(x, out=x)
+
+
+@dataclass(frozen=True)
+class Sigmoid(Activation):
+    """y = 1 / (1 + exp(-x))."""
+
+    kind: ClassVar[str] = "sigmoid"
+    function: ClassVar[str] = kind
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """In place."""
+        with np.errstate(over="ignore"):  # exp(-x) is infinite far below 0, and its reciprocal the right 0
+            np.exp(np.negative(x, out=x), out=x)
+        x += 1
+        return np.reciprocal(x, out=x)

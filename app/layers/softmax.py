@@ -1,0 +1,47 @@
+"""From scores to probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from app.kernels.problems import SoftmaxProblem
+from app.layers.base import Layer, Parameters, Shape
+
+
+@dataclass(frozen=True)
+class Softmax(Layer):
+    """y[k] = exp(x[k] - max x) / Σ_j exp(x[j] - max x): without the maximum, exp would overflow.
+
+    A row with NaN or +infinity, or of -infinity only, becomes NaN throughout.
+    """
+
+    kind: ClassVar[str] = "softmax"
+    operation: ClassVar[str] = "softmax"
+
+    def output_shape(self, shape: Shape) -> Shape:
+        """(classes) → (classes)."""
+        if len(shape) != 1:
+            raise self.fail(shape, "(classes,): put a Flatten before it")
+        return shape
+
+    def flops(self, shape: Shape) -> int:
+        """Subtraction, exponential, sum and division for each score, as a convention."""
+        return 4 * shape[0]
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """In place."""
+        with np.errstate(invalid="ignore"):  # infinity - infinity
+            x -= x.max(axis=1, keepdims=True)
+        np.exp(x, out=x)
+        x /= x.sum(axis=1, keepdims=True)
+        return x
+
+    def problem(
+        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
+    ) -> SoftmaxProblem | None:
+        """A pass of its own; takes nothing into its epilogue and keeps the type."""
+        return None if epilogue or input_dtype != output_dtype else SoftmaxProblem(shape[0], input_dtype)

@@ -1,0 +1,47 @@
+"""Arrays on the device and in page-locked host memory, each with an allocation of its own."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+CUDA_ERROR_MEMORY_ALLOCATION = 2
+
+
+class DeviceMemoryError(Exception):
+    """The device has too little free memory for a buffer; a smaller one may fit."""
+
+
+def device_array(elements: int, dtype: str) -> cupy.ndarray:
+    """An uninitialised device array with an allocation of its own, so that checkers see its exact bounds."""
+    try:
+        memory = cupy.cuda.Memory(max(elements * np.dtype(dtype).itemsize, 1))
+    except runtime.CUDARuntimeError as error:
+        if error.status != CUDA_ERROR_MEMORY_ALLOCATION:
+            raise
+        raise DeviceMemoryError(f"{elements} elements of {dtype}") from None
+    return cupy.ndarray((elements,), dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
+def uploaded(array: np.ndarray) -> cupy.ndarray:
+    """A flat copy of a contiguous host array on the device."""
+    copy = device_array(array.size, array.dtype.name)
+    copy.data.copy_from_host(array.ctypes.data, array.nbytes)
+    return copy
+
+
+def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An uninitialised array in page-locked host memory, which the device can copy from by itself."""
+    count = prod(shape)
+    memory = cupy.cuda.PinnedMemory(max(count * np.dtype(dtype).itemsize, 1))
+    pointer = cupy.cuda.PinnedMemoryPointer(memory, 0)
+    return np.frombuffer(pointer, dtype, count).reshape(shape)
+
+
+def is_pinned(array: np.ndarray) -> bool:
+    """Whether the array lies in page-locked memory."""
+    return runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost

@@ -1,0 +1,180 @@
+"""The commands beside the main job, and the options that they share with it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from app.console import Parser
+
+MAX_BATCH = 10**12
+DEFAULT_STREAMS = 4
+
+
+def whole_number(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
+    """An argparse type: a whole number from ``least`` to ``most``."""
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{value} is not between {least} and {most:,}")
+        return value
+
+    return convert
+
+
+def network_options(parser: argparse.ArgumentParser) -> None:
+    """Which network, weights, kernels and precision."""
+    group = parser.add_argument_group("network")
+    group.add_argument("--network", metavar="NAME", help="the network (default: the one that the weights file names)")
+    group.add_argument("--weights", type=Path, metavar="FILE", help="HDF5 weights (default: weights/lenet5_fashion.h5)")
+    group.add_argument(
+        "--conv",
+        default="auto",
+        metavar="NAME",
+        help="convolution kernel, or one a layer: conv1=NAME,conv2=NAME (default: auto; see 'kernels')",
+    )
+    group.add_argument("--fc", default="auto", metavar="NAME", help="fully connected kernel, likewise (default: auto)")
+    group.add_argument("--pool", default="auto", metavar="NAME", help="pooling kernel, likewise (default: auto)")
+    group.add_argument(
+        "--latency",
+        action="store_true",
+        help="split the sums of fully connected layers over more blocks: quicker for few images, other rounding",
+    )
+    group.add_argument(
+        "--precision",
+        default="fp32",
+        choices=("fp32", "tf32", "fp16"),
+        help="how numbers are multiplied and stored (default: fp32; sums are kept in float32)",
+    )
+    group.add_argument("--no-fuse", action="store_true", help="run every layer as a kernel of its own")
+
+
+def _command(name: str, description: str, epilog: str = "") -> Parser:
+    return Parser(
+        prog=f"main.py {name}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def graph_parser() -> argparse.ArgumentParser:
+    """The parser of ``graph``."""
+    parser = _command("graph", "Print the network: layers, shapes, parameters, FLOPs, bytes and each layer's kernel.")
+    network_options(parser)
+    parser.add_argument("--arch", metavar="NAME", help="architecture to choose for (default: this card's, else sm_90a)")
+    return parser
+
+
+def kernels_parser() -> argparse.ArgumentParser:
+    """The parser of ``kernels``."""
+    parser = _command("kernels", "List every kernel in the registry: the idea, where it is from, limits and types.")
+    parser.add_argument(
+        "--resources",
+        action="store_true",
+        help="compile each (no GPU needed) and print registers, shared memory and spills",
+    )
+    parser.add_argument(
+        "--arch", metavar="NAME", default="sm_90a", help="architecture to compile for (default: sm_90a)"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the table as JSON; '-': to standard output alone")
+    return parser
+
+
+BENCH_EPILOG = """\
+examples:
+  python main.py bench                                   lenet5: every variant, 10,000 images
+  python main.py bench --network k7 --batch 1000
+  python main.py bench --batches 100,1000,5000,10000 --plot plots --json bench.json
+  python main.py bench --shape 12,33,33,24,5,1           one convolution: C,H,W,M,K,S
+
+Every variant is checked against the float64 reference before it is timed. Times are medians of CUDA events with
+the images on the card; runs go on until the median is steady (see --noise) and between runs the L2 cache is
+%(prog)s's to say: --l2 cold flushes it, --l2 warm does not.
+"""
+
+
+def bench_parser() -> argparse.ArgumentParser:
+    """The parser of ``bench``."""
+    parser = _command("bench", "Check and time every kernel variant, layer by layer.", BENCH_EPILOG)
+    what = parser.add_argument_group("what")
+    what.add_argument("--network", default="lenet5", metavar="NAME", help="whose layers to time (default: lenet5)")
+    what.add_argument("--shape", metavar="C,H,W,M,K,S", help="one convolution of these sizes instead of a network")
+    what.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
+    what.add_argument("--batches", metavar="N,N,…", help="several batch sizes; the largest makes the main table")
+    what.add_argument("--only", metavar="NAME,…", help="only these variants")
+    how = parser.add_argument_group("how")
+    how.add_argument("--l2", default="cold", choices=("cold", "warm"), help="state of the L2 cache (default: cold)")
+    how.add_argument(
+        "--noise", type=float, default=0.01, metavar="X", help="stop when the median is known to this share (0.01)"
+    )
+    out = parser.add_argument_group("output")
+    out.add_argument("--json", metavar="FILE", help="also write all figures as JSON; '-': to standard output alone")
+    out.add_argument("--plot", type=Path, metavar="DIR", help="draw ladder, roofline and batch-size plots (matplotlib)")
+    out.add_argument("--save-tuning", action="store_true", help="let 'auto' go by these results from now on")
+    return parser
+
+
+SWEEP_EPILOG = """\
+examples:
+  python main.py sweep --conv implicit-gemm                    both convolutions of lenet5
+  python main.py sweep --conv register-patch --layer conv2 --network k7 --plot plots
+  python main.py sweep --fc register-tiled --layer fc1
+  python main.py sweep --conv shared-tile --set TILE=8,16,24   only these values
+  python main.py sweep --pipeline                              streams x chunk size, end to end
+
+The best point of each layer is stored for this card and used by 'auto'. An interrupted sweep keeps what it has found.
+"""
+
+
+def sweep_parser() -> argparse.ArgumentParser:
+    """The parser of ``sweep``."""
+    parser = _command("sweep", "Time a variant over the grid of its declared parameters.", SWEEP_EPILOG)
+    parser.add_argument("--conv", metavar="NAME", help="the convolution variant to sweep")
+    parser.add_argument("--fc", metavar="NAME", help="the fully connected variant to sweep")
+    parser.add_argument("--pool", metavar="NAME", help="the pooling variant to sweep")
+    parser.add_argument("--pipeline", action="store_true", help="sweep streams and chunk sizes of the main job instead")
+    parser.add_argument("--network", default="lenet5", metavar="NAME", help="whose layers (default: lenet5)")
+    parser.add_argument("--layer", metavar="NAME", help="only this layer (default: all that the variant serves)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=V,…", help="values of one parameter instead of all"
+    )
+    parser.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
+    parser.add_argument("--fused", action="store_true", help="with the activation and pooling that follow the layer")
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32", "fp16"), help="default: fp32")
+    parser.add_argument("--json", metavar="FILE", help="also write all points as JSON; '-': to standard output alone")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw heat map and 3-D plot (matplotlib)")
+    return parser
+
+
+def profile_parser() -> argparse.ArgumentParser:
+    """The parser of ``profile``."""
+    parser = _command("profile", "Where the time of the main job goes: kernels, copies, API calls.")
+    parser.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
+    network_options(parser)
+    pipeline_options(parser)
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a timeline for Perfetto or chrome://tracing")
+    parser.add_argument("--counters", action="store_true", help="hardware counters per kernel, by Nsight Compute (ncu)")
+    parser.add_argument("--json", metavar="FILE", help="also write all figures as JSON; '-': to standard output alone")
+    return parser
+
+
+def pipeline_options(parser: argparse.ArgumentParser) -> None:
+    """``--streams`` and ``--chunk``."""
+    pipeline = parser.add_argument_group("pipeline (GPU)")
+    pipeline.add_argument(
+        "--streams",
+        type=whole_number(1, 64),
+        default=DEFAULT_STREAMS,
+        metavar="N",
+        help=f"chunks in flight at once (default: {DEFAULT_STREAMS})",
+    )
+    pipeline.add_argument(
+        "--chunk", type=whole_number(1), metavar="N", help="images per copy (default: a tenth of the batch)"
+    )

@@ -1,0 +1,125 @@
+"""The whole ``bench`` command with the card replaced: what it prints, writes and keeps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import tuning
+from app.bench.results import Peaks
+from app.cli import main
+from app.kernels.problems import ConvProblem
+from app.outcome import Timing
+
+CARD = {
+    "kind": "cuda",
+    "name": "Some Card",
+    "architecture": "sm_90a",
+    "driver": None,
+    "driver_cuda": "13.0",
+    "cuda": "13.0",
+    "cupy": "14",
+}
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Any]:
+    """A card on which a variant takes as many ms as its step says, ``shared-tile`` is wrong, and 40 images fit."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from app.bench import climb, library, peak, whole
+    from app.memory import DeviceMemoryError
+
+    class FakeTrial:
+        made: list[int] = []  # noqa: RUF012
+
+        def __init__(self, problem: Any, images: int, arch: str) -> None:
+            self.made.append(images)
+            if images > 40:
+                raise DeviceMemoryError("too many")
+            self.problem, self.images = problem, images
+
+        def launch(self, row: Any, parameters: Any, *, debug: bool) -> Any:
+            return row
+
+        def check(self, launch: Any) -> float:
+            if launch.name == "shared-tile":
+                raise climb.Wrong("wrong: image 3")
+            return 0.5
+
+        def time(self, launch: Any, noise: float, l2: str) -> Timing:
+            return Timing((float(launch.step or 0.5),) * 10)
+
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(climb, "Trial", FakeTrial)
+    monkeypatch.setattr(peak, "measure", lambda arch: Peaks({"float32": 50.0}, 3000.0))
+    monkeypatch.setattr(library, "missing", lambda: "PyTorch is not installed")
+    monkeypatch.setattr(whole, "whole_program", lambda *_: [])
+    monkeypatch.setattr("app.device.why_no_gpu", lambda: None)
+    monkeypatch.setattr("app.device.describe_gpu", lambda: CARD)
+    return FakeTrial
+
+
+def test_bench(card: type[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "bench.json"
+    arguments = ["bench", "--batches", "20,80", "--json", str(target), "--save-tuning"]
+    assert main(arguments) == 1  # a variant was wrong
+    text = capsys.readouterr().out
+    assert "wrong: image 3" in text
+    assert "conv2: 80 images do not fit in device memory, 40 were used" in text
+    assert "no cuDNN rows: PyTorch is not installed" in text
+    found = json.loads(target.read_text())
+    assert found["schema"] == "lenet5-inference/bench/1"
+    assert [batch["images"] for batch in found["batches"]] == [20, 80]
+    conv1 = next(table for table in found["tables"] if table["item"] == "conv1")
+    assert conv1["images"] == 40
+    assert [row["kind"] for row in conv1["rows"]][:2] == ["cpu", "library"]
+    rows = {row["name"]: row for row in conv1["rows"] if row["dtype"] == "float32"}
+    assert rows["direct"]["rates"]["previous_ratio"] == 0.5
+    assert rows["direct, device debug"]["kind"] == "debug"
+    assert rows["shared-tile"]["wrong"]
+    sums = {row["name"]: row["sum_ms"] for row in found["totals"] if row["dtype"] == "float32"}
+    assert sums["direct"] == 4.0
+    problem = ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
+    chosen = tuning.load("Some Card").choose(problem, "sm_90a")
+    assert chosen is not None
+    assert chosen[0].name == "image-loop"  # the "fastest", being step 1
+
+
+def test_one_shape_and_one_variant(card: type[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--shape", "3,9,8,5,3,2", "--only", "direct", "--batch", "7", "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (table,) = found["tables"]
+    assert {row["name"] for row in table["rows"]} == {"CPU, NumPy", "direct", "direct, device debug"}
+    assert found["whole_program"] == []
+    assert set(card.made) == {7}
+
+
+def test_not_even_one_image(
+    card: type[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from app.bench import climb
+    from app.memory import DeviceMemoryError
+
+    def full(*_: Any) -> None:
+        raise DeviceMemoryError("full")
+
+    monkeypatch.setattr(climb, "Trial", full)
+    assert main(["bench", "--shape", "3,9,8,5,3,2", "--batch", "7"]) == 2
+    assert "not even one image fits" in capsys.readouterr().err
+
+
+def test_interrupt_writes_nothing(
+    card: type[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from app.bench import climb
+
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(climb, "Trial", stopped)
+    assert main(["bench", "--shape", "3,9,8,5,3,2", "--json", str(tmp_path / "bench.json")]) == 2
+    assert "interrupted" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

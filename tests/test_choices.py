@@ -1,0 +1,95 @@
+"""From ``--conv``, ``--fc``, ``--pool``, ``--latency``, ``--precision`` and ``--no-fuse`` to the plan's choices."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from app.choices import choices, kernel_names, load_graph
+from app.cli import run_parser
+from app.errors import UserError
+from app.options import graph_parser, profile_parser
+from app.plan import PRECISIONS, Choices, plan
+from app.tuning import Tuning
+
+AUTO = {"conv": "auto", "gemm": "auto", "pool": "auto"}
+
+
+def parsed(command: str) -> argparse.Namespace:
+    """The options of the main job."""
+    return run_parser().parse_args(command.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("", {}),
+        ("--conv direct", {"conv": "direct"}),
+        ("--fc naive --pool shared", {"gemm": "naive", "pool": "shared"}),
+        ("--conv conv2=direct --fc fc1=naive", {"conv2": "direct", "fc1": "naive"}),
+        ("--conv conv1=direct,conv2=unrolled", {"conv1": "direct", "conv2": "unrolled"}),
+        ("--conv conv1=direct,conv1=unrolled", {"conv1": "unrolled"}),
+        ("--latency", {"gemm": "split-k"}),
+        ("--latency --conv direct", {"gemm": "split-k", "conv": "direct"}),
+    ],
+)
+def test_kernel_names(command: str, names: dict[str, str]) -> None:
+    found = kernel_names(parsed(command))
+    assert {key: name for key, name in found.items() if name != "auto"} == names
+    assert {key for key, name in found.items() if name == "auto"} <= set(AUTO) - set(names)
+
+
+@pytest.mark.parametrize("value", ["", "=direct", "conv1=", "direct,unrolled", "conv1=direct,", ","])
+@pytest.mark.parametrize("option", ["conv", "fc", "pool"])
+def test_malformed_kernel_names(option: str, value: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_graph(parsed(f"--{option}={value}"))
+    fault = "say one kernel for all layers, or LAYER=KERNEL,LAYER=KERNEL"
+    assert str(caught.value) == f"--{option} {value}: {fault}"
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("--conv winograd", "unknown conv kernel 'winograd': choose one of auto, .*direct"),
+        ("--conv conv1=winograd", "unknown conv kernel 'winograd'"),
+        ("--conv conv3=direct", "network lenet5 has no layer 'conv3' for --conv: choose one of conv1, conv2"),
+        ("--conv fc1=direct", "no layer 'fc1' for --conv: choose one of conv1, conv2"),
+        ("--fc conv1=direct", "no layer 'conv1' for --fc: choose one of fc1, fc2"),
+        ("--pool relu1=elementwise", "no layer 'relu1' for --pool: choose one of pool1, pool2"),
+        ("--fc blas", "unknown gemm kernel 'blas'"),
+        ("--latency --fc naive", "--latency chooses the fully connected kernels: leave --fc naive out"),
+        ("--latency --fc fc1=naive", "--latency chooses .*: leave --fc fc1=naive out"),
+        ("--network vgg", "unknown network 'vgg'"),
+    ],
+)
+def test_names_that_do_not_exist(command: str, fault: str) -> None:
+    with pytest.raises(UserError, match=fault) as caught:
+        load_graph(parsed(command))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("precision", sorted(set(PRECISIONS) - {"fp64"}))
+def test_precision_and_fusion(precision: str) -> None:
+    tuning = Tuning()
+    found = choices(parsed(f"--precision {precision} --no-fuse --conv direct"), tuning)
+    assert found == Choices(precision, False, {**AUTO, "conv": "direct"}, tuning)
+    assert choices(parsed(""), tuning).fuse and choices(parsed(""), tuning).precision == "fp32"
+
+
+@pytest.mark.parametrize("parser", [run_parser, graph_parser, profile_parser])
+def test_all_commands_that_run_a_network_take_the_same_options(parser: object) -> None:
+    assert callable(parser)
+    options = parser().parse_args(["--conv", "conv1=direct", "--precision", "fp16"])
+    graph, weights = load_graph(options)
+    assert graph.network.name == weights.network == "lenet5"
+    planned = plan(graph, "sm_90a", choices(options, Tuning()))
+    assert planned.nodes[0].variant.name == "direct" and planned.arithmetic == "float16"
+
+
+def test_latency_splits_the_sums() -> None:
+    options = parsed("--latency")
+    planned = plan(load_graph(options)[0], "sm_90a", choices(options, Tuning()))
+    kernels = {node.variant.name for node in planned.nodes if node.head.operation == "gemm"}
+    assert kernels == {"split-k"}

@@ -1,0 +1,178 @@
+"""Each layer's rules: its shapes, what it refuses, and what it asks a kernel for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+
+from app.errors import UserError
+from app.kernels.problems import ConvProblem, LinearProblem, operation
+from app.layers import (
+    Activation,
+    Argmax,
+    AvgPool,
+    Conv2d,
+    Flatten,
+    Layer,
+    Linear,
+    MaxPool,
+    Relu,
+    Shape,
+    Sigmoid,
+    Softmax,
+    Tanh,
+)
+
+ACTIVATIONS: list[type[Activation]] = [Relu, Tanh, Sigmoid]
+RELU, POOL, ARGMAX, SOFTMAX = Relu("r"), AvgPool("p", 2), Argmax("a"), Softmax("s")
+CONV, LINEAR = Conv2d("c", maps=4, kernel=3), Linear("l", outputs=6)
+SHAPE: Shape = (3, 18, 13)
+# How activations lie before and after a layer, and how numbers are multiplied in it.
+TYPES = [
+    ("uint8", "float32", "float32"),
+    ("uint8", "float16", "float16"),
+    ("float32", "tfloat32", "float32"),
+    ("float16", "float16", "float32"),
+    ("float64", "float64", "float64"),
+]
+
+
+def _name(case: object) -> str:
+    if isinstance(case, list):
+        return "+".join(layer.kind for layer in case) or "none"
+    return case.kind if isinstance(case, Layer) else str(case)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "expected"),
+    [
+        (Conv2d("c", 32, 5), (1, 28, 28), (32, 24, 24)),
+        (Conv2d("c", 4, 7), (1, 86, 86), (4, 80, 80)),
+        (Conv2d("c", 2, 3, stride=2), (5, 8, 9), (2, 3, 4)),
+        (Conv2d("c", 2, 3, stride=3), (5, 3, 10), (2, 1, 3)),
+        (AvgPool("p", 2), (6, 5, 4), (6, 2, 2)),
+        (MaxPool("p", 4), (16, 34, 35), (16, 8, 8)),
+        (MaxPool("p", 3, stride=2), (1, 8, 7), (1, 3, 3)),
+        (Relu("r"), (2, 3, 4), (2, 3, 4)),
+        (Tanh("t"), (5,), (5,)),
+        (Sigmoid("s"), (2, 3, 4), (2, 3, 4)),
+        (Softmax("s"), (300,), (300,)),
+        (Flatten("f"), (2, 3, 4), (24,)),
+        (Linear("l", 10), (24,), (10,)),
+        (Argmax("a"), (256,), ()),
+    ],
+)
+def test_shape_rules(layer: Layer, shape: Shape, expected: Shape) -> None:
+    assert layer.output_shape(shape) == expected
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (Conv2d("odd_one", 8, 5), (3, 4, 9)),
+        (Conv2d("odd_one", 8, 5), (3, 9, 4)),
+        (Conv2d("odd_one", 8, 5), (784,)),
+        (AvgPool("odd_one", 3), (3, 9, 2)),
+        (MaxPool("odd_one", 3), (3, 2, 9)),
+        (MaxPool("odd_one", 3), (9, 9)),
+        (Flatten("odd_one"), (24,)),
+        (Linear("odd_one", 10), (2, 3, 4)),
+        (Softmax("odd_one"), (10, 1, 1)),
+        (Argmax("odd_one"), (257,)),
+        (Argmax("odd_one"), (1, 2, 3)),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_refused_by_name(layer: Layer, shape: Shape) -> None:
+    with pytest.raises(UserError, match="layer odd_one ") as caught:
+        layer.output_shape(shape)
+    assert str(shape) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("input_dtype", "dtype", "output_dtype"), TYPES)
+@pytest.mark.parametrize(
+    ("epilogue", "activation", "pool", "is_max"),
+    [
+        ([], "", 1, False),
+        ([POOL], "", 2, False),
+        ([MaxPool("p", 2, 2)], "", 2, True),
+        *(([kind("a")], kind.function, 1, False) for kind in ACTIVATIONS),
+        *(([kind("a"), POOL], kind.function, 2, False) for kind in ACTIVATIONS),
+        *(([kind("a"), MaxPool("p", 3)], kind.function, 3, True) for kind in ACTIVATIONS),
+    ],
+    ids=_name,
+)
+def test_what_a_convolution_fuses_keeps_its_shapes(
+    epilogue: list[Layer], activation: str, pool: int, is_max: bool, input_dtype: str, dtype: str, output_dtype: str
+) -> None:
+    layer, shape = replace(CONV, stride=2), SHAPE
+    problem = layer.problem(shape, epilogue, bias=True, input_dtype=input_dtype, dtype=dtype, output_dtype=output_dtype)
+    assert problem == ConvProblem(3, 18, 13, 4, 3, 2, True, activation, pool, is_max, input_dtype, dtype, output_dtype)
+    x, _, _, y = problem.arguments()
+    assert (x.dtype, x.per_image, y.dtype) == (input_dtype, prod(shape), output_dtype)
+    for each in [layer, *epilogue]:
+        shape = each.output_shape(shape)
+    assert y.per_image == prod(shape)
+
+
+@pytest.mark.parametrize(("input_dtype", "dtype", "output_dtype"), TYPES)
+@pytest.mark.parametrize(
+    ("epilogue", "activation", "argmax"),
+    [([], "", False), ([ARGMAX], "", True), *(([kind("a")], kind.function, False) for kind in ACTIVATIONS)],
+    ids=_name,
+)
+def test_what_a_linear_layer_fuses(
+    epilogue: list[Layer], activation: str, argmax: bool, input_dtype: str, dtype: str, output_dtype: str
+) -> None:
+    problem = LINEAR.problem((8,), epilogue, bias=True, input_dtype=input_dtype, dtype=dtype, output_dtype=output_dtype)
+    assert problem == LinearProblem(8, 6, True, activation, argmax, input_dtype, dtype, output_dtype)
+
+
+@pytest.mark.parametrize("stored", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [(POOL, SHAPE), *((kind("a"), SHAPE) for kind in ACTIVATIONS), (SOFTMAX, (8,)), (ARGMAX, (8,))],
+    ids=_name,
+)
+def test_layers_of_their_own_keep_the_type_that_they_find(layer: Layer, shape: Shape, stored: str) -> None:
+    problem = layer.problem(shape, [], bias=False, input_dtype=stored, dtype="tfloat32", output_dtype=stored)
+    assert problem is not None and operation(problem) == layer.operation
+    assert (problem.dtype, problem.flops) == (stored, layer.flops(shape))
+    x, y = problem.arguments()
+    assert (x.dtype, x.per_image) == (stored, prod(shape))
+    assert (y.dtype, y.per_image) == ("uint8" if layer is ARGMAX else stored, prod(layer.output_shape(shape)))
+
+
+def test_labels_are_bytes_whatever_the_output_type() -> None:
+    problem = ARGMAX.problem((8,), [], bias=False, input_dtype="float32", dtype="float16", output_dtype="float16")
+    assert problem is not None and problem.dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "epilogue", "input_dtype"),
+    [
+        (CONV, (1, 9, 9), [POOL, RELU], "float32"),
+        (CONV, (1, 9, 9), [RELU, Tanh("t")], "float32"),
+        (CONV, (1, 9, 9), [RELU, AvgPool("p", 3, stride=2)], "float32"),
+        (CONV, (1, 9, 9), [RELU, POOL, CONV], "float32"),
+        (LINEAR, (8,), [RELU, ARGMAX], "float32"),
+        (LINEAR, (8,), [LINEAR], "float32"),
+        (LINEAR, (8,), [SOFTMAX], "float32"),
+        (RELU, (8,), [RELU], "float32"),
+        (RELU, (8,), [], "uint8"),
+        (RELU, (8,), [], "float16"),
+        (POOL, (1, 9, 9), [RELU], "float32"),
+        (POOL, (1, 9, 9), [], "uint8"),
+        (POOL, (1, 9, 9), [], "float64"),
+        (SOFTMAX, (8,), [ARGMAX], "float32"),
+        (SOFTMAX, (8,), [], "uint8"),
+        (SOFTMAX, (8,), [], "float16"),
+        (ARGMAX, (8,), [RELU], "float32"),
+        (ARGMAX, (8,), [], "uint8"),
+        (Flatten("f"), (1, 9, 9), [], "float32"),
+    ],
+)
+def test_what_cannot_be_done_in_one_pass(layer: Layer, shape: Shape, epilogue: list[Layer], input_dtype: str) -> None:
+    dtypes = {"input_dtype": input_dtype, "dtype": "float32", "output_dtype": "float32"}
+    assert layer.problem(shape, epilogue, bias=False, **dtypes) is None

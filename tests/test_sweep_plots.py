@@ -1,0 +1,83 @@
+"""``sweep --pipeline``, and the pictures of sweeps."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from math import isnan
+from pathlib import Path
+
+import pytest
+
+from app.bench import pipeline_sweep, sweep_plots
+from app.errors import UserError
+from tests.sweep_for_tests import CARD, options, swept, target
+
+HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
+
+# --- the pipeline ----------------------------------------------------------------------------------------------------
+
+
+def test_pipeline_settings() -> None:
+    found = pipeline_sweep.settings(1000, (4, 100))
+    assert found == [(streams, chunk) for chunk in (100, 250, 500, 1000) for streams in range(1, 9)]
+
+
+@pytest.mark.parametrize("stop", [None, 5])
+def test_pipeline_points(stop: int | None) -> None:
+    def measure(streams: int, chunk: int) -> pipeline_sweep.Figures | None:
+        if streams == stop:
+            raise KeyboardInterrupt
+        return None if streams == 2 else {"ms": 10.0 / streams + chunk, "p90_ms": 1.0, "overlap": 0.5}
+
+    grid = pipeline_sweep.settings(250, (4, 25))
+    points = pipeline_sweep.measure_all(grid, measure)
+    assert len(points) == (16 if stop is None else 4)
+    report = pipeline_sweep.as_document(options("--pipeline"), CARD, points, len(grid), (4, 25))
+    fastest = 8 if stop is None else 4
+    assert (report["best"]["streams"], report["best"]["chunk"]) == (fastest, 25)
+    assert report["gain"] == pytest.approx(27.5 / (25 + 10 / fastest))
+    text = pipeline_sweep.as_text(report)
+    assert "does not fit" in text and "28.333 (50%)" in text and f"best: --streams {fastest} --chunk 25" in text
+    assert ("interrupted after 4 of 16 points" in text) == (stop is not None)
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def test_the_parameter_that_matters_most_comes_first() -> None:
+    field = sweep_plots.layer_field(swept())
+    assert field is not None
+    assert (field.down, field.across) == ("TILE", "DEPTH")
+    assert (field.downs, field.acrosses) == ((8, 12, 16, 24), (4, 8))
+    assert field.ms[1][0] == 1.0 and isnan(field.ms[1][1])
+
+
+def test_one_parameter_and_none() -> None:
+    only = sweep_plots.layer_field(swept(depths=(8,)))
+    assert only is not None and (only.down, only.across, only.acrosses) == ("", "TILE", (8, 16, 24))
+    assert sweep_plots.layer_field(swept(tiles=(24,), depths=(8,))) is None
+    assert sweep_plots.layer_field(target()) is None
+
+
+def test_plots_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"pip install -e '\.\[plot\]'"):
+        sweep_plots.prepare(tmp_path)
+
+
+@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="matplotlib is not installed")
+def test_plots(tmp_path: Path) -> None:
+    sweep_plots.prepare(tmp_path / "new")
+    written = sweep_plots.draw_layers(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
+    times = {(chunk, streams): chunk / streams for chunk in (500, 1000) for streams in (1, 2, 3)}
+    written += sweep_plots.draw_pipeline(tmp_path / "new", "lenet5", 1000, times)
+    assert sorted({path.name for path in written}) == sorted(path.name for path in (tmp_path / "new").iterdir())
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+
+
+@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="matplotlib is not installed")
+def test_unwritable_plot_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"--plot .* cannot be written"):
+        sweep_plots.prepare(tmp_path / "file" / "plots")
