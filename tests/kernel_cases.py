@@ -108,7 +108,7 @@ SMALL: dict[str, Sequence[Problem]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Case:
     """A variant on a problem, with the parameters that are not its defaults."""
 
@@ -119,6 +119,8 @@ class Case:
     def __str__(self) -> str:
         changed = "".join(f"-{name}{value}" for name, value in self.parameters)
         return f"{self.row.operation}_{self.row.step:02}-{describe(self.problem)}{changed}"
+
+    __repr__ = __str__
 
     @property
     def refusal(self) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.bench.results import CPU, LIBRARY, OURS, SCHEMA
+from app.choices import LATENCY_KERNEL
 from app.errors import UserError
 
 NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
@@ -34,19 +35,19 @@ MS = {"ms": 1.0, "s": 1e3}
 Row = Mapping[str, Any]
 
 
-class Missing(UserError):
+class MissingError(UserError):
     """A JSON file that has not been made yet."""
 
 
 def load(folder: Path, name: str) -> dict[str, Any]:
-    """One of ``FILES``. Raises Missing if it is not there, UserError if it is something else."""
+    """One of ``FILES``. Raises MissingError if it is not there, UserError if it is something else."""
     schema, command = FILES[name]
     path = folder / name
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         remedy = f"run {command}" if command else "restore it from the repository"
-        raise Missing(f"{path} is missing: {remedy}") from None
+        raise MissingError(f"{path} is missing: {remedy}") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; restore it from the repository") from error
     except ValueError as error:
@@ -106,9 +107,10 @@ class Bench:
         return min((row for row in rows if row["sum_ms"]), key=lambda row: row["sum_ms"], default=None)
 
     def best(self, item: str, dtype: str) -> Row | None:
-        """The kernel of our own that takes the least time for one item."""
+        """The kernel of our own that takes the least time for one item, those only for ``--latency`` left out."""
         rows = self.tables[item]["rows"] if item in self.tables else []
         own = [row for row in rows if row["kind"] == OURS and row["dtype"] == dtype and row["ms"]]
+        own = [row for row in own if row["name"] != LATENCY_KERNEL]
         return min(own, key=lambda row: row["ms"], default=None)
 
     def cudnn(self, dtype: str) -> Row | None:
@@ -145,12 +147,16 @@ class OldVersion:
 
 @dataclass(frozen=True)
 class OldReport:
-    """What one system's report gives. whole_program: its times are of the whole pass, not of the convolutions."""
+    """What one system's report gives. whole_program: its times are of the whole pass, not of the convolutions.
+
+    gains: what it says of ideas without times: how many times as fast.
+    """
 
     card: str
     year: int
     whole_program: bool
     versions: Sequence[OldVersion]
+    gains: Mapping[str, float]
 
     def version(self, name: str, images: int) -> OldVersion:
         """The version of that name."""
@@ -161,7 +167,9 @@ def old_reports(document: Mapping[str, Any]) -> dict[str, OldReport]:
     """System → what its report gives, all times in ms."""
     return {
         name: OldReport(
-            system["card"], system["year"], system["whole_program"], [_version(entry) for entry in system["versions"]]
+            *(system["card"], system["year"], system["whole_program"]),
+            [_version(entry) for entry in system["versions"]],
+            system.get("gains", {}),
         )
         for name, system in document["systems"].items()
     }

@@ -95,10 +95,10 @@ def as_text(report: Mapping[str, Any]) -> str:
 def _layer_lines(layer: Mapping[str, Any]) -> list[str]:
     lines = [f"{layer['layer']} ({layer['problem']})"]
     if layer["points"]:
-        names = "".join(f"{name:>7}" for name in layer["points"][0]["parameters"])
+        names = "".join(f"{name:>9}" for name in layer["points"][0]["parameters"])
         lines.append(f"  {names}{'ms':>11}{'± ms':>9}{'TFLOP/s':>9}{'× best':>8}")
     for point in layer["points"][:SHOWN_POINTS]:
-        values = "".join(f"{value:>7}" for value in point["parameters"].values())
+        values = "".join(f"{value:>9}" for value in point["parameters"].values())
         figures = f"{point['ms']:>11.4f}{point['spread_ms']:>9.4f}{point['tflops']:>9.2f}"
         mark = "  default" if point["parameters"] == layer["default"] else ""
         lines.append(f"  {values}{figures}{point['ms'] / layer['best_ms']:>8.3f}{mark}")

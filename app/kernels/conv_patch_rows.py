@@ -14,11 +14,12 @@ from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, V
 MAX_BLOCK_MAPS = 65_535  # blocks along grid.y
 REGISTERS = 65_536  # of a multiprocessor
 MOST_SUMS = 96  # a thread
-MOST_GROUPS = 8  # of maps that share a block's input tile
+MOST_GROUPS = 8  # of maps, by default
 PATCH_TUNABLES = {
     "TM": (4, 6, 8, 12, 16),
     "TR": (1, 2, 3, 4),
     "TC": (2, 4, 5, 6, 8, 9, 10),
+    "GROUPS": (1, 8),  # of maps, at most, that share a block's input tile
     "THREADS": (96, 128, 192, 256),
     "CK": (1, 2, 4),
 }
@@ -57,15 +58,15 @@ def _patch_defaults(problem: ConvProblem) -> dict[str, int]:
         if tr % problem.pool == 0 and tc % problem.pool == 0 and 40 <= tm * tr * tc <= 80
     ]
     _, tm, tr, tc = min(fitting, default=(0, 1, problem.pool, problem.pool))
-    found = {"TM": tm, "TR": tr, "TC": tc, "THREADS": 128, "CK": 1}
+    found = {"TM": tm, "TR": tr, "TC": tc, "GROUPS": MOST_GROUPS, "THREADS": 128, "CK": 1}
     while found["THREADS"] > 1 and _patch(problem, found).launches[0].shared_bytes > 48 << 10:
         found["THREADS"] //= 2
     return found
 
 
 def _patch(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    tm, tr, tc, most_threads, ck = (parameters[name] for name in PATCH_TUNABLES)
-    groups = min(tiles(problem.maps, tm), MOST_GROUPS)
+    tm, tr, tc, most_groups, most_threads, ck = (parameters[name] for name in PATCH_TUNABLES)
+    groups = min(tiles(problem.maps, tm), most_groups)
     most = max(most_threads // groups, 1)  # patches a block
     if tr % problem.pool or tc % problem.pool:
         raise Unfit(f"a patch of {tr} x {tc} holds no whole pooling windows of {problem.pool} x {problem.pool}")

@@ -1,0 +1,212 @@
+"""The tables of docs/kernels.md that show what ``bench`` measured. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from app.bench.docs_data import BENCH, FILES, PROFILE, RESOURCES, Bench, Row
+from app.bench.results import CPU
+from app.bench.table import SHORT
+
+PRECISIONS = {"fp32": "float32", "tf32": "tfloat32", "fp16": "float16"}
+Benches = Mapping[str, Bench]
+NOISE = 0.01  # bench's default
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """A table; the first ``left`` columns are aligned left, the others right."""
+    lines = [head, ["---"] * left + ["---:"] * (len(head) - left), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def time(ms: float | None) -> str:
+    """ms to four figures or so; empty where there is no time."""
+    if ms is None:
+        return ""
+    return f"{ms:,.0f}" if ms >= 1000 else f"{ms:.1f}" if ms >= 100 else f"{ms:.2f}" if ms >= 10 else f"{ms:.4f}"
+
+
+def times(ratio: float | None) -> str:
+    """How many times as fast."""
+    if ratio is None:
+        return ""
+    if ratio < 0.1:
+        return f"{ratio:.1g}"
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
+
+
+def ratio(before: float | None, after: float | None) -> float | None:
+    """How many times as fast ``after`` is; None if a time is missing."""
+    return before / after if before and after else None
+
+
+def share(row: Row | None) -> str:
+    """Share of the peak that is nearer, and which it is."""
+    rates = row["rates"] if row else None
+    if rates is None or rates["share"] is None:
+        return ""
+    return f"{rates['share']:{'.0%' if rates['share'] >= 0.1 else '.1%'}} {rates['limit'][:3]}"
+
+
+def label(row: Row) -> str:
+    """Step and name."""
+    return row["name"] if row["step"] is None else f"{row['step']} {row['name']}"
+
+
+def header(benches: Benches) -> str:
+    """When and on what each network was measured, and the commands."""
+    head = ["network", "measured", "card", "driver", "CUDA", "CuPy", "fp32", "tf32", "fp16", "copy GB/s"]
+    rows = []
+    for name, bench in benches.items():
+        card, peaks = bench.document["device"], bench.document["peaks"]
+        peak = [f"{peaks['tflops'][dtype]:.1f}" if dtype in peaks["tflops"] else "" for dtype in PRECISIONS.values()]
+        rows.append(
+            [
+                f"`{name}`",
+                bench.document["date"],
+                card["name"],
+                str(card["driver"]),
+                str(card["cuda"]),
+                card["cupy"],
+                *peak,
+                f"{peaks['gbytes_per_s']:,.0f}",
+            ]
+        )
+    rule = next(iter(benches.values())).document["settings"]["rule"]
+    commands = [bench_command(bench) for bench in benches.values()]
+    commands += [FILES[name][1] for name in (PROFILE, RESOURCES)]
+    return (
+        f"{markdown(head, rows, 6)}\n\nfp32, tf32, fp16: the card's measured TFLOP/s in registers (tf32 and fp16 by "
+        f"`mma.sync`).\n\nTimes: CUDA events; {rule}. Rows that a table lacks were not in its run.\n\n```console\n"
+        + "\n".join([*commands, "python -m app.bench.docs"])
+        + "\n```"
+    )
+
+
+def bench_command(bench: Bench) -> str:
+    """The command that measured it, as far as its document tells."""
+    sizes = ",".join(str(batch["images"]) for batch in bench.document["batches"])
+    settings = bench.document["settings"]
+    noise, l2 = (settings.get(name, usual) for name, usual in (("noise", NOISE), ("l2", "cold")))
+    options = f" --batches {sizes}" + (f" --noise {noise:g}" if noise != NOISE else "") + f" --l2 {l2}" * (l2 != "cold")
+    return f"python main.py bench --network {bench.network}{options} --json docs/benchmarks/{BENCH[bench.network]}"
+
+
+def ladder(bench: Bench) -> str:
+    """Every way to do the network's convolutions, in the order of the steps, and why some did not run."""
+    ops = [table["item"] for table in bench.ops]
+    head = ["variant", "type", *(f"{op} ms" for op in ops), "sum ms", "TFLOP/s", *(f"{op} % of peak" for op in ops)]
+    rows, reasons = [], []
+    for name, dtype, first in _rows(bench):
+        found = [bench.row(op, name, dtype) for op in ops]
+        for table in bench.ops:
+            failed = next((row for row in table["rows"] if (row["name"], row["dtype"]) == (name, dtype)), None)
+            if failed is not None and not failed["ms"]:
+                reasons.append(f"{label(first)} in {SHORT[dtype]} on {table['item']}: {failed['reason']}.")
+        if not any(found):
+            continue
+        total = bench.total(name, dtype) or {}
+        ms = total.get("sum_ms")
+        rate = sum(row["rates"]["tflops"] * row["ms"] for row in found if row) / ms if ms else None
+        rows.append(
+            [
+                label(first),
+                SHORT[dtype],
+                *(time(row["ms"] if row else None) for row in found),
+                time(ms),
+                "" if rate is None else f"{rate:.2f}",
+                *(share(row) for row in found),
+                times(total.get("library_ratio")),
+                times(total.get("previous_ratio")),
+            ]
+        )
+    lines = f"`{bench.network}`, {bench.images:,} images:\n\n" + markdown([*head, "× library", "× before"], rows, 2)
+    return "\n\n".join([lines, *([" ".join(reasons)] if reasons else [])])
+
+
+def _rows(bench: Bench) -> list[tuple[str, str, Row]]:
+    """(name, type, one of its rows) of all rows of the convolutions, type after type."""
+    found: dict[tuple[str, str], Row] = {}
+    for table in bench.ops:
+        for row in table["rows"]:
+            found.setdefault((row["name"], row["dtype"]), row)
+    return [(name, dtype, row) for (name, dtype), row in found.items()]
+
+
+def batches(bench: Bench) -> str:
+    """Sums of the op times by batch size."""
+    sizes = [batch["images"] for batch in bench.document["batches"]]
+    rows = []
+    for name, dtype, row in _rows(bench):
+        sums = [bench.sum_ms(name, dtype, size) for size in sizes]
+        if any(sums) and row["kind"] != CPU:
+            rows.append([label(row), SHORT[dtype], *map(time, sums)])
+    return f"`{bench.network}`, ms:\n\n" + markdown(["variant", "type", *(f"{size:,}" for size in sizes)], rows, 2)
+
+
+def by_layer(benches: Benches, operation: str) -> str:
+    """ms of every layer of one operation, alone, over all networks: a row for each variant and type."""
+    columns = [
+        (bench, table)
+        for bench in benches.values()
+        for table in bench.document["tables"]
+        if table["operation"] == operation and "+" not in table["item"]
+    ]
+    names: dict[tuple[str, str], Row] = {}
+    for _, table in columns:
+        for row in table["rows"]:
+            if row["ms"]:
+                names.setdefault((row["name"], row["dtype"]), row)
+    order = list(PRECISIONS.values())
+    rows = [
+        [label(row), SHORT[dtype], *(time(bench.ms(table["item"], name, dtype)) for bench, table in columns)]
+        for (name, dtype), row in sorted(names.items(), key=lambda pair: order.index(pair[0][1]))
+    ]
+    head = ["variant", "type", *(f"{bench.network} {table['item']}" for bench, table in columns)]
+    return f"ms for {_images(benches)} images:\n\n" + markdown(head, rows, 2)
+
+
+def _images(benches: Benches) -> str:
+    return " or ".join(sorted({f"{bench.images:,}" for bench in benches.values()}))
+
+
+def fused(benches: Benches) -> str:
+    """Every chain that a kernel fuses, by the fastest one, beside the fastest kernels of its layers one by one."""
+    rows = []
+    for bench in benches.values():
+        for item in (item for item in bench.tables if "+" in item):
+            for dtype in PRECISIONS.values():
+                whole = bench.best(item, dtype)
+                parts = [bench.best(part, dtype) or bench.best(part, "float32") for part in item.split("+")]
+                separate = sum(part["ms"] for part in parts if part)
+                if whole and all(parts):
+                    one_by_one = ", ".join(part["name"] for part in parts if part)
+                    gain = times(separate / whole["ms"])
+                    rows.append(
+                        [
+                            f"`{bench.network}`",
+                            item,
+                            SHORT[dtype],
+                            whole["name"],
+                            one_by_one,
+                            time(whole["ms"]),
+                            time(separate),
+                            gain,
+                        ]
+                    )
+    head = ["network", "layers", "type", "fused in", "one by one", "fused ms", "separate ms", "× as fast"]
+    return markdown(head, rows, 5)
+
+
+def whole_program(benches: Benches) -> str:
+    """End-to-end time by the variant that all convolutions run on."""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for name, bench in benches.items():
+        for row in bench.document["whole_program"]:
+            cells.setdefault((row["conv"], row["precision"]), {})[name] = time(row["ms"]) or "–"
+    rows = [
+        [conv, precision, *(found.get(network, "") for network in benches)]
+        for (conv, precision), found in cells.items()
+    ]
+    head = ["convolutions", "as", *(f"{name} ms" for name in benches)]
+    return f"{_images(benches)} images:\n\n" + markdown(head, rows, 2)
