@@ -102,7 +102,7 @@ def _resident(session: Session, count: int) -> tuple[Lane, list[tuple[int, Node,
     ops = []
     for index, node in enumerate(plan.nodes):
         if isinstance(node.problem, ConvProblem):
-            kernel = Kernel(node.variant, alone(node.problem), plan.arch, node.settings)
+            kernel = Kernel(node.variant, alone(node.problem), plan.arch, node.settings_alone)
             weights = [None if array is None else uploaded(array) for array in kernel.pack(node.parameters)]
             y = device_array(kernel.arguments()[-1].per_image * count, node.problem.output_dtype)
             ops.append((index, node, kernel.bind([lane.buffers[node.reads], *weights, y], count), y))

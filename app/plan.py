@@ -11,7 +11,7 @@ import numpy as np
 from app.errors import UserError
 from app.graph import Graph, Step
 from app.kernels import registry
-from app.kernels.problems import DTYPES, Problem, wide
+from app.kernels.problems import DTYPES, ConvProblem, Problem, alone, wide
 from app.kernels.variant import Variant
 from app.layers import Argmax, Flatten, Layer, Shape
 from app.tuning import Tuning
@@ -32,7 +32,8 @@ PRECISIONS = {
 class Node:
     """One launch: the layer that it is (``head``) with those fused into it.
 
-    layers: all of them, in the network's order. settings: the variant's parameters that differ from its defaults.
+    layers: all of them, in the network's order. settings: the variant's parameters that differ from its defaults;
+    settings_alone: likewise where a convolution is measured without what is fused into it, see ``problems.alone``.
     reads, writes: buffer names, in the order of the arguments. parameters: the arrays between input and output,
     in the problem's layout and dtype; None where absent.
     """
@@ -48,6 +49,7 @@ class Node:
     parameters: tuple[np.ndarray | None, ...] = field(repr=False)
     reads: str = ""
     writes: tuple[str, ...] = ()
+    settings_alone: dict[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -147,6 +149,9 @@ def _next_node(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choi
         parameters=tuple(
             None if array is None else np.ascontiguousarray(array, dtype=dtype)
             for array, dtype in zip(arrays, dtypes, strict=False)
+        ),
+        settings_alone=(
+            choices.tuning.parameters(alone(problem), variant, arch) if isinstance(problem, ConvProblem) else {}
         ),
     )
 

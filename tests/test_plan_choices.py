@@ -109,6 +109,26 @@ def test_tuning_drives_auto() -> None:
     assert [node.settings for node in named.nodes if node.head.operation == "conv"] == [{"TILE": 8}, {}]
 
 
+def test_a_convolution_alone_has_settings_of_its_own() -> None:
+    """Op times are measured without what is fused: the best tile is another one."""
+    graph, kernels = random_graph(LENET5), {"conv": "register-tiled"}
+    nodes = [node for node in plan(graph, ARCH, Choices(kernels=kernels)).nodes if node.head.operation == "conv"]
+    first, second = (node.problem for node in nodes)
+    assert isinstance(first, ConvProblem) and isinstance(second, ConvProblem) and alone(first) != first
+    tuning = Tuning(
+        {
+            key(first): {"register-tiled": _tuned(1.0, BN=128)},
+            key(alone(first)): {"register-tiled": _tuned(1.0, BN=64), "direct": _tuned(0.1)},
+            key(second): {"register-tiled": _tuned(1.0, BN=128)},
+        }
+    )
+    tuned = plan(graph, ARCH, Choices(kernels=kernels, tuning=tuning)).nodes
+    settings = {node.head.name: (node.settings, node.settings_alone) for node in tuned}
+    assert settings["conv1"] == ({"BN": 128}, {"BN": 64})
+    assert settings["conv2"] == ({"BN": 128}, {}), "what was measured fused says nothing of it alone"
+    assert settings["fc1"] == ({}, {})
+
+
 @pytest.mark.parametrize("parameters", [{"TILE": 7}, {"WIDTH": 8}])
 def test_settings_that_no_longer_fit_are_passed_over(parameters: dict[str, int]) -> None:
     graph = random_graph(LENET5)
