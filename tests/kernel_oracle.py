@@ -13,6 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
+from app.bench.tolerance import Expected, function_of, is_coarse
 from app.kernels.problems import (
     ActivationProblem,
     ConvProblem,
@@ -27,7 +28,6 @@ from app.kernels.problems import (
 from app.kernels.variant import Variant
 from app.layers import Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Relu, Sigmoid, Softmax, Tanh
 from tests.kernel_cases import input_shape
-from tests.tolerance import Expected, function_of, is_coarse
 
 ACTIVATIONS: dict[str, Callable[[str], Layer]] = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid}
 Operands = tuple[np.ndarray, dict[str, np.ndarray]]  # images (B, *shape), and parameters as in a weights file

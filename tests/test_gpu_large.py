@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.bench.tolerance import Expected, is_coarse, terms
 from app.kernels.problems import (
     ActivationProblem,
     ArgmaxProblem,
@@ -24,7 +25,7 @@ from tests.kernel_cases import OPERATIONS, Case, elements, parameters, served
 from tests.kernel_device import GUARD, POISON, bind, compile_all, kernel_of
 from tests.kernel_grid import network_convolutions
 from tests.kernel_oracle import layers_of, operands, sums_half, sums_in_half, to_half, to_tf32
-from tests.tolerance import Expected, check, is_coarse, terms
+from tests.tolerance import check
 
 pytestmark = pytest.mark.gpu
 IMAGES = 1013

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from app.bench.tolerance import is_coarse
 from app.kernels.problems import (
     ActivationProblem,
     ArgmaxProblem,
@@ -22,7 +23,6 @@ from app.kernels.variant import Variant
 from tests.kernel_cases import Case, elements
 from tests.kernel_device import compile_all
 from tests.test_gpu_kernels import held_against_the_reference
-from tests.tolerance import is_coarse
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies

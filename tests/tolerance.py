@@ -1,110 +1,17 @@
-"""The one tolerance table of the kernels' tests. Pure; for NumPy and CuPy arrays alike.
-
-| arithmetic | error allowed |
-| --- | --- |
-| float64, float32 | element by element: (terms + 16) roundings of the sum of its terms' magnitudes |
-| float16, tfloat32 | maximum and RMS over the tensor: twice those of a plain implementation, and float32's on top |
-| maximum pooling, ReLU alone | none |
-
-To that come 8 roundings of the result for tanh and sigmoid, and one where the output is stored more narrowly than it
-was computed. Errors are against float64 of operands that were never rounded to the arithmetic type; in float64 and
-float32 all operands are representable. NaN never passes.
-"""
+"""Holds results against the tolerance table, element by element."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from app.kernels.problems import (
-    ActivationProblem,
-    ConvProblem,
-    LinearProblem,
-    PoolProblem,
-    Problem,
-    SoftmaxProblem,
-    wide,
-)
-
-# The greatest relative error of one rounding, and what subnormal results may lose beside it.
-ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
-SUBNORMAL = {"float64": 1e-300, "float32": 1e-37, "float16": 2.0**-25}
-COARSE = ("float16", "tfloat32")  # whose operands are rounded before they are multiplied
-SLACK = 16  # roundings for bias, pooling, division and exponential
-OWN = 8  # roundings of tanh and sigmoid themselves
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What a kernel must return for some images, flat, float64.
-
-    exact: without any rounding. magnitude: what rounding errors of each element scale with. plain: what a plain
-    implementation at the same precision returns before its output is stored; None where operands are not rounded.
-    """
-
-    exact: Any
-    magnitude: Any
-    plain: Any | None = None
-
-
-def terms(problem: Problem) -> int:
-    """Terms in the sum behind one element."""
-    match problem:
-        case ConvProblem():
-            return problem.depth
-        case LinearProblem():
-            return problem.inputs
-        case PoolProblem():
-            return problem.window**2
-        case SoftmaxProblem():
-            return problem.classes
-    return 0
-
-
-def function_of(problem: Problem) -> str:
-    """The activation that the problem ends with or is; empty if none."""
-    return problem.function if isinstance(problem, ActivationProblem) else getattr(problem, "activation", "")
-
-
-def is_exact(problem: Problem) -> bool:
-    """Whether nothing is rounded, because values are only selected."""
-    if isinstance(problem, PoolProblem):
-        return problem.is_max
-    return isinstance(problem, ActivationProblem) and problem.function == "relu"
-
-
-def is_coarse(problem: Problem) -> bool:
-    """Whether operands are rounded to 11 significant bits. Elsewhere float16 is a way to store numbers, no more."""
-    return isinstance(problem, ConvProblem | LinearProblem) and problem.dtype in COARSE
-
-
-def allowed(problem: Problem, expected: Expected) -> tuple[Any, float]:
-    """The tolerance of each element, and that of the errors' RMS over the tensor (infinite where there is none)."""
-    if is_exact(problem):
-        return np.zeros_like(expected.exact), np.inf
-    computed = wide(problem.dtype)
-    stored = getattr(problem, "output_dtype", problem.dtype)
-    size = np.abs(expected.exact)
-    each = (terms(problem) + SLACK) * ROUNDING[computed] * expected.magnitude + SUBNORMAL[computed]
-    if function_of(problem) in ("tanh", "sigmoid"):
-        each = each + OWN * ROUNDING[computed] * size
-    if ROUNDING[stored] > ROUNDING[computed]:
-        each = each + ROUNDING[stored] * (size + each) + SUBNORMAL[stored]
-    if expected.plain is None:
-        return each, np.inf
-    plain = expected.plain - expected.exact
-    return each + 2 * float(np.abs(plain).max()), 2 * rms(plain) + rms(each)
-
-
-def rms(values: Any) -> float:
-    """Root of the mean square."""
-    return float((values * values).mean()) ** 0.5
+from app.bench.tolerance import Expected, allowed, rms
+from app.kernels.problems import Problem
 
 
 def check(y: Any, problem: Problem, expected: Expected) -> float:
-    """Hold a flat result against what is expected; returns the greatest error ÷ what is allowed for it.
+    """Hold a flat result against what is expected, flat; returns the greatest error ÷ what is allowed for it.
 
     y may be shorter: of fewer images. The RMS is then not compared, for it is a property of the whole tensor.
     Raises AssertionError that names the worst element.

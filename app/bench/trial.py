@@ -14,7 +14,8 @@ import numpy as np
 from cupy.cuda import runtime
 
 from app.bench.clock import Clock
-from app.bench.oracle import Expected, expected, images_at_once
+from app.bench.oracle import expected, images_at_once
+from app.bench.tolerance import allowed, rms
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import Argument, ConvProblem, LinearProblem, Problem
 from app.kernels.variant import Parameters, Variant, tiles
@@ -46,7 +47,7 @@ class Trial:
         self.parameters = _parameters(rng, problem)
         self.outputs = [device_array(a.per_image * images, a.dtype) for a in arguments.values() if _is_output(a)]
         self._block = block
-        self._expected: Expected | None = None
+        self._wanted: tuple[cupy.ndarray, cupy.ndarray, float] | None = None
         cupy.cuda.Device().synchronize()  # the data have arrived; the clock's stream waits for no other
 
     def launch(self, row: Variant, parameters: Parameters | None = None, *, debug: bool = False) -> Launch:
@@ -74,14 +75,17 @@ class Trial:
         self.run(launch)
         outputs = dict(zip((a.name for a in self.problem.arguments() if _is_output(a)), self.outputs, strict=True))
         try:
-            expected_block = self._oracle()
+            exact, each, most_rms = self._oracle()
             worst = 0.0
             for first in range(0, self.images, self._period):
                 count = min(self._period, self.images - first)
-                values, tolerance = expected_block.values[:count], expected_block.tolerance[:count]
+                values, tolerance = exact[:count], each[:count]
                 if "y" in outputs:
                     y = _rows(outputs["y"], first, count, self.images).astype(np.float64)
-                    worst = max(worst, _worst(abs(y - values), tolerance, y, values, first))
+                    error = abs(y - values)
+                    worst = max(worst, _worst(error, tolerance, y, values, first))
+                    if count == self._period and most_rms < np.inf:
+                        _check_rms(rms(error), most_rms, first)
                 if "labels" in outputs:
                     _check_labels(_rows(outputs["labels"], first, count, self.images)[:, 0], values, tolerance, first)
             return worst
@@ -97,12 +101,14 @@ class Trial:
         stream, images = self.clock.stream.ptr, self.images
         return self.clock.time(lambda: launch(stream, images), noise, l2, len(config.actions) * pieces)
 
-    def _oracle(self) -> Expected:
-        if self._expected is None:
+    def _oracle(self) -> tuple[cupy.ndarray, cupy.ndarray, float]:
+        """For the block: what each element must be, how far it may be from that, and the RMS of all."""
+        if self._wanted is None:
             w, bias = ([*self.parameters, None, None])[:2]
             device = [None if array is None else cupy.asarray(array) for array in (w, bias)]
-            self._expected = expected(self.problem, cupy.asarray(self._block), *device)
-        return self._expected
+            found = expected(self.problem, cupy.asarray(self._block), *device)
+            self._wanted = (found.exact, *allowed(self.problem, found))
+        return self._wanted
 
     def _repeat(self, block: Any) -> None:
         """Fill x with the block, again and again."""
@@ -155,6 +161,11 @@ def _worst(error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values
             f"{float(values[image, element]):.9g} ({bad:,} of {y.size:,} elements of these images)"
         )
     return float(ratio.max())
+
+
+def _check_rms(found: float, most: float, first: int) -> None:
+    if not found <= most:
+        raise Wrong(f"wrong: from image {first} on the RMS of the errors is {found:.3g}, must be at most {most:.3g}")
 
 
 def _check_labels(labels: cupy.ndarray, values: cupy.ndarray, tolerance: cupy.ndarray, first: int) -> None:
