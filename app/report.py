@@ -193,8 +193,8 @@ def _times(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def check_writable(path: Path) -> None:
-    """Fail before the work rather than after it. Raises UserError if ``path`` cannot become a file."""
+def check_writable(path: Path, option: str = "--json") -> None:
+    """Fail before the work rather than after it. Raises UserError if ``option``'s ``path`` cannot become a file."""
     try:
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(path.stat().st_mode):  # writing would put a file in the place of a device, too
@@ -202,8 +202,10 @@ def check_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as error:
-        remedy = "name a file in a folder that you can write to, or - for standard output"
-        raise UserError(f"--json {path} cannot be written: {error.strerror}; {remedy}") from error
+        remedy = "name a file in a folder that you can write to"
+        if option == "--json":
+            remedy += ", or - for standard output"
+        raise UserError(f"{option} {path} cannot be written: {error.strerror}; {remedy}") from error
 
 
 def write_json(report: Mapping[str, Any], path: Path | None) -> None:

@@ -38,7 +38,7 @@ def profile(options: argparse.Namespace) -> int:
     if options.json not in (None, "-"):
         check_writable(Path(options.json))
     if options.trace is not None:
-        trace.check_target(options.trace)
+        check_writable(options.trace, "--trace")
     with exit_on_interrupt():
         graph, weights = load_graph(options)
         reason = device.why_no_gpu()

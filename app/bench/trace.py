@@ -8,25 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.bench.api_calls import Call
-from app.errors import UserError
 from app.paths import replacing
-from app.report import check_writable
 
 if TYPE_CHECKING:  # needs CuPy
     from app.bench.spans import Span
 
 HOST, CARD = 1, 2  # processes of the timeline
-
-
-def check_target(path: Path) -> None:
-    """Fail before the work. Raises UserError if the file cannot be written."""
-    try:
-        check_writable(path)
-    except UserError as error:
-        reason = getattr(error.__cause__, "strerror", None) or error
-        raise UserError(
-            f"--trace {path} cannot be written: {reason}; name a file in a folder that you can write to"
-        ) from error
 
 
 def timeline(spans: Sequence[Span], calls: Sequence[Call], zero: float, card: str) -> dict[str, Any]:
