@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from app.bench import ladder, plots
+from app.bench import ladder, pictures, plots
 from app.bench.graphs import network_graph
 from app.bench.items import BENCH_PRECISIONS, batch_sizes, network_items, rungs, shape_items
 from app.bench.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table, rates, table_document, totals
@@ -199,7 +200,7 @@ def test_points_of_the_pictures() -> None:
 
 def test_pictures_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib (the plot extra) is not installed")
-    plots.prepare(tmp_path / "new")
+    pictures.prepare(tmp_path / "new")
     paths = plots.draw(document(), tmp_path / "new")
     assert {path.name for path in paths} == {"ladder.png", "roofline.png", "batch_sizes.png"}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
@@ -232,10 +233,10 @@ def test_bad_options_are_one_line_without_a_gpu(
 def test_plot_folder_is_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "matplotlib", Mock())
     with pytest.raises(UserError, match="cannot be written"):
         ladder.checked(bench_parser().parse_args(["--plot", str(blocked / "plots")]))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match="pip install"):
         ladder.checked(bench_parser().parse_args(["--plot", str(tmp_path)]))
 

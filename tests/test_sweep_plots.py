@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from math import isnan
 from pathlib import Path
 
 import pytest
 
-from app.bench import pipeline_sweep, sweep_plots
-from app.errors import UserError
+from app.bench import pictures, pipeline_sweep, sweep_plots
 from tests.sweep_for_tests import CARD, options, swept, target
-
-HAS_MATPLOTLIB = importlib.util.find_spec("matplotlib") is not None
 
 # --- the pipeline ----------------------------------------------------------------------------------------------------
 
@@ -60,24 +55,11 @@ def test_one_parameter_and_none() -> None:
     assert sweep_plots.layer_field(target()) is None
 
 
-def test_plots_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=r"pip install -e '\.\[plot\]'"):
-        sweep_plots.prepare(tmp_path)
-
-
-@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="matplotlib is not installed")
 def test_plots(tmp_path: Path) -> None:
-    sweep_plots.prepare(tmp_path / "new")
+    pytest.importorskip("matplotlib", reason="matplotlib (the plot extra) is not installed")
+    pictures.prepare(tmp_path / "new")
     written = sweep_plots.draw_layers(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
     times = {(chunk, streams): chunk / streams for chunk in (500, 1000) for streams in (1, 2, 3)}
     written += sweep_plots.draw_pipeline(tmp_path / "new", "lenet5", 1000, times)
     assert sorted({path.name for path in written}) == sorted(path.name for path in (tmp_path / "new").iterdir())
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
-
-
-@pytest.mark.skipif(not HAS_MATPLOTLIB, reason="matplotlib is not installed")
-def test_unwritable_plot_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"--plot .* cannot be written"):
-        sweep_plots.prepare(tmp_path / "file" / "plots")

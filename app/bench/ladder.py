@@ -13,7 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from app import device, tuning
-from app.bench import library, plots
+from app.bench import library, pictures, plots
 from app.bench.graphs import network_graph
 from app.bench.items import Item, batch_sizes, network_items, rungs, selected, shape_items
 from app.bench.results import CPU, DEBUG, LIBRARY, SCHEMA, Table, table_document, totals
@@ -71,7 +71,7 @@ def checked(options: argparse.Namespace) -> Job:
     if options.json not in (None, "-"):
         check_writable(Path(options.json))
     if options.plot is not None:
-        plots.prepare(options.plot)
+        pictures.prepare(options.plot)
     if options.shape is not None:
         return Job(f"convolution {options.shape} (C,H,W,M,K,S)", None, shape_items(options.shape), batches, only)
     graph = network_graph(options.network)

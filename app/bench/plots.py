@@ -1,45 +1,28 @@
-"""Pictures of a bench document: ladder, roofline, time against batch size. matplotlib is loaded only here."""
+"""Pictures of a bench document: ladder, roofline, time against batch size."""
 
 from __future__ import annotations
 
-import importlib.util
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from app.bench.pictures import save
 from app.bench.table import SHORT
-from app.errors import UserError
-from app.paths import replacing
 
 DEBUG = "debug"
 COLOURS = {"float32": "tab:blue", "tfloat32": "tab:orange", "float16": "tab:green"}
 MARKERS = "osD^v<>PX*h"
 
 
-def prepare(folder: Path) -> None:
-    """Fail before the work rather than after it. Raises UserError without matplotlib or if nothing can be written."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("--plot needs matplotlib: pip install -e '.[plot]'")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise UserError(
-            f"--plot {folder} cannot be written: {error.strerror}; name a folder that you can write to"
-        ) from error
-
-
 def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write ladder.png, roofline.png and, with several batch sizes, batch_sizes.png; returns what was written."""
     written = []
     if ladder_bars(document):
-        written.append(_save(_ladder(document), folder / "ladder.png"))
+        written.append(save(_ladder(document), folder / "ladder.png"))
     if roofline_points(document):
-        written.append(_save(_roofline(document), folder / "roofline.png"))
+        written.append(save(_roofline(document), folder / "roofline.png"))
     if len(document["batches"]) > 1:
-        written.append(_save(_batch_sizes(document), folder / "batch_sizes.png"))
+        written.append(save(_batch_sizes(document), folder / "batch_sizes.png"))
     return written
 
 
@@ -80,12 +63,6 @@ def _figure(width: float, height: float, columns: int = 1) -> tuple[Any, list[An
     FigureCanvasAgg(figure)  # no display, no global state
     axes = figure.subplots(1, columns, squeeze=False)[0]
     return figure, list(axes)
-
-
-def _save(figure: Any, path: Path) -> Path:
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
-    return path
 
 
 def _title(document: Mapping[str, Any], what: str) -> str:

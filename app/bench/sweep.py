@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from app import device, tuning
-from app.bench import sweep_plots
+from app.bench import pictures, sweep_plots
 from app.bench.graphs import network_graph
 from app.bench.pipeline_sweep import sweep_pipeline
 from app.bench.sweep_points import Measure, Target, make_target, measure_all, parse_settings
@@ -37,7 +37,7 @@ def sweep(options: argparse.Namespace) -> int:
         check_writable(Path(options.json))
     with exit_on_interrupt():
         if options.plot is not None:
-            sweep_plots.prepare(options.plot)
+            pictures.prepare(options.plot)
         graph = network_graph(options.network)
         why_not = device.why_no_gpu()
         found = {"name": "", "architecture": ASSUMED_ARCH} if why_not else device.describe_gpu()

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 from typing import Any
 
+from app.bench.pictures import save
 from app.bench.sweep_points import Target
-from app.errors import UserError
-from app.paths import replacing
 
-DPI = 130
 Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
 
 
@@ -26,20 +23,6 @@ class Field:
     downs: tuple[int, ...]
     acrosses: tuple[int, ...]
     ms: tuple[tuple[float, ...], ...]
-
-
-def prepare(folder: Path) -> None:
-    """Fail before the measuring rather than after it. Raises UserError without matplotlib or a writable folder."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise UserError("--plot needs matplotlib: pip install -e '.[plot]'") from None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise UserError(f"--plot {folder} cannot be written: {error.strerror}; name another folder") from None
 
 
 def field(down: str, across: str, times: Times) -> Field:
@@ -111,11 +94,10 @@ def draw_pipeline(folder: Path, network: str, images: int, times: Times) -> list
 
 def draw(folder: Path, name: str, title: str, found: Field) -> list[Path]:
     """``NAME_heat.png`` and ``NAME_3d.png``. Raises UserError if they cannot be written."""
-    paths = [folder / f"{name}_heat.png", folder / f"{name}_3d.png"]
-    for path, figure in zip(paths, (_heat_map(title, found), _bars(title, found)), strict=True):
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=DPI)
-    return paths
+    return [
+        save(_heat_map(title, found), folder / f"{name}_heat.png"),
+        save(_bars(title, found), folder / f"{name}_3d.png"),
+    ]
 
 
 def _heat_map(title: str, found: Field) -> Any:

@@ -1,0 +1,35 @@
+"""What all pictures need: a folder that can be written to, matplotlib, and files written whole or not at all."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from app.errors import UserError
+from app.paths import replacing
+
+DPI = 110
+
+
+def prepare(folder: Path) -> None:
+    """Fail before the work rather than after it. Raises UserError without matplotlib or a writable folder."""
+    try:
+        from matplotlib import figure  # noqa: F401
+    except ImportError:
+        raise UserError("--plot needs matplotlib: pip install -e '.[plot]'") from None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"--plot {folder} cannot be written: {error.strerror}; name a folder that you can write to"
+        ) from error
+
+
+def save(figure: Any, path: Path) -> Path:
+    """Write a figure as PNG; returns the path. Raises UserError if it cannot be written."""
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=DPI)
+    return path
