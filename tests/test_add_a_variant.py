@@ -111,7 +111,8 @@ def test_the_command_line_shows_it(row: Variant, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_it_equals_the_reference(row: Variant, dtype: str) -> None:
     """By what bench and sweep check and time every kernel with."""
-    from app.bench.trial import Trial, Wrong
+    from app.bench.failures import Wrong
+    from app.bench.trial import Trial
     from app.device import describe_gpu
 
     problem = ConvProblem(3, 11, 13, 5, 3, 2, bias=True, activation="relu", dtype=dtype)

@@ -11,8 +11,9 @@ import pytest
 
 from app import device, tuning
 from app.bench import sweep
+from app.bench.failures import Wrong, compiler_reason, reason_of
 from app.bench.graphs import network_graph
-from app.bench.sweep_points import Measure, Skip, Target, Wrong, measure_all, parse_settings
+from app.bench.sweep_points import Measure, Skip, Target, measure_all, parse_settings
 from app.cli import main
 from app.errors import UserError
 from app.kernels import registry
@@ -215,10 +216,28 @@ def test_biases_are_those_of_the_seed_systems() -> None:
 
 
 def test_compiler_messages() -> None:
-    pytest.importorskip("cupy")
-    from app.bench.sweep_card import compiler_reason
-
     log = 'a.cu does not compile (6) with -D…\na.cu(3): error: static assertion failed with "BM too small"\n  more'
     assert compiler_reason(log) == "does not compile: BM too small"
     log = "a.cu does not compile (6) with -D…\nptxas error   : Entry function 'f' uses too much shared data (0x1)\n"
     assert compiler_reason(log) == "does not compile: Entry function 'f' uses too much shared data (0x1)"
+
+
+class CUDADriverError(RuntimeError):
+    """Like CuPy's, which cannot be made without a card."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"error {status}")
+        self.status = status
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("a.cu does not compile\nerror: no"), "does not compile: no"),
+        (CUDADriverError(701), "error 701"),
+        (CUDADriverError(700), None),  # an illegal address: the card's context is lost
+        (ValueError("a bug"), None),
+    ],
+)
+def test_only_what_concerns_one_kernel_is_a_reason(error: Exception, reason: str | None) -> None:
+    assert reason_of(error) == reason

@@ -10,10 +10,10 @@ from time import perf_counter
 import numpy as np
 
 from app.bench import library
+from app.bench.failures import Wrong, reason_of
 from app.bench.items import Item, parameters_of, rungs
 from app.bench.results import CPU, DEBUG, LIBRARY, OURS, Result, Table
-from app.bench.sweep_card import CUDA_ERRORS, HARMLESS, compiler_reason
-from app.bench.trial import Trial, Wrong
+from app.bench.trial import Trial
 from app.errors import UserError
 from app.graph import Graph
 from app.kernels.compiler import architecture_number
@@ -105,11 +105,10 @@ class Climber:
         except UserError as missing:  # cuBLAS
             return without_time(str(missing))
         except Exception as failure:
-            if type(failure) is RuntimeError:  # the compiler's; CUDA errors are of derived classes
-                return without_time(compiler_reason(str(failure)), wrong=True)
-            if type(failure).__name__ in CUDA_ERRORS and getattr(failure, "status", 0) in HARMLESS:
-                return without_time(str(failure), wrong=True)
-            raise
+            reason = reason_of(failure)
+            if reason is None:
+                raise
+            return without_time(reason, wrong=True)
         return Result(
             *(kind, name, dtype, row.step),
             ms=timing.median,

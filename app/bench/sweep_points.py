@@ -11,6 +11,7 @@ from itertools import product
 
 from tqdm import tqdm
 
+from app.bench.failures import Wrong
 from app.errors import UserError
 from app.interrupts import deferred_interrupts
 from app.kernels.problems import Problem
@@ -24,10 +25,6 @@ L2 = "cold"
 
 class Skip(Exception):  # noqa: N818 - a verdict, not an error
     """Raised by a measurement: this point cannot run; the text says why."""
-
-
-class Wrong(Exception):  # noqa: N818 - likewise
-    """Raised by a measurement: this point computes something else than the oracle; the text says where."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import numpy as np
 from cupy.cuda import runtime
 
 from app.bench.clock import Clock
+from app.bench.failures import Wrong
 from app.bench.oracle import expected, images_at_once
 from app.bench.tolerance import allowed, rms
 from app.kernels.launch import Kernel, Launch
@@ -23,10 +24,6 @@ from app.memory import DeviceMemoryError, device_array, uploaded
 from app.outcome import Timing
 
 PRIMES = (1, 2, 3, 5, 7, 13, 31, 61, 127, 251)
-
-
-class Wrong(Exception):  # noqa: N818 - a verdict, not an error
-    """A kernel's result is not what it must be; the text says where and by how much."""
 
 
 class Trial:

@@ -1,0 +1,31 @@
+"""What may go wrong with one kernel and leave the card, and the measuring of others, as they are."""
+
+from __future__ import annotations
+
+import re
+
+# CUDA errors that concern one launch and leave the card usable: invalid value, out of memory, out of resources.
+HARMLESS = (1, 2, 701)
+CUDA_ERRORS = ("CUDADriverError", "CUDARuntimeError")
+
+
+class Wrong(Exception):  # noqa: N818 - a verdict, not an error
+    """A kernel's result is not what it must be; the text says where and by how much."""
+
+
+def reason_of(error: Exception) -> str | None:
+    """One line for what concerns one kernel alone: it does not compile, or cannot be launched. None for all else."""
+    if type(error) is RuntimeError:  # the compiler's; CUDA errors are of derived classes
+        return compiler_reason(str(error))
+    if type(error).__name__ in CUDA_ERRORS and getattr(error, "status", 0) in HARMLESS:
+        return str(error)
+    return None
+
+
+def compiler_reason(text: str) -> str:
+    """The first thing that the compiler complains about, on one line."""
+    log = text.partition("\n")[2] or text
+    asserted = re.search(r'static assertion failed with "([^"]*)"', log)
+    found = asserted or re.search(r"\berror\s*:\s*(.*)", log)
+    reason = " ".join((found.group(1) if found else log).split())
+    return f"does not compile: {reason[:160]}"
