@@ -72,14 +72,14 @@ def header(benches: Benches) -> str:
                 f"{peaks['gbytes_per_s']:,.0f}",
             ]
         )
-    rule = next(iter(benches.values())).document["settings"]["rule"]
+    rules = list(dict.fromkeys(bench.document["settings"]["rule"] for bench in benches.values()))
+    whose = f" (`{next(iter(benches))}`; the others by the `--noise` shown below)" if len(rules) > 1 else ""
     commands = [bench_command(bench) for bench in benches.values()]
     commands += [FILES[name][1] for name in (PROFILE, RESOURCES)]
     return (
         f"{markdown(head, rows, 6)}\n\nfp32, tf32, fp16: the card's measured TFLOP/s in registers (tf32 and fp16 by "
-        f"`mma.sync`).\n\nTimes: CUDA events; {rule}. Rows that a table lacks were not in its run.\n\n```console\n"
-        + "\n".join([*commands, "python -m app.bench.docs"])
-        + "\n```"
+        f"`mma.sync`).\n\nTimes{whose}: CUDA events; {rules[0]}. Rows that a table lacks were not in its run.\n\n"
+        "```console\n" + "\n".join([*commands, "python -m app.bench.docs"]) + "\n```"
     )
 
 

@@ -125,8 +125,8 @@ VERDICTS = (
         _now("unrolled", "half2", "float16"),
     ),
     Verdict("FP16 on tensor cores, best against best fp32", "lenet5", "its GPU could not", None, _best_in("float16")),
-    Verdict("shared memory in average pooling", "lenet5", "slower, dropped", None, _shared_pool),
-    Verdict("fused ReLU", "lenet5", "changed the result, dropped", None, _fused_activation),
+    Verdict("shared memory in pooling", "lenet5", "slower, dropped", None, _shared_pool),
+    Verdict("fused activation (ReLU; `k7`: tanh)", "lenet5", "changed the result, dropped", None, _fused_activation),
     Verdict(
         "no device debug flags",
         *("lenet5", "twice as fast"),
