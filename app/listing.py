@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app import device, tuning
-from app.bench import resources
+from app import device, resources, tuning
 from app.choices import choices, load_graph
 from app.errors import UserError
 from app.kernels.compiler import ARCHITECTURES

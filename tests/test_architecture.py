@@ -27,7 +27,6 @@ FORBIDDEN = {
 }
 # What only measuring and training need, and where it may be imported; names of commands' modules are no imports.
 EXTRAS = {"torch": ("app/bench", "data_tools"), "matplotlib": ("app/bench", "data_tools")}
-COMMANDS = ("app/listing.py",)  # beside app/cli.py, which names modules: a command may use what app/bench offers
 
 
 def imported(path: Path) -> set[str]:
@@ -64,7 +63,7 @@ def test_the_gate_may_know_of_memory() -> None:
 def test_the_application_does_not_depend_on_its_benchmarks() -> None:
     for path in (ROOT / "app").rglob("*.py"):
         relative = path.relative_to(ROOT).as_posix()
-        if not relative.startswith("app/bench/") and relative not in COMMANDS:
+        if not relative.startswith("app/bench/"):
             assert not any(within(name, "app.bench") for name in imported(path)), relative
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from app import listing
-from app.bench import resources
+from app import listing, resources
 from app.cli import main
 from app.kernels.compiler import ARCHITECTURES
 from app.kernels.registry import VARIANTS, find
