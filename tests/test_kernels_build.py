@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from app.kernels import registry
 from app.kernels.compiler import ARCHITECTURES, KERNEL_DIR, architecture_number, compile_kernel
+from app.kernels.problems import ConvProblem
 from app.kernels.registry import VARIANTS, variants
 from app.kernels.variant import ConstantCopy, LaunchConfig, Variant
 from tests.kernel_grid import served
@@ -110,3 +112,24 @@ def test_neighbouring_steps_differ_by_what_they_show(row: Variant) -> None:
         assert constants == (set() if row.step <= 5 else set("CHWMKS"))
         for launch in config.launches:
             assert row.step > 5 or launch.scalars[:6] == problem.sizes  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("name", "loads"), [("direct", 1), ("constant", 3)])
+def test_code_is_loaded_when_it_is_launched(name: str, loads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once; where launches write constant memory, for each of them."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from app.kernels import launch
+
+    loaded: list[object] = []
+
+    def load(_: launch.Kernel) -> object:
+        loaded.append(object())
+        return loaded[-1]
+
+    row = registry.find("conv", name)
+    assert row is not None
+    monkeypatch.setattr(launch, "compile_kernel", lambda *_, **__: b"")
+    monkeypatch.setattr(launch.Kernel, "_load", load)
+    kernel = launch.Kernel(row, ConvProblem(1, 8, 8, 4, 3), "sm_75")
+    assert not loaded
+    assert {id(kernel.module()) for _ in range(3)} == set(map(id, loaded)) and len(loaded) == loads

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import cupy
@@ -52,17 +53,20 @@ class Kernel:
         self.problem = problem
         self.config: LaunchConfig = variant.config(problem, parameters)
         self._cubin = compile_kernel(variant.path, self.config.defines, arch, debug=debug)
-        self._module = self._load()
+
+    def module(self) -> Any:
+        """The loaded code; a copy of its own for each launch where constant memory is written."""
+        own = any(isinstance(action, ConstantCopy) for action in self.config.actions)
+        return self._load() if own else self._shared
+
+    @cached_property
+    def _shared(self) -> Any:
+        return self._load()
 
     def _load(self) -> Any:
         module = cupy.cuda.function.Module()
         module.load(self._cubin)
         return module
-
-    def module(self) -> Any:
-        """The loaded code; a copy of its own for each launch where constant memory is written."""
-        own = any(isinstance(action, ConstantCopy) for action in self.config.actions)
-        return self._load() if own else self._module
 
     def pack(self, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
         """Weights and bias as this variant wants them in memory; weights come first."""
@@ -189,8 +193,7 @@ class Launch:
         return step
 
     def _gemm_step(self, action: LibraryGemm) -> Step:
-        library = cublas()
-        handle = _Handle(library)
+        handle = _Handle()
         a, b, c = (self._names[name] for name in (action.a, action.b, action.c))
         one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
 
@@ -198,8 +201,8 @@ class Launch:
             m, n, k = action.sizes(images)
             with cupy.cuda.ExternalStream(stream):  # the binding takes CuPy's current stream, not the handle's
                 # cuBLAS is column-major: what it computes is cᵀ = bᵀ aᵀ.
-                library.sgemm(
-                    *(handle.value, library.CUBLAS_OP_N, library.CUBLAS_OP_N, n, m, k),
+                handle.library.sgemm(
+                    *(handle.value, handle.library.CUBLAS_OP_N, handle.library.CUBLAS_OP_N, n, m, k),
                     *(one.ctypes.data, b.value, n, a.value, k, zero.ctypes.data, c.value, n),
                 )
 
@@ -207,24 +210,21 @@ class Launch:
 
 
 class _Handle:
-    """A cuBLAS handle of a launch's own: its workspace is shared with no other stream."""
+    """CuPy's cuBLAS binding, and a handle of a launch's own: its workspace is shared with no other stream.
 
-    def __init__(self, library: Any) -> None:
-        self._destroy = library.destroy
-        self.value = library.create()
+    Raises UserError if the library is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from cupy_backends.cuda.libs import cublas
+
+            self.library = cublas
+            self.value = cublas.create()
+        except Exception as error:  # CuPy reports a missing library in several ways
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"cuBLAS cannot be loaded ({reason}): pip install -e '.[bench]'") from None
 
     def __del__(self) -> None:
-        with suppress(Exception):  # at the end of the program the library may be gone already
-            self._destroy(self.value)
-
-
-def cublas() -> Any:
-    """CuPy's cuBLAS binding. Raises UserError if the library is not installed."""
-    try:
-        from cupy_backends.cuda.libs import cublas as binding
-
-        binding.destroy(binding.create())
-    except Exception as error:  # CuPy reports a missing library in several ways
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"cuBLAS cannot be loaded ({reason}): pip install -e '.[bench]'") from None
-    return binding
+        with suppress(Exception):  # there may be no handle, and at the end of the program no library
+            self.library.destroy(self.value)
