@@ -64,6 +64,14 @@ def test_only_hardware_excludes_a_convolution(row: Variant) -> None:
 
 
 @ALL_VARIANTS
+def test_parameters_are_positive(row: Variant) -> None:
+    problem = served(row, "sm_90a")[0]
+    for name in row.tunables:
+        for value in (0, -8):
+            assert row.refusal(problem, "sm_90a", {name: value}) == f"{name} must be at least 1, not {value}"
+
+
+@ALL_VARIANTS
 def test_every_matrix_product_is_served(row: Variant) -> None:
     """Some rows leave the argmax to a kernel of its own, and all do for many classes."""
     if row.operation == "gemm":

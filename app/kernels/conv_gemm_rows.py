@@ -18,6 +18,7 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
+    serves_all,
     tiles,
     workspace_images,
 )
@@ -25,16 +26,6 @@ from app.kernels.variant import (
 # Memory for the unrolled images and the product: large products keep the card full, small ones stay in its L2 cache.
 _WORKSPACE: dict[str, tuple[int, ...]] = {"MIB": (16, 32, 64, 128, 256, 512)}
 _WORKSPACE_DEFAULT = {"MIB": 256}
-
-
-def _serves_all(_: ConvProblem) -> None:
-    return None
-
-
-def _all_positive(parameters: Parameters) -> None:
-    for name, value in parameters.items():
-        if value < 1:
-            raise Unfit(f"{name} must be at least 1, not {value}")
 
 
 def _fits_static(size: int) -> None:
@@ -63,7 +54,6 @@ def _filters_first(w: np.ndarray) -> np.ndarray:
 
 
 def _cublas(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    _all_positive(parameters)
     workspace, pixels = _workspace(problem), prod(problem.convolved)
     product = LibraryGemm("w", "unrolled", "product", lambda images: (problem.maps, images * pixels, problem.depth))
     return LaunchConfig(
@@ -81,7 +71,6 @@ def _cublas(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 
 def _im2col_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    _all_positive(parameters)
     tile, workspace = parameters["TILE"], _workspace(problem)
     _fits_static(2 * tile**2 * ITEMSIZE[wide(problem.dtype)])
     return LaunchConfig(
@@ -105,7 +94,6 @@ def _implicit_gemm_defaults(problem: ConvProblem) -> dict[str, int]:
 
 
 def _implicit_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    _all_positive(parameters)
     bm, bn, bk = (parameters[name] for name in ("BM", "BN", "BK"))
     _fits_static(bk * (bm + bn) * ITEMSIZE[wide(problem.dtype)])
     launch = KernelLaunch(bm * bn, _grid(problem, bn, tiles(problem.maps, bm)))
@@ -127,7 +115,6 @@ def _register_tiled_defaults(problem: ConvProblem) -> dict[str, int]:
 
 
 def _register_tiled(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    _all_positive(parameters)
     bm, bn, bk, tm, tn = (parameters[name] for name in ("BM", "BN", "BK", "TM", "TN"))
     if tm % 4 or tn % 4:
         raise Unfit("TM and TN must be multiples of four")
@@ -155,7 +142,7 @@ CONV_GEMM_ROWS: tuple[Variant, ...] = (
         summary="the library row: im2col kernel in pieces, cuBLAS, layout kernel",
         system="none (the yardstick)",
         dtypes=("float32",),
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_cublas,
         limits="the order of summation is cuBLAS's; needs a workspace of MIB",
         tunables=_WORKSPACE,
@@ -170,7 +157,7 @@ CONV_GEMM_ROWS: tuple[Variant, ...] = (
         summary="im2col kernel, shared-memory tiled GEMM and layout as separate kernels",
         system="lenet5, k7, minidnn86",
         dtypes=FLOATS,
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_im2col_gemm,
         limits="needs a workspace of MIB",
         tunables={"TILE": (8, 16, 32)} | _WORKSPACE,
@@ -183,7 +170,7 @@ CONV_GEMM_ROWS: tuple[Variant, ...] = (
         summary="im2col fused into the tiled GEMM's loads, layout into its stores; tiles of maps x pixels",
         system="fa19, k7",
         dtypes=(*FLOATS, "float16"),
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_implicit_gemm,
         limits="BM x BN at most 1,024",
         tunables={"BM": (4, 8, 12, 16, 24, 32), "BN": (16, 24, 32, 64), "BK": (8, 16, 25, 32, 49)},

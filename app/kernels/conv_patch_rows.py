@@ -9,7 +9,7 @@ import numpy as np
 
 from app.kernels.defines import conv_sizes, pooling, types
 from app.kernels.problems import ConvProblem
-from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant, tiles
+from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant, serves_all, tiles
 
 MAX_BLOCK_MAPS = 65_535  # blocks along grid.y
 REGISTERS = 65_536  # of a multiprocessor
@@ -113,10 +113,6 @@ def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np
     return padded.reshape(problem.depth, -1, block).transpose(1, 0, 2)
 
 
-def _serves_all(_: ConvProblem) -> None:
-    return None
-
-
 CONV_PATCH_ROWS: tuple[Variant, ...] = (
     Variant(
         "conv",
@@ -125,7 +121,7 @@ CONV_PATCH_ROWS: tuple[Variant, ...] = (
         summary="register patches: a row read once serves K taps; inputs, not im2col, in shared memory; cp.async",
         system="fa19, k7",
         dtypes=("float32",),
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_patch,
         limits="a patch must hold whole pooling windows",
         pools=True,

@@ -19,6 +19,7 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
+    serves_all,
     tiles,
 )
 
@@ -26,10 +27,6 @@ TILES = (8, 16, 24, 32)
 CONSTANT_BYTES = 64 << 10
 MAPS_LIMIT = f"at most {MAX_GRID_Y:,} maps (grid y)"
 CONSTANT_LIMIT = "one map's filters at most 64 KB (constant memory)"
-
-
-def _serves_all(_: ConvProblem) -> None:
-    return None
 
 
 def _too_many_maps(problem: ConvProblem) -> str | None:
@@ -72,7 +69,7 @@ def _default_tile(problem: ConvProblem) -> dict[str, int]:
 
 def _checked_tile(parameters: Parameters) -> int:
     tile = parameters["TILE"]
-    if tile <= 0 or tile % 8:
+    if tile % 8:
         raise Unfit(f"TILE must be a multiple of 8, so that TILE * TILE threads are whole warps, not {tile}")
     return tile
 
@@ -216,7 +213,7 @@ CONV_ROWS: tuple[Variant, ...] = (
         summary="direct, filters in constant memory, a launch for each slice of 64 KB",
         system="fa19, lenet5",
         dtypes=FLOATS,
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_constant,
         limits=CONSTANT_LIMIT,
     ),
@@ -227,7 +224,7 @@ CONV_ROWS: tuple[Variant, ...] = (
         summary="input tiles in shared memory, filters in constant memory",
         system="k7, fa19",
         dtypes=FLOATS,
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_shared_constant,
         limits=CONSTANT_LIMIT,
         tunables={"TILE": TILES},
@@ -240,7 +237,7 @@ CONV_ROWS: tuple[Variant, ...] = (
         summary="one kernel per layer size: all sizes and the tile are compile-time constants",
         system="fa19",
         dtypes=FLOATS,
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_specialised,
         limits=CONSTANT_LIMIT,
         tunables={"TILE": TILES},
@@ -253,7 +250,7 @@ CONV_ROWS: tuple[Variant, ...] = (
         summary="specialised, with __restrict__ and unrolled filter loops",
         system="minidnn86, fa19",
         dtypes=FLOATS,
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_specialised,
         limits=CONSTANT_LIMIT,
         tunables={"TILE": TILES},
@@ -266,7 +263,7 @@ CONV_ROWS: tuple[Variant, ...] = (
         summary="unrolled in FP16 arithmetic: two output maps in one register, conversions in loads and stores",
         system="minidnn86",
         dtypes=("float16",),
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_half2,
         limits="two maps' filters at most 64 KB (constant memory)",
         tunables={"TILE": TILES},

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.kernels.defines import MAX_GRID_Y, conv_sizes, types
 from app.kernels.problems import ConvProblem
-from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant, tiles
+from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant, serves_all, tiles
 
 TENSOR_TUNABLES = {
     "MT": (1, 2, 3, 4),
@@ -17,10 +17,6 @@ TENSOR_TUNABLES = {
     "WARPS_N": (2, 4, 8),
     "CK": (1, 4, 8, 12, 16, 32),
 }
-
-
-def _serves_all(_: ConvProblem) -> None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -167,7 +163,7 @@ CONV_TENSOR_ROWS: tuple[Variant, ...] = (
         summary="implicit GEMM on tensor cores (mma): float16 or tfloat32 operands, float32 sums, no im2col tile",
         system="none of them",
         dtypes=("float16", "tfloat32"),
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_tensor,
         limits="tensor cores of sm_80 and later",
         min_arch=80,

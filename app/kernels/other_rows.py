@@ -5,14 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from app.kernels.defines import BLOCK, FLOATS, elementwise, same_types
-from app.kernels.problems import ITEMSIZE, ActivationProblem, ArgmaxProblem, PoolProblem, Problem, SoftmaxProblem
-from app.kernels.variant import STATIC_SHARED_LIMIT, KernelLaunch, LaunchConfig, Parameters, Variant, tiles
+from app.kernels.problems import ITEMSIZE, ActivationProblem, ArgmaxProblem, PoolProblem, SoftmaxProblem
+from app.kernels.variant import STATIC_SHARED_LIMIT, KernelLaunch, LaunchConfig, Parameters, Variant, serves_all, tiles
 
 STORED = (*FLOATS, "float16")
-
-
-def _serves_all(_: Problem) -> None:
-    return None
 
 
 def _pool_defines(problem: PoolProblem) -> dict[str, str | int]:
@@ -80,7 +76,7 @@ OTHER_ROWS: tuple[Variant, ...] = (
         summary="one thread per output element, any window and stride",
         system="lenet5, minidnn86",
         dtypes=STORED,
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_pool_direct,
     ),
     Variant(
@@ -90,7 +86,7 @@ OTHER_ROWS: tuple[Variant, ...] = (
         summary="the input tile is staged in shared memory before it is pooled",
         system="lenet5 (tried and dropped there)",
         dtypes=STORED,
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_pool_shared,
         limits="a window fits into shared memory",
         tunables={"TILE": (4, 8, 16, 32)},
@@ -104,7 +100,7 @@ OTHER_ROWS: tuple[Variant, ...] = (
         summary="ReLU, tanh or sigmoid, one thread per element",
         system="lenet5, fa19, mlp",
         dtypes=STORED,
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_activation_elementwise,
     ),
     Variant(
@@ -114,7 +110,7 @@ OTHER_ROWS: tuple[Variant, ...] = (
         summary="one warp per row: maximum and sum by shuffles, then the division",
         system="fa19, minidnn86, mlp",
         dtypes=STORED,
-        refuses=_serves_all,
+        refuses=serves_all,
         configure=_softmax_rows,
     ),
     Variant(

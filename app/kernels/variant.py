@@ -86,6 +86,10 @@ def no_parameters(_: Any) -> dict[str, int]:
     return {}
 
 
+def serves_all(_: Any) -> None:
+    """``refuses`` of a variant that serves every problem of its operation, some parameters apart."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """One kernel. ``refuses`` says why it cannot serve a problem, or returns None; ``configure`` serves it.
@@ -133,8 +137,12 @@ class Variant:
         return f"{self.operation}_{self.technique}"
 
     def config(self, problem: Problem, parameters: Parameters | None = None) -> LaunchConfig:
-        """Serve the problem with the given parameters in place of the defaults. Raises Unfit."""
-        return self.configure(problem, {**self.defaults(problem), **(parameters or {})})
+        """Serve the problem with the given parameters in place of the defaults, all positive. Raises Unfit."""
+        merged = {**self.defaults(problem), **(parameters or {})}
+        for name, value in merged.items():
+            if value < 1:
+                raise Unfit(f"{name} must be at least 1, not {value}")
+        return self.configure(problem, merged)
 
     def refusal(self, problem: Problem, arch: str, parameters: Parameters | None = None) -> str | None:
         """Why this variant cannot serve the problem on that architecture with those parameters; None if it can."""
