@@ -10,6 +10,7 @@ from app.console import Parser
 
 MAX_BATCH = 10**12
 DEFAULT_STREAMS = 4
+PRECISIONS = ("fp32", "tf32", "fp16")  # that may be asked for
 
 
 def whole_number(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
@@ -48,7 +49,7 @@ def network_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--precision",
         default="fp32",
-        choices=("fp32", "tf32", "fp16"),
+        choices=PRECISIONS,
         help="how numbers are multiplied and stored (default: fp32; sums are kept in float32)",
     )
     group.add_argument("--no-fuse", action="store_true", help="run every layer as a kernel of its own")
@@ -147,7 +148,7 @@ def sweep_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
     parser.add_argument("--fused", action="store_true", help="with the activation and pooling that follow the layer")
-    parser.add_argument("--precision", default="fp32", choices=("fp32", "tf32", "fp16"), help="default: fp32")
+    parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32, or the first that the kernel has")
     parser.add_argument("--json", metavar="FILE", help="also write all points as JSON; '-': to standard output alone")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw heat map and 3-D plot (matplotlib)")
     return parser

@@ -14,6 +14,8 @@ from app.bench import sweep
 from app.bench.failures import Wrong, compiler_reason, reason_of
 from app.bench.graphs import network_graph
 from app.bench.sweep_points import Measure, Skip, Target, measure_all, parse_settings
+from app.bench.sweep_text import as_document
+from app.bench.table import SHORT
 from app.cli import main
 from app.errors import UserError
 from app.kernels import registry
@@ -178,6 +180,9 @@ def test_what_auto_would_take_is_measured_beside(monkeypatch: pytest.MonkeyPatch
         ("--conv shared-tile --set TILE=0", "positive whole numbers"),
         ("--conv shared-tile --set TILE=4096", "bytes of shared memory"),
         ("--conv shared-tile --layer fc1", "choose one of conv1, conv2"),
+        ("--conv shared-tile --precision tf32", "does not compute in tf32, only in fp32, fp64, fp16: change --prec"),
+        ("--conv half2 --precision fp32", "conv kernel 'half2' does not compute in fp32, only in fp16: change"),
+        ("--pool shared --precision tf32", "does not compute in tf32"),
         ("--conv shared-tile --network mlp", "has no conv layer"),
         ("--conv shared-tile --network nope", "unknown network"),
         ("--conv shared-tile --json /nowhere/sweep.json", "cannot be written"),
@@ -185,6 +190,8 @@ def test_what_auto_would_take_is_measured_beside(monkeypatch: pytest.MonkeyPatch
         ("--pipeline --fused", "leave --set, --layer and --fused out"),
         ("--conv shared-tile", "a sweep needs an NVIDIA GPU: none here"),
         ("--fc shared-tiled --network mlp --fused", "a sweep needs an NVIDIA GPU: none here"),
+        ("--conv half2", "a sweep needs an NVIDIA GPU: none here"),
+        ("--conv tensor-core --precision tf32", "a sweep needs an NVIDIA GPU: none here"),
         ("--pipeline", "a sweep needs an NVIDIA GPU: none here"),
     ],
 )
@@ -205,6 +212,23 @@ def test_problems_are_the_plans() -> None:
     fused = sweep.problem_of(graph, "conv1", variant, ARCH, "fp32", fused=True)
     assert alone == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
     assert fused == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8", activation="relu", pool=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "dtype"),
+    [
+        ("shared-tile", "", "float32"),
+        ("shared-tile", "--precision fp16", "float16"),
+        ("half2", "", "float16"),
+        ("tensor-core", "", "float16"),
+        ("tensor-core", "--precision tf32", "tfloat32"),
+    ],
+)
+def test_the_kernels_own_type_unless_another_is_asked_for(name: str, asked: str, dtype: str) -> None:
+    arguments = options("--conv", name, *asked.split())
+    targets, _ = sweep.find_targets(arguments, network_graph("lenet5"), "conv", name, ARCH, Tuning())
+    assert [target.problem.dtype for target in targets] == [dtype] * 2
+    assert as_document(arguments, targets, [], CARD, None)["precision"] == SHORT[dtype]
 
 
 def test_biases_are_those_of_the_seed_systems() -> None:

@@ -35,7 +35,7 @@ def sweep_pipeline(
     options: argparse.Namespace, graph: Graph, card: str, arch: str, known: Tuning, why_not: str | None
 ) -> int:
     """Sweep, print, write and draw. Returns 0. Raises UserError, also if Ctrl-C cut it short."""
-    execution = plan(graph, arch, Choices(options.precision, tuning=known))
+    execution = plan(graph, arch, Choices(options.precision or Choices.precision, tuning=known))
     if why_not is not None:
         raise UserError(f"a sweep needs an NVIDIA GPU: {why_not}")
     with exit_on_interrupt():
@@ -96,7 +96,7 @@ def as_document(
         "schema": SCHEMA,
         "card": card,
         "network": options.network,
-        "precision": options.precision,
+        "precision": options.precision or Choices.precision,
         "images": options.batch,
         "runs": REPEAT,
         "warmup": WARMUP,

@@ -20,7 +20,7 @@ from app.interrupts import exit_on_interrupt
 from app.kernels import registry
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
-from app.plan import Choices, plan
+from app.plan import PRECISIONS, Choices, plan
 from app.report import check_writable
 
 ASSUMED_ARCH = "sm_90a"  # to find mistakes where there is no card
@@ -66,6 +66,8 @@ def find_targets(
     if row is None:
         raise UserError(f"a sweep is of one {operation} kernel, not of auto: choose one (see 'kernels')")
     values = parse_settings(options.set, row)
+    if options.precision is not None:
+        check_precision(row, options.precision)
     layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
     if not layers:
         raise UserError(f"network {graph.network.name} has no {operation} layer: name another with --network")
@@ -78,7 +80,7 @@ def find_targets(
     notes: list[str] = []
     for layer in layers if options.layer is None else [options.layer]:
         try:
-            problem = problem_of(graph, layer, row, arch, options.precision, options.fused)
+            problem = problem_of(graph, layer, row, arch, options.precision or Choices.precision, options.fused)
             targets.append(make_target(layer, problem, row, options.batch, arch, values, known))
         except UserError as error:
             notes.append(f"{layer} left out: {error}")
@@ -90,6 +92,16 @@ def find_targets(
     if not targets:
         raise refusal
     return targets, notes
+
+
+def check_precision(row: Variant, asked: str) -> None:
+    """Raises UserError where the kernel lacks the type; a plan would take its own first one instead."""
+    own = [name for dtype in row.dtypes for name, (multiplied, _) in PRECISIONS.items() if multiplied == dtype]
+    if asked not in own:
+        raise UserError(
+            f"{row.operation} kernel '{row.name}' does not compute in {asked}, only in {', '.join(own)}: "
+            "change --precision"
+        )
 
 
 def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:

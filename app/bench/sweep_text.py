@@ -9,6 +9,7 @@ from typing import Any
 
 from app.bench.stop import describe
 from app.bench.sweep_points import L2, NOISE, Point, Target, spell
+from app.bench.table import SHORT
 from app.kernels.problems import key
 from app.report import write_json
 
@@ -28,7 +29,7 @@ def as_document(
         "network": options.network,
         "operation": row.operation,
         "variant": row.name,
-        "precision": options.precision,
+        "precision": SHORT[targets[0].problem.dtype],
         "fused": options.fused,
         "images": options.batch,
         "finished": sum(target.finished for target in targets),
