@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from app import device, tuning
 from app.errors import UserError
 from app.graph import Graph, build, find_network
+from app.kernels.compiler import ARCHITECTURES
 from app.plan import Choices, check_kernels
 from app.tuning import Tuning
 from app.weights import BUNDLED, Weights, load_weights
@@ -32,6 +34,31 @@ def load_graph(options: argparse.Namespace) -> tuple[Graph, Weights]:
 def choices(options: argparse.Namespace, tuning: Tuning) -> Choices:
     """Precision, fusion and kernels as the options say."""
     return Choices(options.precision, not options.no_fuse, kernel_names(options), tuning)
+
+
+def check_architecture(arch: str) -> None:
+    """Raises UserError for one that the kernels are not compiled for."""
+    if arch not in ARCHITECTURES:
+        raise UserError(f"unknown architecture '{arch}': choose one of {', '.join(ARCHITECTURES)}")
+
+
+def target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
+    """Architecture and card to choose kernels for: the one asked for, else this machine's, else ``otherwise``.
+
+    The card is a name for ``tuning.load``, empty if none is known. Raises UserError for an unknown architecture,
+    and where there is neither a GPU nor anything else to go by.
+    """
+    if asked is not None:
+        check_architecture(asked)
+    reason = device.why_no_gpu()
+    if reason is None:
+        this = device.describe_gpu()
+        if asked in (None, this["architecture"]):
+            return this["architecture"], this["name"]
+    arch = asked or otherwise
+    if arch is None:
+        raise UserError(f"{reason}: name an architecture with --arch, one of {', '.join(ARCHITECTURES)}")
+    return arch, tuning.REFERENCE_CARDS.get(arch, "")
 
 
 def kernel_names(options: argparse.Namespace) -> dict[str, str]:

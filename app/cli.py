@@ -25,6 +25,7 @@ examples:
   python main.py --batch 10000 --json -        the report as JSON on standard output
   python main.py graph                         the network: shapes, FLOPs, bytes, kernels
   python main.py kernels                       every kernel that can be chosen
+  python main.py precompile                    compile the main job's kernels beforehand
   python main.py bench                         every kernel checked, timed and compared
   python main.py sweep --conv NAME             the best tile sizes of one kernel for this card
   python main.py profile                       time per kernel, copy and API call
@@ -37,6 +38,7 @@ exit codes: 0 the accuracy check passed; 1 it did not; 2 a usage, data, weights 
 COMMANDS: dict[str, tuple[Callable[[], argparse.ArgumentParser], str]] = {
     "graph": (commands.graph_parser, "app.listing"),
     "kernels": (commands.kernels_parser, "app.listing"),
+    "precompile": (commands.precompile_parser, "app.precompile"),
     "bench": (commands.bench_parser, "app.bench.ladder"),
     "sweep": (commands.sweep_parser, "app.bench.sweep"),
     "profile": (commands.profile_parser, "app.bench.profile"),

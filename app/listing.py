@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app import device, resources, tuning
-from app.choices import choices, load_graph
-from app.errors import UserError
-from app.kernels.compiler import ARCHITECTURES
+from app import resources, tuning
+from app.choices import check_architecture, choices, load_graph, target
 from app.kernels.problems import bytes_moved
 from app.kernels.registry import VARIANTS, variants
 from app.kernels.variant import Variant
@@ -25,11 +23,7 @@ WIDTH = 124
 def graph(options: argparse.Namespace) -> int:
     """Print the network's layers, then the launches that they become on the chosen architecture."""
     built, _ = load_graph(options)
-    if options.arch is not None:
-        check_architecture(options.arch)
-    this = None if device.why_no_gpu() else device.describe_gpu()
-    arch = options.arch or (this["architecture"] if this else "sm_90a")
-    card = this["name"] if this and arch == this["architecture"] else tuning.REFERENCE_CARDS.get(arch, "")
+    arch, card = target(options.arch, otherwise="sm_90a")
     network = built.network
     lines = [
         f"{network.name}: {network.summary}",
@@ -79,12 +73,6 @@ def kernels(options: argparse.Namespace) -> int:
     if options.json is not None:
         write_json(document, Path(options.json))
     return 0
-
-
-def check_architecture(arch: str) -> None:
-    """Raises UserError for one that the kernels are not compiled for."""
-    if arch not in ARCHITECTURES:
-        raise UserError(f"unknown architecture '{arch}': choose one of {', '.join(ARCHITECTURES)}")
 
 
 def _row(row: Variant) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def _read(path: Path) -> Entries:
             problem: {name: _tuned(entry) for name, entry in variants.items()}
             for problem, variants in document["entries"].items()
         }
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # whoever writes to that cache says that it is none
         return {}
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}): delete it, and sweep again") from None

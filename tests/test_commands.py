@@ -30,6 +30,7 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
             "--batch N --labels --conv NAME --fc NAME --pool NAME --latency --precision tf32 --no-fuse --json",
         ),
         ("graph", "--conv NAME --precision --arch NAME --no-fuse"),
+        ("precompile", "--network NAME --precision --arch NAME --all"),
         ("kernels", "--resources --arch NAME --json FILE"),
         ("bench", "--network NAME --shape C,H,W,M,K,S --batches --only --l2 --noise --json FILE --plot DIR"),
         ("sweep", "--conv NAME --fc NAME --layer NAME --set --pipeline --json FILE --plot DIR"),
