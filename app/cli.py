@@ -13,6 +13,7 @@ from app.console import Parser, guarded
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 from app.options import network_options, pipeline_options, whole_number
+from app.stopwatch import Stopwatch
 
 DESCRIPTION = "Classify images with LeNet-5 on an NVIDIA GPU, with CUDA kernels of our own; on the CPU without one."
 EPILOG = """\
@@ -101,10 +102,15 @@ def dispatch(arguments: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         raise UserError(f"unknown command {arguments[0]!r}: there are {', '.join(COMMANDS)}; see main.py --help")
     options = run_parser().parse_args(arguments)
+    watch = Stopwatch()
     with exit_on_interrupt():
+        import numpy  # noqa: F401 - here so that its time is booked by itself
+
+        watch.lap("numpy")
         from app.run import run
 
-    return run(options)
+        watch.lap("import")
+    return run(options, watch)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

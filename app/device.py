@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,11 @@ from app.kernels.compiler import architecture, nvrtc
 OLDEST_ARCHITECTURE = (7, 5)
 
 
-def why_no_gpu() -> str | None:
-    """One line that says why no GPU can be used, or None if one can. Cheap where there is no driver."""
+def why_no_gpu(lap: Callable[[str], object] = lambda _: None) -> str | None:
+    """One line that says why no GPU can be used, or None if one can. Cheap where there is no driver.
+
+    lap: called with the name of each costly step after it: ``context`` (also the driver's start), ``cupy``, ``nvrtc``.
+    """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -30,6 +33,7 @@ def why_no_gpu() -> str | None:
         return f"the NVIDIA driver does not start (cuInit returned {status})"
     if status == 100 or count.value == 0:
         return "the NVIDIA driver sees no device (CUDA_VISIBLE_DEVICES may hide it)"
+    lap("context")
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed (make run installs it)"
     try:
@@ -38,6 +42,7 @@ def why_no_gpu() -> str | None:
         built = cupy.cuda.runtime.runtimeGetVersion() // 1000
     except Exception as error:  # CuPy reports missing or mismatched libraries in several ways
         return f"CuPy does not load: {' '.join(str(error).split())}"
+    lap("cupy")
     driver.cuDriverGetVersion(ctypes.byref(version))
     if version.value // 1000 < built:
         return f"the NVIDIA driver is too old: it supports CUDA {version.value // 1000}, CuPy needs {built}"
@@ -45,6 +50,7 @@ def why_no_gpu() -> str | None:
         nvrtc()
     except UserError as error:
         return str(error)
+    lap("nvrtc")
     major, minor = capability()
     if (major, minor) < OLDEST_ARCHITECTURE:
         return f"the card's compute capability {major}.{minor} is below 7.5, the oldest that the kernels serve"
@@ -55,14 +61,14 @@ def why_no_gpu() -> str | None:
     return None
 
 
-def choose(requested: str) -> tuple[str, str | None]:
-    """``auto``, ``cuda`` or ``cpu`` → (``cuda`` or ``cpu``, why auto took the CPU).
+def choose(requested: str, lap: Callable[[str], object] = lambda _: None) -> tuple[str, str | None]:
+    """``auto``, ``cuda`` or ``cpu`` → (``cuda`` or ``cpu``, why auto took the CPU). lap: as for ``why_no_gpu``.
 
     Raises UserError if ``cuda`` was asked for and cannot be had.
     """
     if requested == "cpu":
         return "cpu", None
-    reason = why_no_gpu()
+    reason = why_no_gpu(lap)
     if reason is None:
         return "cuda", None
     if requested == "cuda":

@@ -6,11 +6,9 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from app import device
 from app.accuracy import Accuracy, Agreement, agree, judge, top_two_margins
@@ -20,27 +18,12 @@ from app.graph import Graph
 from app.interrupts import exit_on_interrupt
 from app.outcome import Outcome
 from app.report import as_text, check_writable, document, write_json
-from app.run_cpu import run_on_cpu
+from app.stopwatch import Stopwatch
 from app.weights import Weights, load_reference
 from data_tools.dataset import Dataset, load_fashion_mnist, load_files
 
 RECHECKED = 1000  # images recomputed where there are no stored reference labels
 DEFAULT_BATCH = 10_000
-
-
-class Stopwatch:
-    """One-off costs by name, ms."""
-
-    def __init__(self) -> None:
-        main = sys.modules.get("__main__")
-        self._last = perf_counter()
-        self.spent = {"import": (self._last - getattr(main, "STARTED", self._last)) * 1e3}
-
-    def lap(self, name: str) -> None:
-        """Book the time since the last lap under ``name``."""
-        now = perf_counter()
-        self.spent[name] = (now - self._last) * 1e3
-        self._last = now
 
 
 def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> Dataset:
@@ -98,6 +81,8 @@ def reference_agreement(graph: Graph, weights: Weights, data: Dataset, outcome: 
     if stored is not None:
         return agree(labels, stored.labels, stored.margins, "stored float64 reference", dtype)
     count = len(labels) if recheck else min(len(labels), RECHECKED)
+    from tqdm import tqdm  # not worth its import where the reference is stored
+
     parts = tqdm(range(0, count, RECHECKED), desc="reference", unit="k", disable=not sys.stderr.isatty())
     logits = np.concatenate([graph.reference(data.images[at : min(at + RECHECKED, count)]) for at in parts])
     return agree(labels, logits.argmax(axis=1), top_two_margins(logits), "recomputed float64 reference", dtype)
@@ -119,15 +104,17 @@ def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, optio
     return replace(accuracy, verdict=f"every pass gave the same labels; of the first, {accuracy.verdict}")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the main job with parsed options; prints the report. Returns 0 if the accuracy check passed, else 1."""
-    watch = Stopwatch()
+def run(options: argparse.Namespace, watch: Stopwatch) -> int:
+    """Run the main job with parsed options; prints the report. Returns 0 if the accuracy check passed, else 1.
+
+    watch: what was spent so far.
+    """
     if options.json not in (None, "-"):
         check_writable(Path(options.json))
     with exit_on_interrupt():
         graph, weights = load_graph(options)
         watch.lap("weights")
-        where, why_not = device.choose(options.device)
+        where, why_not = device.choose(options.device, watch.lap)
     if why_not is not None:
         print(f"note: running on the CPU: {why_not}", file=sys.stderr)
     watch.lap("context")
@@ -137,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
     watch.lap("data")
     outcome = _measured(options, graph, data, batch, where, watch)
     accuracy = check(graph, weights, data, outcome, options)
-    report = document(graph, weights, data, batch, outcome, accuracy, watch.spent)
+    report = document(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed)
     _publish(report, options.json)
     return 0 if accuracy.passed else 1
 
@@ -146,6 +133,8 @@ def _measured(
     options: argparse.Namespace, graph: Graph, data: Dataset, batch: int, where: str, watch: Stopwatch
 ) -> Outcome:
     if where == "cpu":
+        from app.run_cpu import run_on_cpu
+
         return run_on_cpu(options, graph, data.images, data.labels, batch)
     from app.run_gpu import run_on_gpu
 

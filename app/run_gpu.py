@@ -8,7 +8,6 @@ from collections.abc import Callable
 from time import perf_counter
 
 import numpy as np
-from tqdm import tqdm
 
 from app import device, measure, tuning
 from app.choices import choices
@@ -81,6 +80,8 @@ def _cycled(
     session: Session, images: np.ndarray, truth: np.ndarray | None, batch: int, outputs: Outputs, repeat: int
 ) -> tuple[Timing, Cycle]:
     """Stream the batch in passes; the first pass's labels go to ``outputs``, later ones are held against them."""
+    from tqdm import tqdm  # not worth its import where nothing is streamed
+
     pair = (session.outputs(len(images)), session.outputs(len(images)))
     session.run(images, outputs)  # warm-up
     outputs.labels.fill(255)

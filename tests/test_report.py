@@ -76,12 +76,13 @@ CPU = replace(
     peak_device_bytes=0,
     notes=(),
 )
+ONCE = {"start": 50.0, "import": 300.0, "numpy": 120.0, "context": 200.0, "cupy": 250.0, "data": 90.0}
 both = pytest.mark.parametrize("outcome", [GPU, CPU], ids=["GPU", "CPU"])
 
 
 def report(outcome: Outcome, accuracy: Accuracy | None = None, data: Dataset = DATA) -> dict[str, Any]:
     accuracy = accuracy or judge(LABELS, LABELS, BATCH, AGREED)
-    return document(GRAPH, WEIGHTS, data, BATCH, outcome, accuracy, {"import": 300.0, "data": 90.0})
+    return document(GRAPH, WEIGHTS, data, BATCH, outcome, accuracy, ONCE, 2345.6)
 
 
 def no_constants(text: str) -> None:
@@ -124,6 +125,16 @@ def test_percentiles() -> None:
     )
     assert told["images_per_s"] == pytest.approx(BATCH / 50.5e-3)
     assert "p50 50.500 ms, p90 90.100 ms, p99 99.010 ms over 100 runs" in as_text(told)
+
+
+def test_start_up_is_what_the_laps_add_up_to() -> None:
+    """What a bare program on CuPy would spend, too, is not counted as the program's own."""
+    told, text = report(GPU), as_text(report(GPU))
+    assert told["one_off_ms"] == ONCE
+    assert (told["once_ms"], told["once_own_ms"], told["command_ms"]) == (1010.0, 440.0, 2345.6)
+    assert "  once               start 50 ms, import 300 ms, numpy 120 ms" in text
+    assert "1,010 ms from the start of the process to the first image, 440 ms beyond NumPy, CuPy and the" in text
+    assert "  whole command      2.35 s so far" in text
 
 
 def test_layer_figures() -> None:
