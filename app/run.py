@@ -135,6 +135,7 @@ def _measured(
     if where == "cpu":
         from app.run_cpu import run_on_cpu
 
+        watch.lap("import")
         return run_on_cpu(options, graph, data.images, data.labels, batch)
     from app.run_gpu import run_on_gpu
 
