@@ -16,7 +16,9 @@ from app import device, tuning
 from app.bench import library, pictures, plots
 from app.bench.graphs import network_graph
 from app.bench.items import Item, batch_sizes, network_items, rungs, selected, shape_items
+from app.bench.peers import compare
 from app.bench.results import CPU, DEBUG, LIBRARY, SCHEMA, Table, table_document, totals
+from app.bench.scenario import run_scenario
 from app.bench.stop import describe
 from app.bench.table import as_text
 from app.errors import UserError
@@ -44,6 +46,10 @@ class Job:
 
 def bench(options: argparse.Namespace) -> int:
     """Measure what the options ask for and print it. Returns 1 if a kernel was wrong, else 0. Raises UserError."""
+    if options.peers:
+        return compare(options)
+    if options.scenario is not None:
+        return run_scenario(options)
     with exit_on_interrupt():
         job = checked(options)
         reason = device.why_no_gpu()
@@ -64,6 +70,9 @@ def bench(options: argparse.Namespace) -> int:
 
 def checked(options: argparse.Namespace) -> Job:
     """Everything that can be wrong with the options is found here, before anything is measured. Raises UserError."""
+    for name in ("precision", "rounds"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name} goes with --peers or --scenario: add one of them, or leave it out")
     if not 0 < options.noise < 1:
         raise UserError(f"--noise {options.noise:g}: say a share between 0 and 1, e.g. 0.01")
     batches = batch_sizes(options.batch, options.batches)

@@ -1,0 +1,81 @@
+"""The test images that whole applications are measured on, and what their labels are held against."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app import device
+from app.accuracy import agree, judge
+from app.errors import UserError
+from app.graph import Graph, build, find_network
+from app.interrupts import exit_on_interrupt
+from app.options import bench_parser
+from app.report import check_writable
+from app.weights import Reference, Weights, load_reference, load_weights
+from data_tools.dataset import load_fashion_mnist
+
+OF_KERNELS = ("network", "shape", "batches", "l2", "noise", "plot", "save_tuning")
+UNWRITTEN = 255  # no label: what outputs hold before a timed run
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The first N test images, with the bundled weights.
+
+    images: (N, 1, 28, 28) uint8 in page-locked memory; truth: (N,) uint8; reference: float64, all test images.
+    """
+
+    graph: Graph
+    weights: Weights
+    images: np.ndarray
+    truth: np.ndarray
+    reference: Reference
+
+    def score(self, labels: np.ndarray, arithmetic: str | None) -> dict[str, Any]:
+        """(N,) labels → correct answers, labels that are not the float64 reference's, the largest margin among these.
+
+        wrong: whether they break the application's own rule for this arithmetic type; None: nobody's promise.
+        """
+        found = agree(labels, self.reference.labels, self.reference.margins, "reference", arithmetic or "float32")
+        expected = self.weights.expected_correct.get(len(labels))
+        return {
+            "correct": int((labels == self.truth).sum()),
+            "changed": len(found.differences),
+            "largest_margin": max((difference.margin for difference in found.differences), default=None),
+            "wrong": arithmetic is not None and not judge(labels, self.truth, expected, found, arithmetic).passed,
+        }
+
+
+def check_options(options: argparse.Namespace, own: str) -> None:
+    """What can be wrong with the options of ``bench`` under ``own``. Raises UserError, also where there is no GPU."""
+    parser = bench_parser()
+    for name in OF_KERNELS:
+        if getattr(options, name) != parser.get_default(name):
+            raise UserError(f"--{name.replace('_', '-')} is for timing kernels: leave it out with {own}")
+    if options.json not in (None, "-"):
+        check_writable(Path(options.json))
+    with exit_on_interrupt():
+        reason = device.why_no_gpu()
+    if reason is not None:
+        raise UserError(f"bench needs an NVIDIA GPU: {reason}")
+
+
+def load_batch(count: int) -> Batch:
+    """Images for the GPU, in page-locked memory. Raises UserError if there are fewer than ``count``."""
+    with exit_on_interrupt():
+        from app.memory import pinned_array
+
+    data = load_fashion_mnist("test", None, lambda nbytes: pinned_array((nbytes,), np.uint8))
+    if count > len(data.images):
+        raise UserError(f"--batch {count} is more than the {len(data.images)} images of {data.source}: ask for fewer")
+    weights = load_weights()
+    reference = load_reference(weights)
+    if reference is None or data.labels is None:
+        raise ValueError("the bundled weights and the test images have reference labels and labels")
+    graph = build(find_network(weights.network), weights)
+    return Batch(graph, weights, data.images[:count], data.labels[:count], reference)

@@ -1,0 +1,148 @@
+"""``main.py bench --scenario``: the application under LoadGen's offline and single-stream scenarios.
+
+Offline: one query holds all samples; what counts is samples a second. Single-stream: one sample a query, the next
+issued when the last has returned; what counts is the 90th percentile of the latency.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from app import device, tuning
+from app.bench.batch import UNWRITTEN, Batch, check_options, load_batch
+from app.bench.quantiles import summary
+from app.errors import UserError
+from app.interrupts import exit_on_interrupt
+from app.options import DEFAULT_STREAMS, PRECISIONS
+from app.plan import Choices, plan
+from app.report import write_json
+
+SCHEMA = "lenet5-inference/scenario/1"
+OFFLINE, SINGLE_STREAM = "offline", "single-stream"
+QUERIES = 50  # offline: each holds the whole batch
+WARMUP = 5
+
+
+def run_scenario(options: argparse.Namespace) -> int:
+    """Measure, print and write. Returns 1 if labels were wrong, else 0. Raises UserError."""
+    for name in ("only", "rounds"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name} is not for --scenario: leave it out")
+    check_options(options, "--scenario")
+    card = device.describe_gpu()
+    precisions = [options.precision] if options.precision else PRECISIONS
+    with device.gpu_errors():
+        batch = load_batch(options.batch)
+        bar = tqdm(precisions, desc=options.scenario, unit=" precisions", disable=not sys.stderr.isatty())
+        rows = [measured(options.scenario, batch, precision, card) for precision in bar]
+    document = {
+        "schema": SCHEMA,
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "scenario": options.scenario,
+        "device": card,
+        "images": options.batch,
+        "rows": rows,
+    }
+    if options.json == "-":
+        write_json(document, None)
+    else:
+        print(as_text(document))
+        if options.json is not None:
+            write_json(document, Path(options.json))
+    return int(any(row["wrong"] for row in rows))
+
+
+def measured(scenario: str, batch: Batch, precision: str, card: Mapping[str, Any]) -> dict[str, Any]:
+    """One row of the document: times in ms, or the reason why there are none."""
+    with exit_on_interrupt():
+        from app.memory import pinned_array
+        from app.session import Session, default_chunk
+
+    row: dict[str, Any] = {"precision": precision, "reason": "", "wrong": False}
+    try:
+        execution = plan(batch.graph, card["architecture"], Choices(precision, tuning=tuning.load(card["name"])))
+    except UserError as error:
+        return row | {"reason": str(error)}
+    one = scenario == SINGLE_STREAM
+    chunk, streams = (1, 1) if one else (default_chunk(len(batch.images)), DEFAULT_STREAMS)
+    with Session(execution, chunk=chunk, streams=streams) as session:
+        if one:
+            query = pinned_array((1, *batch.images.shape[1:]), np.uint8)
+            labels, latencies = single_stream(session, batch.images, query)
+        else:
+            labels, latencies = offline(session, batch.images)
+        kernels = [f"{node.name}: {node.variant.name}" for node in execution.nodes]
+        row |= {"latency_ms": summary(latencies), "chunk": session.chunk, "kernels": kernels}
+    if not one:
+        row["samples_per_s"] = len(labels) / row["latency_ms"]["p50"] * 1e3
+    return row | batch.score(labels, execution.arithmetic)
+
+
+def offline(session: Any, images: np.ndarray) -> tuple[np.ndarray, list[float]]:
+    """Labels (N,) of the last query, and the ms of each: all images, from page-locked memory to readable labels."""
+    outputs = session.outputs(len(images))
+    latencies = []
+    for index in range(WARMUP + QUERIES):
+        outputs.labels.fill(UNWRITTEN)
+        start = perf_counter()
+        session.run(images, outputs)
+        if index >= WARMUP:
+            latencies.append((perf_counter() - start) * 1e3)
+    return outputs.labels.copy(), latencies
+
+
+def single_stream(session: Any, images: np.ndarray, query: np.ndarray) -> tuple[np.ndarray, list[float]]:
+    """Labels (N,), and the ms of each query: one image after another, the next when the last label is readable.
+
+    Each image is copied into ``query`` (1, C, H, W), page-locked, within the clock: a session replays a graph for
+    arrays that it has met before.
+    """
+    outputs = session.outputs(1)
+    labels = np.full(len(images), UNWRITTEN, np.uint8)
+    latencies = []
+    for index in range(-WARMUP, len(images)):
+        outputs.labels.fill(UNWRITTEN)
+        start = perf_counter()
+        np.copyto(query, images[index : index + 1] if index >= 0 else images[:1])
+        session.run(query, outputs)
+        ms = (perf_counter() - start) * 1e3
+        if index >= 0:
+            latencies.append(ms)
+            labels[index] = outputs.labels[0]
+    return labels, latencies
+
+
+def as_text(document: Mapping[str, Any]) -> str:
+    """A row for each precision."""
+    card, images = document["device"], document["images"]
+    driver = card["driver"] or "unknown"
+    start = "images in page-locked memory" if document["scenario"] == OFFLINE else "an image in host memory"
+    what, own, width = {
+        OFFLINE: (f"{QUERIES} queries of {images:,} samples", "samples/s", 14),
+        SINGLE_STREAM: (f"{images:,} queries of one sample, one after another", "", 0),
+    }[document["scenario"]]
+    lines = [
+        f"LoadGen's {document['scenario']} scenario: lenet5, {what}, {document['date']}",
+        f"  card     {card['name']} ({card['architecture']}), driver {driver}, CUDA {card['cuda']}",
+        f"  latency  host clock, from {start} to readable labels; ms, nearest rank"
+        + ("" if own else "; p90 is what the scenario reports"),
+        f"  {'as':<7}{own:>{width}}{'p50':>10}{'p90':>10}{'p99':>10}{'correct':>9}{'other':>7}",
+    ]
+    for row in document["rows"]:
+        if row["reason"]:
+            lines.append(f"  {row['precision']:<7}{'–':>{width or 10}}  {row['reason']}")
+            continue
+        rate = f"{row['samples_per_s']:,.0f}" if own else ""
+        times = "".join(f"{row['latency_ms'][q]:>10.4f}" for q in ("p50", "p90", "p99"))
+        wrong = "  WRONG" if row["wrong"] else ""
+        lines.append(f"  {row['precision']:<7}{rate:>{width}}{times}{row['correct']:>9,}{row['changed']:>7,}{wrong}")
+    return "\n".join(lines)

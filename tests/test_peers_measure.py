@@ -1,0 +1,130 @@
+"""How ``bench --peers`` measures: in turn, every output checked, failures kept apart; and the frameworks' networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from app.bench.batch import UNWRITTEN
+from app.bench.peers import OURS
+from app.bench.peers_jax import JaxEngine
+from app.bench.peers_measure import Candidate, Engine, in_turn, one_line
+from app.bench.peers_torch import TorchEngine, own_code
+from app.errors import UserError
+from tests.peers_for_tests import FakeEngine, OurFake, entrants, fake, few_runs, small_batch
+
+__all__ = ["few_runs"]  # a fixture
+
+
+def test_engines_run_in_turn_and_are_closed(few_runs: None) -> None:
+    diary: list[str] = []
+    steps: list[int] = []
+    batch = small_batch()
+    found = entrants([fake(name, batch.truth, diary) for name in "abc"])
+    in_turn(found, batch, 2, lambda: steps.append(1))
+    order = [name for index, name in enumerate(diary) if index == 0 or diary[index - 1] != name]
+    assert order == [*"abc", *"abc", *"bca", "a closed", "b closed", "c closed"]
+    assert len(steps) == 9
+    rows = [entrant.row(batch) for entrant in found]
+    assert all(row["end_to_end_ms"]["runs"] >= 4 and row["on_card_ms"]["runs"] == 2 for row in rows)
+    assert all((row["correct"], row["changed"], row["unsteady"], row["wrong"]) == (40, 0, 0, False) for row in rows)
+    assert rows[0]["note"] == "a note"
+
+
+def test_rows_that_cannot_run_say_why(few_runs: None) -> None:
+    diary: list[str] = []
+    batch = small_batch()
+
+    class Breaks(FakeEngine):
+        def run(self) -> None:
+            if len(self.diary) > 3:
+                raise RuntimeError("device\nlost")
+            super().run()
+
+    def never(*_: Any) -> Engine:
+        raise ImportError("no such framework")
+
+    found = entrants([fake("b", batch.truth, diary, Breaks), Candidate("n", "fp32", False, never)])
+    in_turn([*found, *entrants([fake("a", batch.truth, diary)])], batch, 3, lambda: None)
+    rows = [entrant.row(batch) for entrant in found]
+    assert [row["reason"] for row in rows] == ["device lost", "no such framework"]
+    assert all(row["on_card_ms"] is None and row["correct"] is None and not row["wrong"] for row in rows)
+    assert diary.count("b closed") == 1 and diary[-1] == "a closed"
+
+
+def test_our_own_faults_are_faults(few_runs: None) -> None:
+    batch = small_batch()
+
+    def broken(error: Exception) -> Callable[..., Engine]:
+        def make(*_: Any) -> Engine:
+            raise error
+
+        return make
+
+    (refused,) = entrants([Candidate(OURS, "fp32", True, broken(UserError("not served")))])
+    in_turn([refused], batch, 1, lambda: None)
+    assert refused.row(batch)["reason"] == "not served"
+    (bug,) = entrants([Candidate(OURS, "fp32", True, broken(ValueError("bug")))], 40)
+    with pytest.raises(ValueError, match="bug"):
+        in_turn([bug], batch, 1, lambda: None)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_wrong_labels_show(few_runs: None, ours: bool) -> None:
+    """In every row; only ours make the command fail."""
+    batch = small_batch()
+    answer = batch.truth.copy()
+    answer[3] = (answer[3] + 1) % 10
+    (entrant,) = entrants([fake("x", answer, [], OurFake if ours else FakeEngine, ours=ours)])
+    in_turn([entrant], batch, 1, lambda: None)
+    row = entrant.row(batch)
+    assert (row["correct"], row["changed"], row["wrong"]) == (39, 1, ours)
+    assert row["largest_margin"] == pytest.approx(batch.reference.margins[3])
+
+
+def test_labels_that_change_show(few_runs: None) -> None:
+    batch = small_batch()
+
+    class Flickers(OurFake):
+        def enqueue(self) -> None:
+            self.card[:] = UNWRITTEN  # as if no kernel had run
+
+    (entrant,) = entrants([fake("x", batch.truth, [], Flickers, ours=True)])
+    in_turn([entrant], batch, 1, lambda: None)
+    row = entrant.row(batch)
+    assert row["unsteady"] == row["on_card_ms"]["runs"] and row["wrong"]
+
+
+def test_one_line() -> None:
+    assert one_line(RuntimeError("a\n  b")) == "a b"
+    assert one_line(KeyError()) == "KeyError"
+    assert len(one_line(RuntimeError("x" * 500))) == 160
+
+
+def test_functions_with_code_of_their_own() -> None:
+    def plus(x: int) -> int:
+        return x + offset
+
+    offset = 2
+    other = own_code(plus)
+    assert other(1) == 3 and other.__code__ is not plus.__code__
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+@pytest.mark.parametrize(
+    ("framework", "make"),
+    [("torch", partial(TorchEngine, mode=None, device="cpu")), ("jax", partial(JaxEngine, platform="cpu"))],
+)
+def test_frameworks_on_the_cpu_agree_with_the_reference(
+    framework: str, make: Callable[..., Engine], precision: str, few_runs: None
+) -> None:
+    pytest.importorskip(framework, reason=f"{framework} is not installed")
+    batch = small_batch()
+    (entrant,) = entrants([Candidate(framework, precision, False, partial(make, precision=precision))])
+    in_turn([entrant], batch, 1, lambda: None)
+    row = entrant.row(batch)
+    assert not row["reason"] and not row["unsteady"]
+    assert row["changed"] == 0 or (precision == "fp16" and row["largest_margin"] < 0.2)
