@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-NEAR_TIE = {"float64": 1e-4, "float32": 1e-4, "tfloat32": 0.05, "float16": 0.2}
+NEAR_TIE = {"float64": 1e-4, "float32": 1e-4, "float16x2": 1e-4, "tfloat32": 0.05, "float16": 0.2}
 COUNT_SHARE = {"tfloat32": 0.001, "float16": 0.001}
 
 

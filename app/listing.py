@@ -127,7 +127,8 @@ def _kernel_lines(document: Mapping[str, Any]) -> list[str]:
 def _resource_lines(document: Mapping[str, Any]) -> list[str]:
     """One line a function, or the reason why there is none."""
     lines = [
-        f"compiled for {document['arch']}: convolutions and products alone, in each kernel's first type; bytes",
+        f"compiled for {document['arch']}: convolutions and products alone, pairs of them whole, each in its kernel's "
+        "first type; bytes",
         f"  {'kernel':<26}{'layer':<8}{'function':<30}{'threads':>7}{'regs':>6}{'static':>8}{'dynamic':>8}"
         f"{'const':>7}{'stack':>6}{'spill':>12}{'blocks/SM':>10}{'occup.':>7}",
     ]

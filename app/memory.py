@@ -42,6 +42,13 @@ def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return np.frombuffer(pointer, dtype, count).reshape(shape)
 
 
+def pinned_copy(array: np.ndarray) -> np.ndarray:
+    """The array in page-locked memory."""
+    copy = pinned_array(array.shape, array.dtype)
+    np.copyto(copy, array)
+    return copy
+
+
 def is_pinned(array: np.ndarray) -> bool:
     """Whether the array lies in page-locked memory."""
     return runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost

@@ -10,7 +10,7 @@ from app.console import Parser
 
 MAX_BATCH = 10**12
 DEFAULT_STREAMS = 4
-PRECISIONS = ("fp32", "tf32", "fp16")  # that may be asked for
+PRECISIONS = ("fp32", "fp32x", "tf32", "fp16")  # that may be asked for
 
 
 def whole_number(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
@@ -48,9 +48,10 @@ def network_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--precision",
-        default="fp32",
-        choices=PRECISIONS,
-        help="how numbers are multiplied and stored (default: fp32; sums are kept in float32)",
+        default="auto",
+        choices=("auto", *PRECISIONS),
+        help="how numbers are multiplied and stored; sums are kept in float32 (fp32x: as exact as fp32, on tensor "
+        "cores; default: fp32x where the card and the network allow it, else fp32)",
     )
     group.add_argument("--no-fuse", action="store_true", help="run every layer as a kernel of its own")
 

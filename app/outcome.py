@@ -53,12 +53,21 @@ class Cycle:
 
 
 @dataclass(frozen=True)
+class Coarser:
+    """What ``--precision fp16`` would give: times end to end, and labels (N,) uint8."""
+
+    end_to_end: Timing
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
 class Outcome:
     """Labels and measurements. labels: (N,) uint8 of the (first) pass, as the timed runs wrote them.
 
     on_card: the whole pass on images already on the card, over ``on_card_images``; None on the CPU.
     usage: overlap and limit from a traced run; None on the CPU. arithmetic: the coarsest type that was multiplied in.
     device_bytes: the pipeline's buffers and weights; peak_device_bytes: with those of the measurements on the card.
+    raw_copy: the same images to the card in one piece, and nothing else. coarser: the same batch in float16.
     """
 
     device: dict[str, Any]
@@ -76,3 +85,5 @@ class Outcome:
     peak_device_bytes: int
     notes: tuple[str, ...]
     arithmetic: str = "float32"
+    raw_copy: Timing | None = None
+    coarser: Coarser | None = None

@@ -9,22 +9,22 @@ import json
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from app.accuracy import Accuracy
+from app.accuracy import Accuracy, Agreement
 from app.errors import UserError
 from app.graph import Graph
-from app.outcome import LayerTime, Outcome, Timing
+from app.outcome import Coarser, LayerTime, Outcome, Timing
 from app.paths import replacing
 from app.stopwatch import own
 from app.weights import Weights
 from data_tools.dataset import Dataset
 
 SCHEMA = "lenet5-inference/report/2"
-PRECISION = {"float64": "fp64", "float32": "fp32", "tfloat32": "tf32", "float16": "fp16"}
+PRECISION = {"float64": "fp64", "float32": "fp32", "float16x2": "fp32x", "tfloat32": "tf32", "float16": "fp16"}
 SHOWN_LABELS = 6
 SHOWN_DIFFERENCES = 10
 
@@ -38,13 +38,14 @@ def document(
     accuracy: Accuracy,
     one_off_ms: Mapping[str, float],
     command_ms: float,
+    coarser_agreement: Agreement | None = None,
 ) -> dict[str, Any]:
     """The report as plain data, ready for JSON. All times in ms unless the name says otherwise.
 
-    one_off_ms, command_ms: a Stopwatch's ``spent`` and ``elapsed``.
+    one_off_ms, command_ms: a Stopwatch's ``spent`` and ``elapsed``. coarser_agreement: of the outcome's ``coarser``.
     """
     end_to_end = outcome.end_to_end
-    cycle, use, on_card = outcome.cycle, outcome.usage, outcome.on_card
+    cycle, use, on_card, coarser = outcome.cycle, outcome.usage, outcome.on_card, outcome.coarser
     names = data.classes and (weights.classes or data.classes)
     first = outcome.labels[:SHOWN_LABELS].tolist()
     return {
@@ -70,6 +71,8 @@ def document(
         "layers": [_layer(layer, outcome.layers) for layer in outcome.layers],
         "op_times": [_layer(layer) for layer in outcome.op_times],
         "on_card_ms": None if on_card is None else {**_percentiles(on_card), "images": outcome.on_card_images},
+        "raw_copy_ms": None if outcome.raw_copy is None else _percentiles(outcome.raw_copy),
+        "fp16": None if coarser is None else _coarser(outcome, coarser, coarser_agreement),
         "pipeline": None if use is None else vars(use),
         "end_to_end_ms": _percentiles(end_to_end),
         "images_per_s": batch / end_to_end.median * 1e3,
@@ -81,6 +84,14 @@ def document(
         "command_ms": command_ms,
         "limit": outcome.limit,
         "notes": list(outcome.notes),
+    }
+
+
+def _coarser(outcome: Outcome, coarser: Coarser, agreement: Agreement | None) -> dict[str, Any]:
+    return {
+        "end_to_end_ms": _percentiles(coarser.end_to_end),
+        "gain": outcome.end_to_end.median / coarser.end_to_end.median,
+        "differences": [] if agreement is None else [vars(difference) for difference in agreement.differences],
     }
 
 
@@ -107,7 +118,7 @@ def _layer(layer: LayerTime, among: Iterable[LayerTime] = ()) -> dict[str, Any]:
 
 def as_text(report: Mapping[str, Any]) -> str:
     """The document for people: plain text, no colours, so that it reads the same in a file."""
-    blocks = [_head(report), _accuracy(report), _layers(report), _times(report), report["limit"]]
+    blocks = [_head(report), _accuracy(report), _layers(report), _times(report), report["limit"], _fp16(report)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -137,7 +148,11 @@ def _accuracy(report: Mapping[str, Any]) -> str:
     correct, total = accuracy["correct"], accuracy["total"]
     share = "unlabelled" if correct is None else f"{correct:,} / {total:,} correct = {correct / total:.2%}"
     lines = [f"Accuracy: {share}", f"  {'PASSED' if accuracy['passed'] else 'FAILED'}: {accuracy['verdict']}"]
-    differences = accuracy["differences"]
+    return "\n".join(lines + _differences(accuracy["differences"]))
+
+
+def _differences(differences: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = []
     for difference in differences[:SHOWN_DIFFERENCES]:
         kind = "near-tie" if difference["excused"] else "WRONG"
         lines.append(
@@ -146,7 +161,20 @@ def _accuracy(report: Mapping[str, Any]) -> str:
         )
     if len(differences) > SHOWN_DIFFERENCES:
         lines.append(f"  … and {len(differences) - SHOWN_DIFFERENCES} more (all in --json)")
-    return "\n".join(lines)
+    return lines
+
+
+def _fp16(report: Mapping[str, Any]) -> str:
+    """What the coarser arithmetic would bring and cost; empty where it was not tried."""
+    fp16 = report["fp16"]
+    if fp16 is None:
+        return ""
+    changed = len(fp16["differences"])
+    line = (
+        f"--precision fp16 takes {fp16['end_to_end_ms']['p50']:.3f} ms end to end, {fp16['gain']:.2f} × as fast, and "
+        f"{changed} label{'' if changed == 1 else 's'} of {report['batch']:,} differ from the reference"
+    )
+    return "\n".join([line, *_differences(fp16["differences"])])
 
 
 def _layers(report: Mapping[str, Any]) -> str:
@@ -154,9 +182,9 @@ def _layers(report: Mapping[str, Any]) -> str:
     what = "images on the card, no transfers; medians of CUDA events" if on_gpu else "thread time ÷ threads"
     images = report["layers"][0]["images"]
     lines = [f"Layers ({images:,} images; {what})"]
-    lines.append(f"  {'layer':<22}{'kernel':<16}{'ms':>10}{'± ms':>9}{'GFLOP':>9}{'TFLOP/s':>9}{'GB/s':>8}{'share':>7}")
+    lines.append(f"  {'layer':<38}{'kernel':<16}{'ms':>10}{'± ms':>9}{'GFLOP':>9}{'TFLOP/s':>9}{'GB/s':>8}{'share':>7}")
     lines += [_row(layer) for layer in report["layers"]]
-    if on_gpu:
+    if on_gpu and report["op_times"]:
         lines.append("Op times (convolution and bias alone, output unpooled; no transfers)")
         lines += [_row(layer) for layer in report["op_times"]]
     return "\n".join(lines)
@@ -165,7 +193,7 @@ def _layers(report: Mapping[str, Any]) -> str:
 def _row(layer: Mapping[str, Any]) -> str:
     share = "" if layer["share"] is None else f"{layer['share']:.1%}"
     return (
-        f"  {layer['name']:<22}{layer['kernel']:<16}{layer['ms']:>10.4f}{layer['spread_ms']:>9.4f}"
+        f"  {layer['name']:<38}{layer['kernel']:<16}{layer['ms']:>10.4f}{layer['spread_ms']:>9.4f}"
         f"{layer['gflop']:>9.3f}{layer['tflops']:>9.2f}{layer['gbytes_per_s']:>8.0f}{share:>7}"
     )
 
@@ -189,6 +217,12 @@ def _times(report: Mapping[str, Any]) -> str:
         f"  end to end         p50 {whole['p50']:.3f} ms, p90 {whole['p90']:.3f} ms, p99 {whole['p99']:.3f} ms "
         f"over {whole['runs']} runs ({transfers}; host clock)"
     )
+    raw = report["raw_copy_ms"]
+    if raw is not None:
+        lines.append(
+            f"  raw copy           {raw['p50']:.3f} ms for the same bytes in one piece; "
+            f"end to end takes {whole['p50'] / raw['p50']:.2f} × as long"
+        )
     lines.append(f"  throughput         {report['images_per_s']:,.0f} images/s end to end")
     if report["device_memory_bytes"]:
         pipeline_mb, peak_mb = report["device_memory_bytes"] / 1e6, report["peak_device_memory_bytes"] / 1e6

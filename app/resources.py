@@ -1,6 +1,7 @@
 """What the compiler says of each kernel: registers, shared and constant memory, spills; and how many fit on an SM.
 
-Needs no GPU. Every row of the registry is compiled for layers of the networks, as convolution or product alone.
+Needs no GPU. Every row of the registry is compiled for layers of the networks, as convolution or product alone, or
+as two layers whole.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import struct
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tqdm import tqdm
 
 from app.kernels.compiler import architecture_number, compile_kernel, resource_report, sources
-from app.kernels.problems import Problem, storage
+from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem, storage, wide
 from app.kernels.variant import LaunchConfig, Variant, tiles
 from app.layers import Layer
 from app.networks import FA19, LENET5, Network
@@ -23,6 +25,11 @@ EXAMPLES: tuple[tuple[Network, tuple[str, ...]], ...] = (
     (LENET5, ("conv1", "conv2", "pool1", "fc1", "relu1", "argmax")),
     (FA19, ("softmax",)),
 )
+# Operation of two layers → their names but for the number, in lenet5; the record of what is asked for.
+EXAMPLE_PAIRS: dict[str, tuple[str, Any]] = {
+    "conv_pair": ("conv", ConvPairProblem),
+    "gemm_pair": ("fc", LinearPairProblem),
+}
 # Of an SM, by compute capability: threads, blocks, KB of shared memory (CUDA C++ Programming Guide).
 SM_LIMITS = {
     75: (1024, 16, 64),
@@ -97,6 +104,9 @@ def measure(rows: Sequence[Variant], arch: str) -> list[Resources | Skipped]:
 
 def examples(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
     """Layers of the row's operation, and what it may be asked for: alone in each type, then with what follows."""
+    if row.operation in EXAMPLE_PAIRS:
+        name, pair = EXAMPLE_PAIRS[row.operation]
+        yield f"{name}1-2", [pair(_half(f"{name}1", dtype), _half(f"{name}2", dtype)) for dtype in row.dtypes]
     for network, names in EXAMPLES:
         shape = network.input_shape
         for index, layer in enumerate(network.layers):
@@ -116,6 +126,23 @@ def examples(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
                 )
                 yield layer.name, [problem for problem in asked if problem is not None]
             shape = layer.output_shape(shape)
+
+
+def _half(name: str, dtype: str) -> Problem:
+    """A layer of lenet5 with as much of what follows as it takes."""
+    found: list[Problem | None] = []
+    shape = LENET5.input_shape
+    for index, layer in enumerate(LENET5.layers):
+        if layer.name == name:
+            for end in range(index + 1, len(LENET5.layers) + 1):
+                types = {
+                    "input_dtype": "uint8" if index == 0 else storage(dtype),
+                    "dtype": dtype,
+                    "output_dtype": wide(dtype) if end == len(LENET5.layers) else storage(dtype),
+                }
+                found.append(layer.problem(shape, LENET5.layers[index + 1 : end], bias=False, **types))
+        shape = layer.output_shape(shape)
+    return [problem for problem in found if problem is not None][-1]
 
 
 def _resources(row: Variant, layer: str, problem: Problem, arch: str) -> Iterator[Resources]:

@@ -74,9 +74,10 @@ def batch_size(options: argparse.Namespace, data: Dataset) -> int:
     return batch
 
 
-def reference_agreement(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, recheck: bool) -> Agreement:
+def reference_agreement(
+    graph: Graph, weights: Weights, data: Dataset, labels: np.ndarray, dtype: str, recheck: bool
+) -> Agreement:
     """Hold the labels against the stored float64 reference, or against one recomputed here."""
-    labels, dtype = outcome.labels, outcome.arithmetic
     stored = load_reference(weights) if data.split == "test" and not recheck else None
     if stored is not None:
         return agree(labels, stored.labels, stored.margins, "stored float64 reference", dtype)
@@ -92,7 +93,7 @@ def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, optio
     """The accuracy check over what the run returned."""
     labels = outcome.labels
     truth = None if data.labels is None else data.labels[: len(labels)]
-    agreement = reference_agreement(graph, weights, data, outcome, options.recheck)
+    agreement = reference_agreement(graph, weights, data, labels, outcome.arithmetic, options.recheck)
     expected = weights.expected_correct.get(len(labels)) if data.split == "test" else None
     accuracy = judge(labels, truth, expected, agreement, outcome.arithmetic)
     cycle = outcome.cycle
@@ -124,7 +125,11 @@ def run(options: argparse.Namespace, watch: Stopwatch) -> int:
     watch.lap("data")
     outcome = _measured(options, graph, data, batch, where, watch)
     accuracy = check(graph, weights, data, outcome, options)
-    report = document(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed)
+    coarser = outcome.coarser
+    differing = None
+    if coarser is not None:
+        differing = reference_agreement(graph, weights, data, coarser.labels, "float16", options.recheck)
+    report = document(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
     _publish(report, options.json)
     return 0 if accuracy.passed else 1
 

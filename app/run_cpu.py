@@ -25,7 +25,7 @@ def run_on_cpu(
     for option in ("conv", "fc", "pool"):
         if getattr(options, option) != "auto":
             raise UserError(f"--{option} {getattr(options, option)} chooses a GPU kernel: leave it out on the CPU")
-    if options.latency or options.precision != "fp32":
+    if options.latency or options.precision not in ("auto", "fp32"):
         raise UserError("--latency and --precision are for the GPU: leave them out on the CPU")
     session = CpuSession(graph)
     labels = np.full(min(batch, len(images)), 255, np.uint8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy as np
 from app import device, measure, tuning
 from app.choices import choices
 from app.graph import Graph
-from app.outcome import Cycle, Outcome, Timing
-from app.plan import plan
+from app.outcome import Coarser, Cycle, Outcome, Timing
+from app.plan import Choices, notice, plan
 from app.session import Outputs, Session, default_chunk
 
 REPEAT = 50
@@ -45,7 +46,8 @@ def run_on_gpu(
         labels = outputs.labels.copy()
         use = measure.typical_usage(session, one_pass, outputs)
         resident = measure.on_card(session, one_pass, LAYER_REPEAT, options.warmup)
-        notes = []
+        note = notice(execution, chosen)
+        notes = [note] if note else []
         if session.shrunk:
             notes.append(f"chunks of {chunk:,} images do not fit in device memory: {session.chunk:,} were used")
         if resident.images < len(one_pass):
@@ -73,7 +75,26 @@ def run_on_gpu(
             peak_device_bytes=session.device_bytes + resident.device_bytes,
             notes=tuple(notes),
             arithmetic=execution.arithmetic,
+            raw_copy=resident.raw_copy if resident.images == len(one_pass) and cycle is None else None,
+            coarser=None if cycle or options.precision != "auto" else _coarser(options, graph, one_pass, chosen),
         )
+
+
+def _coarser(options: argparse.Namespace, graph: Graph, images: np.ndarray, chosen: Choices) -> Coarser | None:
+    """The same batch with float16 where fused kernels have it; None elsewhere."""
+    execution = plan(
+        graph,
+        device.describe_gpu()["architecture"],
+        replace(chosen, precision="fp16"),
+        input_dtype=images.dtype.name,
+    )
+    if execution.arithmetic != "float16" or not execution.pairs_convolutions:
+        return None
+    chunk = min(options.chunk or default_chunk(len(images)), len(images))
+    with Session(execution, chunk=chunk, streams=options.streams) as session:
+        outputs = session.outputs(len(images))
+        timing = measure.end_to_end(session, images, outputs, options.repeat or REPEAT, options.warmup)
+        return Coarser(timing, outputs.labels.copy())
 
 
 def _cycled(

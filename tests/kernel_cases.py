@@ -13,8 +13,11 @@ from app.device import describe_gpu, why_no_gpu
 from app.kernels.problems import (
     ActivationProblem,
     ArgmaxProblem,
+    ConvPairProblem,
     ConvProblem,
+    LinearPairProblem,
     LinearProblem,
+    PairProblem,
     PoolProblem,
     Problem,
     SoftmaxProblem,
@@ -22,10 +25,20 @@ from app.kernels.problems import (
 )
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
-from tests.kernel_grid import EPILOGUES, OTHERS, PRODUCTS, SIZES, network_convolutions, typed
+from tests import kernel_grid
+from tests.kernel_grid import (
+    EPILOGUES,
+    OTHERS,
+    PRODUCTS,
+    SIZES,
+    convolution_pair,
+    network_convolutions,
+    product_pair,
+    typed,
+)
 
 EDGES = (1, 2, 3, 5, 17, 33, 70)  # channels, maps, features: off every tile's edge
-OPERATIONS = ("conv", "gemm", "pool", "activation", "softmax", "argmax")
+OPERATIONS = ("conv", "gemm", "conv_pair", "gemm_pair", "pool", "activation", "softmax", "argmax")
 
 
 def _sized(at: int) -> ConvProblem:
@@ -69,7 +82,9 @@ LINEARS = [
 GRID: dict[str, Sequence[Problem]] = {
     "conv": [*UNPOOLED, *POOLED],
     "gemm": LINEARS,
-    **{name: [problem for problem in OTHERS if operation(problem) == name] for name in OPERATIONS[2:]},
+    "conv_pair": kernel_grid.CONVOLUTION_PAIRS,
+    "gemm_pair": kernel_grid.PRODUCT_PAIRS,
+    **{name: [problem for problem in OTHERS if operation(problem) == name] for name in OPERATIONS[4:]},
 }
 # How x and y may lie in memory, whatever the arithmetic: several channels, one channel (first layers), features.
 STORAGES = [(x, y) for x in ("uint8", "float16", "float32") for y in ("float16", "float32")]
@@ -91,6 +106,8 @@ TUNED: dict[str, Sequence[Problem]] = {
         ConvProblem(4, 19, 23, 33, 5, bias=True, activation="relu", pool=2),
     ],
     "gemm": [LinearProblem(70, 33, bias=True, activation="relu"), LinearProblem(70, 10, bias=True, argmax=True)],
+    "conv_pair": [convolution_pair()],
+    "gemm_pair": [product_pair(192, 96, 10, True, True)],
     "pool": [PoolProblem(3, 37, 29, 3, 2, False)],
 }
 # Few and small, for the sanitizers; each is served by a handful of blocks with ragged edges.
@@ -101,6 +118,8 @@ SMALL: dict[str, Sequence[Problem]] = {
         ConvProblem(2, 9, 12, 19, 3, activation="tanh", pool=2),
     ],
     "gemm": [LinearProblem(37, 19, bias=True, activation="relu"), LinearProblem(45, 10, argmax=True)],
+    "conv_pair": [convolution_pair(), convolution_pair(True, True)],
+    "gemm_pair": [product_pair(64, 32, 19, True, True), product_pair(128, 64, 10)],
     "pool": [PoolProblem(3, 7, 9, 3, 2, True), PoolProblem(2, 21, 18, 2, 2, False)],
     "activation": [ActivationProblem(77, "tanh")],
     "softmax": [SoftmaxProblem(41)],
@@ -148,6 +167,8 @@ def describe(problem: Problem) -> str:
             kinds = f"{problem.input_dtype}*{problem.dtype}={problem.output_dtype}"
             epilogue = "-bias" * problem.bias + "-argmax" * problem.argmax + f"-{problem.activation or 'none'}"
             return f"{kinds}-{problem.inputs}x{problem.outputs}{epilogue}"
+        case ConvPairProblem() | LinearPairProblem():
+            return f"{describe(problem.first)}--{describe(problem.second)}"
     own = [str(value) for name, value in vars(problem).items() if name != "dtype"]
     return "-".join([problem.dtype, *own])
 
@@ -163,7 +184,10 @@ def served(row: Variant, problems: Iterable[Problem], *, store: bool = True) -> 
     """Those of the problems that the row serves, in each of its types. store: activations in that type, too."""
     for dtype in row.dtypes:
         for problem in problems:
-            case = Case(row, typed(problem, dtype) if store else replace(problem, dtype=dtype))
+            if store or isinstance(problem, PairProblem):
+                case = Case(row, typed(problem, dtype))
+            else:
+                case = Case(row, replace(problem, dtype=dtype))
             if case.refusal is None:
                 yield case
 
@@ -213,6 +237,8 @@ def elements(problem: Problem) -> int:
 
 def input_shape(problem: Problem) -> tuple[int, ...]:
     """Shape of one image's input."""
+    if isinstance(problem, PairProblem):
+        return input_shape(problem.first)
     if isinstance(problem, ConvProblem | PoolProblem):
         return problem.channels, problem.height, problem.width
     return (problem.arguments()[0].per_image,)

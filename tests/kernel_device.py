@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import pytest
 from app.errors import UserError
 from app.kernels.compiler import compile_kernel
 from app.kernels.problems import Problem
-from tests.kernel_cases import Case, architecture
+from tests.kernel_cases import Case, architecture, input_shape
 from tests.kernel_oracle import layers_of, operands
 
 if TYPE_CHECKING:  # needs CuPy
@@ -53,11 +53,21 @@ def host_arrays(problem: Problem, images: int) -> tuple[np.ndarray, list[np.ndar
     """The problem's random operands as it wants them in memory: x, and what lies between it and the outputs."""
     x, parameters = operands(problem, images)
     arguments = problem.arguments()
-    arrays = layers_of(problem)[0].device_parameters(x.shape[1:], parameters, scale=1.0, flattened=None)
+    arrays = device_parameters(problem, parameters)
     return x.astype(arguments[0].dtype), [
         None if array is None else np.ascontiguousarray(array, argument.dtype)
         for array, argument in zip(arrays, arguments[1:], strict=False)
     ]
+
+
+def device_parameters(problem: Problem, parameters: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
+    """The arrays between x and y in the order and layout in which the problem takes them, float64."""
+    shape = input_shape(problem)
+    arrays: list[np.ndarray | None] = []
+    for layer in layers_of(problem):
+        arrays += layer.device_parameters(shape, parameters, scale=1.0, flattened=None)
+        shape = layer.output_shape(shape)
+    return arrays
 
 
 def bind(kernel: Kernel, arrays: list[Any], images: int) -> Any:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from app.kernels.problems import (
     ActivationProblem,
     ArgmaxProblem,
+    ConvPairProblem,
     ConvProblem,
+    LinearPairProblem,
     LinearProblem,
+    PairProblem,
     PoolProblem,
     Problem,
     SoftmaxProblem,
@@ -40,6 +44,19 @@ def network_convolutions(*, fused: bool) -> list[ConvProblem]:
                 found.append(problem)
             shape = layer.output_shape(shape)
     return found
+
+
+def convolution_pair(bias1: bool = False, bias2: bool = False) -> ConvPairProblem:
+    """Both convolutions of lenet5 with all that follows them, from bytes."""
+    first, second, *_ = network_convolutions(fused=True)
+    return ConvPairProblem(replace(first, bias=bias1, input_dtype="uint8"), replace(second, bias=bias2))
+
+
+def product_pair(inputs: int, hidden: int, classes: int, bias1: bool = False, bias2: bool = False) -> LinearPairProblem:
+    """Two products, ReLU between them and an argmax after them."""
+    return LinearPairProblem(
+        LinearProblem(inputs, hidden, bias1, "relu"), LinearProblem(hidden, classes, bias2, argmax=True)
+    )
 
 
 # Epilogues go round, so that each is met with several sizes.
@@ -96,9 +113,21 @@ OTHERS: list[Problem] = [
     ArgmaxProblem(10),
     ArgmaxProblem(256),
 ]
+CONVOLUTION_PAIRS = [convolution_pair(*biases) for biases in ((False, False), (True, True), (True, False))]
+PRODUCT_PAIRS = [
+    product_pair(1024, 128, 10),
+    product_pair(1024, 128, 10, True, True),
+    product_pair(64, 32, 3, bias1=True),
+    product_pair(192, 96, 32, bias2=True),
+    product_pair(320, 64, 10),
+    product_pair(128, 160, 1, True, True),
+    product_pair(448, 256, 17),
+]
 GRID: dict[str, list[Problem]] = {
     "conv": [*CONVOLUTIONS],
     "gemm": [*PRODUCTS],
+    "conv_pair": [*CONVOLUTION_PAIRS],
+    "gemm_pair": [*PRODUCT_PAIRS],
     **{
         name: [problem for problem in OTHERS if isinstance(problem, kind)]
         for name, kind in {
@@ -112,7 +141,18 @@ GRID: dict[str, list[Problem]] = {
 
 
 def typed(problem: Problem, dtype: str) -> Problem:
-    """The problem in that arithmetic, activations stored alike; bytes stay bytes, and their results are wide."""
+    """The problem in that arithmetic, activations stored alike; bytes stay bytes, and their results are wide.
+
+    What a pair writes is stored as its plans have it: features alike, scores wide.
+    """
+    if isinstance(problem, PairProblem):
+        stored, reads = storage(dtype), problem.first.input_dtype
+        writes = stored if isinstance(problem, ConvPairProblem) else wide(dtype)
+        first: Any = replace(
+            problem.first, input_dtype=reads if reads == "uint8" else stored, dtype=dtype, output_dtype=stored
+        )
+        second: Any = replace(problem.second, input_dtype=stored, dtype=dtype, output_dtype=writes)
+        return replace(problem, first=first, second=second)
     if not isinstance(problem, ConvProblem | LinearProblem):
         return replace(problem, dtype=dtype)
     if problem.input_dtype == "uint8":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 from zlib import crc32
 
@@ -16,8 +16,10 @@ import numpy as np
 from app.bench.tolerance import Expected, function_of, is_coarse
 from app.kernels.problems import (
     ActivationProblem,
+    ArgmaxProblem,
     ConvProblem,
     LinearProblem,
+    PairProblem,
     PoolProblem,
     Problem,
     SoftmaxProblem,
@@ -30,19 +32,25 @@ from app.layers import Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Relu, Si
 from tests.kernel_cases import input_shape
 
 ACTIVATIONS: dict[str, Callable[[str], Layer]] = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid}
+Single = ConvProblem | LinearProblem | PoolProblem | ActivationProblem | SoftmaxProblem | ArgmaxProblem
 Operands = tuple[np.ndarray, dict[str, np.ndarray]]  # images (B, *shape), and parameters as in a weights file
 
 
-def layers_of(problem: Problem) -> list[Layer]:
-    """The layers whose references define what the problem's kernels must return; an argmax is looked at separately."""
+def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
+    """The layers whose references define what the problem's kernels must return; an argmax is looked at separately.
+
+    name: of the layer that has parameters; of a pair's, with 1 and 2 behind it.
+    """
+    if isinstance(problem, PairProblem):
+        return [*layers_of(problem.first, f"{name}1"), *layers_of(problem.second, f"{name}2")]
     activation: list[Layer] = [ACTIVATIONS[function]("activation") for function in [function_of(problem)] if function]
     match problem:
         case ConvProblem():
             pool = (MaxPool if problem.pool_is_max else AvgPool)("pool", problem.pool)
-            conv = Conv2d("layer", problem.maps, problem.kernel, problem.stride)
+            conv = Conv2d(name, problem.maps, problem.kernel, problem.stride)
             return [conv, *activation, *([pool] if problem.pool > 1 else [])]
         case LinearProblem():
-            return [Linear("layer", problem.outputs), *activation]
+            return [Linear(name, problem.outputs), *activation]
         case PoolProblem():
             return [(MaxPool if problem.is_max else AvgPool)("pool", problem.window, problem.stride)]
         case ActivationProblem():
@@ -73,7 +81,7 @@ def drawn(problem: Problem, images: int) -> Operands:
     return x, parameters
 
 
-def base(problem: Problem) -> Problem:
+def base(problem: Single) -> Single:
     """The problem in float32, bytes where it reads bytes: variants of one problem get the same operands."""
     if not isinstance(problem, ConvProblem | LinearProblem):
         return replace(problem, dtype="float32")
@@ -83,6 +91,11 @@ def base(problem: Problem) -> Problem:
 
 def operands(problem: Problem, images: int) -> Operands:
     """What the reference computes with: as stored, but never rounded to an arithmetic type. float64 or uint8."""
+    if isinstance(problem, PairProblem):
+        x, first = operands(problem.first, images)
+        _, second = operands(problem.second, 1)
+        both = {"layer1": first, "layer2": second}
+        return x, {name.replace("layer", own): array for own, given in both.items() for name, array in given.items()}
     x, arrays = drawn(base(problem), images)
     if is_coarse(problem):
         return x, arrays
@@ -97,18 +110,34 @@ def _as_stored(array: np.ndarray, dtype: str) -> np.ndarray:
 
 def run(layers: Sequence[Layer], x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
     """The references one after the other, in the float type of x; flat, float64."""
+    return np.ascontiguousarray(through(layers, x, parameters)).ravel().astype(np.float64)
+
+
+def through(layers: Sequence[Layer], x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The references one after the other, in the float type of x."""
     x = x.copy()  # a reference may work in place
     for layer in layers:
         x = layer.reference(x, parameters)
-    return np.ascontiguousarray(x).ravel().astype(np.float64)
+    return x
 
 
 @cache
 def _expected(problem: Problem, images: int, in_half: bool) -> Expected:
     x, parameters = operands(problem, images)
-    x = x.astype(np.float64)
+    return expected_of(problem, x.astype(np.float64), parameters, in_half)
+
+
+def expected_of(
+    problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray], in_half: bool = False
+) -> Expected:
+    """What must become of these operands, float64; all results flat."""
     layers = layers_of(problem)
     exact = run(layers, x, parameters)
+    if isinstance(problem, PairProblem):
+        between = through(layers_of(problem.first, "layer1"), x, parameters)
+        linear = [layer for layer in layers_of(problem.second, "layer2") if not isinstance(layer, Relu)]
+        magnitude = run(linear, between, {name: np.abs(array) for name, array in parameters.items()})
+        return Expected(exact, magnitude, plain_pair(problem, x, parameters))
     if isinstance(problem, ActivationProblem):
         magnitude = np.abs(exact)
     elif isinstance(problem, SoftmaxProblem):
@@ -144,22 +173,53 @@ def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray],
     return run(rest, y, {})
 
 
+def plain_pair(problem: PairProblem, x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
+    """One layer after the other at the problem's precision: operands and what is stored rounded to float16, or, where
+    they are split, to float32; sums grow in float32, term by term."""
+    narrow = to_half if is_coarse(problem) else to_single
+    y = x
+    halves: tuple[ConvProblem | LinearProblem, ...] = (problem.first, problem.second)
+    for half, name in zip(halves, ("layer1", "layer2"), strict=True):
+        rest = layers_of(half, name)[1:]
+        weights, bias = narrow(parameters[name]), parameters.get(f"{name}_bias")
+        y = narrow(y).astype(np.float64)
+        if isinstance(half, ConvProblem):
+            y = term_by_term(half, y, weights.transpose(2, 0, 1, 3), to_single)
+        else:
+            products = (y[:, k, None] * weights[k].astype(np.float64) for k in range(half.inputs))
+            y = reduce(lambda sums, product: to_single(sums + product), products, np.zeros((1, 1), np.float32))
+        if bias is not None:
+            y = y + bias.astype(np.float32).reshape(-1, *(1,) * (y.ndim - 2))
+        y = through(rest, y, {})
+    return y.ravel().astype(np.float64)
+
+
 def sums_in_half(problem: ConvProblem, x: Any, w: Any) -> Any:
     """The convolution alone, each sum rounded to float16 after each fused multiply-add, in the order c, p, q.
 
     x: (B, C, H, W), w: (C, K, K, M), both float32 that hold float16 → (B, M, OH, OW), likewise.
     """
+    return term_by_term(problem, x, w, to_half)
+
+
+def term_by_term(problem: ConvProblem, x: Any, w: Any, rounded: Callable[[Any], Any]) -> Any:
+    """The convolution alone, each partial sum rounded, in the order c, p, q: x (B, C, H, W), w (C, K, K, M)."""
     down, across = ((size - 1) * problem.stride + 1 for size in problem.convolved)
     sums = np.zeros_like(x, shape=(len(x), problem.maps, *problem.convolved))
     for c, p, q in np.ndindex(problem.channels, problem.kernel, problem.kernel):
         window = x[:, None, c, p : p + down : problem.stride, q : q + across : problem.stride]
-        sums = to_half(sums + window * w[c, p, q][:, None, None])
+        sums = rounded(sums + window * w[c, p, q][:, None, None])
     return sums
 
 
 def to_half(x: Any) -> Any:
     """Rounded to float16, as float32."""
     return x.astype(np.float16).astype(np.float32)
+
+
+def to_single(x: Any) -> Any:
+    """Rounded to float32."""
+    return x.astype(np.float32)
 
 
 def to_tf32(x: Any) -> Any:

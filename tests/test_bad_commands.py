@@ -10,7 +10,7 @@ from app.cli import COMMANDS, main
 from tests.shell import check_error, listing, shell, write_good_files
 
 USAGE = {
-    "benchmark": "unknown command 'benchmark': there are graph, kernels, bench, sweep, profile; see main.py --help",
+    "benchmark": "unknown command 'benchmark': there are graph, kernels, precompile, bench, sweep, profile; see main.py",
     "Bench": "unknown command 'Bench'",
     "graph --no-fus": "unrecognized arguments: --no-fus.*see main.py graph --help",
     "graph --batch 5": "unrecognized arguments: --batch 5",
@@ -36,6 +36,7 @@ CASES = {
     "graph --arch sm_10": "unknown architecture 'sm_10': choose one of sm_75, ",
     "graph --arch sm_75 --precision tf32": "tf32 .*needs sm_80 or later, this is sm_75.*: choose another kernel",
     "graph --arch sm_75 --fc tensor-core": "tensor-core needs sm_80 or later, this is sm_75",
+    "precompile --arch sm_10": "unknown architecture 'sm_10': choose one of sm_75, ",
     "kernels --resources --arch sm_10": "unknown architecture 'sm_10': choose one of sm_75, ",
     "bench --network vgg": "unknown network 'vgg': choose one of lenet5",
     "bench --shape 1,2,3": "--shape 1,2,3: .*C,H,W,M,K,S",

@@ -12,12 +12,17 @@ from app.kernels.problems import (
     ActivationProblem,
     ConvProblem,
     LinearProblem,
+    PairProblem,
     PoolProblem,
     Problem,
     SoftmaxProblem,
+    operation,
     storage,
 )
 from app.layers import AvgPool, Conv2d, Linear, MaxPool, Relu, Sigmoid, Softmax, Tanh
+from tests.kernel_cases import input_shape
+from tests.kernel_grid import convolution_pair, product_pair, typed
+from tests.kernel_oracle import expected_of
 
 IMAGES = 5
 CASES: list[tuple[Problem, tuple[int, ...], list[Any]]] = [
@@ -85,6 +90,36 @@ def test_oracle_is_the_layers_reference(
     narrow[2, 3] = np.nan
     with pytest.raises(trial.Wrong):
         trial._worst(abs(narrow - found.exact), each, narrow, found.exact, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float16x2"])
+@pytest.mark.parametrize("pair", [product_pair(64, 32, 5, True, True), convolution_pair(True, False)], ids=operation)
+def test_oracle_of_pairs_is_the_tests_own(pair: PairProblem, dtype: str, modules: tuple[Any, Any]) -> None:
+    """Two implementations of what is exact, what is plain and what errors scale with."""
+    oracle, trial = modules
+    problem = typed(pair, dtype)
+    rng = np.random.default_rng(3)
+    x = trial._random(rng, problem.arguments()[0], IMAGES)
+    arrays = trial._parameters(rng, problem)
+    assert [a is None or (a.dtype, a.size) for a in arrays] == [
+        a is None or (b.dtype, b.fixed) for a, b in zip(arrays, problem.arguments()[1:], strict=False)
+    ]
+    found = oracle.expected(problem, x, *arrays)
+    names = ("layer1", "layer1_bias", "layer2", "layer2_bias")
+    given = {
+        name: a.transpose(1, 2, 0, 3) if a.ndim == 4 else a
+        for name, a in zip(names, arrays, strict=True)
+        if a is not None
+    }
+    wide = x.astype(np.float64).reshape(IMAGES, *input_shape(problem))
+    wanted = expected_of(problem, wide, given)
+    for own, other in ((found.exact, wanted.exact), (found.magnitude, wanted.magnitude)):
+        np.testing.assert_allclose(own.ravel(), other, rtol=1e-10, atol=1e-12)
+    each, _ = allowed(problem, found)
+    assert found.plain is not None and wanted.plain is not None
+    errors = [abs(plain.ravel() - wanted.exact).max() for plain in (found.plain, wanted.plain)]
+    assert 0.5 < errors[0] / errors[1] < 2
+    assert (abs(found.plain - found.exact) <= each).all() and 1 <= oracle.images_at_once(problem) < 10**7
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tfloat32", "float16"])

@@ -75,7 +75,7 @@ def test_precision_and_fusion(precision: str) -> None:
     tuning = Tuning()
     found = choices(parsed(f"--precision {precision} --no-fuse --conv direct"), tuning)
     assert found == Choices(precision, False, {**AUTO, "conv": "direct"}, tuning)
-    assert choices(parsed(""), tuning).fuse and choices(parsed(""), tuning).precision == "fp32"
+    assert choices(parsed(""), tuning).fuse and choices(parsed(""), tuning).precision == "auto"
 
 
 @pytest.mark.parametrize("parser", [run_parser, graph_parser, profile_parser])

@@ -16,14 +16,15 @@ from app.kernels.problems import (
     ArgmaxProblem,
     ConvProblem,
     LinearProblem,
+    PairProblem,
     PoolProblem,
     Problem,
     SoftmaxProblem,
 )
 from app.kernels.registry import find, variants
 from tests.kernel_cases import OPERATIONS, Case, elements, parameters, served
-from tests.kernel_device import GUARD, POISON, bind, compile_all, kernel_of
-from tests.kernel_grid import network_convolutions
+from tests.kernel_device import GUARD, POISON, bind, compile_all, host_arrays, kernel_of
+from tests.kernel_grid import convolution_pair, network_convolutions, product_pair, typed
 from tests.kernel_oracle import layers_of, operands, sums_half, sums_in_half, to_half, to_tf32
 from tests.tolerance import check
 
@@ -49,6 +50,8 @@ HUGE: dict[str, list[Problem]] = {
         LinearProblem(1024, 8, input_dtype="uint8", output_dtype="float16"),
         LinearProblem(8, 1024, bias=True, input_dtype="uint8", output_dtype="float16"),
     ],
+    "conv_pair": [convolution_pair()],
+    "gemm_pair": [product_pair(1024, 128, 10)],
     "pool": [PoolProblem(8, 1000, 1000, 2, 1, False, "float16")],
     "activation": [ActivationProblem(8_000_000, "relu", "float16")],
     "softmax": [SoftmaxProblem(1000, "float16")],
@@ -71,8 +74,14 @@ def _layer_cases() -> list[Case]:
 
 def _huge_cases() -> list[Case]:
     rows = [row for name in OPERATIONS for row in variants(name)]
-    typed = {id(row): row.dtypes[0] if row.operation in ("conv", "gemm") else "float16" for row in rows}
-    cases = [Case(row, replace(problem, dtype=typed[id(row)])) for row in rows for problem in HUGE[row.operation]]
+    cases: list[Case] = []
+    for row in rows:
+        for problem in HUGE[row.operation]:
+            if isinstance(problem, PairProblem):
+                cases.append(Case(row, typed(problem, row.dtypes[0])))
+            else:
+                dtype = row.dtypes[0] if row.operation in ("conv", "gemm") else "float16"
+                cases.append(Case(row, replace(problem, dtype=dtype)))
     return [case for case in cases if case.refusal is None]
 
 
@@ -206,7 +215,9 @@ def test_more_elements_than_an_int_counts(case: Case) -> None:
     repeated = -(-MANY // (REPEATS * max(argument.per_image, elements(problem)))) + 1
     few, many = _repeated(argument.per_image, argument.dtype, repeated)
     arrays: list[np.ndarray | None] = []
-    if isinstance(problem, ConvProblem | LinearProblem):
+    if isinstance(problem, PairProblem):
+        arrays = host_arrays(problem, 1)[1]
+    elif isinstance(problem, ConvProblem | LinearProblem):
         drawn = _random_parameters(problem)
         arrays = [
             None if a is None else a.astype(b.dtype) for a, b in zip(drawn, problem.arguments()[1:], strict=False)

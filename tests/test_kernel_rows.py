@@ -11,11 +11,11 @@ import pytest
 from app.errors import UserError
 from app.kernels import registry
 from app.kernels.compiler import ARCHITECTURES, architecture_number
-from app.kernels.problems import ITEMSIZE, ConvProblem, LinearProblem, Problem
+from app.kernels.problems import DTYPES, ITEMSIZE, ConvProblem, LinearProblem, Problem
 from app.kernels.registry import VARIANTS
 from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, LaunchConfig, Variant
 from app.tuning import Tuning
-from tests.kernel_grid import problems, served
+from tests.kernel_grid import problems, served, typed
 
 ALL_VARIANTS = pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))
 CARD_BYTES = 288 << 30  # more memory than any card has: no batch can be larger
@@ -93,9 +93,10 @@ def test_networks_are_served_whatever_the_storage(row: Variant) -> None:
 
 @ALL_VARIANTS
 def test_no_row_serves_a_type_that_it_does_not_declare(row: Variant) -> None:
-    for dtype in {"float64", "float32", "tfloat32", "float16"} - set(row.dtypes):
+    arch = "sm_120" if row.only_arch is None else f"sm_{row.only_arch}"
+    for dtype in set(DTYPES) - set(row.dtypes):
         for problem in problems(row)[:3]:
-            assert f"not {dtype}" in str(row.refusal(replace(problem, dtype=dtype), "sm_120"))
+            assert f"not {dtype}" in str(row.refusal(typed(problem, dtype), arch))
 
 
 def _fingerprint(problem: Problem, config: LaunchConfig) -> tuple[Any, ...]:
@@ -226,6 +227,7 @@ def test_auto_takes_the_highest_step_that_serves(monkeypatch: pytest.MonkeyPatch
     ("changes", "problem", "arch", "reason"),
     [
         ({"min_arch": 90}, {}, "sm_80", "needs sm_90 or later, this is sm_80"),
+        ({"min_arch": 90, "only_arch": 90}, {}, "sm_100", "needs sm_90 itself, this is sm_100"),
         ({"min_arch": 80}, {"dtype": "tfloat32"}, "sm_75", "needs sm_80 or later, this is sm_75"),
         ({}, {"dtype": "float16"}, "sm_90a", "computes in float32, not float16"),
         ({"dtypes": ("float32", "float64")}, {"dtype": "tfloat32"}, "sm_90a", "float32 or float64, not tfloat32"),

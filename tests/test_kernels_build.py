@@ -19,7 +19,16 @@ from tests.kernel_grid import served
 
 ALL_VARIANTS = pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))
 FILES = pytest.mark.parametrize("path", sorted(KERNEL_DIR.glob("*.cu*")), ids=lambda path: path.name)
-STEPS = {"conv": range(13), "gemm": range(6), "pool": (1, 2), "activation": (1,), "softmax": (1,), "argmax": (1,)}
+STEPS = {
+    "conv": range(13),
+    "gemm": range(6),
+    "conv_pair": (1, 2, 3),
+    "gemm_pair": (1,),
+    "pool": (1, 2),
+    "activation": (1,),
+    "softmax": (1,),
+    "argmax": (1,),
+}
 SPREAD = 5  # more problems for the H100 and for the lowest architecture
 TIMING = re.compile(r"\d\s*(?:ns|us|µs|ms|seconds?|[GT]FLOP/s|[GT]B/s|% (?:faster|slower))\b")
 
@@ -27,7 +36,12 @@ TIMING = re.compile(r"\d\s*(?:ns|us|µs|ms|seconds?|[GT]FLOP/s|[GT]B/s|% (?:fast
 def _builds(row: Variant) -> list[tuple[LaunchConfig, str]]:
     """(configuration, architecture): for each architecture another of the problems, for two of them some more."""
     builds = []
-    declared = [arch for arch in ARCHITECTURES if architecture_number(arch) >= row.min_arch]
+    declared = [
+        arch
+        for arch in ARCHITECTURES
+        if architecture_number(arch) >= row.min_arch and row.only_arch in (None, architecture_number(arch))
+    ]
+    assert declared
     for at, arch in enumerate(declared):
         configs = [row.config(problem) for problem in served(row, arch)]
         distinct = list({repr(sorted(config.defines.items())): config for config in configs}.values())

@@ -14,6 +14,7 @@ from app.kernels.problems import (
     ArgmaxProblem,
     ConvProblem,
     LinearProblem,
+    PairProblem,
     PoolProblem,
     Problem,
     bytes_moved,
@@ -147,13 +148,17 @@ def test_a_bias_reaches_the_kernel_where_the_file_has_one() -> None:
     assert {node.head.name for node in nodes if getattr(node.problem, "bias", False)} == {"fc2"}
 
 
-@pytest.mark.parametrize("precision", ["fp16", "tf32"])
-def test_biases_are_float32_whatever_the_weights_are(precision: str) -> None:
-    for node in plan(random_graph(LENET5), ARCH, Choices(precision)).nodes:
-        if node.parameters:
-            weights, bias = node.parameters
+@pytest.mark.parametrize(("precision", "fuse"), [("fp16", True), ("fp16", False), ("fp32x", True), ("tf32", True)])
+def test_biases_are_float32_whatever_the_weights_are(precision: str, fuse: bool) -> None:
+    """Weights are what the kernel reads, a pair's float32: its kernel rounds or splits them itself."""
+    biases = 0
+    for node in plan(random_graph(LENET5), ARCH, Choices(precision, fuse)).nodes:
+        narrow = precision == "fp16" and not isinstance(node.problem, PairProblem)
+        for weights, bias in zip(node.parameters[::2], node.parameters[1::2], strict=True):
             assert weights is not None and bias is not None
-            assert (weights.dtype, bias.dtype) == (np.float16 if precision == "fp16" else np.float32, np.float32)
+            assert (weights.dtype, bias.dtype) == (np.float16 if narrow else np.float32, np.float32)
+            biases += 1
+    assert biases == 4
 
 
 def test_the_rows_after_a_flatten_are_permuted_to_the_order_on_the_device() -> None:

@@ -93,7 +93,7 @@ def no_constants(text: str) -> None:
 def test_promised_keys(outcome: Outcome) -> None:
     told = report(outcome)
     rows = re.findall(r"^\| (`.*?) \|", (Path(__file__).parent.parent / "docs" / "report.md").read_text(), re.MULTILINE)
-    fields = [name for row in rows for name in re.findall(r"`([a-z_.]+)", row)]
+    fields = [name for row in rows for name in re.findall(r"`([a-z0-9_.]+)", row)]
     assert set(told) == {name.split(".")[0] for name in fields if not name.startswith(".")}
     assert set(told["accuracy"]) == {name.split(".")[1] for name in fields if "." in name}
     assert (told["schema"], told["precision"], told["batch"]) == (SCHEMA, "fp32", BATCH)

@@ -11,13 +11,15 @@ import numpy as np
 from app.errors import UserError
 from app.graph import Graph, Step
 from app.kernels import registry
+from app.kernels.compiler import ARCHITECTURES
 from app.kernels.problems import ConvProblem, Problem, operation, wide
 from app.kernels.variant import Variant
 from app.layers import Conv2d, Flatten, Layer, Parameters, Shape
 from app.options import MAX_BATCH
-from app.plan import PRECISIONS
+from app.serving import PRECISIONS, Choices, pair_at
 
-BENCH_PRECISIONS = {name: types for name, types in PRECISIONS.items() if name != "fp64"}
+BENCH_PRECISIONS = {name: types for name, types in PRECISIONS.items() if name not in ("fp64", "fp32x")}
+PAIR_PRECISIONS = {name: PRECISIONS[name] for name in ("fp32x", "fp16")}  # those that rows of two layers have
 MATRIX_OPERATIONS = ("conv", "gemm")
 
 
@@ -52,7 +54,7 @@ class Item:
 
 
 def network_items(graph: Graph) -> list[Item]:
-    """Every layer that is an operation of its own, then every chain that a kernel may be asked to fuse."""
+    """Every layer that is an operation of its own, then every chain that a kernel may fuse, then two such at once."""
     alone: list[Item] = []
     fused: list[Item] = []
     for at, step in enumerate(graph.steps):
@@ -62,7 +64,26 @@ def network_items(graph: Graph) -> list[Item]:
             item = _item(graph, at, taken)
             if item is not None:
                 (fused if taken else alone).append(item)
-    return alone + fused
+    pairs = (_pair_item(graph, at) for at in range(len(graph.steps)))
+    return [*alone, *fused, *(item for item in pairs if item is not None)]
+
+
+def _pair_item(graph: Graph, at: int) -> Item | None:
+    """The chain from step ``at`` that a kernel takes whole, as the plan words it, in the types that any card serves."""
+    problems: dict[str, Problem] = {}
+    taken = 0
+    for precision, (arithmetic, stored) in PAIR_PRECISIONS.items():
+        found = pair_at(graph, at, _input_dtype(graph.steps, at, stored), Choices(precision))
+        if found is None:
+            continue
+        problem, _, taken = found
+        rows = registry.variants(operation(problem))
+        if any(row.refusal(problem, a) is None for row in rows for a in ARCHITECTURES):
+            problems[arithmetic] = problem
+    if not problems:
+        return None
+    layers = tuple(step.layer for step in graph.steps[at : at + taken])
+    return Item("+".join(layer.name for layer in layers), layers, graph.steps[at].in_shape, problems)
 
 
 def _item(graph: Graph, at: int, taken: int) -> Item | None:

@@ -6,6 +6,7 @@ It shares no code with the kernels: sums grow term by term in CuPy's element-wis
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -16,13 +17,17 @@ from app.bench.tolerance import Expected, is_coarse
 from app.kernels.problems import (
     ActivationProblem,
     ArgmaxProblem,
+    ConvPairProblem,
     ConvProblem,
+    LinearPairProblem,
     LinearProblem,
+    PairProblem,
     PoolProblem,
     Problem,
     SoftmaxProblem,
 )
 
+Half = ConvProblem | LinearProblem  # a layer that has parameters
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "": lambda x: x,
     "relu": lambda x: cupy.maximum(x, 0),
@@ -31,17 +36,16 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def expected(
-    problem: Problem, x: cupy.ndarray, w: cupy.ndarray | None = None, bias: cupy.ndarray | None = None
-) -> Expected:
-    """The oracle's results for x (images, elements) as stored, w and bias as in the problem's arguments.
+def expected(problem: Problem, x: cupy.ndarray, *parameters: cupy.ndarray | None) -> Expected:
+    """The oracle's results for x (images, elements) as stored; parameters: as in the problem's arguments.
 
     (images, elements an image), float64; the scores that an argmax chooses from included.
     """
     match problem:
         case ConvProblem() | LinearProblem():
-            assert w is not None
-            found = _sums(problem, x, w, bias)
+            found = _sums(problem, x, *parameters)
+        case ConvPairProblem() | LinearPairProblem():
+            found = _pair(problem, x, *parameters)
         case PoolProblem():
             maps = x.astype(np.float64).reshape(-1, problem.channels, problem.height, problem.width)
             found = [
@@ -63,39 +67,59 @@ def expected(
     return Expected(*(array.reshape(len(x), -1) for array in found))
 
 
-def _sums(
-    problem: ConvProblem | LinearProblem, x: cupy.ndarray, w: cupy.ndarray, bias: cupy.ndarray | None
-) -> list[cupy.ndarray]:
+def _sums(problem: Half, x: cupy.ndarray, w: cupy.ndarray, bias: cupy.ndarray | None = None) -> list[cupy.ndarray]:
     """Exact values and magnitudes; where operands are rounded also plain ones, in float16 with rounded sums."""
-    shape = (problem.maps, *problem.convolved) if isinstance(problem, ConvProblem) else (problem.outputs,)
-    exact, magnitude = (cupy.zeros((len(x), *shape)) for _ in range(2))
-    x, w = x.astype(np.float64), w.astype(np.float64)
-    for a, b in _terms(problem, x, w):
-        term = a * b
-        exact += term
-        magnitude += abs(term)
-    sums = [exact]
+    results = [_layer(problem, x, w, bias), _magnitude(problem, x, w, bias)]
     if is_coarse(problem):
-        rounded, narrow = cupy.zeros_like(exact), _rounder(problem.dtype)
-        for a, b in _terms(problem, narrow(x), narrow(w)):
-            rounded += a * b
-            if problem.dtype == "float16":
-                rounded = rounded.astype(np.float16).astype(np.float64)
-        sums.append(rounded)
-    if bias is not None:
-        per_map = bias.astype(np.float64).reshape(-1, *(1,) * (len(shape) - 1))
-        sums, magnitude = [y + per_map for y in sums], magnitude + abs(per_map)
-    function = FUNCTIONS[problem.activation]
-    exact, *plain = (function(y) for y in sums)
-    results = [exact, magnitude, *plain]
-    if isinstance(problem, ConvProblem) and problem.pool > 1:
-        results = [_pooled(y, problem.pool, problem.pool, problem.pool_is_max, problem.pooled) for y in results]
+        narrow = _rounder(problem.dtype)
+        kept = narrow if problem.dtype == "float16" else None
+        results.append(_layer(problem, narrow(x), narrow(w), bias, kept))
     return results
 
 
-def _terms(
-    problem: ConvProblem | LinearProblem, x: cupy.ndarray, w: cupy.ndarray
-) -> Iterator[tuple[cupy.ndarray, cupy.ndarray]]:
+def _pair(problem: PairProblem, x: cupy.ndarray, *parameters: cupy.ndarray | None) -> list[cupy.ndarray]:
+    """Exact values; the second layer's magnitudes; plain values: each layer stores, and sums grow in float32."""
+    narrow = _rounder("float16" if is_coarse(problem) else "float32")
+    exact = plain = x
+    magnitude = None
+    halves: tuple[Half, ...] = (problem.first, problem.second)
+    for half, w, bias in zip(halves, parameters[::2], parameters[1::2], strict=True):
+        magnitude = _magnitude(half, exact, w, bias)
+        exact = _layer(half, exact, w, bias)
+        plain = _layer(half, narrow(plain), narrow(w), bias, _rounder("float32"))
+    return [exact, magnitude, plain]
+
+
+def _layer(
+    problem: Half,
+    x: cupy.ndarray,
+    w: cupy.ndarray,
+    bias: cupy.ndarray | None,
+    kept: Callable[[cupy.ndarray], cupy.ndarray] | None = None,
+) -> cupy.ndarray:
+    """The layer in float64, term by term. kept: what each partial sum is rounded to."""
+    shape = (problem.maps, *problem.convolved) if isinstance(problem, ConvProblem) else (problem.outputs,)
+    sums = cupy.zeros((len(x), *shape))
+    for a, b in _terms(problem, x.astype(np.float64), w.astype(np.float64)):
+        sums += a * b
+        if kept is not None:
+            sums = kept(sums)
+    if bias is not None:
+        sums = sums + bias.astype(np.float64).reshape(-1, *(1,) * (len(shape) - 1))
+    values = FUNCTIONS[problem.activation](sums)
+    if isinstance(problem, ConvProblem) and problem.pool > 1:
+        values = _pooled(values, problem.pool, problem.pool, problem.pool_is_max, problem.pooled)
+    return values
+
+
+def _magnitude(problem: Half, x: cupy.ndarray, w: cupy.ndarray, bias: cupy.ndarray | None) -> cupy.ndarray:
+    """The layer without its activation, of the operands' magnitudes: what rounding errors scale with."""
+    return _layer(
+        replace(problem, activation=""), *(None if a is None else abs(a.astype(np.float64)) for a in (x, w, bias))
+    )
+
+
+def _terms(problem: Half, x: cupy.ndarray, w: cupy.ndarray) -> Iterator[tuple[cupy.ndarray, cupy.ndarray]]:
     """The factors of each term of the sums, in the kernels' order, ready to broadcast."""
     if isinstance(problem, LinearProblem):
         w = w.reshape(problem.inputs, problem.outputs)
@@ -113,8 +137,8 @@ def _terms(
 
 def _rounder(dtype: str) -> Callable[[cupy.ndarray], cupy.ndarray]:
     """float64 → float64 with the significant bits that the arithmetic keeps of its operands."""
-    if dtype == "float16":
-        return lambda x: x.astype(np.float16).astype(np.float64)
+    if dtype in ("float16", "float32"):
+        return lambda x: x.astype(dtype).astype(np.float64)
     if dtype == "tfloat32":
         return lambda x: _to_tf32(x.astype(np.float32)).astype(np.float64)
     return lambda x: x
@@ -140,6 +164,7 @@ def _pooled(x: cupy.ndarray, window: int, stride: int, is_max: bool, size: tuple
 def images_at_once(problem: Problem, budget: int = 64 << 20) -> int:
     """For how many images the oracle's arrays of float64 stay within ``budget`` bytes each; at least one."""
     sizes = [argument.per_image for argument in problem.arguments()]
-    if isinstance(problem, ConvProblem):
-        sizes.append(problem.maps * prod(problem.convolved))
+    for half in (problem.first, problem.second) if isinstance(problem, PairProblem) else (problem,):
+        if isinstance(half, ConvProblem):
+            sizes.append(half.maps * prod(half.convolved))
     return max(budget // (8 * max(sizes)), 1)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.kernels.problems import Problem, bytes_moved, key
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem, bytes_moved, key
 
 SCHEMA = "lenet5-inference/bench/1"
 CPU, LIBRARY, OURS, DEBUG = "cpu", "library", "kernel", "debug"  # kinds of rows
@@ -69,8 +69,10 @@ def rates(problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks) ->
     """The rates of a batch served in ``ms``, each array counted as moved once."""
     flops, nbytes = problem.flops * images, bytes_moved(problem, images)
     tflops, gbytes = flops / ms / 1e9, nbytes / ms / 1e6
-    # Pooling, activations and so on compute in float32 however their numbers are stored.
-    peak = peaks.tflops.get(dtype if hasattr(problem, "output_dtype") else "float32")
+    # Pooling, activations and so on compute in float32 however their numbers are stored. Split operands are multiplied
+    # as float16, three times for each product that counts.
+    multiplies = isinstance(problem, ConvProblem | LinearProblem | PairProblem)
+    peak = peaks.tflops.get(("float16" if dtype == "float16x2" else dtype) if multiplies else "float32")
     shares = {"memory": gbytes / peaks.gbytes_per_s} | ({"arithmetic": tflops / peak} if peak else {})
     limit = max(shares, key=lambda name: shares[name])
     return Rates(tflops, gbytes, flops / nbytes, shares[limit], limit)

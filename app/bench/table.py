@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SHORT = {"float32": "fp32", "tfloat32": "tf32", "float16": "fp16", "float64": "fp64"}
+SHORT = {"float32": "fp32", "float16x2": "fp32x", "tfloat32": "tf32", "float16": "fp16", "float64": "fp64"}
 NAME, TYPE = 28, 6
 
 
@@ -34,7 +34,8 @@ def _header(document: Mapping[str, Any]) -> str:
             f"copy {peaks['gbytes_per_s']:,.0f} GB/s",
             f"  times    CUDA events, images on the card; {document['settings']['rule']}",
             "  checks   every element against float64; 'error' is the worst one ÷ what is allowed for it",
-            "  columns  '% peak': the larger of the shares of measured arithmetic (ari) and bandwidth (mem); "
+            "  columns  '% peak': the larger of the shares of measured arithmetic (ari; fp32x: fp16's, though it takes "
+            "three products for one) and bandwidth (mem); "
             "'× library', '× before': times as fast as cuBLAS (else cuDNN), as the step before, in the same type",
         ]
     )

@@ -18,7 +18,7 @@ from app.bench.failures import Wrong
 from app.bench.oracle import expected, images_at_once
 from app.bench.tolerance import allowed, rms
 from app.kernels.launch import Kernel, Launch
-from app.kernels.problems import Argument, ConvProblem, LinearProblem, Problem
+from app.kernels.problems import Argument, ConvProblem, LinearProblem, PairProblem, Problem
 from app.kernels.variant import Parameters, Variant, tiles
 from app.memory import DeviceMemoryError, device_array, uploaded
 from app.outcome import Timing
@@ -101,8 +101,7 @@ class Trial:
     def _oracle(self) -> tuple[cupy.ndarray, cupy.ndarray, float]:
         """For the block: what each element must be, how far it may be from that, and the RMS of all."""
         if self._wanted is None:
-            w, bias = ([*self.parameters, None, None])[:2]
-            device = [None if array is None else cupy.asarray(array) for array in (w, bias)]
+            device = [None if array is None else cupy.asarray(array) for array in self.parameters]
             found = expected(self.problem, cupy.asarray(self._block), *device)
             self._wanted = (found.exact, *allowed(self.problem, found))
         return self._wanted
@@ -128,6 +127,10 @@ def _random(rng: np.random.Generator, argument: Argument, images: int) -> np.nda
 
 def _parameters(rng: np.random.Generator, problem: Problem) -> list[np.ndarray | None]:
     """Weights, in the problem's layout, and bias (None if it has none), so that results are around 1; [] without."""
+    if isinstance(problem, PairProblem):
+        both = [*_parameters(rng, problem.first), *_parameters(rng, problem.second)]
+        wanted = problem.arguments()[1:]
+        return [None if a is None else a.astype(b.dtype) for a, b in zip(both, wanted, strict=False)]
     if not isinstance(problem, ConvProblem | LinearProblem):
         return []
     arguments = {argument.name: argument for argument in problem.arguments()}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from app import measure
-from app.bench.items import BENCH_PRECISIONS
+from app.bench.items import BENCH_PRECISIONS, PAIR_PRECISIONS
 from app.bench.stop import MOST_RUNS, PATIENCE
 from app.errors import UserError
 from app.graph import Graph
@@ -20,6 +20,7 @@ from app.plan import Choices, plan
 from app.session import Session, default_chunk
 from app.tuning import Tuning
 
+PROGRAMS = BENCH_PRECISIONS | PAIR_PRECISIONS
 SECONDS = 0.5  # of measured time
 WARMUP = 2
 
@@ -27,10 +28,10 @@ WARMUP = 2
 def combinations(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
     """(precision, variant name): ``auto`` and every convolution variant in the precisions that it computes in."""
     if all(step.layer.operation != "conv" for step in graph.steps):
-        return [(precision, "auto") for precision in BENCH_PRECISIONS]
+        return [(precision, "auto") for precision in PROGRAMS]
     return [
         (precision, name)
-        for precision, (dtype, _) in BENCH_PRECISIONS.items()
+        for precision, (dtype, _) in PROGRAMS.items()
         for name in [
             *(row.name for row in registry.variants("conv") if dtype in row.dtypes and (not only or row.name in only)),
             "auto",

@@ -48,3 +48,16 @@ __device__ __forceinline__ half2 fused_multiply_add(half2 a, half2 b, half2 c) {
     asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
     return result;
 }
+
+__device__ __forceinline__ half2 add(half2 a, half2 b) {
+    half2 sum;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+    return sum;
+}
+
+// Two numbers rounded, those below zero to zero (sm_80 and later).
+__device__ __forceinline__ half2 pack_relu(float low, float high) {
+    half2 pair;
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}

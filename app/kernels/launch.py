@@ -25,6 +25,7 @@ from app.kernels.variant import (
     STATIC_SHARED_LIMIT,
     Action,
     ConstantCopy,
+    Grid,
     KernelLaunch,
     LaunchConfig,
     LibraryGemm,
@@ -68,16 +69,26 @@ class Kernel:
         module.load(self._cubin)
         return module
 
+    @property
+    def capturable(self) -> bool:
+        """Whether launches can become part of a CUDA graph: a library's cannot be relied on to."""
+        return not any(isinstance(action, LibraryGemm) for action in self.config.actions)
+
     def pack(self, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-        """Weights and bias as this variant wants them in memory; weights come first."""
+        """The problem's parameters as this variant wants them in memory; weights come first."""
+        if self.config.prepare is not None:
+            return self.config.prepare(arrays)
         first, *rest = arrays if arrays else [None]
         if first is not None and self.config.pack is not None:
             first = np.ascontiguousarray(self.config.pack(first), dtype=first.dtype)
         return [first, *rest] if arrays else []
 
     def arguments(self) -> tuple[Argument, ...]:
-        """The problem's arguments, with the weights' size as packed."""
-        packed = self.config.packed
+        """The problem's arguments, with its parameters as packed."""
+        packed, takes = self.config.packed, self.config.takes
+        if takes:
+            x, *parameters_and_results = self.problem.arguments()
+            return x, *takes, *(argument for argument in parameters_and_results if argument.per_image)
         return tuple(
             Argument("w", argument.dtype, fixed=packed) if packed and argument.name == "w" else argument
             for argument in self.problem.arguments()
@@ -173,7 +184,7 @@ class Launch:
         values = [*self._pointers, self._images, *scalars]
         packed = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         address, handle, threads, shared = ctypes.addressof(packed), function.ptr, action.threads, action.shared_bytes
-        grid = action.grid
+        grid = _persistent(action.grid) if action.persistent else action.grid
         alive = (function, packed, scalars)  # the closure keeps them as long as the launch
 
         def step(stream: int, images: int, _: Any = alive) -> None:
@@ -207,6 +218,12 @@ class Launch:
                 )
 
         return step
+
+
+def _persistent(grid: Callable[[int], Grid]) -> Callable[[int], Grid]:
+    """The grid, cut to one block for each of the current device's multiprocessors."""
+    most = cupy.cuda.Device().attributes["MultiProcessorCount"]
+    return lambda images: (min(grid(images)[0], most), 1, 1)
 
 
 class _Handle:

@@ -24,6 +24,15 @@ __device__ __forceinline__ void mma_tf32(float (&d)[4], const unsigned (&a)[4], 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// Four 8 x 8 matrices of float16 from shared memory: a 16 x 16 tile as mma_f16's A, if lane i points at row i % 16 and
+// column 8 * (i / 16). Addresses are multiples of 16.
+__device__ __forceinline__ void load_matrices(unsigned (&a)[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                 : "r"((unsigned)__cvta_generic_to_shared(row))
+                 : "memory");
+}
+
 // The nearest tfloat32 (11 significant bits, ties away from zero) as mma_tf32 wants it.
 __device__ __forceinline__ unsigned to_tf32(float value) {
     unsigned bits;

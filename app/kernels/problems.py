@@ -1,8 +1,9 @@
 """What a kernel is asked to do: one frozen record per operation, and the arguments its kernels take.
 
 All sizes are per image. ``input_dtype`` and ``output_dtype`` say how activations lie in memory, ``dtype`` how numbers
-are multiplied: ``float64``, ``float32``, ``tfloat32`` (float32 in memory, rounded to 11 bits by the tensor cores) or
-``float16``. Whatever the dtype, biases are added and activations computed in float32 (float64 for float64).
+are multiplied: ``float64``, ``float32``, ``float16x2`` (float32 in memory, multiplied as the sum of two float16),
+``tfloat32`` (float32 in memory, rounded to 11 bits by the tensor cores) or ``float16``. Whatever the dtype, biases are
+added and activations computed in float32 (float64 for float64).
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 
 ITEMSIZE = {"uint8": 1, "float16": 2, "float32": 4, "float64": 8}
-DTYPES = ("float64", "float32", "tfloat32", "float16")
+DTYPES = ("float64", "float32", "float16x2", "tfloat32", "float16")
 
 
 def storage(dtype: str) -> str:
     """How numbers of an arithmetic type lie in memory."""
-    return "float32" if dtype == "tfloat32" else dtype
+    return "float32" if dtype in ("float16x2", "tfloat32") else dtype
 
 
 def wide(dtype: str) -> str:
@@ -200,7 +201,61 @@ class ArgmaxProblem:
         return Argument("x", self.dtype, per_image=self.classes), Argument("labels", "uint8", per_image=1)
 
 
-Problem = ConvProblem | LinearProblem | PoolProblem | ActivationProblem | SoftmaxProblem | ArgmaxProblem
+@dataclass(frozen=True)
+class ConvPairProblem:
+    """Two convolutions, each with its bias, activation and pooling; the second reads what the first writes."""
+
+    first: ConvProblem
+    second: ConvProblem
+
+    @property
+    def dtype(self) -> str:
+        """How both multiply."""
+        return self.first.dtype
+
+    @property
+    def flops(self) -> int:
+        """Operations of both convolutions."""
+        return self.first.flops + self.second.flops
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """x (C, H, W), w1 (C, K, K, M), bias1 (M), w2, bias2, y (M, PH, PW); all but x, y float32."""
+        x, _, _, _ = self.first.arguments()
+        _, _, _, y = self.second.arguments()
+        return x, *_parameters(self.first, "1"), *_parameters(self.second, "2"), y
+
+
+@dataclass(frozen=True)
+class LinearPairProblem:
+    """Two matrix products, each with its bias and activation, and the argmax of the second's results."""
+
+    first: LinearProblem
+    second: LinearProblem
+
+    @property
+    def dtype(self) -> str:
+        """How both multiply."""
+        return self.first.dtype
+
+    @property
+    def flops(self) -> int:
+        """Operations of both products."""
+        return self.first.flops + self.second.flops
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """x (inputs), w1 (inputs, outputs), bias1, w2, bias2, y (outputs), labels (1); weights as float32."""
+        results = self.second.arguments()[3:]
+        return self.first.arguments()[0], *_parameters(self.first, "1"), *_parameters(self.second, "2"), *results
+
+
+def _parameters(problem: ConvProblem | LinearProblem, number: str) -> tuple[Argument, Argument]:
+    """Weights and bias of one half of a pair."""
+    _, w, bias, *_ = problem.arguments()
+    return replace(w, name=f"w{number}", dtype="float32"), replace(bias, name=f"bias{number}")
+
+
+PairProblem = ConvPairProblem | LinearPairProblem
+Problem = ConvProblem | LinearProblem | PoolProblem | ActivationProblem | SoftmaxProblem | ArgmaxProblem | PairProblem
 OPERATIONS: dict[type, str] = {
     ConvProblem: "conv",
     LinearProblem: "gemm",
@@ -208,6 +263,8 @@ OPERATIONS: dict[type, str] = {
     ActivationProblem: "activation",
     SoftmaxProblem: "softmax",
     ArgmaxProblem: "argmax",
+    ConvPairProblem: "conv_pair",
+    LinearPairProblem: "gemm_pair",
 }
 
 
@@ -223,6 +280,8 @@ def alone(problem: ConvProblem) -> ConvProblem:
 
 def key(problem: Problem) -> str:
     """A short unique text: the operation and every field that is not its default, e.g. for tuning tables."""
+    if isinstance(problem, PairProblem):
+        return f"{operation(problem)}: {key(problem.first)}; {key(problem.second)}"
     values = (
         f"{field.name}={getattr(problem, field.name)}"
         for field in fields(problem)

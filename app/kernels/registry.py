@@ -13,10 +13,19 @@ from app.kernels.conv_rows import CONV_ROWS
 from app.kernels.conv_tensor_rows import CONV_TENSOR_ROWS
 from app.kernels.gemm_rows import GEMM_ROWS
 from app.kernels.other_rows import OTHER_ROWS
+from app.kernels.pair_rows import PAIR_ROWS
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 
-VARIANTS: list[Variant] = [*CONV_ROWS, *CONV_GEMM_ROWS, *CONV_TENSOR_ROWS, *CONV_PATCH_ROWS, *GEMM_ROWS, *OTHER_ROWS]
+VARIANTS: list[Variant] = [
+    *CONV_ROWS,
+    *CONV_GEMM_ROWS,
+    *CONV_TENSOR_ROWS,
+    *CONV_PATCH_ROWS,
+    *GEMM_ROWS,
+    *PAIR_ROWS,
+    *OTHER_ROWS,
+]
 
 
 def variants(operation: str) -> list[Variant]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ class KernelLaunch:
     entry: str = ""  # the function; the variant's own if empty
     scalars: tuple[int, ...] = ()
     shared_bytes: int = 0
+    persistent: bool = False  # blocks walk over the work: no more of them than the card has multiprocessors
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class LaunchConfig:
 
     workspace: scratch arrays. images_at_a_time: larger batches are served piece by piece, 0: all at once.
     pack: rearranges the weights once, when they are loaded, from (C, K, K, M) or (inputs, outputs);
-    packed: how many elements they then have.
+    packed: how many elements they then have. Kernels whose parameters differ from the problem's in more than that say
+    in takes what they take in their place, and prepare makes it of all of the problem's parameters.
     """
 
     defines: dict[str, str | int]
@@ -74,6 +76,8 @@ class LaunchConfig:
     images_at_a_time: int = 0
     pack: Callable[[np.ndarray], np.ndarray] | None = None
     packed: int = 0
+    takes: tuple[Argument, ...] = ()
+    prepare: Callable[[Sequence[np.ndarray | None]], list[np.ndarray | None]] | None = None
 
     @property
     def launches(self) -> tuple[KernelLaunch, ...]:
@@ -96,7 +100,7 @@ class Variant:
 
     summary: the idea. system: the seed systems that had it. limits: what it does not serve, in words.
     tunables: for each parameter the values a sweep tries; defaults: problem → the values used without a sweep.
-    automatic: whether ``auto`` may take it.
+    automatic: whether ``auto`` may take it. only_arch: the one architecture that has its instructions.
     """
 
     operation: str
@@ -109,6 +113,7 @@ class Variant:
     configure: Callable[[Any, Parameters], LaunchConfig]
     limits: str = ""
     min_arch: int = 75
+    only_arch: int | None = None
     pools: bool = False
     tunables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     defaults: Callable[[Any], dict[str, int]] = no_parameters
@@ -149,6 +154,8 @@ class Variant:
         number = architecture_number(arch)
         if number < self.min_arch:
             return f"needs sm_{self.min_arch} or later, this is {arch}"
+        if self.only_arch not in (None, number):
+            return f"needs sm_{self.only_arch} itself, this is {arch}"
         if problem.dtype not in self.dtypes:
             return f"computes in {' or '.join(self.dtypes)}, not {problem.dtype}"
         if getattr(problem, "pool", 1) > 1 and not self.pools:

@@ -1,0 +1,130 @@
+// The pieces of the kernels that compute both convolutions of lenet5 at once, for a warpgroup of 128 threads.
+//
+// An image is staged as windows of eight pixels, at every fourth column and every row: 16 bytes of float16 each. Its
+// pooled maps lie as [eight channels][row][column][channel], where the rows of the images of a group alternate: so
+// eight neighbouring windows, or eight neighbouring pixels, are a core matrix of wgmma wherever they start.
+#pragma once
+#include "half.cuh"
+#include "wgmma.cuh"
+
+constexpr int WINDOW_ROW_BYTES = 6 * 16;                   // six windows
+constexpr int WINDOW_HALF_BYTES = 15 * WINDOW_ROW_BYTES;   // even rows, then odd rows, each with a row of padding
+constexpr int WINDOWS_BYTES = 2 * WINDOW_HALF_BYTES;       // of an image
+constexpr int ROW_BYTES = 12 * 16;                         // a row of pooled pixels, eight channels
+constexpr int PLANE_BYTES = 12 * ROW_BYTES;                // those channels, all rows
+constexpr int POOLED_IMAGE_BYTES = 4 * PLANE_BYTES;        // 32 channels
+constexpr int STEPS2 = 50, FILTER2_STEP_BYTES = 64 * 16 * 2;  // the second convolution's sum in steps of 16 channels
+
+// This thread's number in its warpgroup. Read anew each time, so that what depends on it is not kept in registers, which
+// the sums need, from one phase to the next.
+__device__ __forceinline__ int own_number() {
+    int number;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
+    return number % 128;
+}
+
+// The pixels of an image that a thread brings in: four bytes a word, 196 words.
+struct Pixels {
+    unsigned word[2];
+};
+
+// Beyond the last image the last one is read again.
+__device__ __forceinline__ Pixels load_pixels(const unsigned char *x, int image, int images, int t) {
+    const unsigned *words = (const unsigned *)(x + min(image, images - 1) * 784LL);
+    return {{__ldg(words + t), t + 128 < 196 ? __ldg(words + t + 128) : 0}};
+}
+
+// Two bytes of four as float16: 0x6400 | byte is 1024 + byte.
+__device__ __forceinline__ half2 to_half2(unsigned bytes, int which) {
+    half2 pair;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(__byte_perm(bytes, 0x64646464, which)), "r"(0x64006400));
+    return pair;
+}
+
+// Writes the windows of an image: each word is the left half of one window and the right half of the one before.
+__device__ __forceinline__ void stage_windows(unsigned char *windows, const Pixels &pixels, int t) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int word = t + 128 * i, row = word / 7, column = word % 7;
+        if (word >= 196) break;
+        const uint2 four = make_uint2(to_half2(pixels.word[i], 0x4140), to_half2(pixels.word[i], 0x4342));
+        unsigned char *at = windows + row % 2 * WINDOW_HALF_BYTES + row / 2 * WINDOW_ROW_BYTES + column * 16;
+        if (column < 6) *(uint2 *)at = four;
+        if (column > 0) *(uint2 *)(at - 8) = four;
+    }
+}
+
+// The rows below the image are multiplied by zeros: they must hold numbers.
+__device__ __forceinline__ void clear_padding(unsigned char *windows, int t) {
+    if (t >= 12) return;
+    unsigned char *half = windows + t / 6 * WINDOW_HALF_BYTES;
+    *(uint4 *)(half + 14 * WINDOW_ROW_BYTES + t % 6 * 16) = make_uint4(0, 0, 0, 0);
+}
+
+// A thread's part of the first convolution's filters, even or odd maps: filter rows 0 and 2, 1 and 3, 4 and none.
+struct Filters1 {
+    uint4 step[3];
+};
+__device__ __forceinline__ Filters1 load_filters1(const uint4 *filters, int odd_maps, int t) {
+    const uint4 *own = filters + odd_maps * (3 * 128) + t;
+    return {{__ldg(own), __ldg(own + 128), __ldg(own + 256)}};
+}
+
+// The first convolution of a staged image with those filters, asynchronously. The 64 rows of the products are 16 maps at
+// four neighbouring columns, their 72 columns the six windows of twelve rows. upper: rows 0, 2, …; lower: rows 1, 3, …
+__device__ __forceinline__ void convolve1(float (&upper)[36], float (&lower)[36], const Filters1 &filters,
+                                          const unsigned char *windows, bool clear) {
+    const unsigned long long rows = operand(shared_address(windows), WINDOW_ROW_BYTES, 128);
+#pragma unroll
+    for (int step = 0; step < 3; step++) {
+        const int even_row = step == 1 ? WINDOW_HALF_BYTES : step * WINDOW_ROW_BYTES;
+        const int odd_row = step == 1 ? WINDOW_ROW_BYTES : WINDOW_HALF_BYTES + step * WINDOW_ROW_BYTES;
+        multiply(upper, filters.step[step], moved(rows, even_row), clear && step == 0);
+        multiply(lower, filters.step[step], moved(rows, odd_row), clear && step == 0);
+    }
+}
+
+// 2 * max(value, 0) by an addition, which the card does twice as often as a maximum; NaN stays NaN.
+__device__ __forceinline__ float twice_relu(float value) { return value + fabsf(value); }
+
+// Where this thread's results of convolve1 belong in an image's pooled maps: place1 + offset1(j) for column
+// 8 * j + 2 * (lane % 4) of the products, a pair of channels; 32 bytes on for the next column, in the same row.
+// Rows lie row_stride bytes apart. Three steps of j are four rows exactly, so only three places need arithmetic.
+struct Places1 {
+    int at[3];
+};
+__device__ __forceinline__ Places1 places1(int row_stride, int t) {
+    const int warp = t / 32, lane = t % 32;
+    const int first = warp * 12 * row_stride + lane / 16 * 16 + lane / 4 % 4 * 4;
+    Places1 places;
+#pragma unroll
+    for (int j = 0; j < 3; j++) {
+        const int window = 8 * j + 2 * (lane % 4);
+        places.at[j] = first + window / 6 * row_stride + window % 6 * 32;
+    }
+    return places;
+}
+
+// Twice the sums over the four 2 x 2 windows of one column of windows, of a map's positive results in the second
+// convolution: window column = lane % 4. Columns of the product: [row][image][column], as the pooled maps lie.
+template <int Images>
+__device__ __forceinline__ void pooled2(float (&rows)[4], const float (&sums)[32 * Images], int image, int half) {
+#pragma unroll
+    for (int row = 0; row < 4; row++) {
+        const int upper = 4 * (2 * row * Images + image) + 2 * half, lower = upper + 4 * Images;
+        rows[row] = (twice_relu(sums[upper]) + twice_relu(sums[upper + 1])) +
+                    (twice_relu(sums[lower]) + twice_relu(sums[lower + 1]));
+    }
+}
+
+// Transposes a 4 x 4 tile over four lanes: column lane % 4 comes in, row lane % 4 goes out.
+__device__ __forceinline__ uint2 transposed(const float (&column)[4], int lane) {
+    const bool low_half = lane & 2, odd = lane & 1;
+    const half2 top = pack_half2(column[0], column[1]), bottom = pack_half2(column[2], column[3]);
+    const half2 from_far = __shfl_xor_sync(~0u, low_half ? top : bottom, 2), kept = low_half ? bottom : top;
+    const half2 left = low_half ? from_far : kept, right = low_half ? kept : from_far;  // two columns apart
+    const half2 upper = __byte_perm(left, right, 0x5410), lower = __byte_perm(left, right, 0x7632);
+    const half2 from_near = __shfl_xor_sync(~0u, odd ? upper : lower, 1), own = odd ? lower : upper;
+    const half2 even_columns = odd ? from_near : own, odd_columns = odd ? own : from_near;
+    return make_uint2(__byte_perm(even_columns, odd_columns, 0x5410), __byte_perm(even_columns, odd_columns, 0x7632));
+}

@@ -1,0 +1,120 @@
+// Both convolutions of lenet5, each with ReLU and 2 x 2 average pooling, step 2: warpgroup tensor-core instructions.
+// Everything between the image and the pooled features stays on chip.
+//
+// What changed since step 1: wgmma reads its operands from shared memory where they lie. A filter tap is another start
+// address, so no im2col tile exists and no thread loads a fragment.
+// From: what none of the seed systems had.
+// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see pair_packing.py) float16;
+//       scale1, scale2 in scales[0], scales[1]; y (images, 64, 4, 4) float16.
+// Launch: one block an SM, three warpgroups that each walk over groups of four images on their own: while one pools
+//         in registers, the others keep the tensor cores busy.
+// Bound by: the tensor cores.
+#include "bulk_copy.cuh"
+#include "conv_pair.cuh"
+
+constexpr int IMAGES = 4;  // a warpgroup's at a time: the 256 columns of its products
+constexpr int WARPGROUPS = 3, THREADS = 128 * WARPGROUPS;
+constexpr int FILTERS2_BYTES = STEPS2 * FILTER2_STEP_BYTES;
+constexpr int POOLED_BYTES = IMAGES * POOLED_IMAGE_BYTES;
+constexpr int OWN_BYTES = POOLED_BYTES + 2 * WINDOWS_BYTES;  // of a warpgroup
+static_assert(FILTERS2_BYTES + WARPGROUPS * OWN_BYTES + 8 == SHARED_BYTES, "the row must lay memory out alike");
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    conv_pair_wgmma(const unsigned char *__restrict__ x, const uint4 *__restrict__ filters1,
+                    const uint4 *__restrict__ filters2, const float *__restrict__ scales, float16 *__restrict__ y,
+                    int images) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    const int group = threadIdx.x / 128;
+    unsigned char *pooled = memory + FILTERS2_BYTES + group * OWN_BYTES;
+    unsigned char *windows = pooled + POOLED_BYTES;
+
+    unsigned long long *filters_there = (unsigned long long *)(memory + FILTERS2_BYTES + WARPGROUPS * OWN_BYTES);
+
+    if (threadIdx.x == 0) {
+        init_barrier(filters_there, 1);
+        publish_barriers();
+        copy_bulk(memory, filters2, FILTERS2_BYTES, filters_there);
+    }
+    clear_padding(windows, own_number());
+    clear_padding(windows + WINDOWS_BYTES, own_number());
+    __syncthreads();
+
+    const float scale2 = scales[1];
+    const unsigned long long filter = operand(shared_address(memory), 1024, 128);
+    const unsigned long long pixels = operand(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES);
+    const int stride = IMAGES * WARPGROUPS * gridDim.x;
+    int first = (blockIdx.x + group * gridDim.x) * IMAGES;
+    Pixels next = load_pixels(x, first, images, own_number());
+    stage_windows(windows, next, own_number());
+    next = load_pixels(x, first + 1, images, own_number());
+    for (; first < images; first += stride) {
+        const int t = own_number();
+        const Places1 places = places1(IMAGES * ROW_BYTES, t);
+        Filters1 filters = load_filters1(filters1, 0, t);
+        half2 even[9];
+        const int passes = 2 * min(IMAGES, images - first);  // the columns of images that are missing hold anything
+        publish_shared();
+        warpgroup_barrier(1 + group);
+#pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes both passes' sums for the same
+        for (int pass = 0; pass < passes; pass++) {
+            const int image = pass / 2;
+            const bool odd = pass % 2;
+            float upper[36], lower[36];
+            begin_products();
+            convolve1(upper, lower, filters, windows + image % 2 * WINDOWS_BYTES, true);
+            end_products();
+            if (odd && image + 1 < IMAGES) {
+                stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, next, t);
+                next = load_pixels(x, image + 2 < IMAGES ? first + image + 2 : first + stride, images, t);
+            }
+            wait_for_products(upper, lower);
+            filters = load_filters1(filters1, !odd, t);
+            half2 own[9];
+#pragma unroll
+            for (int j = 0; j < 9; j++)
+                own[j] = add(add(pack_relu(upper[4 * j], upper[4 * j + 1]), pack_relu(upper[4 * j + 2], upper[4 * j + 3])),
+                             add(pack_relu(lower[4 * j], lower[4 * j + 1]), pack_relu(lower[4 * j + 2], lower[4 * j + 3])));
+            if (odd) {
+#pragma unroll
+                for (int j = 0; j < 9; j++) {
+                    unsigned char *place = pooled + image * ROW_BYTES + places.at[j % 3] + j / 3 * (4 * IMAGES * ROW_BYTES);
+                    *(half2 *)place = __byte_perm(even[j], own[j], 0x5410);
+                    *(half2 *)(place + 32) = __byte_perm(even[j], own[j], 0x7632);
+                }
+                publish_shared();
+                warpgroup_barrier(1 + group);
+            }
+#pragma unroll
+            for (int j = 0; j < 9; j++) even[j] = own[j];
+        }
+
+        wait_for_turn(filters_there, 0);
+        float sums[128];
+        begin_products();
+#pragma unroll
+        for (int tap = 0; tap < 25; tap++) {
+            const int at = tap / 5 * IMAGES * ROW_BYTES + tap % 5 * 16;
+            multiply(sums, moved(filter, 2 * tap * FILTER2_STEP_BYTES), moved(pixels, at), tap == 0);
+            multiply(sums, moved(filter, (2 * tap + 1) * FILTER2_STEP_BYTES),
+                     moved(pixels, at + 2 * PLANE_BYTES * IMAGES), false);
+        }
+        end_products();
+        stage_windows(windows, next, own_number());  // the next group's first image
+        next = load_pixels(x, first + stride + 1, images, own_number());
+        wait_for_products(sums);
+        const int number = own_number(), lane = number % 32;
+#pragma unroll
+        for (int image = 0; image < IMAGES; image++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float column[4];
+                pooled2<IMAGES>(column, sums, image, half);
+#pragma unroll
+                for (int row = 0; row < 4; row++) column[row] *= scale2;
+                const uint2 row = transposed(column, lane);
+                const int map = number / 32 * 16 + half * 8 + lane / 4;
+                if (first + image < images)
+                    *(uint2 *)(y + (first + image) * 1024LL + map * 16 + lane % 4 * 4) = row;
+            }
+    }
+}

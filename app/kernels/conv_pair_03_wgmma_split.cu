@@ -1,0 +1,147 @@
+// Both convolutions of lenet5 as in step 2, as exact as float32: step 3, split operands.
+//
+// What changed since step 2: an activation and a filter are each the sum of two float16, high and low, and a product is
+// high x high + high x low + low x high; the pixels, 0 to 255, are float16 already. The second convolution's filters
+// take twice the memory and no longer fit beside the pooled maps, so they stream through a ring, tap by tap. The tensor
+// cores cut off what they add, which shows in long sums: each tap is summed there, the taps in the usual way.
+// From: what none of the seed systems had.
+// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see pair_packing.py) float16; scales (2);
+//       y (images, 64, 4, 4) float32.
+// Launch: one block an SM, three warpgroups that each walk over pairs of images.
+// Bound by: the tensor cores.
+#include "bulk_copy.cuh"
+#include "conv_pair.cuh"
+
+constexpr int IMAGES = 2;  // a warpgroup's at a time: the 128 columns of its products
+constexpr int WARPGROUPS = 3, THREADS = 128 * WARPGROUPS;
+constexpr int TAPS = 25, TAP_BYTES = 4 * FILTER2_STEP_BYTES;  // high and low, two steps of 16 channels
+constexpr int SLOTS = 12;                                     // taps in the ring
+constexpr int PART_BYTES = IMAGES * POOLED_IMAGE_BYTES;       // high parts, then low parts
+constexpr int OWN_BYTES = 2 * PART_BYTES + 2 * WINDOWS_BYTES;
+static_assert(SLOTS * TAP_BYTES + WARPGROUPS * OWN_BYTES + 2 * SLOTS * 8 == SHARED_BYTES, "laid out as in the row");
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    conv_pair_wgmma_split(const unsigned char *__restrict__ x, const uint4 *__restrict__ filters1,
+                          const unsigned char *__restrict__ filters2, const float *__restrict__ scales,
+                          float *__restrict__ y, int images) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    const int group = threadIdx.x / 128;
+    unsigned char *pooled = memory + SLOTS * TAP_BYTES + group * OWN_BYTES;
+    unsigned char *windows = pooled + 2 * PART_BYTES;
+    unsigned long long *full = (unsigned long long *)(memory + SLOTS * TAP_BYTES + WARPGROUPS * OWN_BYTES);
+    unsigned long long *empty = full + SLOTS;
+
+    const int stride = IMAGES * WARPGROUPS * gridDim.x;
+    const int rounds = (images - (int)blockIdx.x * IMAGES + stride - 1) / stride;  // of the first warpgroup
+    if (threadIdx.x == 0) {
+        for (int slot = 0; slot < SLOTS; slot++) init_barrier(full + slot, 1), init_barrier(empty + slot, THREADS / 32);
+        publish_barriers();
+        for (int tap = 0; tap < SLOTS; tap++)
+            copy_bulk(memory + tap * TAP_BYTES, filters2 + tap * TAP_BYTES, TAP_BYTES, full + tap);
+    }
+    clear_padding(windows, own_number());
+    clear_padding(windows + WINDOWS_BYTES, own_number());
+    __syncthreads();
+
+    const float scale1 = scales[0], scale2 = scales[1];
+    const unsigned long long filter = operand(shared_address(memory), 1024, 128);
+    const unsigned long long pixels = operand(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES);
+    int first = (blockIdx.x + group * gridDim.x) * IMAGES;
+    Pixels next = load_pixels(x, first, images, own_number());
+    stage_windows(windows, next, own_number());
+    next = load_pixels(x, first + 1, images, own_number());
+    // All warpgroups take part in every round, for the ring's sake: what lies beyond the images is not stored.
+    int slot = 0, parity = 0;
+    for (int round = 0; round < rounds; round++, first += stride) {
+        const int t = own_number();
+        const Places1 places = places1(IMAGES * ROW_BYTES, t);
+        float even[18];
+        const int passes = 2 * min(IMAGES, images - first);  // the columns of images that are missing hold anything
+        publish_shared();
+        warpgroup_barrier(1 + group);
+#pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes both passes' sums for the same
+        for (int pass = 0; pass < passes; pass++) {
+            const int image = pass / 2;
+            const bool odd = pass % 2;
+            const Filters1 low = load_filters1(filters1 + 768, odd, t), high = load_filters1(filters1, odd, t);
+            float upper[36], lower[36];
+            begin_products();
+            convolve1(upper, lower, low, windows + image % 2 * WINDOWS_BYTES, true);
+            convolve1(upper, lower, high, windows + image % 2 * WINDOWS_BYTES, false);
+            end_products();
+            if (odd && image + 1 < IMAGES) {
+                stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, next, t);
+                next = load_pixels(x, image + 2 < IMAGES ? first + image + 2 : first + stride, images, t);
+            }
+            wait_for_products(upper, lower);
+            float own[18];
+#pragma unroll
+            for (int i = 0; i < 18; i++) {
+                const int j = 4 * (i / 2) + i % 2;
+                own[i] = scale1 * ((twice_relu(upper[j]) + twice_relu(upper[j + 2])) +
+                                   (twice_relu(lower[j]) + twice_relu(lower[j + 2])));
+            }
+            if (odd) {
+#pragma unroll
+                for (int i = 0; i < 18; i++) {
+                    unsigned char *place = pooled + image * ROW_BYTES + places.at[i / 2 % 3] +
+                                           i / 6 * (4 * IMAGES * ROW_BYTES) + i % 2 * 32;
+                    const half2 high = pack_half2(even[i], own[i]);
+                    *(half2 *)place = high;
+                    *(half2 *)(place + PART_BYTES) =
+                        pack_half2(even[i] - float(low_half(high)), own[i] - float(high_half(high)));
+                }
+                publish_shared();
+                warpgroup_barrier(1 + group);
+            }
+#pragma unroll
+            for (int i = 0; i < 18; i++) even[i] = own[i];
+        }
+
+        float total[64] = {};
+#pragma unroll 1  // as above
+        for (int number = 0; number < TAPS; number++) {
+            wait_for_turn(full + slot, parity);
+            const unsigned long long tap = moved(filter, slot * TAP_BYTES);
+            const unsigned long long high = moved(pixels, number / 5 * IMAGES * ROW_BYTES + number % 5 * 16);
+            const unsigned long long low = moved(high, PART_BYTES);
+            float sums[64];
+            begin_products();
+#pragma unroll
+            for (int half = 0; half < 2; half++) {  // small terms first
+                const int channels = half * 2 * PLANE_BYTES * IMAGES, step = half * FILTER2_STEP_BYTES;
+                multiply(sums, moved(tap, step), moved(low, channels), half == 0);
+                multiply(sums, moved(tap, step + 2 * FILTER2_STEP_BYTES), moved(high, channels), false);
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                multiply(sums, moved(tap, half * FILTER2_STEP_BYTES), moved(high, half * 2 * PLANE_BYTES * IMAGES), false);
+            end_products();
+            wait_for_products(sums);
+            if (own_number() % 32 == 0) arrive(empty + slot);
+            if (threadIdx.x == 0 && (round + 1 < rounds || number + SLOTS < TAPS)) {
+                const int coming = (number + SLOTS) % TAPS;  // the tap that takes this one's place
+                wait_for_turn(empty + slot, parity);
+                copy_bulk(memory + slot * TAP_BYTES, filters2 + coming * TAP_BYTES, TAP_BYTES, full + slot);
+            }
+            if (++slot == SLOTS) slot = 0, parity ^= 1;
+#pragma unroll
+            for (int i = 0; i < 64; i++) total[i] += sums[i];
+        }
+        stage_windows(windows, next, own_number());  // the next group's first image
+        next = load_pixels(x, first + stride + 1, images, own_number());
+        const int number = own_number(), lane = number % 32;
+#pragma unroll
+        for (int image = 0; image < IMAGES; image++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float column[4];
+                pooled2<IMAGES>(column, total, image, half);
+                const int map = number / 32 * 16 + half * 8 + lane / 4;
+#pragma unroll
+                for (int row = 0; row < 4; row++)
+                    if (first + image < images)
+                        y[(first + image) * 1024LL + map * 16 + row * 4 + lane % 4] = column[row] * scale2;
+            }
+    }
+}

@@ -1,0 +1,72 @@
+"""Parameters of the pair of convolutions as ``conv_pair_01_mma.cu`` reads them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.kernels.pair_packing import LARGEST, power_of_two_below, split
+from app.kernels.problems import ConvPairProblem
+
+LARGEST_SCALE = 2.0**40  # products of scales and biases stay far from the end of float32
+
+
+def pack_for_mma(problem: ConvPairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+    """(w1, bias1, w2, bias2) → [filters1, bias1, filters2, bias2, scales].
+
+    The first convolution's results are pooled as sums, not averages, of activations scaled such that they never exceed
+    float16; scales = (from twice the first sums to those, from twice the second sums to features).
+    """
+    first, bias1, second, bias2 = arrays
+    assert first is not None and second is not None
+    w1 = first.astype(np.float64).reshape(problem.first.kernel, problem.first.kernel, -1)
+    w2 = second.astype(np.float64).reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
+    # Pixels are at most 255, and four activations are summed.
+    most = 255 * np.abs(w1).sum(axis=(0, 1)) + (0 if bias1 is None else np.abs(bias1))
+    activation_scale = _scale(4 * float(most.max()))
+    scale2 = _scale(float(np.abs(w2).max()))
+    if problem.dtype == "float16":
+        scale1 = activation_scale
+        parts1, parts2 = [(w1 * scale1).astype(np.float16)], [(w2 * scale2).astype(np.float16)]
+    else:
+        scale1 = _scale(float(np.abs(w1).max()))
+        parts1, parts2 = list(split(w1 * scale1)), list(split(w2 * scale2))
+    filters1 = np.stack([tap_fragments(part) for part in parts1])
+    filters2 = np.stack([map_fragments(part, 32 if problem.dtype == "float16x2" else 64) for part in parts2], axis=2)
+    sums2 = 4 * activation_scale * scale2  # the second sums' scale
+    scales = np.array([0.5 * activation_scale / scale1, 0.5 * 0.25 / sums2], np.float32)
+    return [filters1.reshape(-1), _scaled(bias1, scale1), filters2.reshape(-1), _scaled(bias2, sums2), scales]
+
+
+def _scale(largest: float) -> float:
+    """The power of two that brings numbers up to ``largest`` close to LARGEST."""
+    return min(power_of_two_below(LARGEST / largest), LARGEST_SCALE) if largest > 0 else 1.0
+
+
+def _scaled(bias: np.ndarray | None, scale: float) -> np.ndarray | None:
+    return None if bias is None else (bias.astype(np.float64) * scale).astype(np.float32)
+
+
+def tap_fragments(filters: np.ndarray) -> np.ndarray:
+    """(5, 5, 32) → (4 tiles of 8 maps, 32 lanes, 4 words, 2): mma's B. Six taps a row, the last one zero.
+
+    Lane 4 g + t has map g of a tile; its words are pairs of taps t, t + 4, t + 8 and t + 12 of 16, the last one zero.
+    """
+    taps = np.zeros((5, 6, 32), filters.dtype)
+    taps[:, :5] = filters
+    pairs = np.zeros((16, 2, 32), filters.dtype)
+    pairs[:15] = taps.reshape(15, 2, 32)
+    fragments = pairs.reshape(4, 4, 2, 4, 8)  # word, t, pair, tile, g
+    return np.ascontiguousarray(fragments.transpose(3, 4, 1, 0, 2)).reshape(4, 32, 4, 2)
+
+
+def map_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
+    """(32, 5, 5, 64) → (passes, 50 steps, tiles of 16 maps, 32 lanes, 4 registers, 2): mma's A.
+
+    A step is one tap and 16 channels; a pass has ``maps`` of the maps.
+    """
+    # step, half of k, t, pair, tap | pass, tile, half of the rows, g
+    parts = filters.reshape(2, 2, 4, 2, 25, 64 // maps, maps // 16, 2, 8)
+    fragments = parts.transpose(5, 4, 0, 6, 8, 2, 1, 7, 3)
+    return np.ascontiguousarray(fragments).reshape(64 // maps, 50, maps // 16, 32, 4, 2)

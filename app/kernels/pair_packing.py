@@ -1,0 +1,103 @@
+"""Parameters of the pair kernels as their tensor-core instructions read them. Pure.
+
+Filters are scaled by powers of two, which costs nothing, so that float16 holds them without under- or overflow; what
+was scaled up is scaled down at the end. ``split`` operands are the sum of two float16 (``high`` and ``low``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.kernels.problems import ConvPairProblem, LinearPairProblem
+
+LARGEST = 30_000  # what scaled numbers stay below; float16 ends at 65,504
+LOW_SCALE = 2048  # of the low halves in a matrix product, as in the kernel
+
+
+def power_of_two_below(value: float) -> float:
+    """The largest power of two that is not above ``value``; 1 for what is not finite and positive."""
+    return 2.0 ** np.floor(np.log2(value)) if np.isfinite(value) and value > 0 else 1.0
+
+
+def scale_for(largest: float) -> float:
+    """The power of two that brings numbers up to ``largest`` close to LARGEST; 1 where there is nothing to bring."""
+    return power_of_two_below(LARGEST / largest) if largest > 0 else 1.0
+
+
+def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """float64 → the nearest float16, and what is left of it, scaled up and rounded to float16."""
+    high = values.astype(np.float16)
+    return high, ((values - high) * low_scale).astype(np.float16)
+
+
+def pack_convolutions(problem: ConvPairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+    """(w1, bias1, w2, bias2) → [filters1, filters2, scales], for the wgmma kernels. Biases must be None.
+
+    The first convolution's results are pooled as sums, not averages, of activations scaled such that they never exceed
+    float16; scales = (from twice the first products to those sums, from twice the second products to features).
+    """
+    first, second = arrays[0], arrays[2]
+    assert first is not None and second is not None
+    w1 = first.astype(np.float64).reshape(problem.first.kernel, problem.first.kernel, -1)
+    w2 = second.astype(np.float64).reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
+    # Pixels are at most 255, and four activations are summed.
+    activation_scale = scale_for(4 * 255 * float(np.abs(w1).sum(axis=(0, 1)).max()))
+    scale2 = scale_for(float(np.abs(w2).max()))
+    average = 0.5 * 0.25**2 / activation_scale / scale2  # of twice the sums
+    if problem.dtype == "float16":
+        filters1 = window_fragments((w1 * activation_scale).astype(np.float16))
+        filters2 = core_matrices((w2 * scale2).astype(np.float16))
+        scales = (1.0, average)  # these activations are not doubled
+    else:
+        scale1 = scale_for(float(np.abs(w1).max()))
+        filters1 = np.stack([window_fragments(part) for part in split(w1 * scale1)])
+        filters2 = np.stack([core_matrices(part) for part in split(w2 * scale2)], axis=1)
+        scales = (0.5 * activation_scale / scale1, average)
+    return [filters1.reshape(-1), filters2.reshape(-1), np.array(scales, np.float32)]
+
+
+def window_fragments(filters: np.ndarray) -> np.ndarray:
+    """(5, 5, 32) → (even and odd maps, 3 steps, 128 threads, 4 registers, 2): wgmma's A from registers.
+
+    Row 16 w + 8 h + g of A is map 2 (4 w + g % 4) + odd, moved right by 2 (g // 4) + h columns in a window of eight;
+    the 16 columns of a step are filter rows 0 and 2, 1 and 3, 4 and none.
+    """
+    rows = np.zeros((2, 6, 4, 2, 8, 8), filters.dtype)  # odd, filter row, w, h, g, column of the window
+    for g in range(8):
+        for h in range(2):
+            moved = 2 * (g // 4) + h
+            maps = filters[:, :, 2 * (g % 4) :: 8], filters[:, :, 2 * (g % 4) + 1 :: 8]  # of w = 0 to 3
+            for odd in range(2):
+                rows[odd, :5, :, h, g, moved : moved + 5] = maps[odd].transpose(0, 2, 1)
+    steps = rows[:, [0, 2, 1, 3, 4, 5]].reshape(2, 3, 2, 4, 2, 8, 4, 2)  # odd, step, k half, w, h, g, t, pair
+    return np.ascontiguousarray(steps.transpose(0, 1, 3, 5, 6, 2, 4, 7)).reshape(2, 3, 128, 4, 2)
+
+
+def core_matrices(filters: np.ndarray) -> np.ndarray:
+    """(32, 5, 5, 64) → (25 taps, 2 steps of channels, 2 halves of 8, 8 groups of maps, 8 maps, 8 channels)."""
+    parts = filters.reshape(2, 2, 8, 25, 8, 8)  # step, half, channel, tap, group, map
+    return np.ascontiguousarray(parts.transpose(3, 0, 1, 4, 5, 2))
+
+
+def pack_products(problem: LinearPairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+    """(w1, bias1, w2, bias2) → the same with w1 as fragments, float16, its low halves beside it where it is split."""
+    first, bias1, second, bias2 = arrays
+    assert first is not None
+    w1 = first.astype(np.float64).reshape(problem.first.inputs, problem.first.outputs)
+    parts = np.stack(split(w1, LOW_SCALE) if problem.dtype == "float16x2" else [w1.astype(np.float16)])
+    # part, step of 64, k of 16, half of 8, t, pair | 16 columns, left and right of 8, g
+    words = parts.reshape(len(parts), -1, 4, 2, 4, 2, problem.first.outputs // 16, 2, 8)
+    fragments = np.ascontiguousarray(words.transpose(1, 0, 2, 6, 8, 4, 7, 3, 5))
+    return [fragments.reshape(-1), bias1, second, bias2]
+
+
+def within_range(problem: ConvPairProblem | LinearPairProblem, arrays: Sequence[np.ndarray | None]) -> bool:
+    """Whether float16 holds whatever the weights can make of any input: features, or the weights themselves."""
+    first, second = arrays[0], arrays[2]
+    assert first is not None and second is not None
+    if isinstance(problem, LinearPairProblem):
+        return bool(np.abs(first).max(initial=0) < LARGEST)
+    maps = (np.abs(first).reshape(-1, problem.first.maps), np.abs(second).reshape(-1, problem.second.maps))
+    return bool(255 * maps[0].sum(axis=0).max(initial=0) * maps[1].sum(axis=0).max(initial=0) < LARGEST)

@@ -1,0 +1,200 @@
+"""The registry rows of the kernels that compute two layers at once, with what lies between and after them."""
+
+from __future__ import annotations
+
+from app.kernels.pair_mma_packing import pack_for_mma
+from app.kernels.pair_packing import pack_convolutions, pack_products
+from app.kernels.problems import Argument, ConvPairProblem, LinearPairProblem, storage
+from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant, tiles
+
+# lenet5's convolutions: C, H, W, M, K, S.
+SIZES = ((1, 28, 28, 32, 5, 1), (32, 12, 12, 64, 5, 1))
+HOPPER = "sm_90 alone: its instructions are in no other card; lenet5's two convolutions without bias, from bytes"
+# Bytes of shared memory, as in conv_pair.cuh.
+POOLED_IMAGE, WINDOWS, FILTER_STEP = 9216, 2880, 2048
+
+
+def _refuses_convolutions(problem: ConvPairProblem) -> str | None:
+    first, second = problem.first, problem.second
+    if (first.sizes, second.sizes) != SIZES or first.input_dtype != "uint8":
+        return "serves lenet5's convolutions of bytes alone"
+    if any((part.activation, part.pool, part.pool_is_max) != ("relu", 2, False) for part in (first, second)):
+        return "serves ReLU and 2 x 2 average pooling alone"
+    return None
+
+
+def _refuses_wgmma(problem: ConvPairProblem) -> str | None:
+    reason = _refuses_convolutions(problem)
+    if reason is None and (problem.first.bias or problem.second.bias):
+        return "adds no bias"
+    if reason is None and problem.second.output_dtype != storage(problem.dtype):
+        return f"stores {storage(problem.dtype)}"
+    return reason
+
+
+def _taken(problem: ConvPairProblem) -> tuple[Argument, ...]:
+    """filters1, filters2 and scales of the wgmma kernels."""
+    parts = 2 if problem.dtype == "float16x2" else 1
+    filters2 = problem.second.depth * problem.second.maps
+    return (
+        Argument("filters1", "float16", fixed=parts * 2 * 3 * 128 * 8),
+        Argument("filters2", "float16", fixed=parts * filters2),
+        Argument("scales", "float32", fixed=2),
+    )
+
+
+def _walking(problem: ConvPairProblem, images: int, shared: int) -> LaunchConfig:
+    """Three warpgroups a block, each with ``images`` images at a time."""
+    return LaunchConfig(
+        {"SHARED_BYTES": shared},
+        (KernelLaunch(384, lambda n: (tiles(n, images), 1, 1), shared_bytes=shared, persistent=True),),
+        takes=_taken(problem),
+        prepare=lambda arrays: pack_convolutions(problem, arrays),
+    )
+
+
+def _wgmma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
+    return _walking(problem, 4, 50 * FILTER_STEP + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
+
+
+def _wgmma_split(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
+    slots = 12
+    return _walking(problem, 2, slots * (4 * FILTER_STEP + 16) + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS))
+
+
+def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
+    first, second = problem.first, problem.second
+    warps = 4  # of an image each, one for each scheduler of a multiprocessor
+    parts = 2 if problem.dtype == "float16x2" else 1
+    shared = warps * (parts * POOLED_IMAGE + 28 * 20 * 4)
+    defines: dict[str, str | int] = {
+        "OUTPUT": second.output_dtype,
+        "HAS_BIAS1": int(first.bias),
+        "HAS_BIAS2": int(second.bias),
+        "SPLIT": parts - 1,
+        "WARPS": warps,
+        "SHARED_BYTES": shared,
+    }
+    arguments = problem.arguments()
+    takes = (
+        Argument("filters1", "float16", fixed=parts * 32 * first.maps),
+        arguments[2],
+        Argument("filters2", "float16", fixed=parts * second.depth * second.maps),
+        arguments[4],
+        Argument("scales", "float32", fixed=2),
+    )
+    return LaunchConfig(
+        defines,
+        (KernelLaunch(32 * warps, lambda n: (tiles(n, warps), 1, 1), shared_bytes=shared),),
+        takes=takes,
+        prepare=lambda arrays: pack_for_mma(problem, arrays),
+    )
+
+
+PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
+
+
+def _refuses_products(problem: LinearPairProblem) -> str | None:
+    first, second = problem.first, problem.second
+    if first.inputs % 64 or first.outputs % 32 or first.outputs > 256 or second.outputs > 32:
+        return "takes multiples of 64 inputs and of 32 hidden values (at most 256), and at most 32 classes"
+    if first.activation != "relu" or second.activation or not second.argmax:
+        return "serves ReLU between the products and an argmax after them alone"
+    if first.input_dtype not in ("float16", "float32") or (first.input_dtype == "float32") != _is_split(problem):
+        return "reads float16 in float16, float32 in float16x2"
+    if second.output_dtype != "float32":
+        return "stores float32"
+    return None
+
+
+def _is_split(problem: LinearPairProblem) -> bool:
+    return problem.dtype == "float16x2"
+
+
+def _products(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
+    first, second = problem.first, problem.second
+    rows, stages = parameters["ROWS"], parameters["STAGES"]
+    if rows % 16:
+        raise Unfit("tensor cores take 16 images at a time")
+    parts = 2 if _is_split(problem) else 1
+    shared = stages * parts * 2 * 64 * (rows + first.outputs) + stages * parts * 16 * rows
+    epilogue = 4 * (first.outputs * (second.outputs + 1) + 2 * rows * second.outputs)
+    if epilogue > shared:
+        raise Unfit(f"{rows} images and {stages} stages leave no room for the second product")
+    defines: dict[str, str | int] = {
+        "INPUTS": first.inputs,
+        "HIDDEN": first.outputs,
+        "CLASSES": second.outputs,
+        "INPUT": first.input_dtype,
+        "HAS_BIAS1": int(first.bias),
+        "HAS_BIAS2": int(second.bias),
+        "SPLIT": int(_is_split(problem)),
+        "SHARED_BYTES": shared,
+    }
+    _, _, bias1, w2, bias2, *_ = problem.arguments()
+    w1 = Argument("w1", "float16", fixed=parts * first.inputs * first.outputs)
+    return LaunchConfig(
+        defines | dict(parameters),
+        (KernelLaunch(4 * rows, lambda n: (tiles(n, rows), 1, 1), shared_bytes=shared),),
+        takes=(w1, bias1, w2, bias2),
+        prepare=lambda arrays: pack_products(problem, arrays),
+    )
+
+
+PAIR_ROWS: tuple[Variant, ...] = (
+    Variant(
+        "conv_pair",
+        1,
+        "mma",
+        summary="both convolutions with ReLU and pooling on chip, one image a warp: tensor-core products by mma",
+        system="none of them",
+        dtypes=("float16", "float16x2"),
+        refuses=_refuses_convolutions,
+        configure=_mma,
+        limits="lenet5's two convolutions of bytes",
+        min_arch=80,
+        pools=True,
+    ),
+    Variant(
+        "conv_pair",
+        2,
+        "wgmma",
+        summary="both convolutions with ReLU and pooling on chip: warpgroup tensor-core products, float16",
+        system="none of them",
+        dtypes=("float16",),
+        refuses=_refuses_wgmma,
+        configure=_wgmma,
+        limits=HOPPER,
+        min_arch=90,
+        only_arch=90,
+        pools=True,
+    ),
+    Variant(
+        "conv_pair",
+        3,
+        "wgmma_split",
+        summary="step 2 with each operand the sum of two float16: as exact as float32",
+        system="none of them",
+        dtypes=("float16x2",),
+        refuses=_refuses_wgmma,
+        configure=_wgmma_split,
+        limits=HOPPER,
+        min_arch=90,
+        only_arch=90,
+        pools=True,
+    ),
+    Variant(
+        "gemm_pair",
+        1,
+        "tensor_core",
+        summary="two products, ReLU between and argmax after them: the first on tensor cores, the second in registers",
+        system="none of them",
+        dtypes=("float16", "float16x2"),
+        refuses=_refuses_products,
+        configure=_products,
+        limits="sizes that fit whole tiles, no activation but ReLU",
+        min_arch=80,
+        tunables=PRODUCT_TUNABLES,
+        defaults=lambda _: {"ROWS": 80, "STAGES": 2},
+    ),
+)

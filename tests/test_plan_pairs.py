@@ -1,0 +1,195 @@
+"""Plans with kernels that take two layers at once: where they are chosen, and where the ordinary ones are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.graph import Graph
+from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem, key
+from app.networks import FA19, K7, LENET5, MINIDNN86, MLP, Network
+from app.plan import LABELS, LOGITS, Choices, ExecutionPlan, plan
+from app.tuning import Tuned, Tuning
+from tests.networks_for_tests import ODD, random_graph
+
+HOPPER = "sm_90a"
+BOTH = ["conv1+relu1+pool1+conv2+relu2+pool2", "flatten+fc1+relu3+fc2+argmax"]
+APART = ["conv1+relu1+pool1", "conv2+relu2+pool2", "flatten+fc1+relu3", "fc2+argmax"]
+SPLIT_PRECISIONS = pytest.mark.parametrize("precision", ["fp32x", "fp16"])
+
+
+def lenet5(bias: bool = False) -> Graph:
+    """As its weights are shipped, without biases, unless asked for."""
+    return random_graph(LENET5, bias=bias)
+
+
+def names(planned: ExecutionPlan) -> list[str]:
+    return [node.name for node in planned.nodes]
+
+
+def pairs(planned: ExecutionPlan) -> list[PairProblem]:
+    return [node.problem for node in planned.nodes if isinstance(node.problem, PairProblem)]
+
+
+@SPLIT_PRECISIONS
+def test_lenet5_is_two_kernels_on_a_hopper_card(precision: str) -> None:
+    planned = plan(lenet5(), HOPPER, Choices(precision))
+    assert names(planned) == BOTH
+    stored, multiplied = {"fp32x": ("float32", "float16x2"), "fp16": ("float16", "float16")}[precision]
+    convolutions, products = pairs(planned)
+    assert isinstance(convolutions, ConvPairProblem) and isinstance(products, LinearPairProblem)
+    assert convolutions.dtype == products.dtype == planned.arithmetic == multiplied
+    assert convolutions.first.input_dtype == "uint8"
+    between = {convolutions.first.output_dtype, convolutions.second.output_dtype, products.first.output_dtype}
+    assert between == {stored} and products.second.output_dtype == "float32"
+    assert planned.nodes[1].writes == (LOGITS, LABELS) and planned.buffers[LOGITS] == ("float32", 10)
+    assert [node.head.name for node in planned.nodes] == ["conv1", "fc1"]
+    graph = lenet5()
+    assert sum(node.flops for node in planned.nodes) == sum(s.layer.flops(s.in_shape) for s in graph.steps)
+
+
+@SPLIT_PRECISIONS
+def test_parameters_of_both_layers_reach_the_kernel(precision: str) -> None:
+    """In float32, the images' scale in the first filters alone, the rows of fc1 in the device's order."""
+    graph = lenet5()
+    ordinary = {node.head.name: node.parameters[0] for node in plan(graph, HOPPER, Choices("fp32")).nodes}
+    for node, heads in zip(
+        plan(graph, HOPPER, Choices(precision)).nodes, [("conv1", "conv2"), ("fc1", "fc2")], strict=True
+    ):
+        assert [array is None for array in node.parameters] == [False, True, False, True]
+        for array, head in zip(node.parameters[::2], heads, strict=True):
+            assert array is not None and array.dtype == np.float32
+            np.testing.assert_array_equal(array, ordinary[head])
+
+
+@SPLIT_PRECISIONS
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_100", "sm_120"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_other_cards_take_kernels_that_they_can_run(precision: str, arch: str, bias: bool) -> None:
+    for node in plan(lenet5(bias), arch, Choices(precision)).nodes:
+        assert node.variant.refusal(node.problem, arch, node.settings) is None and node.variant.only_arch is None
+
+
+def test_a_card_without_the_tensor_cores_is_told_apart() -> None:
+    with pytest.raises(UserError, match=r"fp32x needs tensor cores \(sm_80 or later\), this is sm_75: take fp32"):
+        plan(lenet5(), "sm_75", Choices("fp32x"))
+
+
+@pytest.mark.parametrize(
+    ("arch", "network", "options", "arithmetic"),
+    [
+        (HOPPER, LENET5, {}, "float16x2"),
+        ("sm_75", LENET5, {}, "float32"),
+        (HOPPER, FA19, {}, "float32"),
+        (HOPPER, LENET5, {"fuse": False}, "float32"),
+        (HOPPER, LENET5, {"kernels": {"fc2": "naive"}}, "float32"),
+    ],
+    ids=str,
+)
+def test_auto_splits_operands_where_that_serves_every_product(
+    arch: str, network: Network, options: dict[str, Any], arithmetic: str
+) -> None:
+    graph = random_graph(network, bias=False)
+    planned = plan(graph, arch, Choices("auto", **options))
+    assert planned.arithmetic == arithmetic
+    precision = {"float16x2": "fp32x", "float32": "fp32"}[arithmetic]
+    assert [n.problem for n in planned.nodes] == [
+        n.problem for n in plan(graph, arch, Choices(precision, **options)).nodes
+    ]
+
+
+@pytest.mark.parametrize("network", [FA19, K7, MINIDNN86, MLP, ODD], ids=lambda network: network.name)
+def test_networks_that_no_pair_kernel_serves_are_computed_as_in_fp32(network: Network) -> None:
+    graph = random_graph(network)
+    planned, ordinary = (plan(graph, HOPPER, Choices(precision)) for precision in ("fp32x", "fp32"))
+    assert not pairs(planned) and planned.arithmetic == "float32"
+    assert [(n.name, n.problem, n.variant) for n in planned.nodes] == [
+        (n.name, n.problem, n.variant) for n in ordinary.nodes
+    ]
+
+
+@SPLIT_PRECISIONS
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"kernels": {"conv": "direct"}}, BOTH[1:]),
+        ({"kernels": {"conv2": "register-tiled"}}, BOTH[1:]),
+        ({"kernels": {"conv1": "auto", "conv2": "auto"}}, BOTH),
+        ({"kernels": {"fc2": "naive"}}, BOTH[:1]),
+        ({"kernels": {"gemm": "register-tiled", "conv": "direct"}}, []),
+        ({"kernels": {"pool": "shared"}}, BOTH),
+        ({"fuse": False}, []),
+    ],
+    ids=str,
+)
+def test_a_kernel_named_for_one_layer_keeps_it_out_of_a_pair(
+    precision: str, options: dict[str, Any], expected: list[str]
+) -> None:
+    planned = plan(lenet5(), HOPPER, Choices(precision, **options))
+    assert [node.name for node in planned.nodes if isinstance(node.problem, PairProblem)] == expected
+    named = {name: kernel for name, kernel in options.get("kernels", {}).items() if kernel != "auto"}
+    for node in planned.nodes:
+        wanted = named.get(node.head.name, named.get(node.head.operation or ""))
+        assert wanted in (None, node.variant.name)
+
+
+def test_float_images_are_not_bytes() -> None:
+    """The kernels read pixels that float16 holds: images of floats run on the ordinary ones."""
+    planned = plan(lenet5(), HOPPER, Choices("fp32x"), input_dtype="float32")
+    assert names(planned) == [*APART[:2], BOTH[1]]
+    assert {node.problem.dtype for node in planned.nodes[:2]} == {"float32"}
+
+
+@SPLIT_PRECISIONS
+@pytest.mark.parametrize(("name", "factor", "lost"), [("conv2", 1e6, BOTH[0]), ("fc1", 1e7, BOTH[1])])
+@pytest.mark.parametrize("value", [None, np.nan, np.inf])
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of the ordinary kernels' float16 weights
+def test_weights_beyond_float16_run_on_the_ordinary_kernels(
+    precision: str, name: str, factor: float, lost: str, value: float | None
+) -> None:
+    graph = lenet5()
+    changed = graph.parameters[name] * np.float32(factor)
+    if value is not None:
+        changed = graph.parameters[name].copy()
+        changed.flat[-1] = value
+    graph = replace(graph, parameters={**graph.parameters, name: changed})
+    planned = plan(graph, HOPPER, Choices(precision))
+    assert lost not in names(planned) and set(BOTH) - {lost} <= set(names(planned))
+    alone = "float32" if precision == "fp32x" else "float16"
+    assert {node.problem.dtype for node in planned.nodes if not isinstance(node.problem, PairProblem)} == {alone}
+
+
+@SPLIT_PRECISIONS
+def test_pair_kernels_are_named_and_tuned_like_others(precision: str) -> None:
+    graph = lenet5()
+    kernels = {"conv_pair": "mma", "gemm_pair": "tensor-core"}
+    planned = plan(graph, HOPPER, Choices(precision, kernels=kernels))
+    assert [node.variant.name for node in planned.nodes] == ["mma", "tensor-core"]
+    convolutions, products = pairs(planned)
+    tuning = Tuning(
+        {
+            key(convolutions): {
+                "mma": Tuned({}, 1.0, 10_000),
+                **{name: Tuned({}, 2.0, 10_000) for name in ("wgmma", "wgmma-split")},
+            },
+            key(products): {"tensor-core": Tuned({"ROWS": 48, "STAGES": 3}, 1.0, 10_000)},
+        }
+    )
+    tuned = plan(graph, HOPPER, Choices(precision, tuning=tuning)).nodes
+    assert [(node.variant.name, node.settings) for node in tuned] == [
+        ("mma", {}),
+        ("tensor-core", {"ROWS": 48, "STAGES": 3}),
+    ]
+
+
+def test_a_named_pair_kernel_that_cannot_serve_is_an_error() -> None:
+    wrong = Choices("fp32x", kernels={"conv_pair": "wgmma"})
+    with pytest.raises(UserError, match=r"kernel wgmma does not serve conv1\+conv2: it computes in float16") as caught:
+        plan(lenet5(), HOPPER, wrong)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="unknown conv_pair kernel 'direct'"):
+        plan(lenet5(), HOPPER, Choices("fp32x", kernels={"conv_pair": "direct"}))
