@@ -92,7 +92,7 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
     while at < len(graph.steps):
         reads = nodes[-1].problem.arguments() if nodes else ()
         dtype = next((argument.dtype for argument in reads if argument.name == "y"), input_dtype)
-        nodes.append(_next_node(graph, at, arch, dtype, choices))
+        nodes.append(_next_node(graph, at, arch, dtype, choices, nodes[-1].problem if nodes else None))
         at += len(nodes[-1].layers)
     return _with_buffers(nodes, graph, arch, input_dtype)
 
@@ -105,9 +105,9 @@ def notice(execution: ExecutionPlan, choices: Choices) -> str | None:
     return f"no fused kernel covers this network, its weights or this card ({execution.arch}): ordinary kernels run"
 
 
-def _next_node(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices) -> Node:
-    """The node that starts at step ``at``."""
-    served = serve(graph, at, arch, input_dtype, choices)
+def _next_node(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, before: Problem | None) -> Node:
+    """The node that starts at step ``at``, behind one that does ``before``."""
+    served = serve(graph, at, arch, input_dtype, choices, before)
     problem, variant = served.problem, served.variant
     return Node(
         head=served.heads[0].layer,

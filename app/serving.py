@@ -73,14 +73,19 @@ def check_kernels(graph: Graph, kernels: Mapping[str, str]) -> None:
         registry.find(operation, name)
 
 
-def serve(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices) -> Served:
-    """The kernel that starts at step ``at``, with as many following layers as one can take. Raises UserError."""
+def serve(
+    graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, before: Problem | None = None
+) -> Served:
+    """The kernel that starts at step ``at``, with as many following layers as one can take. Raises UserError.
+
+    before: what the kernel before it does; None at the start.
+    """
     steps = graph.steps[at:]
     lead = 1 if isinstance(steps[0].layer, Flatten) else 0
     head = steps[lead].layer
     if head.operation is None or (lead and head.operation != "gemm"):
         raise UserError(f"layer {head.name}: a Flatten must be followed by a fully connected layer on the GPU")
-    pair = _pair(graph, at, lead, arch, input_dtype, choices) if choices.fuse else None
+    pair = _pair(graph, at, lead, arch, input_dtype, choices, before) if choices.fuse else None
     if pair is not None:
         return pair
     chosen: tuple[Problem, Variant, dict[str, int], int] | None = None
@@ -123,12 +128,17 @@ def _arrays(
     )
 
 
-def _pair(graph: Graph, at: int, lead: int, arch: str, input_dtype: str, choices: Choices) -> Served | None:
+def _pair(
+    graph: Graph, at: int, lead: int, arch: str, input_dtype: str, choices: Choices, before: Problem | None
+) -> Served | None:
     """A kernel for this layer and the next of its kind, unless a kernel was named for either. Raises UserError."""
     found = pair_at(graph, at + lead, input_dtype, choices)
     if found is None:
         return None
     problem, heads, taken = found
+    splits = isinstance(problem, LinearPairProblem) and problem.dtype == "float16x2"
+    if splits and not isinstance(before, ConvPairProblem):
+        return None  # halves of numbers beyond float16 are infinite; only a pair's results are known to stay within
     name = operation(problem)
     requested = choices.kernels.get(name, "auto")
     served = choices.tuning.choose(problem, arch, requested)

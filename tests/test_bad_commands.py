@@ -10,7 +10,7 @@ from app.cli import COMMANDS, main
 from tests.shell import check_error, listing, shell, write_good_files
 
 USAGE = {
-    "benchmark": "unknown command 'benchmark': there are graph, kernels, precompile, bench, sweep, profile; see main.py",
+    "benchmark": "unknown command 'benchmark': there are graph, kernels, precompile, bench, sweep, profile; see",
     "Bench": "unknown command 'Bench'",
     "graph --no-fus": "unrecognized arguments: --no-fus.*see main.py graph --help",
     "graph --batch 5": "unrecognized arguments: --batch 5",

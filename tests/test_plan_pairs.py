@@ -130,6 +130,8 @@ def test_a_kernel_named_for_one_layer_keeps_it_out_of_a_pair(
     precision: str, options: dict[str, Any], expected: list[str]
 ) -> None:
     planned = plan(lenet5(), HOPPER, Choices(precision, **options))
+    if precision == "fp32x" and BOTH[0] not in expected:
+        expected = []  # what ordinary convolutions make may be beyond the range of split operands
     assert [node.name for node in planned.nodes if isinstance(node.problem, PairProblem)] == expected
     named = {name: kernel for name, kernel in options.get("kernels", {}).items() if kernel != "auto"}
     for node in planned.nodes:
@@ -140,8 +142,8 @@ def test_a_kernel_named_for_one_layer_keeps_it_out_of_a_pair(
 def test_float_images_are_not_bytes() -> None:
     """The kernels read pixels that float16 holds: images of floats run on the ordinary ones."""
     planned = plan(lenet5(), HOPPER, Choices("fp32x"), input_dtype="float32")
-    assert names(planned) == [*APART[:2], BOTH[1]]
-    assert {node.problem.dtype for node in planned.nodes[:2]} == {"float32"}
+    assert names(planned) == APART
+    assert {node.problem.dtype for node in planned.nodes if node.parameters} == {"float32"}
 
 
 @SPLIT_PRECISIONS
@@ -158,7 +160,10 @@ def test_weights_beyond_float16_run_on_the_ordinary_kernels(
         changed.flat[-1] = value
     graph = replace(graph, parameters={**graph.parameters, name: changed})
     planned = plan(graph, HOPPER, Choices(precision))
-    assert lost not in names(planned) and set(BOTH) - {lost} <= set(names(planned))
+    kept = set(BOTH) - {lost}
+    if precision == "fp32x" and lost == BOTH[0]:
+        kept = set()  # products are split only behind convolutions that stay within the range
+    assert {node.name for node in planned.nodes if isinstance(node.problem, PairProblem)} == kept
     alone = "float32" if precision == "fp32x" else "float16"
     assert {node.problem.dtype for node in planned.nodes if not isinstance(node.problem, PairProblem)} == {alone}
 

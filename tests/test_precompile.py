@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -159,6 +160,7 @@ def test_interrupted_nothing_more_is_compiled(
     def interrupted(_: object, source: str, *__: object) -> tuple[bytes, str]:
         asked.append(source)
         os.kill(os.getpid(), 2)
+        sleep(0.5)  # the main thread is told meanwhile
         return b"machine code", ""
 
     monkeypatch.setattr(compiler, "_compile", interrupted)

@@ -134,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int r = 0; r < 2; r++) {
                 value[r] = sums[i][2 * r + j];
                 if (SPLIT) value[r] += cross[SPLIT ? i : 0][2 * r + j] * (1 / LOW_SCALE);
-                value[r] = fmaxf(value[r] + first_bias[hidden], 0.0f);
+                value[r] = relu(value[r] + first_bias[hidden]);
             }
 #pragma unroll
             for (int c = 0; c < CLASSES; c++) {
@@ -159,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         float score = scores[t * CLASSES + c] + scores[(ROWS + t) * CLASSES + c];
         if (HAS_BIAS2) score += bias2[c];
         y[(long long)(image0 + t) * CLASSES + c] = score;
-        if (c == 0 || score > best) best = score, label = c;
+        if (c == 0 || wins(score, c, best, label)) best = score, label = c;
     }
     labels[image0 + t] = (unsigned char)label;
 }

@@ -94,10 +94,13 @@ def pack_products(problem: LinearPairProblem, arrays: Sequence[np.ndarray | None
 
 
 def within_range(problem: ConvPairProblem | LinearPairProblem, arrays: Sequence[np.ndarray | None]) -> bool:
-    """Whether float16 holds whatever the weights can make of any input: features, or the weights themselves."""
-    first, second = arrays[0], arrays[2]
+    """Whether float16 holds whatever the weights can make of any image: features, or the weights themselves."""
+    first, bias1, second, bias2 = arrays
     assert first is not None and second is not None
     if isinstance(problem, LinearPairProblem):
         return bool(np.abs(first).max(initial=0) < LARGEST)
-    maps = (np.abs(first).reshape(-1, problem.first.maps), np.abs(second).reshape(-1, problem.second.maps))
-    return bool(255 * maps[0].sum(axis=0).max(initial=0) * maps[1].sum(axis=0).max(initial=0) < LARGEST)
+    largest = 255.0
+    for half, filters, bias in ((problem.first, first, bias1), (problem.second, second, bias2)):
+        sums = np.abs(filters).astype(np.float64).reshape(-1, half.maps).sum(axis=0) * largest
+        largest = float((sums if bias is None else sums + np.abs(bias)).max(initial=0))
+    return largest < LARGEST
