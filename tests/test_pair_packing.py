@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from app.kernels.conv_pair_rows import CONV_PAIR_ROWS
 from app.kernels.pair_mma_packing import pack_for_mma
-from app.kernels.pair_rows import PAIR_ROWS
 from app.kernels.problems import ConvPairProblem, ConvProblem, storage
 
 Array = np.ndarray
-ROW = next(row for row in PAIR_ROWS if row.operation == "conv_pair" and row.name == "mma")
+ROW = next(row for row in CONV_PAIR_ROWS if row.operation == "conv_pair" and row.name == "mma")
 LARGEST_FLOAT16 = 65_504
 # float16 rounds filters and activations to 11 bits; their sums of two keep 22.
 TOLERANCE = {"float16": 2e-3, "float16x2": 1e-6}

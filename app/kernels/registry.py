@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from app.errors import UserError
 from app.kernels.conv_gemm_rows import CONV_GEMM_ROWS
+from app.kernels.conv_pair_rows import CONV_PAIR_ROWS
 from app.kernels.conv_patch_rows import CONV_PATCH_ROWS
 from app.kernels.conv_rows import CONV_ROWS
 from app.kernels.conv_tensor_rows import CONV_TENSOR_ROWS
+from app.kernels.gemm_pair_rows import GEMM_PAIR_ROWS
 from app.kernels.gemm_rows import GEMM_ROWS
 from app.kernels.other_rows import OTHER_ROWS
-from app.kernels.pair_rows import PAIR_ROWS
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 
@@ -23,7 +24,8 @@ VARIANTS: list[Variant] = [
     *CONV_TENSOR_ROWS,
     *CONV_PATCH_ROWS,
     *GEMM_ROWS,
-    *PAIR_ROWS,
+    *CONV_PAIR_ROWS,
+    *GEMM_PAIR_ROWS,
     *OTHER_ROWS,
 ]
 

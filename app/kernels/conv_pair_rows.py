@@ -1,11 +1,11 @@
-"""The registry rows of the kernels that compute two layers at once, with what lies between and after them."""
+"""The registry rows of the kernels that compute two convolutions at once, with ReLU and pooling after each."""
 
 from __future__ import annotations
 
 from app.kernels.pair_mma_packing import pack_for_mma
-from app.kernels.pair_packing import pack_convolutions, pack_products
-from app.kernels.problems import Argument, ConvPairProblem, LinearPairProblem, storage
-from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant, tiles
+from app.kernels.pair_packing import pack_convolutions
+from app.kernels.problems import Argument, ConvPairProblem, storage
+from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Variant, tiles
 
 # lenet5's convolutions: C, H, W, M, K, S.
 SIZES = ((1, 28, 28, 32, 5, 1), (32, 12, 12, 64, 5, 1))
@@ -91,57 +91,7 @@ def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     )
 
 
-PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
-
-
-def _refuses_products(problem: LinearPairProblem) -> str | None:
-    first, second = problem.first, problem.second
-    if first.inputs % 64 or first.outputs % 32 or first.outputs > 256 or second.outputs > 32:
-        return "takes multiples of 64 inputs and of 32 hidden values (at most 256), and at most 32 classes"
-    if first.activation != "relu" or second.activation or not second.argmax:
-        return "serves ReLU between the products and an argmax after them alone"
-    if first.input_dtype not in ("float16", "float32") or (first.input_dtype == "float32") != _is_split(problem):
-        return "reads float16 in float16, float32 in float16x2"
-    if second.output_dtype != "float32":
-        return "stores float32"
-    return None
-
-
-def _is_split(problem: LinearPairProblem) -> bool:
-    return problem.dtype == "float16x2"
-
-
-def _products(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
-    first, second = problem.first, problem.second
-    rows, stages = parameters["ROWS"], parameters["STAGES"]
-    if rows % 16:
-        raise Unfit("tensor cores take 16 images at a time")
-    parts = 2 if _is_split(problem) else 1
-    shared = stages * parts * 2 * 64 * (rows + first.outputs) + stages * parts * 16 * rows
-    epilogue = 4 * (first.outputs * (second.outputs + 1) + 2 * rows * second.outputs)
-    if epilogue > shared:
-        raise Unfit(f"{rows} images and {stages} stages leave no room for the second product")
-    defines: dict[str, str | int] = {
-        "INPUTS": first.inputs,
-        "HIDDEN": first.outputs,
-        "CLASSES": second.outputs,
-        "INPUT": first.input_dtype,
-        "HAS_BIAS1": int(first.bias),
-        "HAS_BIAS2": int(second.bias),
-        "SPLIT": int(_is_split(problem)),
-        "SHARED_BYTES": shared,
-    }
-    _, _, bias1, w2, bias2, *_ = problem.arguments()
-    w1 = Argument("w1", "float16", fixed=parts * first.inputs * first.outputs)
-    return LaunchConfig(
-        defines | dict(parameters),
-        (KernelLaunch(4 * rows, lambda n: (tiles(n, rows), 1, 1), shared_bytes=shared),),
-        takes=(w1, bias1, w2, bias2),
-        prepare=lambda arrays: pack_products(problem, arrays),
-    )
-
-
-PAIR_ROWS: tuple[Variant, ...] = (
+CONV_PAIR_ROWS: tuple[Variant, ...] = (
     Variant(
         "conv_pair",
         1,
@@ -182,19 +132,5 @@ PAIR_ROWS: tuple[Variant, ...] = (
         min_arch=90,
         only_arch=90,
         pools=True,
-    ),
-    Variant(
-        "gemm_pair",
-        1,
-        "tensor_core",
-        summary="two products, ReLU between and argmax after them: the first on tensor cores, the second in registers",
-        system="none of them",
-        dtypes=("float16", "float16x2"),
-        refuses=_refuses_products,
-        configure=_products,
-        limits="sizes that fit whole tiles, no activation but ReLU",
-        min_arch=80,
-        tunables=PRODUCT_TUNABLES,
-        defaults=lambda _: {"ROWS": 80, "STAGES": 2},
     ),
 )

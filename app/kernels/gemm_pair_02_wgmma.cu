@@ -1,0 +1,186 @@
+// Two fully connected layers, ReLU between them and an argmax after them, in one kernel, step 2: warpgroup tensor-core
+// instructions, fed by warps that run ahead.
+//
+// What changed since step 1: hidden values are the rows of the product and images its columns, so that a block may have
+// any multiple of eight images: 80, and 10,000 are one block an SM. Warps have roles: two warpgroups multiply, four warps
+// feed them, and a ring of slots with barriers is all that ties them together. The second product is one of tensor cores,
+// too.
+// From: none of the systems.
+// Data: x (images, INPUTS) INPUT; w1, w2 packed (see pair_wgmma_packing.py) float16 and float32; bias1 (HIDDEN) or null;
+//       bias2 (CLASSES) or null; y (images, CLASSES) float32; labels (images) uint8.
+// Launch: one block for ROWS images: a warpgroup for 64 hidden values of theirs, and 128 threads that feed.
+// Bound by: shared memory, which takes in both operands once while wgmma reads the first matrix once and the images
+//           twice; with few images by the copies of the first matrix, 64 bytes a clock into one SM.
+#include "bulk_copy.cuh"
+#include "second_product.cuh"
+#include "wgmma.cuh"
+
+constexpr int PARTS = SPLIT ? 2 : 1;                    // of an operand
+constexpr int DEPTH = 128 / PARTS, PLANES = DEPTH / 8;  // terms of the sum at a time, eight a plane
+constexpr int STEPS = INPUTS / DEPTH;
+constexpr int W_PLANE_BYTES = HIDDEN * 16, W_PART_BYTES = PLANES * W_PLANE_BYTES, W_BYTES = PARTS * W_PART_BYTES;
+constexpr int X_PLANE_BYTES = (ROWS + 1) * 16;  // odd multiples of 16: a row is stored to all planes without conflicts
+constexpr int X_PART_BYTES = PLANES * X_PLANE_BYTES;
+constexpr int SLOT_BYTES = W_BYTES + PARTS * X_PART_BYTES;
+constexpr int MULTIPLIERS = 2 * HIDDEN, FEEDERS = 128, THREADS = MULTIPLIERS + FEEDERS;
+constexpr int FEW = 8;                // images that fewer columns serve
+constexpr float LOW_SCALE = 2048.0f;  // of low halves
+static_assert(INPUTS % DEPTH == 0 && HIDDEN % 64 == 0 && ROWS % 8 == 0, "the row must refuse these sizes");
+static_assert(STAGES <= STEPS, "the first copies fill all slots");
+static_assert(STAGES * (SLOT_BYTES + 16) + SECOND_BYTES + 8 == SHARED_BYTES, "the row must lay memory out alike");
+static_assert(HIDDEN * PITCH * 4 <= STAGES * SLOT_BYTES, "hidden values take the ring's place");
+
+// Shared memory: the ring of slots, the second matrix, barriers.
+extern __shared__ __align__(128) unsigned char memory[];
+__device__ __forceinline__ unsigned char *second() { return memory + STAGES * SLOT_BYTES; }
+__device__ __forceinline__ unsigned long long *full() { return (unsigned long long *)(second() + SECOND_BYTES); }
+__device__ __forceinline__ unsigned long long *empty() { return full() + STAGES; }
+__device__ __forceinline__ unsigned long long *second_there() { return empty() + STAGES; }
+
+// A walk over the steps' slots; the parity tells a slot's turns apart.
+struct Walk {
+    int step = 0, slot = 0, parity = 0;
+    __device__ __forceinline__ bool goes_on() const { return step < STEPS; }
+    __device__ __forceinline__ void advance() {
+        step++;
+        if (++slot == STAGES) slot = 0, parity ^= 1;
+    }
+    __device__ __forceinline__ unsigned char *memory_of_slot() const { return memory + slot * SLOT_BYTES; }
+};
+
+__device__ __forceinline__ void bring_weights(const Walk &at, const unsigned char *w1) {
+    copy_bulk(at.memory_of_slot(), w1 + at.step * W_BYTES, W_BYTES, full() + at.slot);
+}
+
+// One thread, before all else: the barriers, and the copies that need not wait.
+__device__ __forceinline__ void begin(const unsigned char *w1, const void *w2) {
+    for (int slot = 0; slot < STAGES; slot++)
+        init_barrier(full() + slot, 1 + FEEDERS / 32), init_barrier(empty() + slot, MULTIPLIERS / 32);
+    init_barrier(second_there(), 1);
+    publish_barriers();
+    for (Walk at; at.step < STAGES; at.advance()) bring_weights(at, w1);
+    copy_bulk(second(), w2, SECOND_BYTES, second_there());
+}
+
+// A feeder's pieces of the images, for one step: eight numbers each, which become 16 bytes of a plane. Its first piece is
+// row t / PLANES, plane t % PLANES; the others lie ROWS_APART rows on each. Rows of images that do not exist are left as
+// they are: a column of the product depends on no other.
+constexpr int ROWS_APART = FEEDERS / PLANES, PIECES = (ROWS + ROWS_APART - 1) / ROWS_APART;
+struct Piece {
+    uint4 word[PARTS];
+};
+__device__ __forceinline__ bool exists(int i, int rows, int t) { return t / PLANES + i * ROWS_APART < rows; }
+
+__device__ __forceinline__ void load(Piece (&pieces)[PIECES], const INPUT *x, int rows, int t) {
+#pragma unroll
+    for (int i = 0; i < PIECES; i++) {
+        const uint4 *source = (const uint4 *)(x + i * ROWS_APART * INPUTS);
+        if (!exists(i, rows, t)) continue;
+#pragma unroll
+        for (int j = 0; j < PARTS; j++) pieces[i].word[j] = __ldg(source + j);
+    }
+}
+
+// Two numbers' high halves; the low ones, scaled up, in low.
+__device__ __forceinline__ half2 split_half2(unsigned a_bits, unsigned b_bits, half2 &low) {
+    const float a = __uint_as_float(a_bits), b = __uint_as_float(b_bits);
+    const half2 high = pack_half2(a, b);
+    low = pack_half2(LOW_SCALE * (a - float(low_half(high))), LOW_SCALE * (b - float(high_half(high))));
+    return high;
+}
+
+__device__ __forceinline__ void store(const Piece &piece, unsigned char *place) {
+    if (!SPLIT) {
+        *(uint4 *)place = piece.word[0];
+        return;
+    }
+    const uint4 &l = piece.word[0], &r = piece.word[PARTS - 1];
+    uint4 low;
+    *(uint4 *)place = {split_half2(l.x, l.y, low.x), split_half2(l.z, l.w, low.y), split_half2(r.x, r.y, low.z),
+                       split_half2(r.z, r.w, low.w)};
+    *(uint4 *)(place + X_PART_BYTES) = low;
+}
+
+// Images go through registers, where they are split; the next step's are on their way meanwhile.
+__device__ __forceinline__ void feed(const INPUT *x, const unsigned char *w1, int rows, int t) {
+    x += t / PLANES * INPUTS + t % PLANES * 8;
+    Piece pieces[PIECES];
+    load(pieces, x, rows, t);
+#pragma unroll 1
+    for (Walk at; at.goes_on(); at.advance()) {
+        if (at.step >= STAGES) {
+            wait_for_turn(empty() + at.slot, at.parity ^ 1);
+            if (t == 0) bring_weights(at, w1);
+        }
+        unsigned char *place = at.memory_of_slot() + W_BYTES + t % PLANES * X_PLANE_BYTES + t / PLANES * 16;
+#pragma unroll
+        for (int i = 0; i < PIECES; i++)
+            if (exists(i, rows, t)) store(pieces[i], place + i * ROWS_APART * 16);
+        publish_shared();
+        __syncwarp();
+        if (t % 32 == 0) arrive(full() + at.slot);
+        if (at.step + 1 < STEPS) load(pieces, x + (at.step + 1) * DEPTH, rows, t);
+    }
+}
+
+// The first product and ReLU of a multiplier's hidden values, into shared memory: rows of PITCH, a column an image.
+template <int Columns>
+__device__ __forceinline__ void multiply_first(const float *bias1, int t) {
+    const int lane = t % 32, hidden = t / 32 * 16 + lane / 4;  // and eight more
+    const unsigned ring = shared_address(memory);
+    const unsigned long long weights = operand(ring + t / 128 * (64 * 16), W_PLANE_BYTES, 128);
+    const unsigned long long images = operand(ring + W_BYTES, X_PLANE_BYTES, 128);
+    float sums[Columns / 2], cross[Columns / 2] = {};
+#pragma unroll
+    for (int i = 0; i < Columns / 2; i++) sums[i] = HAS_BIAS1 ? __ldg(bias1 + hidden + i % 4 / 2 * 8) : 0.0f;
+#pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes the sums of two steps for the same
+    for (Walk at; at.goes_on(); at.advance()) {
+        const unsigned long long w = moved(weights, at.slot * SLOT_BYTES), x = moved(images, at.slot * SLOT_BYTES);
+        float partial[Columns / 2];
+        wait_for_turn(full() + at.slot, at.parity);
+        begin_products();
+#pragma unroll
+        for (int k = 0; k < PLANES; k += 2) {
+            const unsigned long long high_w = moved(w, k * W_PLANE_BYTES), high_x = moved(x, k * X_PLANE_BYTES);
+            multiply(partial, high_w, high_x, k == 0);
+            if (SPLIT) {
+                multiply(cross, moved(high_w, W_PART_BYTES), high_x, false);
+                multiply(cross, high_w, moved(high_x, X_PART_BYTES), false);
+            }
+        }
+        end_products();
+        if (SPLIT) wait_for_products(partial, cross);
+        else wait_for_products(partial);
+        if (lane == 0) arrive(empty() + at.slot);
+#pragma unroll
+        for (int i = 0; i < Columns / 2; i++) sums[i] += partial[i];  // tensor cores cut off what they add
+    }
+    asm volatile("bar.sync 1, %0;" ::"n"(MULTIPLIERS) : "memory");  // all slots have been read
+#pragma unroll
+    for (int i = 0; i < Columns / 2; i += 2) {
+        if (SPLIT) sums[i] += cross[i] * (1 / LOW_SCALE), sums[i + 1] += cross[i + 1] * (1 / LOW_SCALE);
+        float *place = (float *)memory + (hidden + i % 4 / 2 * 8) * PITCH + i / 4 * 8 + lane % 4 * 2;
+        *(float2 *)place = {relu(sums[i]), relu(sums[i + 1])};
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    gemm_pair_wgmma(const INPUT *__restrict__ x, const unsigned char *__restrict__ w1, const float *__restrict__ bias1,
+                    const void *__restrict__ w2, const float *__restrict__ bias2, float *__restrict__ y,
+                    unsigned char *__restrict__ labels, int images) {
+    const int t = threadIdx.x, lane = t % 32;
+    const int image0 = blockIdx.x * ROWS, rows = min(ROWS, images - image0);
+    x += (long long)image0 * INPUTS, y += (long long)image0 * CLASSES, labels += image0;
+    if (t == MULTIPLIERS) begin(w1, w2);
+    __syncthreads();
+    if (t >= MULTIPLIERS) feed(x, w1, rows, t - MULTIPLIERS);
+    else if (rows > FEW) multiply_first<ROWS>(bias1, t);
+    else multiply_first<FEW>(bias1, t);
+    __syncthreads();
+    wait_for_turn(second_there(), 0);
+    for (int tile = t / 32 * 8; tile < rows; tile += THREADS / 32 * 8) {
+        float scores[4];
+        multiply_second(scores, bias2, (const float *)memory + tile, (const Fragment *)second(), lane);
+        store_results(scores, y + tile * CLASSES, labels + tile, rows - tile, lane);
+    }
+}
