@@ -8,6 +8,7 @@ from app import device, tuning
 from app.errors import UserError
 from app.graph import Graph, build, find_network
 from app.kernels.compiler import ARCHITECTURES
+from app.kernels.registry import variants
 from app.plan import Choices, check_kernels
 from app.tuning import Tuning
 from app.weights import BUNDLED, Weights, load_weights
@@ -65,12 +66,21 @@ def kernel_names(options: argparse.Namespace) -> dict[str, str]:
     """Variant names by operation or layer, as the options say. Raises UserError for what cannot be understood."""
     names: dict[str, str] = {}
     for option, operation in OPERATIONS.items():
-        names |= _named(option, getattr(options, option), operation)
+        for target, name in _named(option, getattr(options, option), operation).items():
+            # A kernel of two layers is named like one of a single layer.
+            is_pair = target == operation and name in _only_of_pairs(operation)
+            names |= {operation: "auto", f"{operation}_pair": name} if is_pair else {target: name}
     if options.latency:
         if options.fc != "auto":
             raise UserError(f"--latency chooses the fully connected kernels: leave --fc {options.fc} out")
         names["gemm"] = LATENCY_KERNEL
     return names
+
+
+def _only_of_pairs(operation: str) -> set[str]:
+    """Names of kernels for two layers of that operation that no kernel for one has."""
+    pairs, single = ({row.name for row in variants(name)} for name in (f"{operation}_pair", operation))
+    return pairs - single
 
 
 def _named(option: str, text: str, operation: str) -> dict[str, str]:

@@ -234,7 +234,10 @@ class _Graph:
 
     def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
         """Whether the captured graph does just this."""
-        return self._graph is not None and self._key == _addresses(images, outputs)
+        if self._graph is None or self._arrays is None:
+            return False
+        same = images is self._arrays[0] and outputs is self._arrays[1]  # asking for addresses takes microseconds
+        return same or self._key == _addresses(images, outputs)
 
     def launch(self) -> None:
         """Run the graph, and wait until its results have arrived."""

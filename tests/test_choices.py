@@ -93,3 +93,16 @@ def test_latency_splits_the_sums() -> None:
     planned = plan(load_graph(options)[0], "sm_90a", choices(options, Tuning()))
     kernels = {node.variant.name for node in planned.nodes if node.head.operation == "gemm"}
     assert kernels == {"split-k"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--conv wgmma", {"conv": "auto", "conv_pair": "wgmma"}),
+        ("--fc wgmma", {"gemm": "auto", "gemm_pair": "wgmma"}),
+        ("--conv tensor-core --fc tensor-core", {"conv": "tensor-core", "gemm": "tensor-core"}),
+    ],
+)
+def test_kernels_of_two_layers_are_named_like_others(arguments: str, expected: dict[str, str]) -> None:
+    found = choices(parsed(arguments), Tuning({})).kernels
+    assert found == {**AUTO, **expected}
