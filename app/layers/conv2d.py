@@ -51,14 +51,12 @@ class Conv2d(Layer):
         """
         filters = parameters[self.name].astype(x.dtype, copy=False).reshape(-1, self.maps)
         maps, height, width = self.output_shape(x.shape[1:])
-        size = (self.kernel, self.kernel)
-        windows = np.lib.stride_tricks.sliding_window_view(x.transpose(0, 2, 3, 1), size, axis=(1, 2))
-        windows = windows[:, :: self.stride, :: self.stride]  # (B, OH, OW, C, K, K)
+        windows = windows_of(x, self.kernel, self.stride)
         y = np.empty((len(x), height, width, maps), x.dtype)
         few = max(IM2COL_BYTES // (height * width * len(filters) * x.itemsize), 1)
         memory = np.empty(min(few, len(x)) * height * width * len(filters), x.dtype)  # one for all: malloc is not free
         for at in range(0, len(x), few):
-            matrix = _im2col(windows[at : at + few], memory)
+            matrix = im2col(windows[at : at + few], memory)
             np.matmul(matrix, filters, out=y[at : at + few].reshape(-1, maps))
         bias = parameters.get(f"{self.name}_bias")
         if bias is not None:
@@ -105,7 +103,13 @@ class Conv2d(Layer):
         return [filters, parameters.get(f"{self.name}_bias")]
 
 
-def _im2col(windows: np.ndarray, memory: np.ndarray) -> np.ndarray:
+def windows_of(x: np.ndarray, kernel: int, stride: int) -> np.ndarray:
+    """(B, C, H, W) → a view of its windows, (B, OH, OW, C, K, K)."""
+    windows = np.lib.stride_tricks.sliding_window_view(x.transpose(0, 2, 3, 1), (kernel, kernel), axis=(1, 2))
+    return windows[:, ::stride, ::stride]
+
+
+def im2col(windows: np.ndarray, memory: np.ndarray) -> np.ndarray:
     """(B, OH, OW, C, K, K) → (B·OH·OW, K·K·C), in ``memory``, copied in the order with the longer contiguous runs."""
     images, height, width, channels, kernel, _ = windows.shape
     order = (0, 1, 2, 4, 5, 3) if channels > 1 else (4, 5, 3, 0, 1, 2)

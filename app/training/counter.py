@@ -1,0 +1,56 @@
+"""Random bits as a pure function of what they are for: no state, so batches, shares and cards draw the same.
+
+The mixing function is SplitMix64's (Steele, Lea, Flood, 2014); whole-number arithmetic only, as a GPU has it, too.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+FRACTION_BITS = 24
+
+
+class Use(IntEnum):
+    """What bits are drawn for; each has a stream of its own."""
+
+    SPLIT = 1
+    ORDER = 2
+    AUGMENT = 3
+    DROPOUT = 4
+    INITIAL = 5
+
+
+def random_bits(seed: int, use: Use, items: np.ndarray, count: int = 1, *, part: int = 0, epoch: int = 0) -> np.ndarray:
+    """(len(items), count) uint64. items: whole numbers, as the images' places in the training set.
+
+    part: which of several things of one use, as the number of a layer.
+    """
+    key = np.array([seed], np.uint64)
+    for number in (use, part, epoch):
+        key = _mix(key) + np.array([number], np.uint64) * GOLDEN
+    rows = _mix(_mix(key) + (items.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+    return _mix(rows[:, None] + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
+
+
+def whole(bits: np.ndarray, below: int) -> np.ndarray:
+    """Whole numbers from 0 to ``below`` - 1 from the upper half of the bits, as int64."""
+    return ((bits >> np.uint64(32)) * np.uint64(below) >> np.uint64(32)).astype(np.int64)
+
+
+def fractions(bits: np.ndarray) -> np.ndarray:
+    """Float64 in [0, 1), multiples of 2**-24."""
+    return (bits >> np.uint64(64 - FRACTION_BITS)).astype(np.float64) / (1 << FRACTION_BITS)
+
+
+def order(seed: int, use: Use, items: np.ndarray, *, epoch: int = 0) -> np.ndarray:
+    """The items in an order of their own: sorted by their bits."""
+    return items[np.argsort(random_bits(seed, use, items, epoch=epoch)[:, 0], kind="stable")]
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

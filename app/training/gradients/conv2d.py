@@ -1,0 +1,47 @@
+"""Convolution: both gradients as matrix products over im2col pieces that fit a core's cache."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.layers import Conv2d, Parameters
+from app.layers.conv2d import IM2COL_BYTES, im2col, windows_of
+
+
+def forward(layer: Conv2d, x: np.ndarray, parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
+    """Keeps x: laying out its windows again costs less than keeping K² copies of it."""
+    return layer.reference(x, parameters), x
+
+
+def backward(
+    layer: Conv2d, x: np.ndarray, dy: np.ndarray, parameters: Parameters, wanted: bool
+) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+    """dk = im2col(x)ᵀ dy; dx: the windows' gradients dy kᵀ, each added where its window came from."""
+    images, maps, height, width = dy.shape
+    filters = parameters[layer.name]
+    rows = dy.transpose(0, 2, 3, 1).reshape(-1, maps)  # (B·OH·OW, M); a view if memory is N, H, W, C already
+    dk = np.zeros((filters[..., 0].size, maps), x.dtype)
+    dx = np.zeros(np.take(x.shape, (0, 2, 3, 1)), x.dtype) if wanted else None
+    few = max(IM2COL_BYTES // (height * width * len(dk) * x.itemsize), 1)
+    windows = windows_of(x, layer.kernel, layer.stride)
+    memory = np.empty(min(few, images) * height * width * len(dk), x.dtype)
+    for at in range(0, images, few):
+        piece = rows[at * height * width : (at + few) * height * width]
+        dk += im2col(windows[at : at + few], memory).T @ piece
+        if dx is not None:
+            _scatter(layer, piece @ filters.reshape(-1, maps).T, dx[at : at + few], height, width)
+    gradients = {layer.name: dk.reshape(filters.shape)}
+    if f"{layer.name}_bias" in parameters:
+        gradients[f"{layer.name}_bias"] = rows.sum(axis=0)
+    return None if dx is None else dx.transpose(0, 3, 1, 2), gradients
+
+
+def _scatter(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, width: int) -> None:
+    """Add the gradients of all windows, (B·OH·OW, K·K·C), to dx, (B, H, W, C)."""
+    kernel, step = layer.kernel, layer.stride
+    windows = columns.reshape(len(dx), height, width, kernel, kernel, -1)
+    for p in range(kernel):
+        for q in range(kernel):
+            dx[:, p : p + step * (height - 1) + 1 : step, q : q + step * (width - 1) + 1 : step] += windows[
+                ..., p, q, :
+            ]

@@ -1,0 +1,120 @@
+"""A network as training sees it: which of its layers have gradients, its parameters, the gradients of a batch share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from app.errors import UserError
+from app.layers import Argmax, Layer, Parameters, Shape, Softmax
+from app.networks import Network
+from app.training.counter import Use, fractions, random_bits
+from app.training.gradients import GRADIENTS, Arrays
+from app.training.loss import cross_entropy
+
+INPUT_SCALE = 1 / 255  # of a byte
+# What happens to a layer's input while training, and by which array its gradient is multiplied then.
+Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
+
+
+@dataclass(frozen=True)
+class Model:
+    """front: layers without gradient that the bytes pass first; layers: those trained, up to the logits."""
+
+    network: Network
+    front: tuple[Layer, ...]
+    layers: tuple[Layer, ...]
+    shapes: Mapping[str, Shape]  # of the parameters
+    classes: int
+
+    def initial(self, seed: int) -> Arrays:
+        """Float32 parameters to start from: weights uniform within ± 1/√(inputs of a sum), biases 0."""
+        arrays: Arrays = {}
+        for part, (name, shape) in enumerate(self.shapes.items()):
+            if name.endswith("_bias"):
+                arrays[name] = np.zeros(shape, np.float32)
+                continue
+            bits = random_bits(seed, Use.INITIAL, np.zeros(1, np.int64), prod(shape), part=part)
+            bound = 1 / sqrt(prod(shape[:-1]))
+            arrays[name] = ((2 * fractions(bits) - 1) * bound).astype(np.float32).reshape(shape)
+        return arrays
+
+    def inputs(self, images: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """(B, C, H, W) bytes → what the first trained layer reads, in ``dtype``."""
+        for layer in self.front:
+            images = layer.reference(images, {})
+        return images.astype(dtype) * dtype.type(INPUT_SCALE)
+
+    def logits(self, parameters: Parameters, images: np.ndarray) -> np.ndarray:
+        """(B, C, H, W) bytes → (B, classes), by the layers' references in the parameters' type."""
+        x = self.inputs(images, _dtype(parameters))
+        for layer in self.layers:
+            x = layer.reference(x, parameters)
+        return x
+
+    def gradients(
+        self,
+        parameters: Parameters,
+        images: np.ndarray,
+        labels: np.ndarray,
+        *,
+        smoothing: float,
+        total: int,
+        masks: Masks | None = None,
+    ) -> tuple[float, int, Arrays]:
+        """Loss, correct answers and gradients of a share of a batch; those of the batch are the sums over its shares.
+
+        images: (B, C, H, W) uint8, labels: (B,); total: images in the whole batch; masks: dropout. A pure function.
+        """
+        x = self.inputs(images, _dtype(parameters))
+        tape: list[tuple[Any, np.ndarray | None]] = []
+        for layer in self.layers:
+            mask = None if masks is None else masks(layer.name, x.shape)
+            if mask is not None:
+                x = x * mask.astype(x.dtype, copy=False)
+            x, kept = GRADIENTS[type(layer)].forward(layer, x, parameters)
+            tape.append((kept, mask))
+        correct = int((x.argmax(axis=1) == labels).sum())
+        loss, slope = cross_entropy(x, labels, smoothing, total)
+        gradients: Arrays = {}
+        first = min(place for place, layer in enumerate(self.layers) if layer.name in parameters)
+        for place in range(len(self.layers) - 1, first - 1, -1):
+            layer, (kept, mask) = self.layers[place], tape[place]
+            back, own = GRADIENTS[type(layer)].backward(layer, kept, slope, parameters, place > first)
+            gradients.update(own)
+            if back is not None:
+                slope = back if mask is None else back * mask.astype(back.dtype, copy=False)
+        return loss, correct, gradients
+
+
+def training_model(network: Network, biases: tuple[str, ...]) -> Model:
+    """The network with a bias in the named layers. Raises UserError if a layer in its midst has no gradient."""
+    layers = list(network.layers)
+    while layers and isinstance(layers[-1], Argmax | Softmax):  # the loss has its own softmax
+        layers.pop()
+    front: list[Layer] = []
+    while layers and type(layers[0]) not in GRADIENTS:
+        front.append(layers.pop(0))
+    for layer in layers:
+        if type(layer) not in GRADIENTS:
+            raise UserError(
+                f"network {network.name} cannot be trained: layer {layer.name} ({layer.kind}) has no gradient"
+            )
+    shape = network.input_shape
+    shapes: dict[str, Shape] = {}
+    for layer in (*front, *layers):
+        for name, wanted in layer.parameter_shapes(shape).items():
+            if not name.endswith("_bias") or layer.name in biases:
+                shapes[name] = wanted
+        shape = layer.output_shape(shape)
+    if not shapes or len(shape) != 1:
+        raise UserError(f"network {network.name} cannot be trained: it needs weights, and ends in {shape}, not scores")
+    return Model(network, tuple(front), tuple(layers), shapes, shape[0])
+
+
+def _dtype(parameters: Parameters) -> np.dtype:
+    return next(iter(parameters.values())).dtype

@@ -1,0 +1,101 @@
+"""Updates of the parameters from their gradients, and how rate and momentum go up and down over a training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import cos, pi
+from typing import ClassVar
+
+import numpy as np
+
+Slots = dict[str, dict[str, np.ndarray]]  # slot → parameter → array
+WARM_UP = 0.3  # share of the steps
+START_DIVISOR, END_DIVISOR = 25, 25e4  # what the peak rate is divided by at the start and at the end
+MOMENTUM_LOW, MOMENTUM_HIGH = 0.85, 0.95
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """An update rule. weight_decay: weights shrink by the share rate · weight_decay a step; biases do not."""
+
+    weight_decay: float = 0.0
+    slots: ClassVar[tuple[str, ...]]
+
+    def update(
+        self,
+        parameters: Mapping[str, np.ndarray],
+        gradients: Mapping[str, np.ndarray],
+        slots: Slots,
+        *,
+        step: int,
+        rate: float,
+        momentum: float,
+    ) -> None:
+        """One step, in place. step: counted from 1."""
+        for name, parameter in parameters.items():
+            if self.weight_decay and not name.endswith("_bias"):
+                parameter *= 1 - rate * self.weight_decay
+            own = [slots[slot][name] for slot in self.slots]
+            parameter -= self._change(gradients[name], own, step, rate, momentum)
+
+    def _change(
+        self, gradient: np.ndarray, slots: list[np.ndarray], step: int, rate: float, momentum: float
+    ) -> np.ndarray:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Sgd(Optimiser):
+    """v ← momentum · v + g; w ← w - rate · v."""
+
+    slots: ClassVar[tuple[str, ...]] = ("velocity",)
+
+    def _change(
+        self, gradient: np.ndarray, slots: list[np.ndarray], step: int, rate: float, momentum: float
+    ) -> np.ndarray:
+        (velocity,) = slots
+        velocity *= momentum
+        velocity += gradient
+        return rate * velocity
+
+
+@dataclass(frozen=True)
+class AdamW(Optimiser):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019); momentum is its β₁."""
+
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    slots: ClassVar[tuple[str, ...]] = ("mean", "square")
+
+    def _change(
+        self, gradient: np.ndarray, slots: list[np.ndarray], step: int, rate: float, momentum: float
+    ) -> np.ndarray:
+        mean, square = slots
+        mean *= momentum
+        mean += (1 - momentum) * gradient
+        square *= self.beta2
+        square += (1 - self.beta2) * (gradient * gradient)
+        root = np.sqrt(square) / (1 - self.beta2**step) ** 0.5 + self.epsilon
+        return (rate / (1 - momentum**step)) * mean / root
+
+
+OPTIMISERS: dict[str, type[Optimiser]] = {"adamw": AdamW, "sgd": Sgd}
+
+
+def one_cycle(step: int, steps: int, peak: float) -> tuple[float, float]:
+    """(rate, momentum) of step 0 to ``steps`` - 1: the rate rises to ``peak`` and falls to nearly 0, momentum dips.
+
+    Cosines, as in L. N. Smith's "1cycle" (2018) and PyTorch's OneCycleLR with its defaults.
+    """
+    top, last = max(WARM_UP * steps - 1, 0.0), steps - 1
+    if step < top:
+        share = _cosine(step / top)
+        low, momentum_from, momentum_to = peak / START_DIVISOR, MOMENTUM_HIGH, MOMENTUM_LOW
+        return low + (peak - low) * share, momentum_from + (momentum_to - momentum_from) * share
+    share = _cosine((step - top) / (last - top)) if last > top else 0.0
+    return peak + (peak / END_DIVISOR - peak) * share, MOMENTUM_LOW + (MOMENTUM_HIGH - MOMENTUM_LOW) * share
+
+
+def _cosine(share: float) -> float:
+    return (1 - cos(pi * share)) / 2
