@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from app.errors import UserError
-from app.layers import Argmax, Layer, Parameters, Shape
+from app.layers import Argmax, Layer, Parameters, Resize, Shape
 from app.networks import NETWORKS, Network
 from app.weights import Weights, check_shapes
 
@@ -31,9 +31,9 @@ class Step:
         return sum(prod(shape) for name, shape in shapes.items() if not name.endswith("_bias"))
 
     @property
-    def float32_bytes(self) -> int:
-        """Activations of one image read and written, as float32."""
-        return 4 * (prod(self.in_shape) + prod(self.out_shape))
+    def activation_bytes(self) -> int:
+        """Activations of one image read and written, as float32 or, where the layer keeps them, as bytes."""
+        return (1 if self.layer.keeps_bytes else 4) * (prod(self.in_shape) + prod(self.out_shape))
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,21 @@ class Graph:
         """Number of scores that the final argmax chooses from."""
         return self.steps[-1].in_shape[0]
 
+    @property
+    def scaled_at(self) -> int:
+        """The first step that does not keep bytes: what it reads is multiplied by the pixel scale."""
+        return next(at for at, step in enumerate(self.steps) if not step.layer.keeps_bytes)
+
+    def reading(self, shape: Shape) -> Graph | None:
+        """The graph for images of that shape: without its Resize where they come enlarged. None if they do not fit."""
+        if shape == self.network.input_shape:
+            return self
+        first = self.steps[0]
+        if not isinstance(first.layer, Resize) or shape != first.out_shape:
+            return None
+        network = replace(self.network, input_shape=shape, layers=self.network.layers[1:])
+        return replace(self, network=network, steps=self.steps[1:])
+
     def pixel_scale(self, dtype: np.dtype) -> float:
         """What an image of that dtype is multiplied by: floats lie in [0, 1] already, bytes in 0..255."""
         return self.input_scale if dtype == np.uint8 else self.input_scale * 255
@@ -62,9 +77,10 @@ class Graph:
         The scores are what the final argmax chooses from: logits, or probabilities behind a softmax.
         after_layer is called as each layer ends, for timing.
         """
-        x = images.astype(dtype) * dtype(self.pixel_scale(images.dtype))
-        scores = x
-        for step in self.steps:
+        scores = x = images
+        for at, step in enumerate(self.steps):
+            if at == self.scaled_at:
+                x = x.astype(dtype) * dtype(self.pixel_scale(x.dtype))
             scores, x = x, step.layer.reference(x, self.parameters)
             if after_layer is not None:
                 after_layer(step.layer)

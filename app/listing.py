@@ -34,7 +34,7 @@ def graph(options: argparse.Namespace) -> int:
         flops = step.layer.flops(step.in_shape) / 1e6
         lines.append(
             f"  {step.layer.name:<12}{step.layer.kind:<10}{_shape(step.out_shape):<16}"
-            f"{step.parameter_count:>12,}{flops:>10.4f}{step.float32_bytes:>18,}"
+            f"{step.parameter_count:>12,}{flops:>10.4f}{step.activation_bytes:>18,}"
         )
     total = sum(step.layer.flops(step.in_shape) for step in built.steps) / 1e6
     parameters = sum(array.size for array in built.parameters.values())

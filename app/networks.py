@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Shape, Sigmoid, Softmax, Tanh
+from app.layers import (
+    Argmax,
+    AvgPool,
+    Conv2d,
+    Flatten,
+    Layer,
+    Linear,
+    MaxPool,
+    Relu,
+    Resize,
+    Shape,
+    Sigmoid,
+    Softmax,
+    Tanh,
+)
 
 
 @dataclass(frozen=True)
@@ -38,12 +52,13 @@ LENET5 = Network(
 
 
 def _tanh_network(name: str, size: int, kernel: int) -> Network:
-    """Systems 2 and 3, which differ in the size of the images and of the filters."""
+    """Systems 2 and 3, which differ in the size that images are enlarged to and in that of the filters."""
     return Network(
         name=name,
         summary=f"two {kernel}x{kernel} convolutions with tanh and maximum pooling, two fully connected layers",
-        input_shape=(1, size, size),
+        input_shape=(1, 28, 28),
         layers=(
+            Resize("resize", size=size),
             Conv2d("conv1", maps=12, kernel=kernel),
             Tanh("tanh1"),
             MaxPool("pool1", window=2),
@@ -64,8 +79,9 @@ K7 = _tanh_network("k7", size=72, kernel=7)
 MINIDNN86 = Network(
     name="minidnn86",
     summary="two 7x7 convolutions with maximum pooling by 2 and by 4, two fully connected layers",
-    input_shape=(1, 86, 86),
+    input_shape=(1, 28, 28),
     layers=(
+        Resize("resize", size=86),
         Conv2d("conv1", maps=4, kernel=7),
         Relu("relu1"),
         MaxPool("pool1", window=2),

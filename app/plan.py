@@ -21,6 +21,7 @@ from app.serving import serve
 IMAGES = "images"
 LOGITS = "logits"
 LABELS = "labels"
+PIXELS = "pixels"  # bytes behind a layer that keeps them
 TENSOR_CORES = 80  # the first architecture whose tensor cores the kernels use
 
 
@@ -126,14 +127,14 @@ def _next_node(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choi
 
 
 def _with_buffers(nodes: list[Node], graph: Graph, arch: str, input_dtype: str) -> ExecutionPlan:
-    """Activations alternate between two buffers; images, logits and labels have their own."""
+    """Activations alternate between two buffers; images, enlarged ones, logits and labels have their own."""
     buffers = {IMAGES: (input_dtype, prod(graph.network.input_shape))}
     placed: list[Node] = []
     reads = IMAGES
     for index, node in enumerate(nodes):
         scores = isinstance(node.layers[-1], Argmax) or isinstance(nodes[index + 1].head, Argmax)
         outputs = {argument.name: argument for argument in node.problem.arguments() if argument.name in ("y", LABELS)}
-        y = LOGITS if scores else f"activations{index % 2}"
+        y = LOGITS if scores else PIXELS if node.head.keeps_bytes else f"activations{index % 2}"
         if "y" in outputs and buffers.get(y, (outputs["y"].dtype,))[0] != outputs["y"].dtype:
             y += f"_{outputs['y'].dtype}"  # scores are stored wider than what goes before them
         writes = tuple(y if name == "y" else LABELS for name in outputs)

@@ -23,7 +23,7 @@ from app.networks import FA19, LENET5, Network
 
 EXAMPLES: tuple[tuple[Network, tuple[str, ...]], ...] = (
     (LENET5, ("conv1", "conv2", "pool1", "fc1", "relu1", "argmax")),
-    (FA19, ("softmax",)),
+    (FA19, ("resize", "softmax")),
 )
 # Operation of two layers → their names but for the number, in lenet5; the record of what is asked for.
 EXAMPLE_PAIRS: dict[str, tuple[str, Any]] = {

@@ -26,8 +26,11 @@ RECHECKED = 1000  # images recomputed where there are no stored reference labels
 DEFAULT_BATCH = 10_000
 
 
-def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> Dataset:
-    """The images and labels that the options ask for, in page-locked memory for a GPU. Raises UserError."""
+def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> tuple[Dataset, Graph]:
+    """The images and labels that the options ask for, in page-locked memory for a GPU, and the graph that reads them.
+
+    Raises UserError.
+    """
     allocate = None
     if on_gpu:
         from app.session import pinned_array
@@ -47,19 +50,33 @@ def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> Datase
         data = load_files(options.data, labels, allocate, unlabelled=unlabelled)
         if data.labels is None and not unlabelled:
             raise UserError(f"{options.data} has no labels: name them with --labels FILE, or say --labels none")
-    if data.images.shape[1:] != graph.network.input_shape:
-        raise UserError(
-            f"{data.source} has images of shape {data.images.shape[1:]} (channels, height, width), "
-            f"network {graph.network.name} reads {graph.network.input_shape}: resize them, or name another network"
-        )
+    fitting = _fitting(graph, data)
     if unlabelled:
-        return replace(data, labels=None)
+        return replace(data, labels=None), fitting
     if data.labels is not None and data.labels.max() >= graph.classes:
         raise UserError(
             f"{data.source} has label {data.labels.max()}, the network knows 0 to {graph.classes - 1}: "
             "use labels of the same classes, or --labels none"
         )
-    return data
+    return data, fitting
+
+
+def _fitting(graph: Graph, data: Dataset) -> Graph:
+    """The graph that reads the images. Raises UserError where none does."""
+    shape, network = data.images.shape[1:], graph.network
+    fitting = graph.reading(shape)
+    if fitting is None:
+        either = "".join(f" or {step.out_shape}" for step in graph.steps[:1] if step.layer.keeps_bytes)
+        raise UserError(
+            f"{data.source} has images of shape {shape} (channels, height, width), "
+            f"network {network.name} reads {network.input_shape}{either}: resize them, or name another network"
+        )
+    if fitting.steps[0].layer.keeps_bytes and data.images.dtype != np.uint8:
+        raise UserError(
+            f"{data.source} holds fractions of pixel values, network {network.name} enlarges whole ones: "
+            "store its images as uint8"
+        )
+    return fitting
 
 
 def batch_size(options: argparse.Namespace, data: Dataset) -> int:
@@ -120,7 +137,7 @@ def run(options: argparse.Namespace, watch: Stopwatch) -> int:
         print(f"note: running on the CPU: {why_not}", file=sys.stderr)
     watch.lap("context")
     with device.gpu_errors():  # page-locked memory may run out
-        data = load_data(options, graph, where == "cuda")
+        data, graph = load_data(options, graph, where == "cuda")
     batch = batch_size(options, data)
     watch.lap("data")
     outcome = _measured(options, graph, data, batch, where, watch)

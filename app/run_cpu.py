@@ -58,7 +58,7 @@ def run_on_cpu(
             images=batch,
             timing=Timing(tuple(seconds[step.layer.name] * 1e3 / threads for seconds in spent)),
             flops=step.layer.flops(step.in_shape) * batch,
-            nbytes=step.float32_bytes * batch,
+            nbytes=step.activation_bytes * batch,
         )
         for step in graph.steps
     )

@@ -112,12 +112,12 @@ def serve(
 def _arrays(
     graph: Graph, at: int, heads: Sequence[Step], problem: Problem, input_dtype: str
 ) -> tuple[np.ndarray | None, ...]:
-    """The heads' parameters; the images' scale goes into the first layer's."""
+    """The heads' parameters; the images' scale goes into those of the first layer that does not keep bytes."""
     first = graph.steps[at]
     flattened = first.in_shape if isinstance(first.layer, Flatten) else None
     arrays: list[np.ndarray | None] = []
     for index, head in enumerate(heads):
-        scale = graph.pixel_scale(np.dtype(input_dtype)) if at == 0 and index == 0 else 1.0
+        scale = graph.pixel_scale(np.dtype(input_dtype)) if at == graph.scaled_at and index == 0 else 1.0
         arrays += head.layer.device_parameters(
             head.in_shape, graph.parameters, scale=scale, flattened=flattened if index == 0 else None
         )

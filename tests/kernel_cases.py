@@ -20,6 +20,7 @@ from app.kernels.problems import (
     PairProblem,
     PoolProblem,
     Problem,
+    ResizeProblem,
     SoftmaxProblem,
     operation,
 )
@@ -38,7 +39,7 @@ from tests.kernel_grid import (
 )
 
 EDGES = (1, 2, 3, 5, 17, 33, 70)  # channels, maps, features: off every tile's edge
-OPERATIONS = ("conv", "gemm", "conv_pair", "gemm_pair", "pool", "activation", "softmax", "argmax")
+OPERATIONS = ("conv", "gemm", "conv_pair", "gemm_pair", "pool", "resize", "activation", "softmax", "argmax")
 
 
 def _sized(at: int) -> ConvProblem:
@@ -107,7 +108,7 @@ TUNED: dict[str, Sequence[Problem]] = {
     ],
     "gemm": [LinearProblem(70, 33, bias=True, activation="relu"), LinearProblem(70, 10, bias=True, argmax=True)],
     "conv_pair": [convolution_pair()],
-    "gemm_pair": [product_pair(192, 96, 10, True, True)],
+    "gemm_pair": [product_pair(192, 96, 10, True, True), product_pair(1024, 128, 10)],
     "pool": [PoolProblem(3, 37, 29, 3, 2, False)],
 }
 # Few and small, for the sanitizers; each is served by a handful of blocks with ragged edges.
@@ -119,8 +120,13 @@ SMALL: dict[str, Sequence[Problem]] = {
     ],
     "gemm": [LinearProblem(37, 19, bias=True, activation="relu"), LinearProblem(45, 10, argmax=True)],
     "conv_pair": [convolution_pair(), convolution_pair(True, True)],
-    "gemm_pair": [product_pair(64, 32, 19, True, True), product_pair(128, 64, 10)],
+    "gemm_pair": [
+        product_pair(64, 32, 19, True, True),
+        product_pair(128, 64, 10),
+        product_pair(1024, 128, 10, True, True),
+    ],
     "pool": [PoolProblem(3, 7, 9, 3, 2, True), PoolProblem(2, 21, 18, 2, 2, False)],
+    "resize": [ResizeProblem(3, 7, 9, 13)],
     "activation": [ActivationProblem(77, "tanh")],
     "softmax": [SoftmaxProblem(41)],
     "argmax": [ArgmaxProblem(10)],
@@ -239,6 +245,6 @@ def input_shape(problem: Problem) -> tuple[int, ...]:
     """Shape of one image's input."""
     if isinstance(problem, PairProblem):
         return input_shape(problem.first)
-    if isinstance(problem, ConvProblem | PoolProblem):
+    if isinstance(problem, ConvProblem | PoolProblem | ResizeProblem):
         return problem.channels, problem.height, problem.width
     return (problem.arguments()[0].per_image,)

@@ -16,23 +16,24 @@ import numpy as np
 from app.bench.tolerance import Expected, function_of, is_coarse
 from app.kernels.problems import (
     ActivationProblem,
-    ArgmaxProblem,
     ConvProblem,
     LinearProblem,
     PairProblem,
+    PlainProblem,
     PoolProblem,
     Problem,
+    ResizeProblem,
     SoftmaxProblem,
     key,
     storage,
     wide,
 )
 from app.kernels.variant import Variant
-from app.layers import Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Relu, Sigmoid, Softmax, Tanh
+from app.layers import Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Relu, Resize, Sigmoid, Softmax, Tanh
 from tests.kernel_cases import input_shape
 
 ACTIVATIONS: dict[str, Callable[[str], Layer]] = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid}
-Single = ConvProblem | LinearProblem | PoolProblem | ActivationProblem | SoftmaxProblem | ArgmaxProblem
+Single = ConvProblem | LinearProblem | PlainProblem
 Operands = tuple[np.ndarray, dict[str, np.ndarray]]  # images (B, *shape), and parameters as in a weights file
 
 
@@ -53,6 +54,8 @@ def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
             return [Linear(name, problem.outputs), *activation]
         case PoolProblem():
             return [(MaxPool if problem.is_max else AvgPool)("pool", problem.window, problem.stride)]
+        case ResizeProblem():
+            return [Resize("resize", problem.size)]
         case ActivationProblem():
             return activation
         case SoftmaxProblem():
@@ -70,7 +73,7 @@ def drawn(problem: Problem, images: int) -> Operands:
     """Random operands that results around 1 come from, float64 (bytes stay bytes), of what ``base`` returns."""
     rng = np.random.default_rng(crc32(key(problem).encode()))
     shape = (images, *input_shape(problem))
-    is_bytes = getattr(problem, "input_dtype", "") == "uint8"
+    is_bytes = problem.arguments()[0].dtype == "uint8"
     x = rng.integers(0, 256, shape).astype(np.uint8) if is_bytes else rng.standard_normal(shape)
     parameters = {}
     for name, size in layers_of(problem)[0].parameter_shapes(shape[1:]).items():
@@ -83,6 +86,8 @@ def drawn(problem: Problem, images: int) -> Operands:
 
 def base(problem: Single) -> Single:
     """The problem in float32, bytes where it reads bytes: variants of one problem get the same operands."""
+    if isinstance(problem, ResizeProblem):
+        return problem
     if not isinstance(problem, ConvProblem | LinearProblem):
         return replace(problem, dtype="float32")
     read = "uint8" if problem.input_dtype == "uint8" else "float32"
@@ -132,6 +137,9 @@ def expected_of(
 ) -> Expected:
     """What must become of these operands, float64; all results flat."""
     layers = layers_of(problem)
+    if isinstance(problem, ResizeProblem):
+        exact = run(layers, x.astype(np.uint8), parameters)
+        return Expected(exact, exact)
     exact = run(layers, x, parameters)
     if isinstance(problem, PairProblem):
         between = through(layers_of(problem.first, "layer1"), x, parameters)

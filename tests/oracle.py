@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ from app.layers import (
     Linear,
     MaxPool,
     Relu,
+    Resize,
+    Shape,
     Sigmoid,
     Softmax,
     Tanh,
@@ -35,12 +37,12 @@ def onnx_outputs(network: Network, arrays: Mapping[str, np.ndarray], images: np.
     helper, floats = onnx.helper, onnx.TensorProto.FLOAT
     nodes: list[Any] = []
     constants: list[Any] = []
-    x = "images"
+    x, shape = "images", network.input_shape
     for layer in network.layers:
-        new_nodes, new_constants = _translate(helper, layer, x, arrays)
+        new_nodes, new_constants = _translate(helper, layer, x, shape, arrays)
         nodes += new_nodes
         constants += [onnx.numpy_helper.from_array(np.ascontiguousarray(a), name) for name, a in new_constants.items()]
-        x = layer.name
+        x, shape = layer.name, layer.output_shape(shape)
     outputs = [
         helper.make_tensor_value_info(layer.name, onnx.TensorProto.INT64 if isinstance(layer, Argmax) else floats, None)
         for layer in network.layers
@@ -61,7 +63,7 @@ def onnx_logits(network: Network, arrays: Mapping[str, np.ndarray], images: np.n
 
 
 def _translate(
-    helper: Any, layer: Layer, x: str, arrays: Mapping[str, np.ndarray]
+    helper: Any, layer: Layer, x: str, shape: Shape, arrays: Mapping[str, np.ndarray]
 ) -> tuple[list[Any], dict[str, np.ndarray]]:
     """The ONNX nodes that turn tensor ``x`` into one named like the layer, and the constants that they use."""
     y, weights, bias = layer.name, f"{layer.name}_weights", f"{layer.name}_bias"
@@ -80,6 +82,8 @@ def _translate(
             operator = {AvgPool: "AveragePool", MaxPool: "MaxPool"}[type(layer)]
             step = layer.window if layer.stride is None else layer.stride
             return [node(operator, x, kernel_shape=[layer.window] * 2, strides=[step] * 2)], constants
+        case Resize():
+            return _resized(node, layer, x, shape)
         case Activation():
             return [node({Relu: "Relu", Tanh: "Tanh", Sigmoid: "Sigmoid"}[type(layer)], x)], constants
         case Softmax():
@@ -96,3 +100,31 @@ def _translate(
         case Argmax():
             return [node("ArgMax", x, axis=1, keepdims=0)], constants
     raise TypeError(f"the oracle does not know {layer.kind}")
+
+
+def _resized(node: Callable[..., Any], layer: Resize, x: str, shape: Shape) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """A product with the weights of each axis, whole numbers, so that float32 is exact; then what the layer rounds to.
+
+    ONNX has an operator for it, but its float32 goes the other way where the exact mean is a half.
+    """
+    unit = 2 * layer.size
+    down, across = (weights_between(length, layer.size) * unit for length in shape[1:])
+    values: dict[str, np.ndarray] = {"down": down, "across": across.T, "white": np.array(255.0)}
+    values |= {"half": np.array(unit**2 / 2), "divisor": np.array(float(unit**2))}
+    nodes: list[Any] = []
+    at = x
+    for operator, constant in (
+        *(("Mul", "white"), ("Round", ""), ("MatMul", "down"), ("MatMul", "across")),
+        *(("Add", "half"), ("Div", "divisor"), ("Floor", ""), ("Div", "white")),
+    ):
+        reads = [at, *([f"{layer.name}_{constant}"] if constant else [])]
+        at = f"{layer.name}_{len(nodes)}" if len(nodes) < 7 else layer.name
+        nodes.append(node(operator, *(reversed(reads) if constant == "down" else reads), to=at))
+    return nodes, {f"{layer.name}_{name}": value.astype(np.float32) for name, value in values.items()}
+
+
+def weights_between(length: int, size: int) -> np.ndarray:
+    """(size, length): how much of each pixel of an axis goes into each output of a resizing."""
+    centres = np.clip((np.arange(size) + 0.5) * length / size - 0.5, 0, length - 1)
+    distances = np.abs(centres[:, None] - np.arange(length))
+    return np.rint(np.maximum(1 - distances, 0) * 2 * size) / (2 * size)

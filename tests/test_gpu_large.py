@@ -19,6 +19,7 @@ from app.kernels.problems import (
     PairProblem,
     PoolProblem,
     Problem,
+    ResizeProblem,
     SoftmaxProblem,
 )
 from app.kernels.registry import find, variants
@@ -53,6 +54,7 @@ HUGE: dict[str, list[Problem]] = {
     "conv_pair": [convolution_pair()],
     "gemm_pair": [product_pair(1024, 128, 10)],
     "pool": [PoolProblem(8, 1000, 1000, 2, 1, False, "float16")],
+    "resize": [ResizeProblem(8, 500, 500, 1024)],
     "activation": [ActivationProblem(8_000_000, "relu", "float16")],
     "softmax": [SoftmaxProblem(1000, "float16")],
     "argmax": [ArgmaxProblem(250, "float16")],
@@ -80,7 +82,7 @@ def _huge_cases() -> list[Case]:
             if isinstance(problem, PairProblem):
                 cases.append(Case(row, typed(problem, row.dtypes[0])))
             else:
-                dtype = row.dtypes[0] if row.operation in ("conv", "gemm") else "float16"
+                dtype = row.dtypes[0] if row.operation in ("conv", "gemm") else problem.dtype
                 cases.append(Case(row, replace(problem, dtype=dtype)))
     return [case for case in cases if case.refusal is None]
 
@@ -193,7 +195,7 @@ def _repeated(per_image: int, dtype: str, repeated: int) -> tuple[Any, Any]:
     from app.memory import device_array, uploaded
 
     rng = np.random.default_rng(per_image)
-    block = rng.integers(0, 256, repeated * per_image, dtype=np.uint8)
+    block = rng.integers(0, 255, repeated * per_image, dtype=np.uint8)  # no byte that outputs are poisoned with
     few = uploaded(block if dtype == "uint8" else (block.astype(np.float32) / 64 - 2).astype(dtype))
     many = device_array(REPEATS * few.size, dtype)
     for start in range(0, many.nbytes, few.nbytes):

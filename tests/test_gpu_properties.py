@@ -17,6 +17,7 @@ from app.kernels.problems import (
     PairProblem,
     PoolProblem,
     Problem,
+    ResizeProblem,
     SoftmaxProblem,
 )
 from app.kernels.registry import VARIANTS
@@ -78,11 +79,19 @@ def poolings(draw: Any, _: Variant) -> Problem:
     return PoolProblem(draw(st.integers(1, 40)), height, width, window, draw(st.integers(1, 8)), draw(st.booleans()))
 
 
+@st.composite
+def resizings(draw: Any, _: Variant) -> Problem:
+    """Larger, smaller and of the same size."""
+    height, width, size = (draw(st.integers(1, 60)) for _ in range(3))
+    return ResizeProblem(draw(st.integers(1, 5)), height, width, size)
+
+
 PROBLEMS: dict[str, Callable[[Variant], Any]] = {
     "conv": convolutions,
     "gemm": products,
     "gemm_pair": product_pairs,
     "pool": poolings,
+    "resize": resizings,
     "activation": lambda _: st.builds(ActivationProblem, st.integers(1, 3000), functions()),
     "softmax": lambda _: st.builds(SoftmaxProblem, st.integers(1, 200)),
     "argmax": lambda _: st.builds(ArgmaxProblem, st.integers(1, 256)),

@@ -60,7 +60,7 @@ def test_lenet5_operations_parameters_and_bytes() -> None:
         "fc1": 131_072,
         "fc2": 1_280,
     }
-    assert steps["conv1"].float32_bytes == 4 * (784 + 18_432)
+    assert steps["conv1"].activation_bytes == 4 * (784 + 18_432)
 
 
 # Shapes as published for each network, operations by hand from Σ 2·K·K·C·M·H·W.
@@ -73,6 +73,7 @@ PUBLISHED: dict[str, dict[str, tuple[Shape, int]]] = {
         "fc1": ((128,), 2 * 1024 * 128),
     },
     "fa19": {
+        "resize": ((1, 70, 70), 7 * 70 * 70),
         "conv1": ((12, 66, 66), 2 * 25 * 12 * 66 * 66),
         "tanh1": ((12, 66, 66), 12 * 66 * 66),
         "pool1": ((12, 33, 33), 4 * 12 * 33 * 33),
@@ -82,6 +83,7 @@ PUBLISHED: dict[str, dict[str, tuple[Shape, int]]] = {
         "softmax": ((10,), 40),
     },
     "k7": {
+        "resize": ((1, 72, 72), 7 * 72 * 72),
         "conv1": ((12, 66, 66), 2 * 49 * 12 * 66 * 66),
         "pool1": ((12, 33, 33), 4 * 12 * 33 * 33),
         "conv2": ((24, 27, 27), 2 * 14_112 * 27 * 27),
@@ -89,6 +91,7 @@ PUBLISHED: dict[str, dict[str, tuple[Shape, int]]] = {
         "fc1": ((160,), 2 * 24 * 27 * 27 * 160),
     },
     "minidnn86": {
+        "resize": ((1, 86, 86), 7 * 86 * 86),
         "conv1": ((4, 80, 80), 2 * 49 * 4 * 80 * 80),
         "pool1": ((4, 40, 40), 4 * 4 * 40 * 40),
         "conv2": ((16, 34, 34), 2 * 49 * 4 * 16 * 34 * 34),
@@ -112,9 +115,9 @@ def test_networks_are_the_published_ones(name: str) -> None:
     ("name", "kinds"),
     [
         ("lenet5", "conv2d relu avgpool conv2d relu avgpool flatten linear relu linear argmax"),
-        ("fa19", "conv2d tanh maxpool conv2d flatten linear tanh linear softmax argmax"),
-        ("k7", "conv2d tanh maxpool conv2d flatten linear tanh linear softmax argmax"),
-        ("minidnn86", "conv2d relu maxpool conv2d relu maxpool flatten linear relu linear softmax argmax"),
+        ("fa19", "resize conv2d tanh maxpool conv2d flatten linear tanh linear softmax argmax"),
+        ("k7", "resize conv2d tanh maxpool conv2d flatten linear tanh linear softmax argmax"),
+        ("minidnn86", "resize conv2d relu maxpool conv2d relu maxpool flatten linear relu linear softmax argmax"),
         ("mlp", "flatten linear sigmoid linear softmax argmax"),
     ],
 )

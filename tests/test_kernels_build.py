@@ -25,6 +25,7 @@ STEPS = {
     "conv_pair": (1, 2, 3),
     "gemm_pair": (1,),
     "pool": (1, 2),
+    "resize": (1,),
     "activation": (1,),
     "softmax": (1,),
     "argmax": (1,),

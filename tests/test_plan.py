@@ -23,7 +23,7 @@ from app.kernels.problems import (
 )
 from app.layers import Argmax, AvgPool, Flatten, Layer, Linear, Relu
 from app.networks import FA19, LENET5, MINIDNN86, MLP, Network
-from app.plan import IMAGES, LABELS, LOGITS, PRECISIONS, Choices, ExecutionPlan, plan
+from app.plan import IMAGES, LABELS, LOGITS, PIXELS, PRECISIONS, Choices, ExecutionPlan, plan
 from tests.networks_for_tests import TEST_NETWORKS, random_graph
 
 ARCH = "sm_90a"
@@ -120,7 +120,9 @@ def _check_sound(graph: Any, planned: ExecutionPlan) -> None:
                 assert parameter.flags.c_contiguous
     assert written == planned.buffers.keys() and {LOGITS, LABELS} <= written
     assert planned.nodes[-1].writes[-1] == LABELS and planned.buffers[LOGITS][1] == graph.classes
-    assert len(planned.buffers) <= 6  # images, logits, labels, two for activations, one for scores stored wide
+    # Images, logits, labels, two for activations, one for scores stored wide; enlarged images.
+    assert len(planned.buffers) <= 6 + (PIXELS in planned.buffers)
+    assert (PIXELS in planned.buffers) == any(layer.keeps_bytes for layer in graph.network.layers)
 
 
 @pytest.mark.parametrize("input_scale", [1 / 255, 0.3 / 255])

@@ -44,7 +44,11 @@ def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, 
     last = max(at for at, node in enumerate(planned.nodes) if node.parameters)
     for at, node in enumerate(planned.nodes):
         x, *rest = node.problem.arguments()
-        assert x.dtype == ("uint8" if at == 0 else stored if at <= last else wide(stored))
+        if node.head.keeps_bytes:
+            assert {argument.dtype for argument in node.problem.arguments()} == {"uint8"} and not node.parameters
+            continue
+        first = all(before.head.keeps_bytes for before in planned.nodes[:at])
+        assert x.dtype == ("uint8" if first else stored if at <= last else wide(stored))
         y = [argument.dtype for argument in rest if argument.name == "y"]
         assert set(y) <= {stored if at < last else wide(stored)}
 

@@ -124,7 +124,11 @@ def cpu_row(item: Item, graph: Graph | None, images: int) -> Result:
     problem = next(iter(item.problems.values()))
     count = max(min(images, int(CPU_FLOPS / problem.flops), CPU_ELEMENTS // prod(item.in_shape)), 1)
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((count, *item.in_shape), dtype=np.float32)
+    shape = (count, *item.in_shape)
+    if item.layers[0].keeps_bytes:
+        x: np.ndarray = rng.integers(0, 256, shape, dtype=np.uint8)
+    else:
+        x = rng.standard_normal(shape, dtype=np.float32)
     parameters = parameters_of(item, graph)
     best = float("inf")
     for _ in range(CPU_RUNS):

@@ -113,7 +113,7 @@ def _has_matrix(steps: Sequence[Step]) -> bool:
 
 def _input_dtype(steps: Sequence[Step], at: int, stored: str) -> str:
     """Images are bytes; scores behind the last matrix product are never stored in half precision."""
-    if all(isinstance(step.layer, Flatten) for step in steps[:at]):
+    if all(isinstance(step.layer, Flatten) or step.layer.keeps_bytes for step in steps[:at]):
         return "uint8"
     return stored if _has_matrix(steps[at:]) else wide(stored)
 

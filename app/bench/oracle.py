@@ -24,6 +24,7 @@ from app.kernels.problems import (
     PairProblem,
     PoolProblem,
     Problem,
+    ResizeProblem,
     SoftmaxProblem,
 )
 
@@ -51,6 +52,9 @@ def expected(problem: Problem, x: cupy.ndarray, *parameters: cupy.ndarray | None
             found = [
                 _pooled(v, problem.window, problem.stride, problem.is_max, problem.pooled) for v in (maps, abs(maps))
             ]
+        case ResizeProblem():
+            values = _resized(problem, x.reshape(-1, problem.channels, problem.height, problem.width))
+            found = [values, values]
         case ActivationProblem():
             values = FUNCTIONS[problem.function](x.astype(np.float64))
             found = [values, abs(values)]
@@ -159,6 +163,17 @@ def _pooled(x: cupy.ndarray, window: int, stride: int, is_max: bool, size: tuple
             result = part if result is None else cupy.maximum(result, part) if is_max else result + part
     assert result is not None
     return result if is_max else result / window**2
+
+
+def _resized(problem: ResizeProblem, x: cupy.ndarray) -> cupy.ndarray:
+    """(images, C, H, W) bytes → (images, C, size, size) float64: weights times pixels, axis by axis, then rounding."""
+    sums, unit = x.astype(np.float64), 2 * problem.size
+    for length in (problem.height, problem.width):
+        centres = (np.arange(problem.size) + 0.5) * length / problem.size - 0.5
+        distances = abs(centres.clip(0, length - 1)[:, None] - np.arange(length))
+        weights = cupy.asarray(np.rint((1 - distances).clip(0) * unit))  # whole numbers: the sums are exact
+        sums = sum(weights[:, at, None] * sums[:, :, None, at] for at in range(length)).swapaxes(2, 3)
+    return cupy.floor(sums / unit**2 + 0.5)
 
 
 def images_at_once(problem: Problem, budget: int = 64 << 20) -> int:

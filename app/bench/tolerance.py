@@ -6,7 +6,7 @@
 | float16, tfloat32 | maximum and RMS over the tensor: twice those of a plain implementation, and float32's on top |
 | pairs of layers in float16 | likewise, but four roundings of the second layer's terms on top |
 | pairs of layers in float16x2 | the maximum alone: twice that of a plain float32 implementation, and the same on top |
-| maximum pooling, ReLU alone, argmax | none |
+| maximum pooling, resizing, ReLU alone, argmax | none |
 
 To that come 8 roundings of the result for tanh and sigmoid, and one where the output is stored more narrowly than it
 was computed. Errors are against float64 of operands that were never rounded to the arithmetic type; in float64 and
@@ -32,6 +32,7 @@ from app.kernels.problems import (
     PairProblem,
     PoolProblem,
     Problem,
+    ResizeProblem,
     SoftmaxProblem,
     wide,
 )
@@ -79,10 +80,12 @@ def function_of(problem: Problem) -> str:
 
 
 def is_exact(problem: Problem) -> bool:
-    """Whether nothing is rounded, because values are only selected."""
+    """Whether nothing is rounded, because values are only selected, or as exactly defined."""
     if isinstance(problem, PoolProblem):
         return problem.is_max
-    return isinstance(problem, ArgmaxProblem) or (isinstance(problem, ActivationProblem) and problem.function == "relu")
+    if isinstance(problem, ActivationProblem):
+        return problem.function == "relu"
+    return isinstance(problem, ArgmaxProblem | ResizeProblem)
 
 
 def is_coarse(problem: Problem) -> bool:

@@ -1,14 +1,22 @@
-"""The registry rows of pooling, activations, softmax and argmax."""
+"""The registry rows of pooling, resizing, activations, softmax and argmax."""
 
 from __future__ import annotations
 
 from math import prod
 
 from app.kernels.defines import BLOCK, FLOATS, elementwise, same_types
-from app.kernels.problems import ITEMSIZE, ActivationProblem, ArgmaxProblem, PoolProblem, SoftmaxProblem
+from app.kernels.problems import (
+    ITEMSIZE,
+    ActivationProblem,
+    ArgmaxProblem,
+    PoolProblem,
+    ResizeProblem,
+    SoftmaxProblem,
+)
 from app.kernels.variant import STATIC_SHARED_LIMIT, KernelLaunch, LaunchConfig, Parameters, Variant, serves_all, tiles
 
 STORED = (*FLOATS, "float16")
+RESIZED = 16  # about how many outputs a thread of a resizing computes
 
 
 def _pool_defines(problem: PoolProblem) -> dict[str, str | int]:
@@ -49,6 +57,18 @@ def _pool_shared(problem: PoolProblem, parameters: Parameters) -> LaunchConfig:
         shared_bytes=maps * map_bytes,
     )
     return LaunchConfig(_pool_defines(problem) | {"TILE_H": height, "TILE_W": width, "MAPS": maps}, (launch,))
+
+
+def _resize_bilinear(problem: ResizeProblem, _: Parameters) -> LaunchConfig:
+    parts = tiles(problem.size**2, BLOCK * RESIZED)
+    constants: dict[str, str | int] = {
+        "H": problem.height,
+        "W": problem.width,
+        "SIZE": problem.size,
+        "PARTS": parts,
+        "THREADS": BLOCK,
+    }
+    return LaunchConfig(constants, (KernelLaunch(BLOCK, lambda images: (images * problem.channels * parts, 1, 1)),))
 
 
 def _activation_elementwise(problem: ActivationProblem, _: Parameters) -> LaunchConfig:
@@ -92,6 +112,16 @@ OTHER_ROWS: tuple[Variant, ...] = (
         tunables={"TILE": (4, 8, 16, 32)},
         defaults=_pool_shared_defaults,
         automatic=False,
+    ),
+    Variant(
+        "resize",
+        1,
+        "bilinear",
+        summary="bilinear interpolation of bytes in exact integers, four neighbours a thread and store",
+        system="fa19, k7, minidnn86",
+        dtypes=("uint8",),
+        refuses=serves_all,
+        configure=_resize_bilinear,
     ),
     Variant(
         "activation",

@@ -11,29 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from math import prod
 
-ITEMSIZE = {"uint8": 1, "float16": 2, "float32": 4, "float64": 8}
-DTYPES = ("float64", "float32", "float16x2", "tfloat32", "float16")
-
-
-def storage(dtype: str) -> str:
-    """How numbers of an arithmetic type lie in memory."""
-    return "float32" if dtype in ("float16x2", "tfloat32") else dtype
-
-
-def wide(dtype: str) -> str:
-    """The type of biases and of the epilogue's arithmetic."""
-    return "float64" if dtype == "float64" else "float32"
-
-
-@dataclass(frozen=True)
-class Argument:
-    """One pointer argument: its dtype and how many elements it must hold (per image, or in all)."""
-
-    name: str
-    dtype: str
-    per_image: int = 0
-    fixed: int = 0
-    optional: bool = False
+from app.kernels.argument import DTYPES as DTYPES
+from app.kernels.argument import ITEMSIZE, Argument, storage, wide
+from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem
 
 
 @dataclass(frozen=True)
@@ -120,88 +100,6 @@ class LinearProblem:
 
 
 @dataclass(frozen=True)
-class PoolProblem:
-    """Average or maximum over window x window pixels, every ``stride`` pixels."""
-
-    channels: int
-    height: int
-    width: int
-    window: int
-    stride: int
-    is_max: bool
-    dtype: str = "float32"
-
-    @property
-    def pooled(self) -> tuple[int, int]:
-        """Height and width of the output."""
-        return (self.height - self.window) // self.stride + 1, (self.width - self.window) // self.stride + 1
-
-    @property
-    def flops(self) -> int:
-        """One for each element of each window."""
-        return self.channels * prod(self.pooled) * self.window**2
-
-    def arguments(self) -> tuple[Argument, ...]:
-        """x (C, H, W), y (C, PH, PW)."""
-        return (
-            Argument("x", self.dtype, per_image=self.channels * self.height * self.width),
-            Argument("y", self.dtype, per_image=self.channels * prod(self.pooled)),
-        )
-
-
-@dataclass(frozen=True)
-class ActivationProblem:
-    """A function (relu, tanh or sigmoid) of each of ``size`` elements an image."""
-
-    size: int
-    function: str
-    dtype: str = "float32"
-
-    @property
-    def flops(self) -> int:
-        """One for each element, as a convention."""
-        return self.size
-
-    def arguments(self) -> tuple[Argument, ...]:
-        """x (size), y (size)."""
-        return Argument("x", self.dtype, per_image=self.size), Argument("y", self.dtype, per_image=self.size)
-
-
-@dataclass(frozen=True)
-class SoftmaxProblem:
-    """exp(x - max x), divided by its sum over ``classes`` values."""
-
-    classes: int
-    dtype: str = "float32"
-
-    @property
-    def flops(self) -> int:
-        """Subtraction, exponential, sum, division; as a convention."""
-        return 4 * self.classes
-
-    def arguments(self) -> tuple[Argument, ...]:
-        """x (classes), y (classes)."""
-        return Argument("x", self.dtype, per_image=self.classes), Argument("y", self.dtype, per_image=self.classes)
-
-
-@dataclass(frozen=True)
-class ArgmaxProblem:
-    """The index of the greatest of ``classes`` values, the first among equals."""
-
-    classes: int
-    dtype: str = "float32"
-
-    @property
-    def flops(self) -> int:
-        """One comparison a value."""
-        return self.classes
-
-    def arguments(self) -> tuple[Argument, ...]:
-        """x (classes), labels (1)."""
-        return Argument("x", self.dtype, per_image=self.classes), Argument("labels", "uint8", per_image=1)
-
-
-@dataclass(frozen=True)
 class ConvPairProblem:
     """Two convolutions, each with its bias, activation and pooling; the second reads what the first writes."""
 
@@ -255,11 +153,13 @@ def _parameters(problem: ConvProblem | LinearProblem, number: str) -> tuple[Argu
 
 
 PairProblem = ConvPairProblem | LinearPairProblem
-Problem = ConvProblem | LinearProblem | PoolProblem | ActivationProblem | SoftmaxProblem | ArgmaxProblem | PairProblem
+PlainProblem = PoolProblem | ResizeProblem | ActivationProblem | SoftmaxProblem | ArgmaxProblem  # no parameters
+Problem = ConvProblem | LinearProblem | PlainProblem | PairProblem
 OPERATIONS: dict[type, str] = {
     ConvProblem: "conv",
     LinearProblem: "gemm",
     PoolProblem: "pool",
+    ResizeProblem: "resize",
     ActivationProblem: "activation",
     SoftmaxProblem: "softmax",
     ArgmaxProblem: "argmax",

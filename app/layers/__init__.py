@@ -7,6 +7,7 @@ from app.layers.conv2d import Conv2d
 from app.layers.flatten import Flatten
 from app.layers.linear import Linear
 from app.layers.pool import AvgPool, MaxPool
+from app.layers.resize import Resize
 from app.layers.softmax import Softmax
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "MaxPool",
     "Parameters",
     "Relu",
+    "Resize",
     "Shape",
     "Sigmoid",
     "Softmax",

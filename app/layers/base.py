@@ -24,6 +24,8 @@ class Layer(ABC):
     kind: ClassVar[str]
     # The registry's name of the GPU operation that this layer is; None: it only relabels its input.
     operation: ClassVar[str | None] = None
+    # Whether it takes bytes and gives bytes: their scale is then for the layers behind it.
+    keeps_bytes: ClassVar[bool] = False
 
     @abstractmethod
     def output_shape(self, shape: Shape) -> Shape:

@@ -1,0 +1,29 @@
+"""How kernels take their arrays: one record for each pointer argument, and the types that arrays have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ITEMSIZE = {"uint8": 1, "float16": 2, "float32": 4, "float64": 8}
+DTYPES = ("float64", "float32", "float16x2", "tfloat32", "float16")
+
+
+def storage(dtype: str) -> str:
+    """How numbers of an arithmetic type lie in memory."""
+    return "float32" if dtype in ("float16x2", "tfloat32") else dtype
+
+
+def wide(dtype: str) -> str:
+    """The type of biases and of the epilogue's arithmetic."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One pointer argument: its dtype and how many elements it must hold (per image, or in all)."""
+
+    name: str
+    dtype: str
+    per_image: int = 0
+    fixed: int = 0
+    optional: bool = False
