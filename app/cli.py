@@ -30,6 +30,7 @@ examples:
   python main.py bench                         every kernel checked, timed and compared
   python main.py sweep --conv NAME             the best tile sizes of one kernel for this card
   python main.py profile                       time per kernel, copy and API call
+  python main.py train --network NAME          weights of your own, on the CPU
 
 Each command has its own --help.
 
@@ -43,6 +44,7 @@ COMMANDS: dict[str, tuple[Callable[[], argparse.ArgumentParser], str]] = {
     "bench": (commands.bench_parser, "app.bench.ladder"),
     "sweep": (commands.sweep_parser, "app.bench.sweep"),
     "profile": (commands.profile_parser, "app.bench.profile"),
+    "train": (commands.train_parser, "app.training.command"),
 }
 
 

@@ -28,6 +28,23 @@ def whole_number(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
     return convert
 
 
+def number(least: float, most: float, *, above: bool = False) -> Callable[[str], float]:
+    """An argparse type: a number from ``least`` (or only ``above`` it) up to ``most``."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
+        if not least <= value <= most or (above and value == least):
+            raise argparse.ArgumentTypeError(
+                f"{text} is not {'above' if above else 'at least'} {least:g} and at most {most:g}"
+            )
+        return value
+
+    return convert
+
+
 def network_options(parser: argparse.ArgumentParser) -> None:
     """Which network, weights, kernels and precision."""
     group = parser.add_argument_group("network")
@@ -194,6 +211,54 @@ def profile_parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a timeline for Perfetto or chrome://tracing")
     parser.add_argument("--counters", action="store_true", help="hardware counters per kernel, by Nsight Compute (ncu)")
     parser.add_argument("--json", metavar="FILE", help="also write all figures as JSON; '-': to standard output alone")
+    return parser
+
+
+TRAIN_EPILOG = """\
+examples:
+  python main.py train --network lenet5                        as the shipped weights were made; hours on a CPU
+  python main.py train --network mlp --epochs 10 --plot plots  a quick one, with its learning curve
+  python main.py train --network k7 --images 2000 --epochs 2   a try
+  python main.py train --resume lenet5_trained.h5.checkpoint   go on where an interrupted training stopped
+  python main.py --weights mlp_trained.h5                      classify with what came out
+
+The epoch that is best on the images held out is kept; the test images are read once, at the end, to record what the
+weights promise. Same options, same machine: same bits, resumed or not. What is not said is the network's own recipe.
+"""
+
+
+def train_parser() -> argparse.ArgumentParser:
+    """The parser of ``train``. What is None was not said."""
+    parser = _command("train", "Train a network on Fashion-MNIST, on the CPU with NumPy (slowly).", TRAIN_EPILOG)
+    what = parser.add_argument_group("what")
+    what.add_argument("--network", metavar="NAME", help="the network to train, from scratch")
+    what.add_argument("--resume", type=Path, metavar="FILE", help="the checkpoint of a training to go on with")
+    what.add_argument("--output", type=Path, metavar="FILE", help="weights to write (default: NAME_trained.h5)")
+    data = parser.add_argument_group("images")
+    data.add_argument("--images", type=whole_number(2), metavar="N", help="only the first N (default: all 60,000)")
+    data.add_argument(
+        "--validation", type=whole_number(1), metavar="N", help="held out to choose the best epoch (default: a twelfth)"
+    )
+    data.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
+    data.add_argument("--data", type=Path, metavar="FILE", help="own images: IDX (.gz or not), or HDF5 with x and y")
+    data.add_argument("--labels", type=Path, metavar="FILE", help="IDX labels for --data")
+    how = parser.add_argument_group("how (default: the network's recipe)")
+    how.add_argument("--epochs", type=whole_number(1, 10_000), metavar="N", help="passes over the images")
+    how.add_argument("--batch", type=whole_number(1), metavar="N", help="images between two updates")
+    how.add_argument("--seed", type=whole_number(0, 2**63 - 1), metavar="N", help="of everything random (default: 1)")
+    how.add_argument("--optimiser", choices=("adamw", "sgd"), help="sgd has momentum")
+    how.add_argument("--rate", type=number(0, 1e3, above=True), metavar="X", help="peak of the one-cycle schedule")
+    how.add_argument("--weight-decay", type=number(0, 1e3), metavar="X", help="decoupled, times the rate")
+    how.add_argument("--l2", type=number(0, 1e3), metavar="X", help="X/2 times the weights' squares, in the loss")
+    how.add_argument("--smoothing", type=number(0, 1), metavar="X", help="of the labels")
+    how.add_argument("--dropout", metavar="LAYER=X,…", help="share of a layer's inputs left out (or: none)")
+    how.add_argument("--shift", type=whole_number(0, 8), metavar="N", help="most pixels that images are shifted by")
+    how.add_argument("--flip", action=argparse.BooleanOptionalAction, default=None, help="flip half of the images")
+    out = parser.add_argument_group("output")
+    out.add_argument(
+        "--json", metavar="FILE", help="also write settings and epochs as JSON; '-': to standard output alone"
+    )
+    out.add_argument("--plot", type=Path, metavar="DIR", help="draw the learning curve (matplotlib)")
     return parser
 
 

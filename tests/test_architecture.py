@@ -26,7 +26,11 @@ FORBIDDEN = {
     "data_tools": ("app.bench", "app.session", "app.plan", "app.cli", "app.run", "app.report", "cupy"),
 }
 # What only measuring and training need, and where it may be imported; names of commands' modules are no imports.
-EXTRAS = {"torch": ("app/bench", "data_tools"), "jax": ("app/bench/peers",), "matplotlib": ("app/bench", "data_tools")}
+EXTRAS = {
+    "torch": ("app/bench", "data_tools"),
+    "jax": ("app/bench/peers",),
+    "matplotlib": ("app/bench", "app/pictures.py", "app/training", "data_tools"),
+}
 
 
 def imported(path: Path) -> set[str]:

@@ -10,7 +10,7 @@ from app.cli import COMMANDS, main
 from tests.shell import check_error, listing, shell, write_good_files
 
 USAGE = {
-    "benchmark": "unknown command 'benchmark': there are graph, kernels, precompile, bench, sweep, profile; see",
+    "benchmark": "unknown command 'benchmark': there are graph, kernels, precompile, bench, sweep, profile, train; see",
     "Bench": "unknown command 'Bench'",
     "graph --no-fus": "unrecognized arguments: --no-fus.*see main.py graph --help",
     "graph --batch 5": "unrecognized arguments: --batch 5",
@@ -23,6 +23,13 @@ USAGE = {
     "sweep --batch ten": "--batch: 'ten' is not a whole number",
     "sweep --precision fp64": "--precision: invalid choice: 'fp64'",
     "profile --streams 0": "--streams: 0 is not between 1 and 64",
+    "train --epochs 0": "--epochs: 0 is not between 1",
+    "train --rate 0": "--rate: 0 is not above 0",
+    "train --rate nan": "--rate: nan is not above 0",
+    "train --l2 much": "--l2: 'much' is not a number",
+    "train --smoothing 1.5": "--smoothing: 1.5 is not at least 0 and at most 1",
+    "train --optimiser adagrad": "--optimiser: invalid choice: 'adagrad'",
+    "train --images 1": "--images: 1 is not between 2",
     "profile --repeat 5": "unrecognized arguments: --repeat 5.*see main.py profile --help",
 }
 # What is wrong shows on every machine: names and values are looked at before a GPU is.
@@ -60,6 +67,16 @@ CASES = {
     "profile --conv winograd": "unknown conv kernel 'winograd'",
     "profile --network vgg": "unknown network 'vgg'",
     "profile --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
+    "train": "say which network to train: --network, one of lenet5, fa19, k7, minidnn86, mlp",
+    "train --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "train --network mlp --dropout fc1": "--dropout fc1: say LAYER=SHARE",
+    "train --network mlp --dropout fc1=1": "--dropout fc1=1: say LAYER=SHARE,… with shares from 0 to below 1",
+    "train --network mlp --labels some": "--labels FILE goes with --data FILE",
+    "train --network mlp --data-dir here": "is not in here, the directory given for Fashion-MNIST",
+    "train --network mlp --data missing": "missing does not exist; check the path",
+    "train --network mlp --output missing/folder": "--output missing/folder cannot be written: .*; name a file in",
+    "train --network mlp --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
+    "train --resume missing": "missing does not exist; check the name",
     "profile --trace missing/folder": "--trace missing/folder cannot be written: .*; name a file in",
 }
 FROM_THE_SHELL = ("graph --conv winograd", "bench --shape 1,2,3", "sweep", "profile --network vgg")
@@ -110,7 +127,12 @@ def test_choices_for_the_gpu_on_the_cpu(
 def test_folders_for_plots_that_cannot_be_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without matplotlib, that is what is said first."""
     (place / "file").touch()
-    for command in ("bench --plot file", "bench --plot file/below", "sweep --conv shared-tile --plot file"):
+    for command in (
+        "bench --plot file",
+        "bench --plot file/below",
+        "sweep --conv shared-tile --plot file",
+        "train --network mlp --plot file",
+    ):
         code = main(command.split())
         check_error(code, *capsys.readouterr(), "--plot (needs matplotlib: pip install|file.* cannot be written)")
     assert list(listing(place)) == ["file"]

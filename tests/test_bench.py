@@ -11,7 +11,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from app.bench import ladder, pictures, plots
+from app import pictures
+from app.bench import ladder, plots
 from app.bench.graphs import network_graph
 from app.bench.items import BENCH_PRECISIONS, batch_sizes, network_items, rungs, shape_items
 from app.bench.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table, rates, table_document, totals

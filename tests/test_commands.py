@@ -34,6 +34,10 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
         ("kernels", "--resources --arch NAME --json FILE"),
         ("bench", "--network NAME --shape C,H,W,M,K,S --batches --only --l2 --noise --json FILE --plot DIR"),
         ("sweep", "--conv NAME --fc NAME --layer NAME --set --pipeline --json FILE --plot DIR"),
+        (
+            "train",
+            "--network NAME --resume FILE --output --epochs --batch --seed --dropout --flip --json FILE --plot DIR",
+        ),
         ("profile", "--batch N --conv NAME --streams N --trace FILE --counters --json FILE"),
     ],
 )

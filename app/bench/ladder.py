@@ -12,8 +12,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from app import device, tuning
-from app.bench import library, pictures, plots
+from app import device, pictures, tuning
+from app.bench import library, plots
 from app.bench.graphs import network_graph
 from app.bench.items import Item, batch_sizes, network_items, rungs, selected, shape_items
 from app.bench.peers import compare

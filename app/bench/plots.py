@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.bench.pictures import save
 from app.bench.table import SHORT
+from app.pictures import figure_of, save
 
 DEBUG = "debug"
 COLOURS = {"float32": "tab:blue", "tfloat32": "tab:orange", "float16": "tab:green"}
@@ -55,16 +55,6 @@ def roofline_points(document: Mapping[str, Any]) -> list[tuple[str, str, str, fl
     ]
 
 
-def _figure(width: float, height: float, columns: int = 1) -> tuple[Any, list[Any]]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)  # no display, no global state
-    axes = figure.subplots(1, columns, squeeze=False)[0]
-    return figure, list(axes)
-
-
 def _title(document: Mapping[str, Any], what: str) -> str:
     return f"{what}: {document['subject']}\n{document['device']['name']}"
 
@@ -73,7 +63,7 @@ def _ladder(document: Mapping[str, Any]) -> Any:
     bars = ladder_bars(document)
     ops = list(dict.fromkeys(bar[0] for bar in bars))
     most = max(sum(bar[0] == op for bar in bars) for op in ops)
-    figure, axes = _figure(6.5 * len(ops), 1.5 + 0.27 * most, len(ops))
+    figure, axes = figure_of(6.5 * len(ops), 1.5 + 0.27 * most, len(ops))
     for axis, op in zip(axes, ops, strict=True):
         own = [bar for bar in bars if bar[0] == op]
         places = range(len(own))
@@ -94,7 +84,7 @@ def _roofline(document: Mapping[str, Any]) -> Any:
     points = roofline_points(document)
     peaks = document["peaks"]
     ops = list(dict.fromkeys(point[0] for point in points))
-    figure, axes = _figure(7.5 * len(ops), 6.5, len(ops))
+    figure, axes = figure_of(7.5 * len(ops), 6.5, len(ops))
     for axis, op in zip(axes, ops, strict=True):
         own = [point for point in points if point[0] == op]
         ridges = [peak * 1e3 / peaks["gbytes_per_s"] for peak in peaks["tflops"].values()]  # FLOPs a byte
@@ -125,7 +115,7 @@ def _batch_sizes(document: Mapping[str, Any]) -> Any:
         for row in batch["totals"]:
             if row["sum_ms"] is not None and row["kind"] != "cpu":
                 lines.setdefault((label(row), row["dtype"]), []).append((batch["images"], row["sum_ms"]))
-    figure, (axis,) = _figure(9, 6.5)
+    figure, (axis,) = figure_of(9, 6.5)
     for index, ((name, dtype), points) in enumerate(lines.items()):
         style = f"{MARKERS[index % len(MARKERS)]}-"
         axis.plot(*zip(*points, strict=True), style, color=COLOURS[dtype], alpha=0.7, label=name)

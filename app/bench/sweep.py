@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from app import device, tuning
-from app.bench import pictures, sweep_plots
+from app import device, pictures, tuning
+from app.bench import sweep_plots
 from app.bench.graphs import network_graph
 from app.bench.pipeline_sweep import sweep_pipeline
 from app.bench.sweep_points import Measure, Target, make_target, measure_all, parse_settings

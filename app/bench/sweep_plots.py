@@ -8,8 +8,8 @@ from math import nan
 from pathlib import Path
 from typing import Any
 
-from app.bench.pictures import save
 from app.bench.sweep_points import Target
+from app.pictures import save
 
 Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
 

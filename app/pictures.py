@@ -28,6 +28,17 @@ def prepare(folder: Path) -> None:
         ) from error
 
 
+def figure_of(width: float, height: float, columns: int = 1) -> tuple[Any, list[Any]]:
+    """A matplotlib figure of so many inches, and its axes in a row."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)  # no display, no global state
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    return figure, list(axes)
+
+
 def save(figure: Any, path: Path) -> Path:
     """Write a figure as PNG; returns the path. Raises UserError if it cannot be written."""
     with replacing(path) as temporary:

@@ -1,0 +1,98 @@
+"""Checkpoints: a training's settings and progress in HDF5, whole or not at all, and known by their own hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from app.errors import UserError
+from app.hdf5 import StrictFile, file_image, open_strict, read_file
+from app.paths import replacing
+from app.training.gradients import Arrays
+from app.training.model import Model
+from app.training.optimisers import OPTIMISERS
+from app.training.progress import EpochResult, Progress
+from app.training.recipes import Settings
+
+SCHEMA = 1
+SUFFIX = ".checkpoint"
+MAX_BYTES = 1 << 30
+KIND = "lenet5-inference training checkpoint"
+
+
+def checkpoint_path(output: Path) -> Path:
+    """Where a training that will write ``output`` keeps its checkpoint."""
+    return output.with_name(f"{output.name}{SUFFIX}")
+
+
+def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
+    """Write it, atomically. Raises UserError."""
+    arrays = {f"parameter_{name}": array for name, array in progress.parameters.items()}
+    arrays |= {f"best_{name}": array for name, array in progress.best.items()}
+    for slot, own in progress.slots.items():
+        arrays |= {f"{slot}_{name}": array for name, array in own.items()}
+    arrays["history"] = progress.history_array()
+    head = json.dumps({"settings": settings.as_dict(), "best_epoch": progress.best_epoch})
+    attributes: dict[str, str | int | float] = {"kind": KIND, "schema": SCHEMA, "head": head}
+    content = file_image(arrays, {**attributes, "sha256": _digest(arrays, head)})
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def load_settings(path: Path) -> Settings:
+    """The settings of the training that left this checkpoint. Raises UserError for everything that can be wrong."""
+    return _read(path)[0]
+
+
+def load_progress(path: Path, model: Model) -> Progress:
+    """How far it came. Raises UserError, also if it is not of this model."""
+    settings, best_epoch, arrays = _read(path)
+
+    def part(prefix: str) -> Arrays:
+        found = {name: arrays.get(f"{prefix}_{name}") for name in model.shapes}
+        if any(array is None or array.shape != model.shapes[name] for name, array in found.items()):
+            raise UserError(f"{path} does not fit network {model.network.name} as it is here: train it again")
+        return {name: array.astype(np.float32, copy=False) for name, array in found.items() if array is not None}
+
+    slots = {slot: part(slot) for slot in OPTIMISERS[settings.optimiser].slots}
+    history = tuple(EpochResult(*map(float, row)) for row in arrays["history"])
+    return Progress(part("parameter"), slots, part("best"), best_epoch, history)
+
+
+def _read(path: Path) -> tuple[Settings, int, Arrays]:
+    with open_strict(path, read_file(path, MAX_BYTES)) as file:
+        if file.attribute("kind") != KIND:
+            raise UserError(f"{path} is not a checkpoint of a training: name one that train left ({SUFFIX})")
+        if file.attribute("schema") != SCHEMA:
+            raise UserError(f"{path} is a checkpoint of another version of this program: train the network again")
+        try:
+            return _checked(file)
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise UserError(f"{path} is a damaged checkpoint: take another copy, or train the network again") from error
+
+
+def _checked(file: StrictFile) -> tuple[Settings, int, Arrays]:
+    """Raises anything but UserError for what does not hold together."""
+    arrays = {name: file.array(name, MAX_BYTES) for name in file.names()}
+    head = file.attribute("head")
+    if not isinstance(head, str) or file.attribute("sha256") != _digest(arrays, head):
+        raise ValueError("its hash differs")
+    values = json.loads(head)
+    settings, best_epoch = Settings.from_dict(values["settings"]), int(values["best_epoch"])
+    epochs, columns = arrays["history"].shape
+    if columns != 5 or not 1 <= best_epoch <= epochs <= settings.epochs or settings.optimiser not in OPTIMISERS:
+        raise ValueError("its figures contradict each other")
+    return settings, best_epoch, arrays
+
+
+def _digest(arrays: Mapping[str, np.ndarray], head: str) -> str:
+    """Of content, not of bytes in the file: whoever copies the data sets keeps it."""
+    digest = hashlib.sha256(head.encode())
+    for name, array in sorted(arrays.items()):
+        digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,144 @@
+"""From the options of ``train``, and a checkpoint if there is one, to the images and the settings."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.errors import UserError
+from app.graph import find_network
+from app.layers import Linear
+from app.networks import Network
+from app.report import check_writable
+from app.training.checkpoint import SUFFIX, checkpoint_path, load_settings
+from app.training.model import Model, training_model
+from app.training.recipes import RECIPES, Recipe, Settings
+from data_tools.dataset import Dataset, load_fashion_mnist, load_files
+from data_tools.fashion_mnist import load_split
+
+DEFAULT_SEED = 1
+VALIDATION_PART = 12  # 5,000 of 60,000
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is to be trained, on what, and where things go."""
+
+    settings: Settings
+    model: Model
+    data: Dataset
+    images: np.ndarray  # (N, C, H, W) uint8
+    labels: np.ndarray  # (N,) uint8
+    test: tuple[np.ndarray, np.ndarray] | None  # Fashion-MNIST's test split, (N, 28, 28) and (N,), if it is its own
+    output: Path
+    checkpoint: Path
+
+
+def choose(options: argparse.Namespace) -> Task:
+    """Raises UserError for whatever does not go together, before anything is computed."""
+    stored = None if options.resume is None else load_settings(options.resume)
+    given = {f.name: value for f in fields(Settings) if (value := getattr(options, f.name, None)) is not None}
+    if options.dropout is not None:
+        given["dropout"] = _dropout(options.dropout)
+    if stored is not None:
+        _check_same(options.resume, stored, {name: value for name, value in given.items() if name != "data"})
+    elif options.network is None:
+        raise UserError(f"say which network to train: --network, one of {', '.join(RECIPES)} (or --resume FILE)")
+    network = find_network(options.network if stored is None else stored.network)
+    output = options.output or _default_output(network, options.resume)
+    checkpoint = options.resume or checkpoint_path(output)
+    if stored is None and checkpoint.exists():
+        raise UserError(f"{checkpoint} holds an unfinished training: go on with --resume {checkpoint}, or remove it")
+    check_writable(output, "--output")
+    check_writable(checkpoint, "--output" if stored is None else "--resume")
+    data = _load(options, network)
+    count = options.images if stored is None else stored.images
+    if count is not None and count > len(data.images):
+        raise UserError(f"--images {count} is more than the {len(data.images)} of {data.source}: ask for fewer")
+    images, labels = data.images[:count], data.labels[:count]  # type: ignore[index]
+    digest = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
+    if stored is not None and digest != stored.data:
+        raise UserError(f"{data.source} is not what {options.resume} was trained on: name those images with --data")
+    settings = stored or _settings(network, given, len(images), digest)
+    model = training_model(network, settings.biases)
+    _check(settings, model, data, labels)
+    test = load_split("test", options.data_dir) if data.split == "train" else None  # now: it may be missing
+    return Task(settings, model, data, images, labels, test, output, checkpoint)
+
+
+def _default_output(network: Network, resume: Path | None) -> Path:
+    if resume is not None and resume.name.endswith(SUFFIX) and resume.name != SUFFIX:
+        return resume.with_name(resume.name.removesuffix(SUFFIX))
+    return Path(f"{network.name}_trained.h5")
+
+
+def _check_same(path: Path, stored: Settings, given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if (before := getattr(stored, name)) != value:
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option} {value} differs from {path}, which was begun with {before}: leave it out")
+
+
+def _load(options: argparse.Namespace, network: Network) -> Dataset:
+    if options.data is None:
+        if options.labels is not None:
+            raise UserError("--labels FILE goes with --data FILE; Fashion-MNIST has its own labels")
+        data = load_fashion_mnist("train", options.data_dir)
+    else:
+        if options.data_dir is not None:
+            raise UserError("--data-dir is for Fashion-MNIST: leave it out with --data")
+        data = load_files(options.data, options.labels)
+    if data.labels is None:
+        raise UserError(f"{data.source} has no labels to learn from: name them with --labels FILE")
+    if data.images.shape[1:] != network.input_shape:
+        raise UserError(
+            f"{data.source} has images of shape {data.images.shape[1:]} (channels, height, width), "
+            f"network {network.name} reads {network.input_shape}: resize them, or name another network"
+        )
+    if data.images.dtype != np.uint8:
+        raise UserError(f"{data.source} has {data.images.dtype} images: store them as bytes, or as k/255, to train")
+    return data
+
+
+def _settings(network: Network, given: dict[str, Any], images: int, digest: str) -> Settings:
+    recipe = RECIPES.get(network.name)
+    if recipe is None:
+        raise UserError(f"there is no recipe for network {network.name}: choose one of {', '.join(RECIPES)}")
+    values = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
+    values |= {"seed": DEFAULT_SEED, "validation": max(images // VALIDATION_PART, 1)} | given
+    return Settings(**(values | {"network": network.name, "images": images, "data": digest}))
+
+
+def _check(settings: Settings, model: Model, data: Dataset, labels: np.ndarray) -> None:
+    if settings.validation >= settings.images:
+        raise UserError(f"--validation {settings.validation} leaves none of the {settings.images} images to train on")
+    if labels.max() >= model.classes:
+        raise UserError(
+            f"{data.source} has label {labels.max()}, network {settings.network} knows 0 to {model.classes - 1}: "
+            "use labels of the same classes"
+        )
+    linear = [layer.name for layer in model.layers if isinstance(layer, Linear)]
+    for name, _ in settings.dropout:
+        if name not in linear:
+            raise UserError(f"network {settings.network} has no layer '{name}' for --dropout: use {', '.join(linear)}")
+
+
+def _dropout(text: str) -> tuple[tuple[str, float], ...]:
+    """Raises UserError unless it is LAYER=SHARE,… or none."""
+    if text == "none":
+        return ()
+    parts: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, share = part.partition("=")
+        try:
+            parts[name] = float(share)
+        except ValueError:
+            parts[name] = -1
+        if not (name and 0 <= parts[name] < 1):
+            raise UserError(f"--dropout {text}: say LAYER=SHARE,… with shares from 0 to below 1, or none")
+    return tuple(parts.items())

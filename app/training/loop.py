@@ -1,0 +1,73 @@
+"""The loop: epochs of minibatches, validation, the best weights, a checkpoint after every epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+
+from app.training.counter import Use, order
+from app.training.engine import Engine, empty_slots
+from app.training.model import Model
+from app.training.progress import EpochResult, Progress
+from app.training.recipes import Settings
+
+# Called after each batch with images done, loss and accuracy so far in the epoch.
+AfterBatch = Callable[[int, float, float], None]
+
+
+class DivergedError(Exception):
+    """The loss is no number any more; the text says where."""
+
+
+def split(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the images to train on, and of those held out, by the seed."""
+    mixed = order(settings.seed, Use.SPLIT, np.arange(settings.images))
+    return np.sort(mixed[settings.validation :]), np.sort(mixed[: settings.validation])
+
+
+def batches_an_epoch(settings: Settings) -> int:
+    """The last one may be smaller."""
+    return -(-(settings.images - settings.validation) // settings.batch)
+
+
+def start(model: Model, settings: Settings) -> Progress:
+    """Before the first epoch."""
+    parameters = model.initial(settings.seed)
+    return Progress(parameters, empty_slots(settings, parameters), parameters, 0)
+
+
+def run_epoch(engine: Engine, settings: Settings, progress: Progress, after_batch: AfterBatch) -> Progress:
+    """One more epoch with an engine that stands where ``progress`` does. Raises DivergedError."""
+    begun = perf_counter()
+    epoch = len(progress.history) + 1
+    training, held_out = split(settings)
+    shuffled = order(settings.seed, Use.ORDER, training, epoch=epoch)
+    step = (epoch - 1) * batches_an_epoch(settings)
+    loss_sum, correct, done = 0.0, 0, 0
+    for at in range(0, len(shuffled), settings.batch):
+        items = shuffled[at : at + settings.batch]
+        loss, right, gradients = engine.gradients(items, epoch, len(items))
+        if math.isfinite(loss):
+            loss += engine.update(gradients, step)
+        if not math.isfinite(loss):
+            raise DivergedError(f"the loss became {loss} in epoch {epoch}, batch {at // settings.batch + 1}")
+        step += 1
+        done += len(items)
+        loss_sum += loss * len(items)
+        correct += right
+        after_batch(len(items), loss_sum / done, correct / done)
+    validation_loss, right = engine.evaluate(held_out)
+    if not math.isfinite(validation_loss):
+        raise DivergedError(f"the validation loss became {validation_loss} after epoch {epoch}")
+    result = EpochResult(
+        loss_sum / done, correct / done, validation_loss, right / len(held_out), perf_counter() - begun
+    )
+    parameters, slots = engine.state()
+    after = replace(progress, parameters=parameters, slots=slots, history=(*progress.history, result))
+    if result.validation_accuracy > progress.best_accuracy:
+        return replace(after, best=parameters, best_epoch=epoch)
+    return after

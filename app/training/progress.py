@@ -1,0 +1,56 @@
+"""How far a training has come: all that a checkpoint keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.training.gradients import Arrays
+from app.training.optimisers import Slots
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """One epoch. loss, accuracy: of the training images as they were altered, while the weights changed.
+
+    validation_loss (without smoothing), validation_accuracy: of the images held out, after the epoch.
+    """
+
+    loss: float
+    accuracy: float
+    validation_loss: float
+    validation_accuracy: float
+    seconds: float
+
+    def describe(self, epoch: int, epochs: int) -> str:
+        """One line."""
+        return (
+            f"epoch {epoch:>{len(str(epochs))}}/{epochs}  loss {self.loss:.4f}  accuracy {self.accuracy:.2%}  "
+            f"validation loss {self.validation_loss:.4f}  accuracy {self.validation_accuracy:.2%}  "
+            f"{self.seconds:.1f} s"
+        )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """After ``len(history)`` epochs. best: the parameters after ``best_epoch``, the most accurate on validation.
+
+    Nothing else is random state: all that is drawn is a function of the seed, the epoch and the image.
+    """
+
+    parameters: Arrays
+    slots: Slots
+    best: Arrays
+    best_epoch: int  # counted from 1; 0: before the first
+    history: tuple[EpochResult, ...] = ()
+
+    @property
+    def best_accuracy(self) -> float:
+        """On validation; -1 before the first epoch, or all may be as bad as 0."""
+        return self.history[self.best_epoch - 1].validation_accuracy if self.best_epoch else -1.0
+
+    def history_array(self) -> np.ndarray:
+        """(epochs, 5) float64, in the order of EpochResult's fields."""
+        rows = [tuple(vars(result).values()) for result in self.history]
+        return np.array(rows, np.float64).reshape(-1, 5)

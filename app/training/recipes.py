@@ -1,0 +1,85 @@
+"""How each network is trained unless the options say otherwise, and the settings of one training."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What can be chosen. rate: the peak of the one-cycle schedule; dropout: (layer whose input it thins, share)."""
+
+    epochs: int
+    batch: int = 256
+    optimiser: str = "adamw"
+    rate: float = 5e-3
+    weight_decay: float = 5e-3
+    l2: float = 0.0
+    smoothing: float = 0.05
+    dropout: tuple[tuple[str, float], ...] = ()
+    shift: int = 1
+    flip: bool = True
+    biases: tuple[str, ...] = ()  # the layers that have one
+
+
+RECIPES = {
+    "lenet5": Recipe(epochs=45, dropout=(("fc1", 0.1), ("fc2", 0.25))),
+    "fa19": Recipe(epochs=20, rate=2e-3, dropout=(("fc1", 0.1), ("fc2", 0.25)), biases=("fc1", "fc2")),
+    "k7": Recipe(epochs=20, rate=2e-3, dropout=(("fc1", 0.1), ("fc2", 0.25)), biases=("fc1", "fc2")),
+    "minidnn86": Recipe(epochs=30, biases=("conv1", "conv2", "fc1", "fc2")),
+    "mlp": Recipe(
+        epochs=40,
+        optimiser="sgd",
+        rate=0.3,
+        weight_decay=0.0,
+        l2=1e-5,
+        smoothing=0.0,
+        shift=0,
+        biases=("fc1", "fc2"),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Recipe):
+    """All that decides what comes out of a training, to the last bit on one machine.
+
+    images: how many there are, of which ``validation`` are held out; data: their SHA-256, labels included.
+    """
+
+    network: str
+    seed: int
+    images: int
+    validation: int
+    data: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Settings:
+        """What ``as_dict`` gave, from JSON. Raises TypeError, KeyError or ValueError for anything else."""
+        known = {field.name: values[field.name] for field in fields(cls)}
+        known["dropout"] = tuple((str(layer), float(share)) for layer, share in known["dropout"])
+        known["biases"] = tuple(map(str, known["biases"]))
+        if len(known) != len(values):
+            raise ValueError("more settings than there are")
+        return cls(**known)
+
+    def describe(self) -> str:
+        """One line for the weights file."""
+        parts = [
+            f"epochs {self.epochs}",
+            f"{self.optimiser} (weight decay {self.weight_decay:g}, L2 {self.l2:g})",
+            f"one-cycle rate up to {self.rate:g}",
+            f"batch {self.batch}",
+            f"label smoothing {self.smoothing:g}",
+            *(f"dropout {share:g} before {layer}" for layer, share in self.dropout),
+            *(["horizontal flips"] if self.flip else []),
+            *([f"shifts up to {self.shift} px"] if self.shift else []),
+            f"seed {self.seed}",
+            f"{self.images - self.validation} of {self.images} images, {self.validation} held out",
+        ]
+        return ", ".join(parts)

@@ -1,0 +1,110 @@
+"""Checkpoints of a training: read as written, and refused in one line when damaged, foreign or of other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.networks import NETWORKS
+from app.training.checkpoint import load_progress, load_settings, save_checkpoint
+from app.training.model import training_model
+from app.training.progress import EpochResult
+from tests.shell import check_error, listing
+from tests.training_for_tests import OWN, Train, some_settings, unfinished, write_images
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with images and labels."""
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def train(place: Path, capsys: pytest.CaptureFixture[str]) -> Train:
+    """Runs the command; returns exit code, output and errors."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(["train", *arguments])
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def test_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
+    unfinished(tmp_path / "c")
+    settings = load_settings(tmp_path / "c")
+    assert settings == some_settings()
+    progress = load_progress(tmp_path / "c", training_model(NETWORKS["mlp"], settings.biases))
+    assert progress.history == (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),) and progress.best_epoch == 1
+    before = (tmp_path / "c").read_bytes()
+    save_checkpoint(tmp_path / "c", settings, progress)
+    assert (tmp_path / "c").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ("--network lenet5", "--network lenet5 differs from c.checkpoint, which was begun with mlp: leave it out"),
+        ("--epochs 9", "--epochs 9 differs from c.checkpoint, which was begun with 40"),
+        ("--seed 2", "--seed 2 differs"),
+        ("--no-flip", "--flip False differs"),
+        ("--dropout fc1=0.5", "--dropout .* differs"),
+        ("--images 30", "--images 30 differs"),
+        ("--data images --labels labels", "is not what c.checkpoint was trained on: name those images with --data"),
+    ],
+)
+def test_other_settings_than_it_was_begun_with(options: str, wrong: str, train: Train, place: Path) -> None:
+    unfinished(place / "c.checkpoint")
+    before = listing(place)
+    check_error(*train("--resume", "c.checkpoint", *options.split()), wrong)
+    assert listing(place) == before
+
+
+def flip(path: Path, name: str) -> None:
+    with h5py.File(path, "r+") as file:
+        file[name][(0,) * file[name].ndim] += 1
+
+
+def set_attribute(path: Path, name: str, value: object) -> None:
+    with h5py.File(path, "r+") as file:
+        file.attrs[name] = value
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def drop(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file["velocity_fc1"]
+
+
+@pytest.mark.parametrize(
+    ("harm", "wrong"),
+    [
+        (lambda path: flip(path, "velocity_fc1"), "c.checkpoint is a damaged checkpoint"),
+        (lambda path: flip(path, "history"), "c.checkpoint is a damaged checkpoint"),
+        (drop, "c.checkpoint is a damaged checkpoint"),
+        (lambda path: set_attribute(path, "head", np.bytes_(b"{}")), "c.checkpoint is a damaged checkpoint"),
+        (lambda path: set_attribute(path, "schema", 99), "c.checkpoint is a checkpoint of another version"),
+        (lambda path: set_attribute(path, "kind", np.bytes_(b"x")), "c.checkpoint is not a checkpoint of a training"),
+        (truncate, "c.checkpoint"),
+        (lambda path: path.write_bytes(b"no HDF5"), "c.checkpoint is not an HDF5 file"),
+    ],
+)
+def test_corrupt_checkpoints(harm: Callable[[Path], object], wrong: str, train: Train, place: Path) -> None:
+    unfinished(place / "c.checkpoint")
+    harm(place / "c.checkpoint")
+    check_error(*train("--resume", "c.checkpoint", *OWN[:4]), wrong)
+
+
+def test_weights_are_no_checkpoint(train: Train) -> None:
+    bundled = str(Path(__file__).parent.parent / "weights" / "lenet5_fashion.h5")
+    check_error(*train("--resume", bundled), "lenet5_fashion.h5 is not a checkpoint of a training")

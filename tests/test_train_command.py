@@ -1,0 +1,216 @@
+"""``main.py train``: what it writes, going on after an interruption to the same bits, mistakes that lose nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.networks import NETWORKS
+from app.training import engine, loop
+from app.training.engine import dropout_mask
+from app.training.recipes import RECIPES
+from app.weights import load_weights
+from data_tools.idx import write_idx
+from tests.shell import check_error, listing, shell
+from tests.training_for_tests import OWN, Train, some_settings, write_images
+
+MLP = ["--network", "mlp", *OWN]
+CHECKPOINT = "mlp_trained.h5.checkpoint"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with images and labels."""
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def train(place: Path, capsys: pytest.CaptureFixture[str]) -> Train:
+    """Runs the command; returns exit code, output and errors."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(["train", *arguments])
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+def check_failure(result: tuple[int, str, str], pattern: str) -> None:
+    """As ``check_error``, for what fails after the training began."""
+    code, _, err = result
+    assert code == 2 and re.fullmatch(rf"error: .*{pattern}.*\n", err), err
+
+
+def interrupt_after(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the midst of the epoch after so many."""
+    real = engine.CpuEngine.update
+
+    def update(self: engine.CpuEngine, gradients: Any, step: int) -> float:
+        if step == epochs * loop.batches_an_epoch(self.settings) + 1:
+            raise KeyboardInterrupt
+        return real(self, gradients, step)
+
+    monkeypatch.setattr(engine.CpuEngine, "update", update)
+
+
+# --- what comes out
+
+
+def test_learns_and_writes(train: Train, place: Path) -> None:
+    code, out, err = train(*MLP, "--epochs", "8", "--json", "log.json")
+    assert (code, err) == (0, "") and out.count("\nepoch ") == 8 and "slowly" in out
+    log = json.loads((place / "log.json").read_text())
+    assert len(log["epochs"]) == 8 and log["settings"]["network"] == "mlp" and log["test_correct"] == {}
+    best = log["best_epoch"]
+    accuracies = [epoch["validation_accuracy"] for epoch in log["epochs"]]
+    assert accuracies[best - 1] == max(accuracies) == 1.0 and accuracies.index(1.0) == best - 1
+    assert log["epochs"][-1]["loss"] < 0.7 * log["epochs"][0]["loss"]
+    weights = load_weights(place / "mlp_trained.h5")
+    assert weights.network == "mlp" and weights.expected_correct == {} and f"best epoch {best}" in str(weights.recipe)
+    assert "seed 1" in str(weights.recipe) and weights.sha256 == log["weights"]["sha256"]
+    assert set(listing(place)) == {"images", "labels", "log.json", "mlp_trained.h5"}
+    assert main(["--weights", "mlp_trained.h5", "--data", "images", "--labels", "labels", "--device", "cpu"]) == 0
+
+
+def test_json_alone_on_standard_output(train: Train) -> None:
+    code, out, err = train(*MLP, "--epochs", "1", "--json", "-")
+    assert (code, err) == (0, "") and json.loads(out)["best_epoch"] == 1
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_network(network: str, train: Train, place: Path) -> None:
+    code, out, err = train("--network", network, *OWN, "--images", "20", "--validation", "4", "--epochs", "1")
+    assert (code, err) == (0, "") and f"wrote {network}_trained.h5" in out
+    biases = {
+        name.removesuffix("_bias") for name in load_weights(Path(f"{network}_trained.h5")).arrays if "_bias" in name
+    }
+    assert biases == set(RECIPES[network].biases)
+
+
+def test_fashion_mnist_from_the_shell(tmp_path: Path) -> None:
+    options = ["--network", "mlp", "--images", "1200", "--epochs", "2", "--batch", "50"]
+    done = shell("train", *options, cwd=tmp_path)
+    assert (done.returncode, done.stderr, list(listing(tmp_path))) == (0, "", ["mlp_trained.h5"])
+    weights = load_weights(tmp_path / "mlp_trained.h5")
+    assert set(weights.expected_correct) == {100, 1000, 10_000} and weights.expected_correct[10_000] > 5000
+    assert weights.classes is not None
+    done = shell("--weights", "mlp_trained.h5", "--device", "cpu", "--batch", "1000", cwd=tmp_path)
+    assert done.returncode == 0 and "as promised" in done.stdout
+
+
+def test_learning_curve(train: Train, place: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert train(*MLP, "--epochs", "2", "--plot", "plots")[0] == 0
+    assert (place / "plots" / "learning_curve_mlp.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- the same bits
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [*MLP, "--optimiser", "adamw", "--dropout", "fc1=0.2,fc2=0.5", "--shift", "2", "--l2", "0.01"],
+        ["--network", "lenet5", *OWN, "--images", "40"],
+    ],
+    ids=["mlp", "lenet5"],
+)
+def test_resumed_gives_the_same_bits(
+    options: list[str], train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [*options, "--epochs", "4"]
+    assert train(*options, "--output", "whole.h5")[0] == 0
+    with monkeypatch.context() as patch:
+        interrupt_after(2, patch)
+        check_failure(train(*options, "--output", "parts.h5"), "interrupted.*go on with --resume parts.h5.checkpoint")
+    assert not (place / "parts.h5").exists()
+    code, out, _ = train("--resume", "parts.h5.checkpoint", *OWN[:4])
+    assert code == 0 and "epoch 3/4" in out and "epoch 2/4" not in out
+    assert (place / "whole.h5").read_bytes() == (place / "parts.h5").read_bytes()
+    assert not list(place.glob("*.checkpoint"))
+
+
+def test_seeds_and_threads(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another seed gives other weights; another number of threads the same."""
+    for name, seed, cores in (("a", "1", 1), ("b", "1", 3), ("c", "2", 1)):
+        monkeypatch.setattr(engine, "usable_cores", lambda cores=cores: cores)
+        assert train(*MLP, "--batch", "40", "--epochs", "2", "--seed", seed, "--output", f"{name}.h5")[0] == 0
+    first, second, third = ((place / f"{name}.h5").read_bytes() for name in "abc")
+    assert first == second != third
+
+
+def test_dropout_is_a_function_of_the_image() -> None:
+    settings = some_settings(dropout=(("fc1", 0.25), ("fc2", 0.5)))
+    items = np.array([5, 17, 3])
+    mask = dropout_mask(settings, "fc1", (3, 1000), items, 2)
+    assert mask is not None and set(np.unique(mask)) == {0, np.float32(1 / 0.75)}
+    assert mask.mean() == pytest.approx(1, abs=0.05) and dropout_mask(settings, "fc3", (3, 9), items, 2) is None
+    alone = dropout_mask(settings, "fc1", (1, 1000), items[1:2], 2)
+    assert alone is not None and np.array_equal(alone[0], mask[1])
+    for layer, epoch in (("fc1", 3), ("fc2", 2)):
+        other = dropout_mask(settings, layer, (3, 1000), items, epoch)
+        assert other is not None and not np.array_equal(other > 0, mask > 0)
+
+
+def test_split_and_batches_cover_the_images() -> None:
+    settings = some_settings(images=103, validation=20, batch=16)
+    training, held_out = loop.split(settings)
+    assert sorted([*training, *held_out]) == list(range(103)) and len(held_out) == 20
+    assert loop.batches_an_epoch(settings) == 6
+    assert not np.array_equal(held_out, loop.split(replace(settings, seed=2))[1])
+
+
+# --- mistakes
+
+
+def test_checkpoint_in_the_way(train: Train, place: Path) -> None:
+    (place / CHECKPOINT).write_text("precious")
+    check_error(*train(*MLP), f"{CHECKPOINT} holds an unfinished training: go on with --resume {CHECKPOINT}, or remove")
+    assert (place / CHECKPOINT).read_text() == "precious"
+
+
+def test_loss_that_is_no_number(train: Train, place: Path) -> None:
+    """The last good epoch is kept."""
+    options = [*MLP, "--batch", "60", "--rate", "1000", "--weight-decay", "1000", "--epochs", "20"]
+    wrong = f"the .*loss became (nan|inf).* epoch [0-9]+.*smaller --rate; {CHECKPOINT} holds the last whole epoch"
+    check_failure(train(*options), wrong)
+    assert all(np.isfinite(row).all() for row in h5py.File(place / CHECKPOINT)["history"])
+    assert not (place / "mlp_trained.h5").exists()
+
+
+def test_interrupted_before_there_is_anything(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = listing(place)
+    interrupt_after(0, monkeypatch)
+    check_failure(train(*MLP), "interrupted; nothing half-written was left")
+    assert listing(place) == before
+
+
+def test_images_that_do_not_fit(train: Train, place: Path) -> None:
+    write_idx(place / "small", np.zeros((60, 8, 9), np.uint8))
+    write_idx(place / "many", np.full(60, 10, np.uint8))
+    with h5py.File(place / "floats", "w") as file:
+        file["x"], file["y"] = np.full((3, 28, 28, 1), 0.1234), np.eye(10)[:3]
+    cases = {
+        "--data small --labels labels": r"small has images of shape \(1, 8, 9\).*network mlp reads \(1, 28, 28\)",
+        "--data images --labels many": "has label 10, network mlp knows 0 to 9",
+        "--data images": "images has no labels to learn from: name them with --labels FILE",
+        "--data images --labels small": "small",
+        "--data floats": "floats has float(32|64) images: store them as bytes",
+        "--data images --labels labels --images 61": "--images 61 is more than the 60 of",
+        "--data images --labels labels --validation 60": "--validation 60 leaves none of the 60 images",
+        "--data images --labels labels --dropout relu=0.5": "has no layer 'relu' for --dropout: use fc1, fc2",
+    }
+    before = listing(place)
+    for options, wrong in cases.items():
+        check_error(*train("--network", "mlp", *options.split()), wrong)
+    assert listing(place) == before
