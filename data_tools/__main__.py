@@ -1,7 +1,8 @@
-"""``python -m data_tools``: fetch, verify and describe Fashion-MNIST."""
+"""``python -m data_tools``: fetch, verify, describe and resize Fashion-MNIST."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from app.interrupts import exit_on_interrupt
 with exit_on_interrupt():
     import numpy as np
 
-    from data_tools import fashion_mnist
+    from data_tools import enlarge, fashion_mnist
     from data_tools.fashion_mnist import CLASSES, SPLITS
 
 
@@ -72,18 +73,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser(
         prog="python -m data_tools",
-        description="Fetch, verify and describe Fashion-MNIST.",
+        description="Fetch, verify, describe and resize Fashion-MNIST.",
         epilog="Looked for in --data-dir (then nowhere else), $FASHION_MNIST_DIR, the cache ($LENET_CACHE_DIR, "
         "$XDG_CACHE_HOME/lenet5-inference or ~/.cache/lenet5-inference) and /usr/share/datasets/fashion-mnist; "
         "fetched from three mirrors or, on Debian and Ubuntu, with apt-get (needs no root).",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="fetch|verify|info")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="fetch|verify|info|resize")
     for name, (_, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         where = "directory to put the files in" if name == "fetch" else "directory that holds the files"
         command.add_argument("--data-dir", type=Path, metavar="DIR", help=where)
         command.add_argument("--split", choices=[*SPLITS, "both"], default="both", help="default: %(default)s")
+    enlarge.add_options(
+        commands.add_parser(
+            "resize",
+            help="write the images in another size",
+            description=enlarge.DESCRIPTION,
+            epilog=enlarge.EPILOG,
+            usage="%(prog)s --size N (--split test|train | FILE …) OUT",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
     options = parser.parse_args(arguments)
+    if options.command == "resize":
+        enlarge.resize(options)
+        return 0
     splits = list(SPLITS) if options.split == "both" else [options.split]
     COMMANDS[options.command][0](splits, options.data_dir)
     return 0

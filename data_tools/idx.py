@@ -12,7 +12,8 @@ import math
 import stat
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -26,6 +27,7 @@ Allocate = Callable[[int], np.ndarray]
 
 MAX_BYTES = 2**31
 GZIP_MAGIC = b"\x1f\x8b"
+GZIP_LEVEL = 6  # higher ones take several times as long for a few percent
 GZIP_MAX_RATIO = 1032  # deflate cannot pack more: 258 bytes in two bits
 UBYTE = 0x08
 CHUNK = 1 << 18
@@ -151,8 +153,22 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 
     Raises UserError if the file cannot be written, ValueError for another dtype.
     """
-    if array.dtype != np.uint8:
-        raise ValueError(f"IDX here holds uint8, not {array.dtype}")
-    content = _header(array.shape) + array.tobytes()
-    with replacing(path) as temporary:
-        temporary.write_bytes(gzip.compress(content, mtime=0) if path.name.endswith(".gz") else content)
+    write_idx_parts(path, array.shape, [array])
+
+
+def write_idx_parts(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarray]) -> None:
+    """As ``write_idx``, of an array of that shape whose items come in parts, one after the other."""
+    with replacing(path) as temporary, ExitStack() as opened:
+        target: BinaryIO = opened.enter_context(temporary.open("wb"))
+        if path.name.endswith(".gz"):
+            zipped = gzip.GzipFile("", "wb", GZIP_LEVEL, fileobj=target, mtime=0)
+            target = opened.enter_context(zipped)  # type: ignore[assignment]
+        target.write(_header(shape))
+        left = math.prod(shape)
+        for part in parts:
+            if part.dtype != np.uint8:
+                raise ValueError(f"IDX here holds uint8, not {part.dtype}")
+            target.write(np.ascontiguousarray(part).data)
+            left -= part.size
+        if left:
+            raise ValueError(f"the parts are {left} bytes short of the shape {shape}")

@@ -1,0 +1,92 @@
+"""Image files of another size, by the same bits that the networks' Resize layer makes of the small ones."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from app.errors import UserError
+from app.layers import Resize
+from app.layers.resize import MAX_SIZE
+from data_tools import fashion_mnist
+from data_tools.fashion_mnist import SPLITS
+from data_tools.idx import MAX_BYTES, read_idx, write_idx_parts
+
+CHUNK = 500  # images at a time
+
+DESCRIPTION = "Write IDX images of another size: --split of Fashion-MNIST, or FILEs."
+EPILOG = """\
+examples:
+  python -m data_tools resize --size 70 --split test test70.gz   Fashion-MNIST's test images, as system fa19 reads them
+  python -m data_tools resize --size 86 images.gz large          one file; gzipped if its new name ends in .gz
+  python -m data_tools resize --size 72 a.gz b.gz folder         several, into a folder, under their names
+
+Bilinear interpolation: half-pixel centres, edges clamped, rounded to the nearest byte, halves upwards.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What ``resize`` takes."""
+    parser.add_argument("--size", type=int, required=True, metavar="N", help="height and width of the new images")
+    parser.add_argument("--split", choices=[*SPLITS], help="Fashion-MNIST images instead of files")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
+    parser.add_argument("paths", type=Path, nargs="+", metavar="FILE", help="images to read, then what to write")
+
+
+def resize(options: argparse.Namespace) -> None:
+    """Write every file whole or not at all, and print which. Raises UserError."""
+    if not 1 <= options.size <= MAX_SIZE:
+        raise UserError(f"--size {options.size} is not between 1 and {MAX_SIZE:,}")
+    *files, target = options.paths
+    if options.split is not None and files:
+        raise UserError(f"--split {options.split} and {files[0]}: name one or the other, and then what to write")
+    if options.split is None and options.data_dir is not None:
+        raise UserError("--data-dir is for --split: leave it out, or add --split test")
+    if options.split is None and not files:
+        raise UserError(f"nothing to resize: name a file before {target}, or say --split test")
+    if len(files) > 1 and not target.is_dir():
+        raise UserError(f"{target} is not a folder, but there are {len(files)} files: name a folder for them")
+    if options.split is not None:
+        _write(_in(target, f"{SPLITS[options.split][0].name}.gz"), options.size, lambda: _split(options))
+        return
+    targets = [_in(target, file.name) for file in files]
+    for file, path in zip(files, targets, strict=True):
+        if path.exists() and file.exists() and path.samefile(file):
+            raise UserError(f"{path} would be written over what it is made from: name another file or folder")
+        if targets.count(path) > 1:
+            raise UserError(f"two of the files would become {path}: resize them one by one")
+    for file, path in zip(files, targets, strict=True):
+        _write(path, options.size, lambda file=file: read_idx(file, 3))  # type: ignore[misc]
+
+
+def _in(target: Path, name: str) -> Path:
+    return target / name if target.is_dir() else target
+
+
+def _split(options: argparse.Namespace) -> np.ndarray:
+    return fashion_mnist.open_split(options.split, options.data_dir).images
+
+
+def _write(path: Path, size: int, read: Callable[[], np.ndarray]) -> None:
+    images = read()
+    if len(images) * size**2 > MAX_BYTES:
+        raise UserError(
+            f"{len(images):,} images of {size} x {size} are more than the {MAX_BYTES:,} bytes that a file may hold: "
+            "choose a smaller --size"
+        )
+    with tqdm(total=len(images), desc=path.name, unit=" images", disable=not sys.stderr.isatty()) as bar:
+        write_idx_parts(path, (len(images), size, size), _resized(images, size, bar.update))
+    print(f"{path}: {len(images):,} images of {size} x {size}")
+
+
+def _resized(images: np.ndarray, size: int, done: Callable[[int], object]) -> Iterator[np.ndarray]:
+    layer = Resize("resize", size)
+    for at in range(0, len(images), CHUNK):
+        part = images[at : at + CHUNK]
+        yield layer.reference(part[:, None], {})
+        done(len(part))
