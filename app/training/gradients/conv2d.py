@@ -23,13 +23,14 @@ def backward(
     dk = np.zeros((filters[..., 0].size, maps), x.dtype)
     dx = np.zeros(np.take(x.shape, (0, 2, 3, 1)), x.dtype) if wanted else None
     few = max(IM2COL_BYTES // (height * width * len(dk) * x.itemsize), 1)
+    turned = np.ascontiguousarray(filters.transpose(3, 1, 0, 2)).reshape(maps, -1)  # (M, K·K·C) as _scatter has it
     windows = windows_of(x, layer.kernel, layer.stride)
     memory = np.empty(min(few, images) * height * width * len(dk), x.dtype)
     for at in range(0, images, few):
         piece = rows[at * height * width : (at + few) * height * width]
         dk += im2col(windows[at : at + few], memory).T @ piece
         if dx is not None:
-            _scatter(layer, piece @ filters.reshape(-1, maps).T, dx[at : at + few], height, width)
+            _scatter(layer, piece @ turned, dx[at : at + few], height, width)
     gradients = {layer.name: dk.reshape(filters.shape)}
     if f"{layer.name}_bias" in parameters:
         gradients[f"{layer.name}_bias"] = rows.sum(axis=0)
@@ -37,11 +38,14 @@ def backward(
 
 
 def _scatter(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, width: int) -> None:
-    """Add the gradients of all windows, (B·OH·OW, K·K·C), to dx, (B, H, W, C)."""
+    """Add the gradients of all windows, (B·OH·OW, K·K·C), columns of a window before its rows, to dx, (B, H, W, C).
+
+    Along W first, with whole columns of a window as the runs in memory; single pixels would be too short ones.
+    """
     kernel, step = layer.kernel, layer.stride
     windows = columns.reshape(len(dx), height, width, kernel, kernel, -1)
+    strips = np.zeros((len(dx), height, dx.shape[2], *windows.shape[4:]), dx.dtype)
+    for q in range(kernel):
+        strips[:, :, q : q + step * (width - 1) + 1 : step] += windows[:, :, :, q]
     for p in range(kernel):
-        for q in range(kernel):
-            dx[:, p : p + step * (height - 1) + 1 : step, q : q + step * (width - 1) + 1 : step] += windows[
-                ..., p, q, :
-            ]
+        dx[:, p : p + step * (height - 1) + 1 : step] += strips[:, :, :, p]
