@@ -24,6 +24,7 @@ examples:
   python main.py --weights model.hdf5 --data test100.hdf5
                                                your own weights and images (HDF5 or IDX)
   python main.py --batch 10000 --json -        the report as JSON on standard output
+  python main.py networks                      every network: input, layers, parameters, FLOPs, accuracy
   python main.py graph                         the network: shapes, FLOPs, bytes, kernels
   python main.py kernels                       every kernel that can be chosen
   python main.py precompile                    compile the main job's kernels beforehand
@@ -38,6 +39,7 @@ exit codes: 0 the accuracy check passed; 1 it did not; 2 a usage, data, weights 
 """
 # Command → its parser, and the module whose function of the command's name returns the exit code.
 COMMANDS: dict[str, tuple[Callable[[], argparse.ArgumentParser], str]] = {
+    "networks": (commands.networks_parser, "app.overview"),
     "graph": (commands.graph_parser, "app.listing"),
     "kernels": (commands.kernels_parser, "app.listing"),
     "precompile": (commands.precompile_parser, "app.precompile"),

@@ -83,6 +83,13 @@ def _command(name: str, description: str, epilog: str = "") -> Parser:
     )
 
 
+def networks_parser() -> argparse.ArgumentParser:
+    """The parser of ``networks``."""
+    parser = _command("networks", "List every network: input, layers, parameters, FLOPs an image, shipped accuracy.")
+    parser.add_argument("--json", metavar="FILE", help="also write the list as JSON; '-': to standard output alone")
+    return parser
+
+
 def graph_parser() -> argparse.ArgumentParser:
     """The parser of ``graph``."""
     parser = _command("graph", "Print the network: layers, shapes, parameters, FLOPs, bytes and each layer's kernel.")
@@ -216,7 +223,7 @@ def profile_parser() -> argparse.ArgumentParser:
 
 TRAIN_EPILOG = """\
 examples:
-  python main.py train --network lenet5                        as the shipped weights were made; hours on a CPU
+  python main.py train --network lenet5                        as the shipped weights were made; half an hour
   python main.py train --network mlp --epochs 10 --plot plots  a quick one, with its learning curve
   python main.py train --network k7 --images 2000 --epochs 2   a try
   python main.py train --resume lenet5_trained.h5.checkpoint   go on where an interrupted training stopped

@@ -10,7 +10,7 @@ from app.cli import COMMANDS, main
 from tests.shell import check_error, listing, shell, write_good_files
 
 USAGE = {
-    "benchmark": "unknown command 'benchmark': there are graph, kernels, precompile, bench, sweep, profile, train; see",
+    "benchmark": "unknown command 'benchmark': there are networks, graph, kernels, .*, train; see",
     "Bench": "unknown command 'Bench'",
     "graph --no-fus": "unrecognized arguments: --no-fus.*see main.py graph --help",
     "graph --batch 5": "unrecognized arguments: --batch 5",
@@ -34,6 +34,7 @@ USAGE = {
 }
 # What is wrong shows on every machine: names and values are looked at before a GPU is.
 CASES = {
+    "networks --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "graph --conv winograd": "unknown conv kernel 'winograd': choose one of auto, .*direct",
     "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, ",
     "graph --pool most": "unknown pool kernel 'most': choose one of auto, direct",

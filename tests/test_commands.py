@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
+from app import overview
 from app.cli import COMMANDS, main
 from app.device import why_no_gpu
+from app.errors import UserError
 from app.kernels.registry import VARIANTS
-from app.weights import BUNDLED
+from app.networks import NETWORKS
+from app.weights import BUNDLED, save_weights
+from tests.networks_for_tests import random_graph
 from tests.shell import check_error
 
 
@@ -29,6 +35,7 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
             "",
             "--batch N --labels --conv NAME --fc NAME --pool NAME --latency --precision tf32 --no-fuse --json",
         ),
+        ("networks", "--json FILE"),
         ("graph", "--conv NAME --precision --arch NAME --no-fuse"),
         ("precompile", "--network NAME --precision --arch NAME --all"),
         ("kernels", "--resources --arch NAME --json FILE"),
@@ -90,6 +97,60 @@ def test_graph(capsys: pytest.CaptureFixture[str]) -> None:
     assert convolutions == ["direct", "direct"]
     assert "launches on sm_75" in older
     assert "shared-tile" in mixed and "shared-tile" not in fused
+
+
+def test_networks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    target = tmp_path / "networks.json"
+    assert main(["networks", "--json", str(target)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if line.split()[0] in NETWORKS}
+    assert list(rows) == list(NETWORKS) and max(map(len, lines)) <= 132
+    assert rows["lenet5"][1:] == ["1", "x", "28", "x", "28", "11", "184,352", "7.7851", "92.80%", "of", "10,000"]
+    # Sums by hand: 300 + 7,200 + 20,184 x 160 + 160 + 1,600 + 10; 784 x 100 + 100 + 1,000 + 10.
+    assert [rows[name][7] for name in ("fa19", "mlp")] == ["3,238,710", "79,510"]
+    assert "resize size=70, conv2d maps=12 kernel=5, tanh, maxpool window=2, conv2d maps=24 kernel=5" in "\n".join(
+        lines
+    )
+    told = {row["name"]: row for row in json.loads(target.read_text())["networks"]}
+    assert told["lenet5"]["accuracy"] == {"weights": BUNDLED.name, "images": 10_000, "correct": 9280}
+    assert told["minidnn86"]["layers"][0]["settings"] == {"size": 86}
+    assert told["k7"]["layers"][-1]["output"] == []
+    assert main(["networks", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(target.read_text())
+
+
+@pytest.mark.parametrize("promise", [{}, {100: 93, 1000: 921}])
+def test_networks_tell_what_the_shipped_weights_promise(promise: dict[int, int], tmp_path: Path) -> None:
+    """Biases as they have them; '-' where there are none, or where they promise nothing."""
+    graph = random_graph(NETWORKS["mlp"], bias=False)
+    save_weights(
+        tmp_path / "mlp.h5",
+        graph.parameters,
+        network="mlp",
+        classes=None,
+        input_scale=1 / 255,
+        recipe=None,
+        expected_correct=promise,
+    )
+    (tmp_path / "mlp_reference.h5").write_bytes(b"no weights, never read")
+    row = overview.describe(graph.network, overview.shipped(tmp_path)["mlp"])
+    assert row["parameters"] == 79_400
+    assert row["accuracy"] == ({"weights": "mlp.h5", "images": 1000, "correct": 921} if promise else None)
+    (tmp_path / "k7.h5").write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"k7.h5 is not an HDF5 file"):
+        overview.shipped(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        ("--json /no/such/folder/x", "--json /no/such/folder/x cannot be written"),
+        ("mlp", "unrecognized arguments: mlp"),
+    ],
+)
+def test_networks_errors(arguments: str, pattern: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["networks", *arguments.split()])
+    check_error(code, *capsys.readouterr(), pattern)
 
 
 def test_kernels(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from app.graph import Graph, build, find_network
+from app.training.recipes import RECIPES
 from app.weights import BUNDLED, Weights, load_weights
-
-# Layers without a bias where no weights are shipped that would tell: as in the seed systems.
-WITHOUT_BIAS = {"fa19": ("conv1", "conv2"), "k7": ("conv1", "conv2")}
 
 
 def network_graph(name: str, seed: int = 0) -> Graph:
@@ -24,7 +22,7 @@ def network_graph(name: str, seed: int = 0) -> Graph:
     shape = network.input_shape
     for layer in network.layers:
         for array, wanted in layer.parameter_shapes(shape).items():
-            if array.removesuffix("_bias") not in WITHOUT_BIAS.get(name, ()) or not array.endswith("_bias"):
+            if layer.name in RECIPES[name].biases or not array.endswith("_bias"):  # as they are trained
                 arrays[array] = (0.1 * rng.standard_normal(wanted)).astype(np.float32)
         shape = layer.output_shape(shape)
     return build(network, Weights(arrays, name, None, 1 / 255, None, {}, "", Path("random")))
