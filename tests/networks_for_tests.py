@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from app.graph import Graph, build
-from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool, Relu, Softmax, Tanh
+from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool, Relu, Resize, Softmax, Tanh
 from app.networks import NETWORKS, Network
 from app.weights import Weights
 
@@ -71,7 +71,22 @@ SMOOTH = Network(
         Argmax("argmax"),
     ),
 )
-TEST_NETWORKS = (*NETWORKS.values(), ODD, FLAT, POOLED, SMOOTH)
+# Enlarges two channels, H ≠ W, to a size whose maps do not begin at multiples of four bytes.
+ENLARGED = Network(
+    name="enlarged",
+    summary="for tests",
+    input_shape=(2, 7, 9),
+    layers=(
+        Resize("resize", size=15),
+        Conv2d("conv1", maps=5, kernel=4),
+        Relu("relu1"),
+        MaxPool("pool1", window=2),
+        Flatten("flatten"),
+        Linear("fc1", outputs=10),
+        Argmax("argmax"),
+    ),
+)
+TEST_NETWORKS = (*NETWORKS.values(), ODD, FLAT, POOLED, SMOOTH, ENLARGED)
 
 
 def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph:

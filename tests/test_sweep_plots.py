@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.bench import pictures, pipeline_sweep, sweep_plots
+from app import pictures
+from app.bench import pipeline_sweep, sweep_plots
 from tests.sweep_for_tests import CARD, options, swept, target
 
 # --- the pipeline ----------------------------------------------------------------------------------------------------
