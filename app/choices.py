@@ -69,6 +69,8 @@ def kernel_names(options: argparse.Namespace) -> dict[str, str]:
         for target, name in _named(option, getattr(options, option), operation).items():
             # A kernel of two layers is named like one of a single layer.
             is_pair = target == operation and name in _only_of_pairs(operation)
+            if is_pair and getattr(options, "no_fuse", False):
+                raise UserError(f"--{option} {name} computes two layers at once: leave --no-fuse out")
             names |= {operation: "auto", f"{operation}_pair": name} if is_pair else {target: name}
     if options.latency:
         if options.fc != "auto":

@@ -81,7 +81,7 @@ def run_parser() -> argparse.ArgumentParser:
         "--repeat",
         type=whole_number(1, 100_000),
         metavar="N",
-        help="timed runs (default: 50 on a GPU, 1 on the CPU and with --cycle)",
+        help="timed runs (default: 50 on a GPU, 1000 of up to 100 images; 1 on the CPU and with --cycle)",
     )
     measure.add_argument(
         "--warmup", type=whole_number(0, 100_000), default=5, metavar="N", help="untimed GPU runs before (default: 5)"

@@ -91,6 +91,7 @@ def _coarser(outcome: Outcome, coarser: Coarser, agreement: Agreement | None) ->
     return {
         "end_to_end_ms": _percentiles(coarser.end_to_end),
         "gain": outcome.end_to_end.median / coarser.end_to_end.median,
+        "compared": 0 if agreement is None else agreement.compared,
         "differences": [] if agreement is None else [vars(difference) for difference in agreement.differences],
     }
 
@@ -172,7 +173,7 @@ def _fp16(report: Mapping[str, Any]) -> str:
     changed = len(fp16["differences"])
     line = (
         f"--precision fp16 takes {fp16['end_to_end_ms']['p50']:.3f} ms end to end, {fp16['gain']:.2f} × as fast, and "
-        f"{changed} label{'' if changed == 1 else 's'} of {report['batch']:,} differ from the reference"
+        f"{changed} label{'' if changed == 1 else 's'} of {fp16['compared']:,} compared differ from the reference"
     )
     return "\n".join([line, *_differences(fp16["differences"])])
 

@@ -12,13 +12,19 @@ import numpy as np
 
 from app import device, measure, tuning
 from app.choices import choices
+from app.errors import UserError
 from app.graph import Graph
 from app.outcome import Coarser, Cycle, Outcome, Timing
 from app.plan import Choices, notice, plan
 from app.session import Outputs, Session, default_chunk
 
-REPEAT = 50
+REPEAT, REPEAT_FEW = 50, 1000  # of batches, and of those up to FEW images: a percentile wants many
+FEW = 100
 LAYER_REPEAT = 20
+
+
+def _repeat(batch: int) -> int:
+    return REPEAT if batch > FEW else REPEAT_FEW
 
 
 def run_on_gpu(
@@ -42,7 +48,9 @@ def run_on_gpu(
         if batch > len(images):
             timing, cycle = _cycled(session, images, truth, batch, outputs, options.repeat or 1)
         else:
-            timing = measure.end_to_end(session, one_pass, outputs, options.repeat or REPEAT, options.warmup)
+            timing = measure.end_to_end(
+                session, one_pass, outputs, options.repeat or _repeat(len(one_pass)), options.warmup
+            )
         labels = outputs.labels.copy()
         use = measure.typical_usage(session, one_pass, outputs)
         resident = measure.on_card(session, one_pass, LAYER_REPEAT, options.warmup)
@@ -81,19 +89,18 @@ def run_on_gpu(
 
 
 def _coarser(options: argparse.Namespace, graph: Graph, images: np.ndarray, chosen: Choices) -> Coarser | None:
-    """The same batch with float16 where fused kernels have it; None elsewhere."""
-    execution = plan(
-        graph,
-        device.describe_gpu()["architecture"],
-        replace(chosen, precision="fp16"),
-        input_dtype=images.dtype.name,
-    )
+    """The same batch with float16 where fused kernels have it; None elsewhere, and where a kernel named has not."""
+    arch = device.describe_gpu()["architecture"]
+    try:
+        execution = plan(graph, arch, replace(chosen, precision="fp16"), input_dtype=images.dtype.name)
+    except UserError:
+        return None
     if execution.arithmetic != "float16" or not execution.pairs_convolutions:
         return None
     chunk = min(options.chunk or default_chunk(len(images)), len(images))
     with Session(execution, chunk=chunk, streams=options.streams) as session:
         outputs = session.outputs(len(images))
-        timing = measure.end_to_end(session, images, outputs, options.repeat or REPEAT, options.warmup)
+        timing = measure.end_to_end(session, images, outputs, options.repeat or _repeat(len(images)), options.warmup)
         return Coarser(timing, outputs.labels.copy())
 
 

@@ -3,7 +3,7 @@
 Images are cut into chunks that go round the lanes. A lane is a stream with its own buffers: copy in, kernels,
 copy out follow one another there, while the copies of one lane run beside the kernels of another. Nothing is
 allocated per run, and the host waits only for a staging buffer that it is about to fill again and for the end. A batch
-that comes from the same page-locked arrays again is replayed as a CUDA graph: one call instead of several a chunk.
+that comes from the same page-locked arrays again is captured as a CUDA graph, and replayed from then on.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from app.errors import UserError
 from app.kernels.launch import Kernel, Launch
 from app.memory import DeviceMemoryError, device_array, is_pinned, pinned_array, uploaded
 from app.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
+from app.replay import BatchGraph
+
+MOST_CHUNKS = 64  # in a graph: beyond, a call more or less does not count
 
 
 def default_chunk(batch: int) -> int:
@@ -108,7 +111,8 @@ class Session:
                     raise UserError("not even one image fits in the device's free memory: free some, or --device cpu")
                 chunk, self.shrunk = chunk // 2, True
         self.chunk = chunk
-        self._graph = _Graph()
+        self._graph = BatchGraph()
+        self._busy = False  # whether anything may be under way in the lanes
         self._pass_ends = [[cupy.cuda.Event(disable_timing=True) for _ in self.lanes] for _ in range(2)]
         cupy.cuda.Device().synchronize()  # the weights have arrived
 
@@ -137,16 +141,20 @@ class Session:
         else through a staging buffer.
         """
         if mark is None and self.replays(images, outputs):
+            if self._busy:
+                self.wait()
             self._graph.launch()
             return
         self.submit(images, outputs, mark)
         self.wait()
-        if mark is None and is_pinned(images) and all(kernel.capturable for kernel in self.kernels):
-            self._graph.capture(self, images, outputs)
+        if mark is None and len(images) <= MOST_CHUNKS * self.chunk and all(k.capturable for k in self.kernels):
+            streams = [lane.stream for lane in self.lanes]
+            self._graph.offer(_arrays(images, outputs), streams, lambda: self.submit(images, outputs))
+            self._busy = False  # what was captured did not run
 
     def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
         """Whether ``run`` on these arrays replays a CUDA graph: if it had them twice before, and no others since."""
-        return self._graph.replays(images, outputs)
+        return self._graph.holds(_arrays(images, outputs))
 
     def submit(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None) -> None:
         """Enqueue a batch and return at once. The images must stay as they are until ``wait``."""
@@ -154,6 +162,7 @@ class Session:
             raise ValueError(f"images must be contiguous {self.plan.input_dtype}, got {images.dtype}")
         if prod(images.shape[1:]) != self.plan.buffers[IMAGES][1] or len(outputs.labels) < len(images):
             raise ValueError(f"images of shape {images.shape} fit neither the network nor the outputs")
+        self._busy = True
         pinned = is_pinned(images)
         for index, part in enumerate(pieces(len(images), self.chunk)):
             lane = self.lanes[index % len(self.lanes)]
@@ -186,6 +195,7 @@ class Session:
         """Block until everything submitted has arrived."""
         for lane in self.lanes:
             lane.stream.synchronize()
+        self._busy = False
 
     def cycle(self, images: np.ndarray, batch: int, pair: tuple[Outputs, Outputs]) -> Iterator[tuple[int, np.ndarray]]:
         """Stream the images again and again until ``batch`` have been classified, in constant memory.
@@ -207,7 +217,7 @@ class Session:
 
     def close(self) -> None:
         """Free device memory, streams and kernels."""
-        self._graph = _Graph()
+        self._graph = BatchGraph()
         self.lanes = []
         self.weights = []
         self.kernels = []
@@ -223,52 +233,8 @@ class Session:
         self.close()
 
 
-class _Graph:
-    """The last batch as a CUDA graph, captured when its arrays came a second time, and whether they come again."""
-
-    def __init__(self) -> None:
-        self._key: tuple[int, ...] = ()
-        self._arrays: tuple[np.ndarray, Outputs] | None = None  # kept, so that their addresses stay theirs
-        self._graph: Any = None
-        self._stream: cupy.cuda.Stream | None = None
-
-    def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
-        """Whether the captured graph does just this."""
-        if self._graph is None or self._arrays is None:
-            return False
-        same = images is self._arrays[0] and outputs is self._arrays[1]  # asking for addresses takes microseconds
-        return same or self._key == _addresses(images, outputs)
-
-    def launch(self) -> None:
-        """Run the graph, and wait until its results have arrived."""
-        self._graph.launch(self._stream)
-        assert self._stream is not None
-        self._stream.synchronize()
-
-    def capture(self, session: Session, images: np.ndarray, outputs: Outputs) -> None:
-        """Record the batch if these arrays were the last ones, too; else remember them."""
-        key = _addresses(images, outputs)
-        if key != self._key:
-            self._key, self._arrays, self._graph = key, (images, outputs), None
-            return
-        self._stream = self._stream or cupy.cuda.Stream(non_blocking=True)
-        fork = cupy.cuda.Event(disable_timing=True)
-        self._stream.begin_capture()
-        fork.record(self._stream)
-        for lane in session.lanes:
-            lane.stream.wait_event(fork)
-        session.submit(images, outputs)
-        for lane in session.lanes:
-            join = cupy.cuda.Event(disable_timing=True)
-            join.record(lane.stream)
-            self._stream.wait_event(join)
-        self._graph = self._stream.end_capture()
-        self._graph.upload(self._stream)
-
-
-def _addresses(images: np.ndarray, outputs: Outputs) -> tuple[int, ...]:
-    logits = 0 if outputs.logits is None else outputs.logits.ctypes.data
-    return images.ctypes.data, len(images), outputs.labels.ctypes.data, logits
+def _arrays(images: np.ndarray, outputs: Outputs) -> list[np.ndarray]:
+    return [images, outputs.labels] if outputs.logits is None else [images, outputs.labels, outputs.logits]
 
 
 def _copy(target: int, source: int, nbytes: int, direction: int, stream: int) -> None:

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels.pair_packing import LARGEST, LOW_SCALE, pack_products, power_of_two_below, split, within_range
+from app.kernels.pair_packing import (
+    LARGEST,
+    LOW_SCALE,
+    pack_products,
+    power_of_two_below,
+    scale_for,
+    split,
+    within_range,
+)
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
 from app.kernels.registry import find, variants
 from app.kernels.variant import Variant
@@ -83,7 +91,9 @@ def test_products_read_as_the_kernel_does_give_the_layers_results(pair: LinearPa
     stored, given = host_arrays(problem, 31)
     arrays = pack_products(problem, given)
     assert arrays[0] is not None and given[0] is not None
-    parts = split(given[0].astype(np.float64), LOW_SCALE)
+    scale = scale_for(float(np.abs(given[0]).max()))
+    assert LARGEST / 2 < np.abs(given[0]).max() * scale <= LARGEST and np.log2(scale) % 1 == 0
+    parts = split(given[0].astype(np.float64) * scale, LOW_SCALE)
     for found, part in zip(pair_emulation.fragments_of(problem, arrays[0]), parts, strict=False):
         np.testing.assert_array_equal(found, part)
     close_to_exact(problem, x, parameters, pair_emulation.products(problem, arrays, stored.astype(np.float64)))

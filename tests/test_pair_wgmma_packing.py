@@ -22,9 +22,10 @@ def _problem(dtype: str) -> LinearPairProblem:
     return LinearPairProblem(first, LinearProblem(HIDDEN, CLASSES, argmax=True, dtype=dtype))
 
 
-def _weights() -> list[Array | None]:
+def _weights(factor: float = 1.0) -> list[Array | None]:
+    """The first matrix times the factor, the second divided by it: ReLU lets that through."""
     random = np.random.default_rng(5)
-    w1, w2 = random.normal(size=(INPUTS, HIDDEN)), random.normal(size=(HIDDEN, CLASSES))
+    w1, w2 = random.normal(size=(INPUTS, HIDDEN)) * factor, random.normal(size=(HIDDEN, CLASSES)) / factor
     return [w1.reshape(-1).astype(np.float32), None, w2.reshape(-1).astype(np.float32), None]
 
 
@@ -64,9 +65,11 @@ def _second_product(hidden: Array, fragments: Array) -> Array:
     return scores
 
 
+@pytest.mark.parametrize("factor", [1.0, 1e-7, 1e4])
 @pytest.mark.parametrize("dtype", ("float16", "float16x2"))
-def test_packed_matrices_multiply_as_the_layers(dtype: str) -> None:
-    arrays = _weights()
+def test_packed_matrices_multiply_as_the_layers(dtype: str, factor: float) -> None:
+    """However small or large the first matrix is: float16 keeps its bits by a power of two."""
+    arrays = _weights(factor)
     w1, _, w2, _ = arrays
     assert w1 is not None and w2 is not None
     x = np.random.default_rng(6).normal(size=(5, INPUTS))

@@ -70,7 +70,9 @@ def test_parameters_of_both_layers_reach_the_kernel(precision: str) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_100", "sm_120"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_other_cards_take_kernels_that_they_can_run(precision: str, arch: str, bias: bool) -> None:
-    for node in plan(lenet5(bias), arch, Choices(precision)).nodes:
+    planned = plan(lenet5(bias), arch, Choices(precision))
+    assert names(planned) == BOTH
+    for node in planned.nodes:
         assert node.variant.refusal(node.problem, arch, node.settings) is None and node.variant.only_arch is None
 
 

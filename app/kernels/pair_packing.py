@@ -81,16 +81,28 @@ def core_matrices(filters: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(parts.transpose(3, 0, 1, 4, 5, 2))
 
 
+def scaled_products(
+    problem: LinearPairProblem, arrays: Sequence[np.ndarray | None]
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """(w1, bias1, w2, bias2) → w1 (inputs, hidden) float64, bias1, w2, such that float16 holds w1 well.
+
+    ReLU lets a positive factor through, so what w1 and bias1 are scaled up by, w2 is scaled down by.
+    """
+    first, bias1, second, _ = arrays
+    assert first is not None and second is not None
+    scale = np.float32(scale_for(float(np.abs(first).max())))
+    w1 = first.astype(np.float64).reshape(problem.first.inputs, problem.first.outputs) * scale
+    return w1, None if bias1 is None else bias1 * scale, second / scale
+
+
 def pack_products(problem: LinearPairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """(w1, bias1, w2, bias2) → the same with w1 as fragments, float16, its low halves beside it where it is split."""
-    first, bias1, second, bias2 = arrays
-    assert first is not None
-    w1 = first.astype(np.float64).reshape(problem.first.inputs, problem.first.outputs)
+    w1, bias1, w2 = scaled_products(problem, arrays)
     parts = np.stack(split(w1, LOW_SCALE) if problem.dtype == "float16x2" else [w1.astype(np.float16)])
     # part, step of 64, k of 16, half of 8, t, pair | 16 columns, left and right of 8, g
     words = parts.reshape(len(parts), -1, 4, 2, 4, 2, problem.first.outputs // 16, 2, 8)
     fragments = np.ascontiguousarray(words.transpose(1, 0, 2, 6, 8, 4, 7, 3, 5))
-    return [fragments.reshape(-1), bias1, second, bias2]
+    return [fragments.reshape(-1), bias1, w2, arrays[3]]
 
 
 def within_range(problem: ConvPairProblem | LinearPairProblem, arrays: Sequence[np.ndarray | None]) -> bool:
