@@ -280,5 +280,8 @@ def pipeline_options(parser: argparse.ArgumentParser) -> None:
         help=f"chunks in flight at once (default: {DEFAULT_STREAMS})",
     )
     pipeline.add_argument(
-        "--chunk", type=whole_number(1), metavar="N", help="images per copy (default: a fifth of the batch, at most 4096)"
+        "--chunk",
+        type=whole_number(1),
+        metavar="N",
+        help="images per copy (default: a fifth of the batch, up to 4096)",
     )

@@ -10,7 +10,7 @@ import numpy as np
 from app.errors import UserError
 from app.graph import Graph
 from app.kernels.compiler import architecture_number
-from app.kernels.problems import DTYPES, ConvProblem, Problem, alone
+from app.kernels.problems import DTYPES, ConvProblem, LinearProblem, Problem, alone
 from app.kernels.variant import Variant
 from app.layers import Argmax, Layer, Shape
 from app.serving import PRECISIONS as PRECISIONS
@@ -64,9 +64,9 @@ class ExecutionPlan:
     input_dtype: str
 
     @property
-    def pairs_convolutions(self) -> bool:
-        """Whether every convolution is part of a pair that one kernel computes."""
-        return not any(isinstance(node.problem, ConvProblem) for node in self.nodes)
+    def unpaired(self) -> list[str]:
+        """Names of the convolutions and products that no kernel computes together with another."""
+        return [node.head.name for node in self.nodes if isinstance(node.problem, ConvProblem | LinearProblem)]
 
     @property
     def arithmetic(self) -> str:
@@ -101,9 +101,10 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
 def notice(execution: ExecutionPlan, choices: Choices) -> str | None:
     """That ordinary kernels run where the choices leave it to us and fused ones exist; None where that is not so."""
     left_to_us = choices.fuse and all(name == "auto" for name in choices.kernels.values())
-    if execution.pairs_convolutions or not left_to_us or choices.precision in ("fp32", "fp64", "tf32"):
+    if not execution.unpaired or not left_to_us or choices.precision in ("fp32", "fp64", "tf32"):
         return None
-    return f"no fused kernel covers this network, its weights or this card ({execution.arch}): ordinary kernels run"
+    where = f"with these weights and {execution.input_dtype} images on {execution.arch}"
+    return f"ordinary kernels run {', '.join(execution.unpaired)}: no fused one covers them {where}"
 
 
 def _next_node(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, before: Problem | None) -> Node:

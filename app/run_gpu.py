@@ -95,7 +95,7 @@ def _coarser(options: argparse.Namespace, graph: Graph, images: np.ndarray, chos
         execution = plan(graph, arch, replace(chosen, precision="fp16"), input_dtype=images.dtype.name)
     except UserError:
         return None
-    if execution.arithmetic != "float16" or not execution.pairs_convolutions:
+    if execution.arithmetic != "float16" or execution.unpaired:
         return None
     chunk = min(options.chunk or default_chunk(len(images)), len(images))
     with Session(execution, chunk=chunk, streams=options.streams) as session:

@@ -55,6 +55,9 @@ def test_ten_thousand_images(options: list[str], tmp_path: Path) -> None:
     paired = any("conv1" in layer["name"] and "conv2" in layer["name"] for layer in found["layers"])
     assert [op["name"] for op in found["op_times"]] == ([] if paired else ["conv1", "conv2"])
     assert found["raw_copy_ms"]["p50"] > 0
+    fp16 = found["fp16"]
+    assert (fp16 is None) == (found["precision"] != "fp32x" or "--precision" in options)
+    assert fp16 is None or (fp16["compared"] == 10_000 and fp16["end_to_end_ms"]["p50"] > 0)
     assert found["on_card_ms"]["p50"] > 0 and found["end_to_end_ms"]["p50"] > 0
     assert 0 <= found["pipeline"]["overlap"] <= 1
 

@@ -12,7 +12,7 @@ from app.errors import UserError
 from app.graph import Graph
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem, key
 from app.networks import FA19, K7, LENET5, MINIDNN86, MLP, Network
-from app.plan import LABELS, LOGITS, Choices, ExecutionPlan, plan
+from app.plan import LABELS, LOGITS, Choices, ExecutionPlan, notice, plan
 from app.tuning import Tuned, Tuning
 from tests.networks_for_tests import ODD, random_graph
 
@@ -200,3 +200,29 @@ def test_a_named_pair_kernel_that_cannot_serve_is_an_error() -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="unknown conv_pair kernel 'direct'"):
         plan(lenet5(), HOPPER, Choices("fp32x", kernels={"conv_pair": "direct"}))
+
+
+@pytest.mark.parametrize(
+    ("arch", "network", "input_dtype", "options", "unpaired"),
+    [
+        (HOPPER, LENET5, "uint8", {}, ""),
+        (HOPPER, LENET5, "float32", {}, "conv1, conv2, fc1, fc2"),
+        ("sm_75", LENET5, "uint8", {}, "conv1, conv2, fc1, fc2"),
+        (HOPPER, MLP, "uint8", {}, "fc1, fc2"),
+        (HOPPER, LENET5, "float32", {"precision": "fp32"}, None),
+        (HOPPER, LENET5, "uint8", {"fuse": False}, None),
+        (HOPPER, LENET5, "uint8", {"kernels": {"conv": "direct"}}, None),
+    ],
+    ids=str,
+)
+def test_a_notice_says_which_layers_no_fused_kernel_covers(
+    arch: str, network: Network, input_dtype: str, options: dict[str, Any], unpaired: str | None
+) -> None:
+    """Where it was left to the program; empty: all are covered; None: the choices explain it."""
+    choices = Choices(**{"precision": "auto", **options})
+    found = notice(plan(random_graph(network, bias=False), arch, choices, input_dtype=input_dtype), choices)
+    if not unpaired:
+        assert found is None
+    else:
+        assert found is not None and "\n" not in found
+        assert f"run {unpaired}: " in found and f"{input_dtype} images on {arch}" in found

@@ -14,7 +14,7 @@ import pytest
 from app.accuracy import Accuracy, agree, judge
 from app.intervals import Timeline, usage
 from app.networks import LENET5
-from app.outcome import Cycle, LayerTime, Outcome, Timing
+from app.outcome import Coarser, Cycle, LayerTime, Outcome, Timing
 from app.report import SCHEMA, SHOWN_DIFFERENCES, as_text, document, write_json
 from app.weights import Weights
 from data_tools.dataset import Dataset
@@ -85,6 +85,34 @@ def report(outcome: Outcome, accuracy: Accuracy | None = None, data: Dataset = D
     return document(GRAPH, WEIGHTS, data, BATCH, outcome, accuracy, ONCE, 2345.6)
 
 
+def test_the_raw_copy_of_the_same_bytes_is_set_beside_the_run() -> None:
+    told = report(replace(GPU, end_to_end=Timing((3.0,)), raw_copy=Timing((2.0,))))
+    assert told["raw_copy_ms"]["p50"] == 2.0
+    assert "raw copy           2.000 ms for the same bytes in one piece; end to end takes 1.50 × as long" in as_text(
+        told
+    )
+    assert report(CPU)["raw_copy_ms"] is None and "raw copy" not in as_text(report(CPU))
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_the_last_lines_tell_what_fp16_would_bring_and_cost(changed: int) -> None:
+    labels = LABELS.copy()
+    labels[:changed] += 1
+    coarser = Coarser(Timing((2.0,)), labels)
+    outcome = replace(GPU, end_to_end=Timing((5.0,)), coarser=coarser)
+    agreement = agree(labels[:40], LABELS, np.full(BATCH, 0.01), "stored float64 reference", "float16")
+    told = document(GRAPH, WEIGHTS, DATA, BATCH, outcome, judge(LABELS, LABELS, BATCH, AGREED), ONCE, 1.0, agreement)
+    fp16 = told["fp16"]
+    assert (fp16["gain"], fp16["compared"], len(fp16["differences"])) == (2.5, 40, changed)
+    first, *others = as_text(told).split("\n\n")[-1].splitlines()
+    assert first == (
+        "--precision fp16 takes 2.000 ms end to end, 2.50 × as fast, and "
+        f"{changed} label{'' if changed == 1 else 's'} of 40 compared differ from the reference"
+    )
+    assert len(others) == changed and all("float64 margin 0.01 (near-tie)" in line for line in others)
+    assert "fp16" not in as_text(report(GPU))
+
+
 def no_constants(text: str) -> None:
     raise AssertionError(f"{text} is not JSON")
 
@@ -102,7 +130,8 @@ def test_promised_keys(outcome: Outcome) -> None:
 
 
 def test_precision_is_that_of_the_arithmetic() -> None:
-    for dtype, name in {"float64": "fp64", "float32": "fp32", "tfloat32": "tf32", "float16": "fp16"}.items():
+    names = {"float64": "fp64", "float32": "fp32", "float16x2": "fp32x", "tfloat32": "tf32", "float16": "fp16"}
+    for dtype, name in names.items():
         told = report(replace(GPU, arithmetic=dtype))
         assert told["precision"] == name and f"lenet5 in {name} on {BATCH} images" in as_text(told)
 
