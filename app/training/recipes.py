@@ -30,8 +30,9 @@ RECIPES = {
     "minidnn86": Recipe(epochs=30, biases=("conv1", "conv2", "fc1", "fc2")),
     "mlp": Recipe(
         epochs=40,
+        batch=128,
         optimiser="sgd",
-        rate=0.3,
+        rate=0.5,
         weight_decay=0.0,
         l2=1e-5,
         smoothing=0.0,
