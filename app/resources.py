@@ -10,11 +10,13 @@ import re
 import struct
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from tqdm import tqdm
 
+from app.cpu import usable_cores
 from app.kernels.compiler import architecture_number, compile_kernel, resource_report, sources
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem, storage, wide
 from app.kernels.variant import LaunchConfig, Variant, tiles
@@ -92,14 +94,20 @@ def measure(rows: Sequence[Variant], arch: str) -> list[Resources | Skipped]:
     """Compile every row for its example layers, one progress bar step each. Raises UserError without NVRTC."""
     jobs = [(row, layer, problems) for row in rows for layer, problems in examples(row)]
     results: list[Resources | Skipped] = []
-    for row, layer, problems in tqdm(jobs, desc=arch, unit=" kernels", disable=not sys.stderr.isatty()):
-        refusals = [row.refusal(problem, arch) for problem in problems]
-        if None in refusals:
-            found = list(_resources(row, layer, problems[refusals.index(None)], arch))
-            results += found or [Skipped(row.operation, row.name, layer, "it launches the library's kernels alone")]
-        else:
-            results.append(Skipped(row.operation, row.name, layer, str(refusals[0])))
+    with ThreadPoolExecutor(usable_cores()) as pool:  # NVRTC compiles in parallel
+        done = pool.map(lambda job: _example(job[0], job[1], job[2], arch), jobs)
+        for found in tqdm(done, total=len(jobs), desc=arch, unit=" kernels", disable=not sys.stderr.isatty()):
+            results += found
     return results
+
+
+def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -> Sequence[Resources | Skipped]:
+    """What the row compiles to for the first of the problems that it serves, or why for none."""
+    refusals = [row.refusal(problem, arch) for problem in problems]
+    if None not in refusals:
+        return [Skipped(row.operation, row.name, layer, str(refusals[0]))]
+    found = list(_resources(row, layer, problems[refusals.index(None)], arch))
+    return found or [Skipped(row.operation, row.name, layer, "it launches the library's kernels alone")]
 
 
 def examples(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
