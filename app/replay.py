@@ -21,7 +21,7 @@ class BatchGraph:
         self._key: tuple[Any, ...] = ()
         self._graph: Any = None
         self._tried = False
-        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._stream: cupy.cuda.Stream | None = None  # made for the first graph
 
     def holds(self, arrays: Sequence[np.ndarray]) -> bool:
         """Whether the captured graph does just this batch."""
@@ -32,6 +32,7 @@ class BatchGraph:
 
     def launch(self) -> None:
         """Run the graph, and wait until its results have arrived."""
+        assert self._stream is not None
         self._graph.launch(self._stream)
         self._stream.synchronize()
 
@@ -52,23 +53,24 @@ class BatchGraph:
                 self._graph = self._captured(streams, enqueue)
 
     def _captured(self, streams: Sequence[cupy.cuda.Stream], enqueue: Callable[[], None]) -> Any:
+        origin = self._stream = self._stream or cupy.cuda.Stream(non_blocking=True)
         fork = cupy.cuda.Event(disable_timing=True)
-        self._stream.begin_capture()
+        origin.begin_capture()
         try:
-            fork.record(self._stream)
+            fork.record(origin)
             for stream in streams:
                 stream.wait_event(fork)
             enqueue()
             for stream in streams:
                 join = cupy.cuda.Event(disable_timing=True)
                 join.record(stream)
-                self._stream.wait_event(join)
+                origin.wait_event(join)
         except BaseException:
             with suppress(runtime.CUDARuntimeError):
-                self._stream.end_capture()  # else the streams would stay in capture
+                origin.end_capture()  # else the streams would stay in capture
             raise
-        graph = self._stream.end_capture()
-        graph.upload(self._stream)
+        graph = origin.end_capture()
+        graph.upload(origin)
         return graph
 
 
