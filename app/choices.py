@@ -9,7 +9,7 @@ from app.errors import UserError
 from app.graph import Graph, build, find_network
 from app.kernels.compiler import ARCHITECTURES
 from app.kernels.registry import variants
-from app.plan import Choices, check_kernels
+from app.serving import Choices, check_kernels
 from app.tuning import Tuning
 from app.weights import BUNDLED, Weights, load_weights
 

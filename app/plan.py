@@ -13,10 +13,7 @@ from app.kernels.compiler import architecture_number
 from app.kernels.problems import DTYPES, ConvProblem, LinearProblem, Problem, alone
 from app.kernels.variant import Variant
 from app.layers import Argmax, Layer, Shape
-from app.serving import PRECISIONS as PRECISIONS
-from app.serving import Choices as Choices
-from app.serving import check_kernels as check_kernels
-from app.serving import serve
+from app.serving import Choices, check_kernels, serve
 
 IMAGES = "images"
 LOGITS = "logits"

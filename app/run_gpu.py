@@ -15,8 +15,9 @@ from app.choices import choices
 from app.errors import UserError
 from app.graph import Graph
 from app.outcome import Coarser, Cycle, Outcome, Timing
-from app.plan import Choices, notice, plan
-from app.session import Outputs, Session, default_chunk
+from app.plan import notice, plan
+from app.serving import Choices
+from app.session import Outputs, Session, chunk_size
 
 REPEAT, REPEAT_FEW = 50, 1000  # of batches, and of those up to FEW images: a percentile wants many
 FEW = 100
@@ -40,7 +41,7 @@ def run_on_gpu(
     chosen = choices(options, tuning.load(card["name"]))
     execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
     one_pass = images[:batch]
-    chunk = min(options.chunk or default_chunk(len(one_pass)), len(one_pass))
+    chunk = chunk_size(options.chunk, len(one_pass))
     with Session(execution, chunk=chunk, streams=options.streams) as session:
         lap("kernels")
         outputs = session.outputs(len(one_pass))
@@ -97,7 +98,7 @@ def _coarser(options: argparse.Namespace, graph: Graph, images: np.ndarray, chos
         return None
     if execution.arithmetic != "float16" or execution.unpaired:
         return None
-    chunk = min(options.chunk or default_chunk(len(images)), len(images))
+    chunk = chunk_size(options.chunk, len(images))
     with Session(execution, chunk=chunk, streams=options.streams) as session:
         outputs = session.outputs(len(images))
         timing = measure.end_to_end(session, images, outputs, options.repeat or _repeat(len(images)), options.warmup)

@@ -32,6 +32,11 @@ def default_chunk(batch: int) -> int:
     return min(max(-(-batch // 5), 1), 4096)
 
 
+def chunk_size(asked: int | None, batch: int) -> int:
+    """Images a chunk: as asked for or the default, and never more than there are."""
+    return min(asked or default_chunk(batch), batch)
+
+
 def pieces(count: int, chunk: int) -> Iterator[slice]:
     """A batch cut into chunks, the first and the last half as long as may be, those between of equal length.
 

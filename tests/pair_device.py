@@ -15,7 +15,8 @@ from app.graph import build
 from app.kernels.compiler import compile_kernel
 from app.kernels.problems import ConvPairProblem, PairProblem
 from app.networks import LENET5
-from app.plan import Choices, plan
+from app.plan import plan
+from app.serving import Choices
 from app.weights import load_weights
 from tests.kernel_cases import Case, architecture
 from tests.kernel_device import POISON, bits, host_arrays, kernel_of

@@ -16,7 +16,8 @@ from app.kernels.defines import FLOATS, conv_sizes, elementwise, types
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import LaunchConfig, Parameters, Variant
 from app.networks import LENET5
-from app.plan import Choices, ExecutionPlan, plan
+from app.plan import ExecutionPlan, plan
+from app.serving import Choices
 from app.tuning import Tuning
 from tests.networks_for_tests import random_graph
 

@@ -24,7 +24,8 @@ from app.kernels import registry
 from app.kernels.problems import ConvProblem, alone, key
 from app.networks import NETWORKS
 from app.options import bench_parser
-from app.plan import Choices, plan
+from app.plan import plan
+from app.serving import Choices
 
 PEAKS = Peaks({"float32": 50.0, "float16": 600.0}, 3000.0)
 CONV = ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")

@@ -10,7 +10,8 @@ from app.choices import choices, kernel_names, load_graph
 from app.cli import run_parser
 from app.errors import UserError
 from app.options import graph_parser, profile_parser
-from app.plan import PRECISIONS, Choices, plan
+from app.plan import plan
+from app.serving import PRECISIONS, Choices
 from app.tuning import Tuning
 
 AUTO = {"conv": "auto", "gemm": "auto", "pool": "auto"}

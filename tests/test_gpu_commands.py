@@ -18,7 +18,8 @@ from app.cli import main
 from app.kernels.problems import key
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
-from app.plan import Choices, plan
+from app.plan import plan
+from app.serving import Choices
 from tests.kernel_cases import Case, architecture
 from tests.kernel_device import compile_all
 

@@ -12,7 +12,8 @@ from app.accuracy import COUNT_SHARE, NEAR_TIE, agree, top_two_margins
 from app.graph import Graph, build
 from app.kernels.problems import PairProblem
 from app.networks import LENET5
-from app.plan import PRECISIONS, Choices, plan
+from app.plan import plan
+from app.serving import PRECISIONS, Choices
 from app.weights import load_reference, load_weights
 from data_tools.fashion_mnist import load_split
 from tests.kernel_cases import Case, architecture

@@ -11,7 +11,8 @@ from app.accuracy import NEAR_TIE, top_two_margins
 from app.errors import UserError
 from app.graph import Graph
 from app.networks import LENET5, Network
-from app.plan import Choices, plan
+from app.plan import plan
+from app.serving import Choices
 from tests.networks_for_tests import ODD, TEST_NETWORKS, random_graph, random_images, score_scale
 
 pytestmark = pytest.mark.gpu

@@ -15,7 +15,8 @@ from app.kernels.problems import ActivationProblem, LinearProblem
 from app.kernels.registry import variants
 from app.kernels.variant import ConstantCopy, Variant
 from app.networks import LENET5, MINIDNN86, MLP, Network
-from app.plan import PRECISIONS, Choices, plan
+from app.plan import plan
+from app.serving import PRECISIONS, Choices
 from tests.kernel_cases import Case, architecture, elements
 from tests.kernel_device import bits, compile_all, host_arrays, kernel_of, launch
 from tests.networks_for_tests import ODD, SMOOTH, TEST_NETWORKS, random_graph, random_images, score_scale

@@ -23,7 +23,8 @@ from app.kernels.problems import (
 )
 from app.layers import Argmax, AvgPool, Flatten, Layer, Linear, Relu
 from app.networks import FA19, LENET5, MINIDNN86, MLP, Network
-from app.plan import IMAGES, LABELS, LOGITS, PIXELS, PRECISIONS, Choices, ExecutionPlan, plan
+from app.plan import IMAGES, LABELS, LOGITS, PIXELS, ExecutionPlan, plan
+from app.serving import PRECISIONS, Choices
 from tests.networks_for_tests import TEST_NETWORKS, random_graph
 
 ARCH = "sm_90a"

@@ -10,8 +10,8 @@ import pytest
 from app.errors import UserError
 from app.kernels.problems import ConvProblem, PairProblem, alone, key, wide
 from app.networks import LENET5, Network
-from app.plan import LABELS, LOGITS, PRECISIONS, Choices, ExecutionPlan, plan
-from app.serving import FALLBACK
+from app.plan import LABELS, LOGITS, ExecutionPlan, plan
+from app.serving import FALLBACK, PRECISIONS, Choices
 from app.tuning import Tuned, Tuning
 from tests.networks_for_tests import TEST_NETWORKS, random_graph
 

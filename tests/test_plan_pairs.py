@@ -12,7 +12,8 @@ from app.errors import UserError
 from app.graph import Graph
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem, key
 from app.networks import FA19, K7, LENET5, MINIDNN86, MLP, Network
-from app.plan import LABELS, LOGITS, Choices, ExecutionPlan, notice, plan
+from app.plan import LABELS, LOGITS, ExecutionPlan, notice, plan
+from app.serving import Choices
 from app.tuning import Tuned, Tuning
 from tests.networks_for_tests import ODD, random_graph
 

@@ -15,8 +15,9 @@ from app.kernels import compiler
 from app.kernels.compiler import ARCHITECTURES
 from app.networks import LENET5
 from app.options import PRECISIONS
-from app.plan import Choices, plan
+from app.plan import plan
 from app.precompile import needed
+from app.serving import Choices
 from tests.networks_for_tests import random_graph
 from tests.shell import check_error, write_good_files
 

@@ -19,7 +19,8 @@ from app.kernels.problems import ConvProblem, ResizeProblem
 from app.layers import Resize, Shape
 from app.layers.resize import MAX_SIZE
 from app.networks import FA19, K7, LENET5, MINIDNN86, Network
-from app.plan import PIXELS, Choices, plan
+from app.plan import PIXELS, plan
+from app.serving import Choices
 from app.weights import save_weights
 from data_tools.idx import write_idx
 from tests.networks_for_tests import random_graph, random_images

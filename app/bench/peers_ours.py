@@ -11,7 +11,8 @@ from app.bench.batch import UNWRITTEN
 from app.errors import UserError
 from app.graph import Graph
 from app.options import DEFAULT_STREAMS
-from app.plan import IMAGES, LABELS, Choices, plan
+from app.plan import IMAGES, LABELS, plan
+from app.serving import Choices
 from app.session import Outputs, Session, default_chunk
 from app.tuning import Tuning
 

@@ -18,7 +18,8 @@ from app.errors import UserError
 from app.graph import Graph
 from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.options import DEFAULT_STREAMS
-from app.plan import Choices, plan
+from app.plan import plan
+from app.serving import Choices
 from app.tuning import Tuning
 
 SCHEMA = "lenet5-inference/pipeline-sweep/1"

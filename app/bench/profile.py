@@ -57,13 +57,13 @@ def profile(options: argparse.Namespace) -> int:
 
 def _profiled(options: argparse.Namespace, graph: Graph) -> dict[str, Any]:
     from app.bench.spans import Recorder
-    from app.session import Session, default_chunk
+    from app.session import Session, chunk_size
 
     card = device.describe_gpu()
     images, source = load_images(graph, options.batch)
     chosen = choices(options, tuning.load(card["name"]))
     execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
-    chunk = min(options.chunk or default_chunk(options.batch), options.batch)
+    chunk = chunk_size(options.chunk, options.batch)
     bar = tqdm(total=WARMUP + 3 * RUNS + 1, unit=" runs", disable=not sys.stderr.isatty())
     with Session(execution, chunk=chunk, streams=options.streams) as session, bar:
         outputs = session.outputs(options.batch)

@@ -23,8 +23,9 @@ from app.bench.quantiles import summary
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 from app.options import DEFAULT_STREAMS, PRECISIONS
-from app.plan import Choices, plan
+from app.plan import plan
 from app.report import write_json
+from app.serving import Choices
 
 SCHEMA = "lenet5-inference/scenario/1"
 OFFLINE, SINGLE_STREAM = "offline", "single-stream"

@@ -20,8 +20,9 @@ from app.interrupts import exit_on_interrupt
 from app.kernels import registry
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
-from app.plan import PRECISIONS, Choices, plan
+from app.plan import plan
 from app.report import check_writable
+from app.serving import PRECISIONS, Choices
 
 ASSUMED_ARCH = "sm_90a"  # to find mistakes where there is no card
 

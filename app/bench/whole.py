@@ -16,7 +16,8 @@ from app.graph import Graph
 from app.kernels import registry
 from app.memory import pinned_array
 from app.options import DEFAULT_STREAMS
-from app.plan import Choices, plan
+from app.plan import plan
+from app.serving import Choices
 from app.session import Session, default_chunk
 from app.tuning import Tuning
 

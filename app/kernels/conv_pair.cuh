@@ -87,9 +87,9 @@ __device__ __forceinline__ void convolve1(float (&upper)[36], float (&lower)[36]
 // 2 * max(value, 0) by an addition, which the card does twice as often as a maximum; NaN stays NaN.
 __device__ __forceinline__ float twice_relu(float value) { return value + fabsf(value); }
 
-// Where this thread's results of convolve1 belong in an image's pooled maps: place1 + offset1(j) for column
-// 8 * j + 2 * (lane % 4) of the products, a pair of channels; 32 bytes on for the next column, in the same row.
-// Rows lie row_stride bytes apart. Three steps of j are four rows exactly, so only three places need arithmetic.
+// Where this thread's results of convolve1 belong in an image's pooled maps, a pair of channels: for column
+// 8 * j + 2 * (lane % 4) of the products at[j % 3] and four rows on for every three of j; for the next column, in the same
+// row, 32 bytes on. Rows lie row_stride bytes apart.
 struct Places1 {
     int at[3];
 };

@@ -5,7 +5,7 @@
 // address, so no im2col tile exists and no thread loads a fragment.
 // From: what none of the seed systems had.
 // Data: x (images, 28, 28) uint8; filters1, filters2 packed (see pair_packing.py) float16;
-//       scale1, scale2 in scales[0], scales[1]; y (images, 64, 4, 4) float16.
+//       scales (2), the second of them used; y (images, 64, 4, 4) float16.
 // Launch: one block an SM, three warpgroups that each walk over groups of four images on their own: while one pools
 //         in registers, the others keep the tensor cores busy.
 // Bound by: the tensor cores.

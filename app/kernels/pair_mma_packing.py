@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.kernels.pair_packing import LARGEST, power_of_two_below, split
+from app.kernels.pair_packing import scale_for, split
 from app.kernels.problems import ConvPairProblem
 
 LARGEST_SCALE = 2.0**40  # products of scales and biases stay far from the end of float32
@@ -24,24 +24,19 @@ def pack_for_mma(problem: ConvPairProblem, arrays: Sequence[np.ndarray | None]) 
     w2 = second.astype(np.float64).reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
     # Pixels are at most 255, and four activations are summed.
     most = 255 * np.abs(w1).sum(axis=(0, 1)) + (0 if bias1 is None else np.abs(bias1))
-    activation_scale = _scale(4 * float(most.max()))
-    scale2 = _scale(float(np.abs(w2).max()))
+    activation_scale = scale_for(4 * float(most.max()), LARGEST_SCALE)
+    scale2 = scale_for(float(np.abs(w2).max()), LARGEST_SCALE)
     if problem.dtype == "float16":
         scale1 = activation_scale
         parts1, parts2 = [(w1 * scale1).astype(np.float16)], [(w2 * scale2).astype(np.float16)]
     else:
-        scale1 = _scale(float(np.abs(w1).max()))
+        scale1 = scale_for(float(np.abs(w1).max()), LARGEST_SCALE)
         parts1, parts2 = list(split(w1 * scale1)), list(split(w2 * scale2))
     filters1 = np.stack([tap_fragments(part) for part in parts1])
     filters2 = np.stack([map_fragments(part, 32 if problem.dtype == "float16x2" else 64) for part in parts2], axis=2)
     sums2 = 4 * activation_scale * scale2  # the second sums' scale
     scales = np.array([0.5 * activation_scale / scale1, 0.5 * 0.25 / sums2], np.float32)
     return [filters1.reshape(-1), _scaled(bias1, scale1), filters2.reshape(-1), _scaled(bias2, sums2), scales]
-
-
-def _scale(largest: float) -> float:
-    """The power of two that brings numbers up to ``largest`` close to LARGEST."""
-    return min(power_of_two_below(LARGEST / largest), LARGEST_SCALE) if largest > 0 else 1.0
 
 
 def _scaled(bias: np.ndarray | None, scale: float) -> np.ndarray | None:

@@ -21,9 +21,9 @@ def power_of_two_below(value: float) -> float:
     return 2.0 ** np.floor(np.log2(value)) if np.isfinite(value) and value > 0 else 1.0
 
 
-def scale_for(largest: float) -> float:
-    """The power of two that brings numbers up to ``largest`` close to LARGEST; 1 where there is nothing to bring."""
-    return power_of_two_below(LARGEST / largest) if largest > 0 else 1.0
+def scale_for(largest: float, most: float = np.inf) -> float:
+    """The power of two, at most ``most``, that brings numbers up to ``largest`` close to LARGEST; 1 for zeros."""
+    return min(power_of_two_below(LARGEST / largest), most) if largest > 0 else 1.0
 
 
 def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:

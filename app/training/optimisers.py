@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import cos, pi
@@ -16,7 +17,7 @@ MOMENTUM_LOW, MOMENTUM_HIGH = 0.85, 0.95
 
 
 @dataclass(frozen=True)
-class Optimiser:
+class Optimiser(ABC):
     """An update rule. weight_decay: weights shrink by the share rate · weight_decay a step; biases do not."""
 
     weight_decay: float = 0.0
@@ -39,10 +40,11 @@ class Optimiser:
             own = [slots[slot][name] for slot in self.slots]
             parameter -= self._change(gradients[name], own, step, rate, momentum)
 
+    @abstractmethod
     def _change(
         self, gradient: np.ndarray, slots: list[np.ndarray], step: int, rate: float, momentum: float
     ) -> np.ndarray:
-        raise NotImplementedError
+        """What the parameter loses; the slots are brought up to date in place."""
 
 
 @dataclass(frozen=True)
