@@ -23,7 +23,9 @@ for tool in ${TOOLS-memcheck racecheck initcheck synccheck}; do
     check "$tool" -m pytest -q -m gpu tests/test_gpu_kernels.py -k "test_small or numpy or nan" -p no:cacheprovider
     echo "== $tool: main job, fused and not"
     check "$tool" main.py --device cuda --batch 7 --chunk 3 --repeat 1 --warmup 1
-    check "$tool" main.py --device cuda --batch 1700 --chunk 1700 --repeat 1 --warmup 1 # blocks of pairs go round twice
+    for precision in fp16 fp32x; do # blocks of pairs go round twice
+        check "$tool" main.py --device cuda --batch 1700 --chunk 1700 --repeat 1 --warmup 1 --precision "$precision"
+    done
     check "$tool" main.py --device cuda --batch 7 --chunk 3 --repeat 1 --warmup 1 --no-fuse --conv constant --fc naive
 done
 log=$(mktemp)

@@ -26,8 +26,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                           float *__restrict__ y, int images) {
     extern __shared__ __align__(128) unsigned char memory[];
     const int group = threadIdx.x / 128;
-    unsigned char *pooled = memory + SLOTS * TAP_BYTES + group * OWN_BYTES;
-    unsigned char *windows = pooled + 2 * PART_BYTES;
+    // Windows first: compute-sanitizer takes the overlapping pieces that are read of them for a longer one.
+    unsigned char *windows = memory + SLOTS * TAP_BYTES + group * OWN_BYTES;
+    unsigned char *pooled = windows + 2 * WINDOWS_BYTES;
     unsigned long long *full = (unsigned long long *)(memory + SLOTS * TAP_BYTES + WARPGROUPS * OWN_BYTES);
     unsigned long long *empty = full + SLOTS;
 
