@@ -14,8 +14,8 @@ import pytest
 
 from app.cli import main
 from app.networks import NETWORKS
-from app.training import engine, loop
-from app.training.engine import dropout_mask
+from app.training import cpu_engine, loop
+from app.training.cpu_engine import dropout_mask
 from app.training.recipes import RECIPES
 from app.weights import load_weights
 from data_tools.idx import write_idx
@@ -53,14 +53,14 @@ def check_failure(result: tuple[int, str, str], pattern: str) -> None:
 
 def interrupt_after(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the midst of the epoch after so many."""
-    real = engine.CpuEngine.update
+    real = cpu_engine.CpuEngine._update
 
-    def update(self: engine.CpuEngine, gradients: Any, step: int) -> float:
+    def update(self: cpu_engine.CpuEngine, gradients: Any, step: int) -> float:
         if step == epochs * loop.batches_an_epoch(self.settings) + 1:
             raise KeyboardInterrupt
         return real(self, gradients, step)
 
-    monkeypatch.setattr(engine.CpuEngine, "update", update)
+    monkeypatch.setattr(cpu_engine.CpuEngine, "_update", update)
 
 
 # --- what comes out
@@ -143,7 +143,7 @@ def test_resumed_gives_the_same_bits(
 def test_seeds_and_threads(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another seed gives other weights; another number of threads the same."""
     for name, seed, cores in (("a", "1", 1), ("b", "1", 3), ("c", "2", 1)):
-        monkeypatch.setattr(engine, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(cpu_engine, "usable_cores", lambda cores=cores: cores)
         assert train(*MLP, "--batch", "40", "--epochs", "2", "--seed", seed, "--output", f"{name}.h5")[0] == 0
     first, second, third = ((place / f"{name}.h5").read_bytes() for name in "abc")
     assert first == second != third

@@ -17,7 +17,7 @@ from app.report import check_writable, write_json
 from app.training import curve, loop
 from app.training.checkpoint import load_progress, save_checkpoint
 from app.training.choices import Task, choose
-from app.training.engine import CpuEngine, cpu_pool
+from app.training.cpu_engine import CpuEngine, cpu_pool
 from app.training.progress import Progress
 from app.weights import Weights, load_weights, save_weights
 from data_tools.reference_labels import PROMISED_IMAGES, reference_results
@@ -70,12 +70,12 @@ def _epochs(task: Task, progress: Progress, say: Callable[[str], object]) -> Pro
             name = f"epoch {epoch}/{settings.epochs}"
             with tqdm(total=images, desc=name, unit="im", leave=False, disable=not sys.stderr.isatty()) as bar:
 
-                def after_batch(count: int, loss: float, accuracy: float, bar: Any = bar) -> None:
+                def after_batches(count: int, loss: float, accuracy: float, bar: Any = bar) -> None:
                     check_interrupt()
                     bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.1%}", refresh=False)
                     bar.update(count)
 
-                progress = loop.run_epoch(engine, settings, progress, after_batch)
+                progress = loop.run_epoch(engine, settings, progress, after_batches)
             save_checkpoint(task.checkpoint, settings, progress)
             say(progress.history[-1].describe(epoch, settings.epochs))
             check_interrupt()

@@ -1,40 +1,26 @@
-"""What does the arithmetic of training: the interface, and NumPy on the processor's cores."""
+"""What the loop asks of an engine, which does training's arithmetic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from app.cpu import keep_freed_memory, usable_cores
-from app.training.augment import augmented
-from app.training.counter import FRACTION_BITS, Use, random_bits
 from app.training.gradients import Arrays
-from app.training.loss import add_l2, cross_entropy
-from app.training.model import Model
-from app.training.optimisers import OPTIMISERS, Slots, one_cycle
+from app.training.optimisers import OPTIMISERS, Slots
 from app.training.recipes import Settings
-
-SHARE = 32  # images: a thread's unit of work. Fixed, so that sums do not depend on the number of cores
-QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  # the loop finds out and says it
-Result = tuple[float, int, Arrays]  # loss, correct answers, gradients
 
 
 class Engine(Protocol):
-    """Holds the parameters and the optimiser's slots. A batch is ``gradients``, then ``update``.
+    """Holds the images, the parameters and the optimiser's slots."""
 
-    Between the two, several processes may add up the gradients that each has found for its share of the batch.
-    """
+    def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
+        """For each batch, gradients of its mean loss and one update.
 
-    def gradients(self, items: np.ndarray, epoch: int, total: int) -> Result:
-        """Of the images at these places of the training set: a share of a batch of ``total``."""
-
-    def update(self, gradients: Arrays, step: int) -> float:
-        """The optimiser's step, counted from 0; returns the L2 part of the loss."""
+        batches: places in the training set; epoch: from 1; step: of the first batch, from 0 at the training's start.
+        Returns for each batch its loss, L2 included, and its correct answers, before its update.
+        """
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
         """Mean loss without smoothing and correct answers, nothing altered and nothing left out."""
@@ -43,109 +29,7 @@ class Engine(Protocol):
         """Copies of parameters and slots, float32."""
 
 
-class CpuEngine:
-    """The NumPy references, shares of a batch in parallel. The same bits whatever the number of threads.
-
-    images: (N, C, H, W) uint8; labels: (N,) uint8; steps: of the whole training. pool: where shares run.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        settings: Settings,
-        images: np.ndarray,
-        labels: np.ndarray,
-        state: tuple[Arrays, Slots],
-        steps: int,
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        self.model, self.settings = model, settings
-        self.images, self.labels = images, labels
-        self.parameters, self.slots = (_copy(state[0]), {slot: _copy(own) for slot, own in state[1].items()})
-        self.steps = steps
-        self.optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
-        self._pool = pool
-
-    def gradients(self, items: np.ndarray, epoch: int, total: int) -> Result:
-        """As ``Engine`` says; shares are added up in their order."""
-        loss, correct, gradients = 0.0, 0, {name: np.zeros_like(array) for name, array in self.parameters.items()}
-        for part_loss, part_correct, part in self._map(lambda some: self._share(some, epoch, total), items):
-            loss += part_loss
-            correct += part_correct
-            for name, array in gradients.items():
-                array += part[name]
-        return loss, correct, gradients
-
-    def update(self, gradients: Arrays, step: int) -> float:
-        """As ``Engine`` says."""
-        rate, momentum = one_cycle(step, self.steps, self.settings.rate)
-        with QUIET():
-            penalty = add_l2(self.parameters, gradients, self.settings.l2)
-            self.optimiser.update(self.parameters, gradients, self.slots, step=step + 1, rate=rate, momentum=momentum)
-        return penalty
-
-    def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """As ``Engine`` says."""
-
-        def share(some: np.ndarray) -> tuple[float, int]:
-            logits = self.model.logits(self.parameters, self.images[some])
-            loss, _ = cross_entropy(logits, self.labels[some], 0.0, len(items))
-            return loss, int((logits.argmax(axis=1) == self.labels[some]).sum())
-
-        losses, correct = zip(*self._map(share, items), strict=True)
-        return sum(losses), sum(correct)
-
-    def state(self) -> tuple[Arrays, Slots]:
-        """As ``Engine`` says."""
-        return _copy(self.parameters), {slot: _copy(own) for slot, own in self.slots.items()}
-
-    def _share(self, items: np.ndarray, epoch: int, total: int) -> Result:
-        settings = self.settings
-        images = augmented(
-            self.images[items], items, seed=settings.seed, epoch=epoch, shift=settings.shift, flip=settings.flip
-        )
-        return self.model.gradients(
-            self.parameters,
-            images,
-            self.labels[items],
-            smoothing=settings.smoothing,
-            total=total,
-            masks=lambda layer, shape: dropout_mask(settings, layer, shape, items, epoch),
-        )
-
-    def _map(self, work: Callable[[np.ndarray], tuple], items: np.ndarray) -> Iterator[tuple]:
-        def quietly(some: np.ndarray) -> tuple:
-            with QUIET():
-                return work(some)
-
-        return self._pool.map(quietly, [items[at : at + SHARE] for at in range(0, len(items), SHARE)])
-
-
-@contextmanager
-def cpu_pool() -> Iterator[ThreadPoolExecutor]:
-    """A thread a core. The matrix library underneath should use one thread each (main.py sees to that)."""
-    keep_freed_memory()
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        yield pool
-
-
-def dropout_mask(
-    settings: Settings, layer: str, shape: tuple[int, ...], items: np.ndarray, epoch: int
-) -> np.ndarray | None:
-    """What the input of ``layer`` is multiplied by, (B, features): 0, or what keeps its mean; None without dropout."""
-    for part, (name, share) in enumerate(settings.dropout):
-        if name == layer:
-            bits = random_bits(settings.seed, Use.DROPOUT, items, int(np.prod(shape[1:])), part=part, epoch=epoch)
-            kept = bits >> np.uint64(64 - FRACTION_BITS) >= np.uint64(round(share * (1 << FRACTION_BITS)))
-            return (kept * np.float32(1 / (1 - share))).reshape(shape)
-    return None
-
-
 def empty_slots(settings: Settings, parameters: Mapping[str, np.ndarray]) -> Slots:
     """What the optimiser starts from."""
     names = OPTIMISERS[settings.optimiser].slots
     return {slot: {name: np.zeros_like(array) for name, array in parameters.items()} for slot in names}
-
-
-def _copy(arrays: Mapping[str, np.ndarray]) -> Arrays:
-    return {name: array.copy() for name, array in arrays.items()}

@@ -15,8 +15,9 @@ from app.training.model import Model
 from app.training.progress import EpochResult, Progress
 from app.training.recipes import Settings
 
-# Called after each batch with images done, loss and accuracy so far in the epoch.
-AfterBatch = Callable[[int, float, float], None]
+# Called after some batches with images done, loss and accuracy so far in the epoch.
+AfterBatches = Callable[[int, float, float], None]
+TOGETHER = 8  # batches: what an engine is asked to do at once, so that a card need not wait for the host after each
 
 
 class DivergedError(Exception):
@@ -40,7 +41,7 @@ def start(model: Model, settings: Settings) -> Progress:
     return Progress(parameters, empty_slots(settings, parameters), parameters, 0)
 
 
-def run_epoch(engine: Engine, settings: Settings, progress: Progress, after_batch: AfterBatch) -> Progress:
+def run_epoch(engine: Engine, settings: Settings, progress: Progress, after_batches: AfterBatches) -> Progress:
     """One more epoch with an engine that stands where ``progress`` does. Raises DivergedError."""
     begun = perf_counter()
     epoch = len(progress.history) + 1
@@ -48,18 +49,16 @@ def run_epoch(engine: Engine, settings: Settings, progress: Progress, after_batc
     shuffled = order(settings.seed, Use.ORDER, training, epoch=epoch)
     step = (epoch - 1) * batches_an_epoch(settings)
     loss_sum, correct, done = 0.0, 0, 0
-    for at in range(0, len(shuffled), settings.batch):
-        items = shuffled[at : at + settings.batch]
-        loss, right, gradients = engine.gradients(items, epoch, len(items))
-        if math.isfinite(loss):
-            loss += engine.update(gradients, step)
-        if not math.isfinite(loss):
-            raise DivergedError(f"the loss became {loss} in epoch {epoch}, batch {at // settings.batch + 1}")
-        step += 1
-        done += len(items)
-        loss_sum += loss * len(items)
-        correct += right
-        after_batch(len(items), loss_sum / done, correct / done)
+    batches = [shuffled[at : at + settings.batch] for at in range(0, len(shuffled), settings.batch)]
+    for at in range(0, len(batches), TOGETHER):
+        group = batches[at : at + TOGETHER]
+        for number, (loss, right) in enumerate(engine.train(group, epoch, step + at)):
+            if not math.isfinite(loss):
+                raise DivergedError(f"the loss became {loss} in epoch {epoch}, batch {at + number + 1}")
+            loss_sum += loss * len(group[number])
+            correct += right
+            done += len(group[number])
+        after_batches(sum(map(len, group)), loss_sum / done, correct / done)
     validation_loss, right = engine.evaluate(held_out)
     if not math.isfinite(validation_loss):
         raise DivergedError(f"the validation loss became {validation_loss} after epoch {epoch}")

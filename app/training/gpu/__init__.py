@@ -1,0 +1,1 @@
+"""Training's arithmetic on the GPU, by the kernels app/kernels/train_*.cu."""
