@@ -18,10 +18,11 @@ from app.errors import UserError
 from app.intervals import Timeline, Usage, usage
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import ConvProblem, alone, bytes_moved
+from app.lane import Lane, Outputs
 from app.memory import DeviceMemoryError, device_array, is_pinned, pinned_copy, uploaded
 from app.outcome import LayerTime, Timing
 from app.plan import IMAGES, Node
-from app.session import Lane, Outputs, Session, pieces
+from app.session import Session, pieces
 
 TRACES = 9
 

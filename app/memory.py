@@ -52,3 +52,10 @@ def pinned_copy(array: np.ndarray) -> np.ndarray:
 def is_pinned(array: np.ndarray) -> bool:
     """Whether the array lies in page-locked memory."""
     return runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost
+
+
+def mapped(array: np.ndarray) -> cupy.ndarray:
+    """Page-locked host memory, flat, as kernels reach it over the bus; the array must outlive its use."""
+    address = runtime.pointerGetAttributes(array.ctypes.data).devicePointer
+    memory = cupy.cuda.UnownedMemory(address, array.nbytes, array, cupy.cuda.Device().id)
+    return cupy.ndarray((array.size,), array.dtype, cupy.cuda.MemoryPointer(memory, 0))

@@ -36,13 +36,12 @@ class BatchGraph:
         self._graph.launch(self._stream)
         self._stream.synchronize()
 
-    def offer(
-        self, arrays: Sequence[np.ndarray], streams: Sequence[cupy.cuda.Stream], enqueue: Callable[[], None]
-    ) -> None:
-        """Remember the arrays; if they were the last ones, too, capture what ``enqueue`` puts into the streams.
+    def offer(self, arrays: Sequence[np.ndarray], replayable: Callable[[], Callable[[cupy.cuda.Stream], None]]) -> None:
+        """Remember the arrays; if they were the last ones, too, capture the batch.
 
-        Copies from or to pageable memory cannot be captured. Where the driver cannot build the graph (device memory
-        may be full) there is none, and the batch goes on being enqueued.
+        replayable: called once before the capture, during which nothing can be allocated, it returns what enqueues the
+        batch. Copies from or to pageable memory cannot be captured. Where the driver cannot build the graph (device
+        memory may be full) there is none, and the batch goes on being enqueued.
         """
         key = _key(arrays)
         if key != self._key:
@@ -50,21 +49,13 @@ class BatchGraph:
         elif not self._tried and all(is_pinned(array) for array in arrays):
             self._tried = True
             with suppress(runtime.CUDARuntimeError):
-                self._graph = self._captured(streams, enqueue)
+                self._graph = self._captured(replayable())
 
-    def _captured(self, streams: Sequence[cupy.cuda.Stream], enqueue: Callable[[], None]) -> Any:
+    def _captured(self, enqueue: Callable[[cupy.cuda.Stream], None]) -> Any:
         origin = self._stream = self._stream or cupy.cuda.Stream(non_blocking=True)
-        fork = cupy.cuda.Event(disable_timing=True)
         origin.begin_capture()
         try:
-            fork.record(origin)
-            for stream in streams:
-                stream.wait_event(fork)
-            enqueue()
-            for stream in streams:
-                join = cupy.cuda.Event(disable_timing=True)
-                join.record(stream)
-                origin.wait_event(join)
+            enqueue(origin)
         except BaseException:
             with suppress(runtime.CUDARuntimeError):
                 origin.end_capture()  # else the streams would stay in capture

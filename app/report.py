@@ -209,7 +209,7 @@ def _times(report: Mapping[str, Any]) -> str:
         )
     if pipeline is not None:
         lines.append(
-            f"  one pass, traced   H2D {pipeline['h2d_ms']:.3f} ms, kernels {pipeline['kernels_ms']:.3f} ms, "
+            f"  in chunks, traced  H2D {pipeline['h2d_ms']:.3f} ms, kernels {pipeline['kernels_ms']:.3f} ms, "
             f"D2H {pipeline['d2h_ms']:.3f} ms, together {pipeline['span_ms']:.3f} ms; "
             f"{pipeline['overlap']:.0%} of copy time behind kernels"
         )

@@ -33,7 +33,7 @@ def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> tuple[
     """
     allocate = None
     if on_gpu:
-        from app.session import pinned_array
+        from app.memory import pinned_array
 
         def allocate(nbytes: int) -> np.ndarray:
             return pinned_array((nbytes,), np.uint8)

@@ -14,10 +14,11 @@ from app import device, measure, tuning
 from app.choices import choices
 from app.errors import UserError
 from app.graph import Graph
+from app.lane import Outputs
 from app.outcome import Coarser, Cycle, Outcome, Timing
 from app.plan import notice, plan
 from app.serving import Choices
-from app.session import Outputs, Session, chunk_size
+from app.session import Session, chunk_size
 
 REPEAT, REPEAT_FEW = 50, 1000  # of batches, and of those up to FEW images: a percentile wants many
 FEW = 100
@@ -53,6 +54,7 @@ def run_on_gpu(
                 session, one_pass, outputs, options.repeat or _repeat(len(one_pass)), options.warmup
             )
         labels = outputs.labels.copy()
+        direct = session.direct is not None and session.replays(one_pass, outputs)
         use = measure.typical_usage(session, one_pass, outputs)
         resident = measure.on_card(session, one_pass, LAYER_REPEAT, options.warmup)
         note = notice(execution, chosen)
@@ -66,6 +68,7 @@ def run_on_gpu(
             settings={
                 "streams": options.streams,
                 "chunk": session.chunk,
+                "images": "read by the first kernel" if direct else "copied in chunks",
                 "fused": not options.no_fuse,
                 "runs": len(timing.samples),
                 "warmup": options.warmup if cycle is None else 1,
@@ -79,7 +82,7 @@ def run_on_gpu(
             on_card=resident.whole,
             on_card_images=resident.images,
             usage=use,
-            limit=use.verdict,
+            limit=_verdict_of_direct(timing, resident) if direct else use.verdict,
             device_bytes=session.device_bytes,
             peak_device_bytes=session.device_bytes + resident.device_bytes,
             notes=tuple(notes),
@@ -87,6 +90,16 @@ def run_on_gpu(
             raw_copy=resident.raw_copy if resident.images == len(one_pass) and cycle is None else None,
             coarser=None if cycle or options.precision != "auto" else _coarser(options, graph, one_pass, chosen),
         )
+
+
+def _verdict_of_direct(end_to_end: Timing, resident: measure.OnCard) -> str:
+    """What limits a run whose first kernel reads the images over the bus."""
+    copy, compute = resident.raw_copy.median, resident.whole.median
+    what, remedy = ("the bus", "faster kernels do not help") if copy > compute else ("compute", "faster kernels help")
+    return (
+        f"limited by {what}: the images' bytes alone take {copy / end_to_end.median:.0%} of the run, the kernels alone "
+        f"{compute / end_to_end.median:.0%}, and both go on together; {remedy}"
+    )
 
 
 def _coarser(options: argparse.Namespace, graph: Graph, images: np.ndarray, chosen: Choices) -> Coarser | None:

@@ -3,24 +3,25 @@
 Images are cut into chunks that go round the lanes. A lane is a stream with its own buffers: copy in, kernels,
 copy out follow one another there, while the copies of one lane run beside the kernels of another. Nothing is
 allocated per run, and the host waits only for a staging buffer that it is about to fill again and for the end. A batch
-that comes from the same page-locked arrays again is captured as a CUDA graph, and replayed from then on.
+that comes from the same page-locked arrays again is captured as a CUDA graph, and replayed from then on: of the chunks'
+copies and kernels or, where the first kernel can read images over the bus, of the kernels alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from math import prod
 from types import TracebackType
-from typing import Any
 
 import cupy
 import numpy as np
 from cupy.cuda import runtime
 
 from app.errors import UserError
-from app.kernels.launch import Kernel, Launch
-from app.memory import DeviceMemoryError, device_array, is_pinned, pinned_array, uploaded
+from app.kernels.launch import Kernel
+from app.lane import Direct, Lane, Outputs, copy
+from app.memory import DeviceMemoryError, is_pinned, pinned_array, uploaded
 from app.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 from app.replay import BatchGraph
 
@@ -53,43 +54,6 @@ def pieces(count: int, chunk: int) -> Iterator[slice]:
         start = stop
 
 
-class Lane:
-    """One stream with its own device buffers and the kernels bound to them, for chunks of up to ``chunk`` images."""
-
-    def __init__(self, plan: ExecutionPlan, kernels: list[Kernel], weights: list[list[Any]], chunk: int) -> None:
-        self.chunk = chunk
-        self.buffers = {name: device_array(chunk * n, dtype) for name, (dtype, n) in plan.buffers.items()}
-        self.stream = cupy.cuda.Stream(non_blocking=True)
-        self.copied = cupy.cuda.Event(disable_timing=True)  # the staging buffer has been read
-        self.staging: np.ndarray | None = None
-        self.launches: list[Launch] = [
-            kernel.bind([self.buffers[node.reads], *arrays, *(self.buffers[name] for name in node.writes)], chunk)
-            for node, kernel, arrays in zip(plan.nodes, kernels, weights, strict=True)
-        ]
-
-    @property
-    def nbytes(self) -> int:
-        """Device memory of the buffers and of the kernels' workspaces."""
-        return sum(buffer.nbytes for buffer in self.buffers.values()) + sum(launch.nbytes for launch in self.launches)
-
-    def stage(self, images: np.ndarray) -> np.ndarray:
-        """The images copied into this lane's page-locked buffer, once that is free."""
-        if self.staging is None:
-            self.staging = pinned_array((self.chunk, *images.shape[1:]), images.dtype)
-        self.copied.synchronize()
-        staged = self.staging[: len(images)]
-        np.copyto(staged, images)
-        return staged
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """Page-locked host arrays that results are copied into: labels (N) uint8; logits (N, classes) or None."""
-
-    labels: np.ndarray
-    logits: np.ndarray | None = None
-
-
 Mark = Callable[[Lane], None]  # called before a chunk's copy in, kernels and copy out are enqueued, and after them
 
 
@@ -117,6 +81,7 @@ class Session:
                 chunk, self.shrunk = chunk // 2, True
         self.chunk = chunk
         self._graph = BatchGraph()
+        self.direct: Direct | None = None  # what the graph replays, if not chunks
         self._busy = False  # whether anything may be under way in the lanes
         self._pass_ends = [[cupy.cuda.Event(disable_timing=True) for _ in self.lanes] for _ in range(2)]
         cupy.cuda.Device().synchronize()  # the weights have arrived
@@ -130,9 +95,10 @@ class Session:
 
     @property
     def device_bytes(self) -> int:
-        """Device memory held: buffers of all lanes, and weights."""
+        """Device memory held: weights, buffers of all lanes and of a graph's own."""
         weights = sum(array.nbytes for arrays in self.weights for array in arrays if array is not None)
-        return weights + sum(lane.nbytes for lane in self.lanes)
+        direct = 0 if self.direct is None else self.direct.nbytes
+        return weights + sum(lane.nbytes for lane in self.lanes) + direct
 
     def outputs(self, count: int, *, logits: bool = False) -> Outputs:
         """Page-locked arrays for the results of ``count`` images."""
@@ -153,9 +119,31 @@ class Session:
         self.submit(images, outputs, mark)
         self.wait()
         if mark is None and len(images) <= MOST_CHUNKS * self.chunk and all(k.capturable for k in self.kernels):
-            streams = [lane.stream for lane in self.lanes]
-            self._graph.offer(_arrays(images, outputs), streams, lambda: self.submit(images, outputs))
+            self._graph.offer(_arrays(images, outputs), lambda: self._replayable(images, outputs))
             self._busy = False  # what was captured did not run
+            if not self.replays(images, outputs):
+                self.direct = None
+
+    def _replayable(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
+        """What enqueues the batch on a stream, or beginning and ending there; all memory is there already."""
+        self.direct = None
+        if Direct.serves(self.plan, _arrays(images, outputs)):
+            with suppress(DeviceMemoryError):
+                self.direct = Direct(self.plan, self.kernels, self.weights, images, outputs)
+                return self.direct.enqueue
+
+        def in_chunks(origin: cupy.cuda.Stream) -> None:
+            fork = cupy.cuda.Event(disable_timing=True)
+            fork.record(origin)
+            for lane in self.lanes:
+                lane.stream.wait_event(fork)
+            self.submit(images, outputs)
+            for lane in self.lanes:
+                join = cupy.cuda.Event(disable_timing=True)
+                join.record(lane.stream)
+                origin.wait_event(join)
+
+        return in_chunks
 
     def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
         """Whether ``run`` on these arrays replays a CUDA graph: if it had them twice before, and no others since."""
@@ -180,7 +168,7 @@ class Session:
         source = images if pinned else lane.stage(images)
         if mark:
             mark(lane)
-        _copy(lane.buffers[IMAGES].data.ptr, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice, stream)
+        copy(lane.buffers[IMAGES].data.ptr, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice, stream)
         if not pinned:
             lane.copied.record(lane.stream)
         if mark:
@@ -192,7 +180,7 @@ class Session:
         for name, target in ((LABELS, outputs.labels), (LOGITS, outputs.logits)):
             if target is not None:
                 rows = target[part]
-                _copy(rows.ctypes.data, lane.buffers[name].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream)
+                copy(rows.ctypes.data, lane.buffers[name].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream)
         if mark:
             mark(lane)
 
@@ -223,6 +211,7 @@ class Session:
     def close(self) -> None:
         """Free device memory, streams and kernels."""
         self._graph = BatchGraph()
+        self.direct = None
         self.lanes = []
         self.weights = []
         self.kernels = []
@@ -240,7 +229,3 @@ class Session:
 
 def _arrays(images: np.ndarray, outputs: Outputs) -> list[np.ndarray]:
     return [images, outputs.labels] if outputs.logits is None else [images, outputs.labels, outputs.logits]
-
-
-def _copy(target: int, source: int, nbytes: int, direction: int, stream: int) -> None:
-    runtime.memcpyAsync(target, source, nbytes, direction, stream)

@@ -104,6 +104,38 @@ def test_runs_repeat_to_the_bit(weights: str, precision: str) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("why", ["nothing", "labels at an odd address", "no memory"])
+def test_read_over_the_bus_or_in_chunks(why: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same labels; only the former holds a batch's features at once."""
+    from app import lane
+    from app.memory import DeviceMemoryError, pinned_array
+
+    graph = paired("shipped", precision)
+    images = pinned_array((1500, *LENET5.input_shape), np.uint8)
+    images[:] = random_images(LENET5, 1500)
+    expected, _ = classify(graph, images, chunk=1500, precision=precision)
+    with session(graph, chunk=300, precision=precision) as running:
+        if not running.plan.nodes[0].variant.reads_host:
+            pytest.skip(f"{architecture()}: no kernel reads the host's memory")
+        held = running.device_bytes
+        outputs = running.outputs(1501)
+        if why.startswith("labels"):
+            outputs = lane.Outputs(outputs.labels[1:])
+        if why == "no memory":
+
+            def full_card(*_: Any) -> None:
+                raise DeviceMemoryError
+
+            monkeypatch.setattr(lane, "device_array", full_card)
+        for _ in range(3):
+            outputs.labels.fill(255)
+            running.run(images, outputs)
+            np.testing.assert_array_equal(outputs.labels[:1500], expected)
+        assert running.replays(images, outputs)
+        assert (running.direct is not None) == (why == "nothing") == (running.device_bytes > held + 1500 * 1024)
+
+
+@BOTH
 @ALL_GRAPHS
 @pytest.mark.parametrize("value", [None, 0, 255])
 def test_equals_the_float64_reference(weights: str, precision: str, value: int | None) -> None:

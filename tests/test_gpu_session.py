@@ -28,7 +28,7 @@ def session(graph: Graph, *, chunk: int, streams: int = 3, input_dtype: str = "u
 
 def classify(graph: Graph, images: np.ndarray, *, pinned: bool = True, **options: Any) -> tuple[np.ndarray, np.ndarray]:
     """Labels and logits, from outputs that were poisoned before."""
-    from app.session import pinned_array
+    from app.memory import pinned_array
 
     if pinned:
         source = pinned_array(images.shape, images.dtype)
@@ -103,7 +103,8 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
     """From pinned memory the host waits once per lane, at the end; from pageable memory also per reused buffer."""
     import cupy
 
-    from app import session as module
+    from app import lane as module
+    from app.session import pieces
 
     graph = random_graph(LENET5)
     images = random_images(LENET5, 95)
@@ -135,7 +136,7 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
             cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
         assert cupy.cuda.runtime.memGetInfo() == free_before
         # Each chunk from pageable memory waits for its lane's staging buffer, none for anything else.
-        assert waits.count("staging") == (0 if pinned else len(list(module.pieces(95, 10))))
+        assert waits.count("staging") == (0 if pinned else len(list(pieces(95, 10))))
         assert waits.count("end") == 3 and waits[-3:] == ["end"] * 3
         for lane in running.lanes:
             lane.copied, lane.stream = lane.copied.inner, lane.stream.inner
@@ -158,12 +159,13 @@ class Counting:
         return getattr(self.inner, name)
 
 
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("precision", ["fp32", "fp32x", "fp16"])
-def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str) -> None:
+def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str, bias: bool) -> None:
     """To the same bits, of whatever the images then are; other arrays are not taken for them."""
-    from app.session import pinned_array
+    from app.memory import pinned_array
 
-    graph = random_graph(LENET5)
+    graph = random_graph(LENET5, bias=bias)
     first, second = (random_images(LENET5, 45, seed=seed) for seed in (1, 2))
     images, other = (pinned_array(first.shape, first.dtype) for _ in range(2))
     with session(graph, chunk=11, precision=precision) as running:
@@ -182,6 +184,7 @@ def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str) -> None
         expected = results(images, outputs)
         assert not running.replays(images, outputs)
         assert alike(results(images, outputs), expected) and running.replays(images, outputs)
+        assert (running.direct is not None) == running.plan.nodes[0].variant.reads_host
         assert alike(results(images, outputs), expected)
         of_other = results(other, others)
         assert not alike(of_other, expected)
@@ -219,7 +222,8 @@ def test_cycle_streams_the_data_again_and_again(batch: int) -> None:
 
 
 def test_out_of_memory_shrinks_the_chunk_and_keeps_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    from app import session as module
+    from app import lane as module
+    from app.memory import DeviceMemoryError
 
     graph = random_graph(LENET5)
     images = random_images(LENET5, 64)
@@ -228,7 +232,7 @@ def test_out_of_memory_shrinks_the_chunk_and_keeps_the_result(monkeypatch: pytes
 
     def small_card(elements: int, dtype: str) -> Any:
         if elements * np.dtype(dtype).itemsize > 600_000:
-            raise module.DeviceMemoryError
+            raise DeviceMemoryError
         return real(elements, dtype)
 
     monkeypatch.setattr(module, "device_array", small_card)

@@ -184,7 +184,7 @@ def test_every_time_says_whether_transfers_are_in_it() -> None:
     for start in ("Layers ", "Op times ", "  on the card "):
         assert re.search(rf"^{start}.*no transfers", text, re.MULTILINE), start
     assert re.search(r"^  end to end .*transfers included", text, re.MULTILINE)
-    assert re.search(r"^  one pass, traced +H2D .* kernels .* D2H ", text, re.MULTILINE)
+    assert re.search(r"^  in chunks, traced +H2D .* kernels .* D2H ", text, re.MULTILINE)
     assert "transfers" not in as_text(report(CPU))
 
 

@@ -71,9 +71,11 @@ def test_single_stream_asks_for_every_image_once_after_the_warm_up() -> None:
 
 def test_offline_asks_for_all_at_once() -> None:
     session = FakeSession()
-    labels, latencies = offline(session, numbered(60))
-    assert labels.tolist() == list(range(60)) and len(latencies) == QUERIES
+    labels, latencies, identical = offline(session, numbered(60), np.empty((60, 1, 28, 28), np.uint8))
+    assert labels.tolist() == list(range(60)) and len(latencies) == len(identical) == QUERIES
     assert all(len(query) == 60 for query in session.queries)
+    first_pixels = [set(query[:, 0, 0, 0]) for query in session.queries]
+    assert all(len(pixels) == 60 for pixels in first_pixels[::2]) and all(p == {0} for p in first_pixels[1::2])
 
 
 @pytest.mark.parametrize(("options", "wrong"), ERRORS.items())
@@ -102,7 +104,7 @@ def test_command(
         row = {"precision": precision, "reason": "", "wrong": precision == "fp16", "correct": 38, "changed": 2}
         if precision == "tf32":
             return {"precision": precision, "reason": "not on this card", "wrong": False}
-        return row | {"latency_ms": latency, "samples_per_s": 20_000.0}
+        return row | {"latency_ms": latency, "identical_ms": latency, "samples_per_s": 20_000.0}
 
     monkeypatch.setattr(scenario, "measured", measured)
     path = tmp_path / "scenario.json"

@@ -10,10 +10,11 @@ import numpy as np
 from app.bench.batch import UNWRITTEN
 from app.errors import UserError
 from app.graph import Graph
+from app.lane import Outputs
 from app.options import DEFAULT_STREAMS
 from app.plan import IMAGES, LABELS, plan
 from app.serving import Choices
-from app.session import Outputs, Session, default_chunk
+from app.session import Session, default_chunk
 from app.tuning import Tuning
 
 

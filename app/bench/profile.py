@@ -120,7 +120,7 @@ def _profiled(options: argparse.Namespace, graph: Graph) -> dict[str, Any]:
 
 def load_images(graph: Graph, batch: int) -> tuple[np.ndarray, str]:
     """Page-locked (N, C, H, W) uint8 images and where they are from: Fashion-MNIST where it fits, else random."""
-    from app.session import pinned_array
+    from app.memory import pinned_array
 
     shape = graph.network.input_shape
     images = pinned_array((batch, *shape), np.uint8)

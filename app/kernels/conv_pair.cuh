@@ -23,15 +23,22 @@ __device__ __forceinline__ int own_number() {
     return number % 128;
 }
 
-// The pixels of an image that a thread brings in: four bytes a word, 196 words.
-struct Pixels {
-    unsigned word[2];
+// The bytes of a warpgroup's images on their way in, in pieces of 16, 49 an image: a thread's are numbers t and t + 128.
+// They lie in one run, which keeps a bus busy too: images may be in the host's page-locked memory.
+template <int Images>
+struct Pieces {
+    uint4 piece[(49 * Images + 127) / 128] = {};
 };
 
-// Beyond the last image the last one is read again.
-__device__ __forceinline__ Pixels load_pixels(const unsigned char *x, int image, int images, int t) {
-    const unsigned *words = (const unsigned *)(x + min(image, images - 1) * 784LL);
-    return {{__ldg(words + t), t + 128 < 196 ? __ldg(words + t + 128) : 0}};
+// Those of images that do not exist stay as they are.
+template <int Images>
+__device__ __forceinline__ void load_pieces(Pieces<Images> &pieces, const unsigned char *x, int first, int images,
+                                            int t) {
+    const uint4 *source = (const uint4 *)x + first * 49LL;
+    const int there = 49 * min(Images, images - first);
+#pragma unroll
+    for (int i = 0; i < sizeof(pieces) / sizeof(uint4); i++)
+        if (t + 128 * i < there) pieces.piece[i] = __ldg(source + t + 128 * i);
 }
 
 // Two bytes of four as float16: 0x6400 | byte is 1024 + byte.
@@ -41,16 +48,23 @@ __device__ __forceinline__ half2 to_half2(unsigned bytes, int which) {
     return pair;
 }
 
-// Writes the windows of an image: each word is the left half of one window and the right half of the one before.
-__device__ __forceinline__ void stage_windows(unsigned char *windows, const Pixels &pixels, int t) {
+// Writes the windows of an image: four bytes are the left half of one window and the right half of the one before.
+template <int Images>
+__device__ __forceinline__ void stage_windows(unsigned char *windows, const Pieces<Images> &pieces, int image, int t) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int word = t + 128 * i, row = word / 7, column = word % 7;
-        if (word >= 196) break;
-        const uint2 four = make_uint2(to_half2(pixels.word[i], 0x4140), to_half2(pixels.word[i], 0x4342));
-        unsigned char *at = windows + row % 2 * WINDOW_HALF_BYTES + row / 2 * WINDOW_ROW_BYTES + column * 16;
-        if (column < 6) *(uint2 *)at = four;
-        if (column > 0) *(uint2 *)(at - 8) = four;
+    for (int i = 0; i < sizeof(pieces) / sizeof(uint4); i++) {
+        const int number = t + 128 * i - 49 * image;
+        if (number < 0 || number >= 49) continue;
+        const uint4 &piece = pieces.piece[i];
+        const unsigned words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int word = 4 * number + j, row = word / 7, column = word % 7;
+            const uint2 four = make_uint2(to_half2(words[j], 0x4140), to_half2(words[j], 0x4342));
+            unsigned char *at = windows + row % 2 * WINDOW_HALF_BYTES + row / 2 * WINDOW_ROW_BYTES + column * 16;
+            if (column < 6) *(uint2 *)at = four;
+            if (column > 0) *(uint2 *)(at - 8) = four;
+        }
     }
 }
 

@@ -45,15 +45,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const unsigned long long pixels = operand(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES);
     const int stride = IMAGES * WARPGROUPS * gridDim.x;
     int first = (blockIdx.x + group * gridDim.x) * IMAGES;
-    Pixels next = load_pixels(x, first, images, own_number());
-    stage_windows(windows, next, own_number());
-    next = load_pixels(x, first + 1, images, own_number());
+    Pieces<IMAGES> pieces;
+    load_pieces(pieces, x, first, images, own_number());
     for (; first < images; first += stride) {
         const int t = own_number();
         const Places1 places = places1(IMAGES * ROW_BYTES, t);
         Filters1 filters = load_filters1(filters1, 0, t);
         half2 even[9];
         const int passes = 2 * min(IMAGES, images - first);  // the columns of images that are missing hold anything
+        stage_windows(windows, pieces, 0, t);
         publish_shared();
         warpgroup_barrier(1 + group);
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes both passes' sums for the same
@@ -65,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             convolve1(upper, lower, filters, windows + image % 2 * WINDOWS_BYTES, true);
             end_products();
             if (odd && image + 1 < IMAGES) {
-                stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, next, t);
-                next = load_pixels(x, image + 2 < IMAGES ? first + image + 2 : first + stride, images, t);
+                stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
+                if (image + 2 == IMAGES) load_pieces(pieces, x, first + stride, images, t);  // the next group's
             }
             wait_for_products(upper, lower);
             filters = load_filters1(filters1, !odd, t);
@@ -100,8 +100,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                      moved(pixels, at + 2 * PLANE_BYTES * IMAGES), false);
         }
         end_products();
-        stage_windows(windows, next, own_number());  // the next group's first image
-        next = load_pixels(x, first + stride + 1, images, own_number());
         wait_for_products(sums);
         const int number = own_number(), lane = number % 32;
 #pragma unroll

@@ -44,13 +44,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     clear_padding(windows + WINDOWS_BYTES, own_number());
     __syncthreads();
 
-    const float scale1 = scales[0], scale2 = scales[1];
     const unsigned long long filter = operand(shared_address(memory), 1024, 128);
     const unsigned long long pixels = operand(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES);
     int first = (blockIdx.x + group * gridDim.x) * IMAGES;
-    Pixels next = load_pixels(x, first, images, own_number());
-    stage_windows(windows, next, own_number());
-    next = load_pixels(x, first + 1, images, own_number());
+    Pieces<IMAGES> pieces;
+    load_pieces(pieces, x, first, images, own_number());
     // All warpgroups take part in every round, for the ring's sake: what lies beyond the images is not stored.
     int slot = 0, parity = 0;
     for (int round = 0; round < rounds; round++, first += stride) {
@@ -58,6 +56,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const Places1 places = places1(IMAGES * ROW_BYTES, t);
         float even[18];
         const int passes = 2 * min(IMAGES, images - first);  // the columns of images that are missing hold anything
+        stage_windows(windows, pieces, 0, t);
         publish_shared();
         warpgroup_barrier(1 + group);
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes both passes' sums for the same
@@ -71,10 +70,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             convolve1(upper, lower, high, windows + image % 2 * WINDOWS_BYTES, false);
             end_products();
             if (odd && image + 1 < IMAGES) {
-                stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, next, t);
-                next = load_pixels(x, image + 2 < IMAGES ? first + image + 2 : first + stride, images, t);
+                stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
+                if (image + 2 == IMAGES) load_pieces(pieces, x, first + stride, images, t);  // the next group's
             }
             wait_for_products(upper, lower);
+            const float scale1 = __ldg(scales);
             float own[18];
 #pragma unroll
             for (int i = 0; i < 18; i++) {
@@ -129,9 +129,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int i = 0; i < 64; i++) total[i] += sums[i];
         }
-        stage_windows(windows, next, own_number());  // the next group's first image
-        next = load_pixels(x, first + stride + 1, images, own_number());
         const int number = own_number(), lane = number % 32;
+        const float scale2 = __ldg(scales + 1);
 #pragma unroll
         for (int image = 0; image < IMAGES; image++)
 #pragma unroll

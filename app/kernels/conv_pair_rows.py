@@ -118,6 +118,7 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         min_arch=90,
         only_arch=90,
         pools=True,
+        reads_host=True,
     ),
     Variant(
         "conv_pair",
@@ -132,5 +133,6 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         min_arch=90,
         only_arch=90,
         pools=True,
+        reads_host=True,
     ),
 )

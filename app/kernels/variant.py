@@ -100,6 +100,7 @@ class Variant:
 
     summary: the idea. system: the seed systems that had it. limits: what it does not serve, in words.
     tunables: for each parameter the values a sweep tries; defaults: problem → the values used without a sweep.
+    reads_host: whether it reads its input just once and in long runs, so that it may be page-locked host memory.
     automatic: whether ``auto`` may take it. only_arch: the one architecture that has its instructions.
     """
 
@@ -115,6 +116,7 @@ class Variant:
     min_arch: int = 75
     only_arch: int | None = None
     pools: bool = False
+    reads_host: bool = False
     tunables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     defaults: Callable[[Any], dict[str, int]] = no_parameters
     automatic: bool = True

@@ -1,0 +1,103 @@
+"""A plan's kernels bound to buffers: to a lane's, into which chunks are copied, or to a whole batch in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from app.kernels.launch import Kernel, Launch
+from app.memory import device_array, is_pinned, mapped, pinned_array
+from app.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
+
+Weights = Sequence[Sequence[Any]]  # on the device, for each node of a plan
+
+
+def bound(
+    plan: ExecutionPlan, kernels: Sequence[Kernel], weights: Weights, buffers: Mapping[str, cupy.ndarray], images: int
+) -> list[Launch]:
+    """The plan's launches on these buffers, for up to so many images."""
+    return [
+        kernel.bind([buffers[node.reads], *arrays, *(buffers[name] for name in node.writes)], images)
+        for node, kernel, arrays in zip(plan.nodes, kernels, weights, strict=True)
+    ]
+
+
+def copy(target: int, source: int, nbytes: int, direction: int, stream: int) -> None:
+    """Enqueue a copy from address to address; direction as the runtime API names it."""
+    runtime.memcpyAsync(target, source, nbytes, direction, stream)
+
+
+class Lane:
+    """One stream with its own device buffers and the kernels bound to them, for chunks of up to ``chunk`` images."""
+
+    def __init__(self, plan: ExecutionPlan, kernels: list[Kernel], weights: list[list[Any]], chunk: int) -> None:
+        self.chunk = chunk
+        self.buffers = {name: device_array(chunk * n, dtype) for name, (dtype, n) in plan.buffers.items()}
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.copied = cupy.cuda.Event(disable_timing=True)  # the staging buffer has been read
+        self.staging: np.ndarray | None = None
+        self.launches = bound(plan, kernels, weights, self.buffers, chunk)
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory of the buffers and of the kernels' workspaces."""
+        return sum(buffer.nbytes for buffer in self.buffers.values()) + sum(launch.nbytes for launch in self.launches)
+
+    def stage(self, images: np.ndarray) -> np.ndarray:
+        """The images copied into this lane's page-locked buffer, once that is free."""
+        if self.staging is None:
+            self.staging = pinned_array((self.chunk, *images.shape[1:]), images.dtype)
+        self.copied.synchronize()
+        staged = self.staging[: len(images)]
+        np.copyto(staged, images)
+        return staged
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Page-locked host arrays that results are copied into: labels (N) uint8; logits (N, classes) or None."""
+
+    labels: np.ndarray
+    logits: np.ndarray | None = None
+
+
+class Direct:
+    """A whole batch where it lies: the first kernel reads the images over the bus, the last one writes labels over it.
+
+    No copy waits for another then, and a single image for none. Raises DeviceMemoryError if the buffers in between do
+    not fit. Only for what ``serves`` says yes to.
+    """
+
+    def __init__(
+        self, plan: ExecutionPlan, kernels: Sequence[Kernel], weights: Weights, images: np.ndarray, outputs: Outputs
+    ) -> None:
+        self._count, self._outputs = len(images), outputs
+        host = {IMAGES: mapped(images), LABELS: mapped(outputs.labels)}
+        self._own = {
+            name: device_array(self._count * n, dtype) for name, (dtype, n) in plan.buffers.items() if name not in host
+        }
+        self._launches = bound(plan, kernels, weights, host | self._own, self._count)
+
+    @staticmethod
+    def serves(plan: ExecutionPlan, arrays: Sequence[np.ndarray]) -> bool:
+        """Whether the plan's first kernel reads images in long runs, and the arrays lie as kernels want them."""
+        return plan.nodes[0].variant.reads_host and all(is_pinned(a) and a.ctypes.data % 16 == 0 for a in arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory held."""
+        return sum(array.nbytes for array in self._own.values()) + sum(launch.nbytes for launch in self._launches)
+
+    def enqueue(self, stream: cupy.cuda.Stream) -> None:
+        """The batch on one stream; returns at once."""
+        for launch in self._launches:
+            launch(stream.ptr, self._count)
+        logits = self._outputs.logits
+        if logits is not None:  # many, and written in pieces too small for the bus
+            rows = logits[: self._count]
+            copy(rows.ctypes.data, self._own[LOGITS].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
