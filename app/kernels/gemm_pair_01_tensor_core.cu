@@ -23,7 +23,6 @@ static_assert(INPUTS % DEPTH == 0 && HIDDEN % 32 == 0 && CLASSES <= 32, "the row
 static_assert(STAGES * (X_BYTES + W_BYTES) == SHARED_BYTES, "the row must lay memory out alike");
 static_assert((HIDDEN * CLASSES + HIDDEN + ROWS * 2 * CLASSES) * 4 <= SHARED_BYTES, "the second product's data must fit");
 
-constexpr float LOW_SCALE = 2048.0f;
 
 // What a thread brings in of x for one step: 16 bytes at a time.
 constexpr int WIDTH = 16 / sizeof(INPUT), CHUNKS = ROWS * DEPTH / WIDTH / THREADS;
@@ -133,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 value[r] = sums[i][2 * r + j];
-                if (SPLIT) value[r] += cross[SPLIT ? i : 0][2 * r + j] * (1 / LOW_SCALE);
+                if (SPLIT) value[r] += cross[SPLIT ? i : 0][2 * r + j] * (1.0f / LOW_SCALE);
                 value[r] = relu(value[r] + first_bias[hidden]);
             }
 #pragma unroll

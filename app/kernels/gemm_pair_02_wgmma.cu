@@ -24,7 +24,6 @@ constexpr int X_PART_BYTES = PLANES * X_PLANE_BYTES;
 constexpr int SLOT_BYTES = W_BYTES + PARTS * X_PART_BYTES;
 constexpr int MULTIPLIERS = 2 * HIDDEN, FEEDERS = 128, THREADS = MULTIPLIERS + FEEDERS;
 constexpr int FEW = 8;                // images that fewer columns serve
-constexpr float LOW_SCALE = 2048.0f;  // of low halves
 static_assert(INPUTS % DEPTH == 0 && HIDDEN % 64 == 0 && ROWS % 8 == 0, "the row must refuse these sizes");
 static_assert(STAGES <= STEPS, "the first copies fill all slots");
 static_assert(STAGES * (SLOT_BYTES + 16) + SECOND_BYTES + 8 == SHARED_BYTES, "the row must lay memory out alike");
@@ -158,7 +157,7 @@ __device__ __forceinline__ void multiply_first(const float *bias1, int t) {
     asm volatile("bar.sync 1, %0;" ::"n"(MULTIPLIERS) : "memory");  // all slots have been read
 #pragma unroll
     for (int i = 0; i < Columns / 2; i += 2) {
-        if (SPLIT) sums[i] += cross[i] * (1 / LOW_SCALE), sums[i + 1] += cross[i + 1] * (1 / LOW_SCALE);
+        if (SPLIT) sums[i] += cross[i] * (1.0f / LOW_SCALE), sums[i + 1] += cross[i + 1] * (1.0f / LOW_SCALE);
         float *place = (float *)memory + (hidden + i % 4 / 2 * 8) * PITCH + i / 4 * 8 + lane % 4 * 2;
         *(float2 *)place = {relu(sums[i]), relu(sums[i + 1])};
     }

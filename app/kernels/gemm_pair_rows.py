@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.kernels.pair_packing import pack_products
+from app.kernels.pair_packing import LOW_SCALE, pack_products
 from app.kernels.pair_wgmma_packing import CLASSES, DEPTH, pack_for_wgmma
 from app.kernels.problems import Argument, LinearPairProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant, tiles
@@ -38,6 +38,7 @@ def _constants(problem: LinearPairProblem, parameters: Parameters, shared: int) 
         "HAS_BIAS1": int(first.bias),
         "HAS_BIAS2": int(second.bias),
         "SPLIT": int(_is_split(problem)),
+        "LOW_SCALE": LOW_SCALE,
         "SHARED_BYTES": shared,
         **parameters,
     }

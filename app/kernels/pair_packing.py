@@ -13,7 +13,7 @@ import numpy as np
 from app.kernels.problems import ConvPairProblem, LinearPairProblem
 
 LARGEST = 30_000  # what scaled numbers stay below; float16 ends at 65,504
-LOW_SCALE = 2048  # of the low halves in a matrix product, as in the kernel
+LOW_SCALE = 2048  # of the low halves in a matrix product
 
 
 def power_of_two_below(value: float) -> float:
