@@ -23,7 +23,6 @@ static_assert(INPUTS % DEPTH == 0 && HIDDEN % 32 == 0 && CLASSES <= 32, "the row
 static_assert(STAGES * (X_BYTES + W_BYTES) == SHARED_BYTES, "the row must lay memory out alike");
 static_assert((HIDDEN * CLASSES + HIDDEN + ROWS * 2 * CLASSES) * 4 <= SHARED_BYTES, "the second product's data must fit");
 
-
 // What a thread brings in of x for one step: 16 bytes at a time.
 constexpr int WIDTH = 16 / sizeof(INPUT), CHUNKS = ROWS * DEPTH / WIDTH / THREADS;
 static_assert(ROWS * DEPTH % (WIDTH * THREADS) == 0, "threads share a stage evenly");
