@@ -154,7 +154,7 @@ __device__ __forceinline__ void multiply_first(const float *bias1, int t) {
 #pragma unroll
         for (int i = 0; i < Columns / 2; i++) sums[i] += partial[i];  // tensor cores cut off what they add
     }
-    asm volatile("bar.sync 1, %0;" ::"n"(MULTIPLIERS) : "memory");  // all slots have been read
+    __syncthreads();  // all slots have been read; the feeders take part, as racecheck follows no barrier among some
 #pragma unroll
     for (int i = 0; i < Columns / 2; i += 2) {
         if (SPLIT) sums[i] += cross[i] * (1.0f / LOW_SCALE), sums[i + 1] += cross[i + 1] * (1.0f / LOW_SCALE);
@@ -172,8 +172,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     x += (long long)image0 * INPUTS, y += (long long)image0 * CLASSES, labels += image0;
     if (t == MULTIPLIERS) begin(w1, w2);
     __syncthreads();
-    if (t >= MULTIPLIERS) feed(x, w1, rows, t - MULTIPLIERS);
-    else if (rows > FEW) multiply_first<ROWS>(bias1, t);
+    if (t >= MULTIPLIERS) {
+        feed(x, w1, rows, t - MULTIPLIERS);
+        __syncthreads();
+    } else if (rows > FEW) multiply_first<ROWS>(bias1, t);
     else multiply_first<FEW>(bias1, t);
     __syncthreads();
     wait_for_turn(second_there(), 0);
