@@ -249,6 +249,13 @@ def train_parser() -> argparse.ArgumentParser:
     data.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
     data.add_argument("--data", type=Path, metavar="FILE", help="own images: IDX (.gz or not), or HDF5 with x and y")
     data.add_argument("--labels", type=Path, metavar="FILE", help="IDX labels for --data")
+    parser.add_argument(
+        "--workers",
+        type=whole_number(1),
+        default=1,
+        metavar="N",
+        help="processes that share each batch, a GPU each (default: 1); same result within rounding",
+    )
     how = parser.add_argument_group("how (default: the network's recipe)")
     how.add_argument("--epochs", type=whole_number(1, 10_000), metavar="N", help="passes over the images")
     how.add_argument("--batch", type=whole_number(1), metavar="N", help="images between two updates")
