@@ -3,9 +3,10 @@
 Every member runs the same loop (loop.run_epoch) with an engine of its own, from the same start. The engine computes the
 gradients of its own share of a batch (``own_share``), divided by the images of the whole batch; the team adds them up
 in one call, between gradients and update; then all make the same update. L2 comes after the sum, or it would count once
-a member. Losses and correct answers are added up, too, also those of the images held out: members that saw different
-ones would part ways. Dropout and augmentation are functions of the image, so only the order of the sums, hence their
-rounding, depends on the team's size. A share may be empty: its gradients are 0.
+a member. Loss and correct answers must come out the same for all, or they would part ways: those of a batch are added
+up, too; the images held out are shared likewise, or all of them evaluated by each. Dropout and augmentation are
+functions of the image, so only the order of the sums, hence their rounding, depends on the team's size. A share may be
+empty: its gradients are 0.
 """
 
 from __future__ import annotations

@@ -11,11 +11,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing import Pipe, get_context, parent_process, resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from threading import Event, Thread
+from multiprocessing.connection import Connection
+from threading import Thread
 from typing import Any
 
 from app.errors import UserError
@@ -23,9 +21,10 @@ from app.training import loop
 from app.training.job import Job
 from app.training.recipes import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, shared_bytes
+from app.training.watch import Follower, Watch
 
-PATIENCE = 2.0  # seconds until a worker's end has become known, after what it brought about
-GRACE = 10.0  # seconds that the lead has to find out by itself; it cannot while it waits for its card
+PATIENCE = 2.0  # seconds in which a worker's end becomes known
+FAREWELL = 10.0  # seconds that workers have to end after the last epoch
 
 
 def check_workers(count: int, settings: Settings, device: str) -> None:
@@ -53,7 +52,7 @@ def team_of(count: int, job: Job, kept: Callable[[], str]) -> Iterator[Team]:
         followers = _start(count, memory)
     except OSError as error:
         raise UserError(f"cannot start {count} workers ({error.strerror}): use fewer --workers") from error
-    watch = _Watch(followers, kept)
+    watch = Watch(followers, kept)
     watch.start()
     try:
         for follower in followers:
@@ -61,8 +60,8 @@ def team_of(count: int, job: Job, kept: Callable[[], str]) -> Iterator[Team]:
         with _member(job, 0, count, [follower.link for follower in followers], memory) as team:
             yield team
         watch.over.set()
-        watch.join(GRACE)  # they have done the same and end by themselves
-    except Exception as error:
+        watch.join(FAREWELL)  # they have done the same and end by themselves
+    except (EOFError, OSError, UserError) as error:  # which another's end may have brought about
         watch.settled.wait(PATIENCE)
         if watch.reason:
             raise UserError(watch.reason) from error
@@ -77,27 +76,6 @@ def follow(job: Job, team: Team) -> None:
     with job.engine(team) as engine:
         while len(progress.history) < job.settings.epochs:
             progress = loop.run_epoch(engine, job.settings, progress, lambda *_: None)
-
-
-@dataclass(frozen=True)
-class _Follower:
-    rank: int
-    process: BaseProcess
-    link: Connection  # for the job and the team
-    words: Connection  # the last ones, of a worker that fails
-
-    def reason(self, count: int) -> str | None:
-        """Why it ended, if that was before its time."""
-        code = self.process.exitcode
-        if code == 0:
-            return None
-        name = f"worker {self.rank + 1} of {count}"
-        with suppress(EOFError):
-            return f"{name} failed: {self.words.recv()}"
-        if code is not None and code < 0:
-            how = f"by signal {-code} ({signal.strsignal(-code)}), perhaps for want of memory"
-            return f"{name} was ended {how}: train again with fewer --workers"
-        return f"{name} ended with exit code {code}: train again with fewer --workers"
 
 
 @contextmanager
@@ -118,12 +96,12 @@ def _member(job: Job, rank: int, count: int, links: list[Connection], memory: An
         yield team
 
 
-def _start(count: int, memory: Any) -> list[_Follower]:
+def _start(count: int, memory: Any) -> list[Follower]:
     context = get_context("spawn")  # a fork would take threads' locks and the card's context with it
     resource_tracker.ensure_running()  # it would unblock the signal that is blocked next
     # Ctrl-C reaches every process of the terminal; only the lead may answer. A worker keeps what is blocked here.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    followers: list[_Follower] = []
+    followers: list[Follower] = []
     try:
         for rank in range(1, count):
             link, their_link = Pipe()
@@ -133,7 +111,7 @@ def _start(count: int, memory: Any) -> list[_Follower]:
             process.start()
             their_link.close()  # so that the connection breaks when the worker ends
             their_words.close()
-            followers.append(_Follower(rank, process, link, words))
+            followers.append(Follower(rank, process, link, words))
     except OSError:
         for follower in followers:
             follower.process.kill()
@@ -165,52 +143,3 @@ def _end_with_lead() -> None:
     if lead is not None:
         lead.join()
     os._exit(1)
-
-
-class _Watch(Thread):
-    """Waits for the workers' ends.
-
-    over: set it when they may end. settled: set when all have ended, or one has before its time; ``reason`` then says
-    why.
-    """
-
-    def __init__(self, followers: list[_Follower], kept: Callable[[], str]) -> None:
-        super().__init__(daemon=True)
-        self.over, self.settled = Event(), Event()
-        self.reason = ""
-        self._followers, self._kept = followers, kept
-
-    def run(self) -> None:
-        running: dict[Any, _Follower] = {follower.process.sentinel: follower for follower in self._followers}
-        while running:
-            for sentinel in wait(list(running)):
-                follower = running.pop(sentinel)
-                follower.process.join()
-                reason = follower.reason(len(self._followers) + 1)
-                if reason is not None and not self.reason and not self.over.is_set():
-                    self.reason = f"{reason}{self._kept()}"
-                    self.settled.set()
-                    self._last_resort()
-        self.settled.set()
-
-    def end(self) -> None:
-        """End all that still run. Returns when they have."""
-        self.over.set()
-        self._kill()
-        self.join()
-        for follower in self._followers:
-            follower.link.close()
-            follower.words.close()
-
-    def _kill(self) -> None:
-        for follower in self._followers:
-            follower.process.kill()
-
-    def _last_resort(self) -> None:
-        """The lead may wait for its card, which waits for that of the worker, for ever: end it from here."""
-        if not self.over.wait(GRACE):
-            self._kill()
-            with suppress(OSError, ValueError):
-                sys.stdout.flush()
-            os.write(2, f"error: {self.reason}\n".encode())
-            os._exit(2)
