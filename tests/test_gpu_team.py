@@ -8,6 +8,7 @@ import signal
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 
 from app.errors import UserError
 from tests.test_train_command import CHECKPOINT, MLP
-from tests.training_for_tests import Train, begin, ended, wait_for
+from tests.training_for_tests import Train, begin, ended, wait_for, workers_of
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def two_cards() -> None:
         pytest.skip(f"needs two GPUs and NCCL: {error}")
 
 
-def sum_on_card(rank: int, name: tuple[int, ...]) -> list[np.ndarray]:
+def sum_on_card(rank: int, name: Any) -> list[np.ndarray]:
     import cupy
 
     from app.training.gpu.nccl_team import nccl_team
@@ -73,9 +74,8 @@ def test_two_cards_train_as_one(two_cards: None, train: Train, place: Path) -> N
 @pytest.mark.gpu
 def test_killed_while_the_lead_waits_for_its_card(two_cards: None, place: Path) -> None:
     process = begin(place, "--device", "cuda")
-    wait_for(place / CHECKPOINT)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    worker = next(child for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text())
-    os.kill(int(worker), signal.SIGKILL)
+    wait_for((place / CHECKPOINT).exists)
+    (worker,) = workers_of(process)
+    os.kill(worker, signal.SIGKILL)
     code, _, err = ended(process)
     assert code == 2 and re.fullmatch(r"error: worker 2 of 2 was ended by signal 9 [^\n]*\n", err), err

@@ -147,8 +147,8 @@ class Binding(SimpleNamespace):
             allReduce=reduce, abort=lambda: self.calls.append("abort"), destroy=lambda: self.calls.append("destroy")
         )
 
-    def get_unique_id(self) -> tuple[int, ...]:
-        return (1, 2, 3)
+    def get_unique_id(self) -> bytes:
+        return b"id"
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_nccl_is_asked_for_the_sum_in_place_on_the_current_stream(binding: Bindi
         own.add(on_card(np.float64))
     assert binding.calls == [
         ("use", 1),
-        (2, (1, 2, 3), 1),
+        (2, b"id", 1),
         ("allReduce", 1234, 1234, 77, 7, 0, 99),
         ("allReduce", 1234, 1234, 77, 8, 0, 99),
         "destroy",
@@ -189,10 +189,10 @@ def test_nccl_errors_and_others_leave_nobody_waiting(binding: Binding) -> None:
     from app.training.gpu.nccl_team import nccl_team
 
     binding.fails = True
-    with pytest.raises(UserError, match="NCCL reported no memory: NCCL_DEBUG=WARN"), nccl_team(0, 2, (1,)) as own:
+    with pytest.raises(UserError, match="NCCL reported no memory: NCCL_DEBUG=WARN"), nccl_team(0, 2, b"id") as own:
         own.add(on_card(np.float32))
     assert binding.calls[-1] == "abort"
-    with pytest.raises(KeyboardInterrupt), nccl_team(0, 2, (1,)):
+    with pytest.raises(KeyboardInterrupt), nccl_team(0, 2, b"id"):
         raise KeyboardInterrupt
     assert binding.calls[-1] == "abort"
 

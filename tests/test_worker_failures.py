@@ -24,7 +24,7 @@ from app.training.model import training_model
 from app.training.workers import team_of
 from tests.shell import listing
 from tests.test_train_command import CHECKPOINT, MLP, check_failure
-from tests.training_for_tests import OWN, Train, begin, ended, some_settings, wait_for
+from tests.training_for_tests import OWN, Train, begin, ended, some_settings, wait_for, workers_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -114,10 +114,7 @@ def test_an_error_of_the_lead_ends_all() -> None:
 def test_ctrl_c_is_answered_once(epochs: int, place: Path) -> None:
     """Though the terminal sends it to every process, also while the workers start."""
     process = begin(place)
-    if epochs:
-        wait_for(place / CHECKPOINT)
-    else:
-        time.sleep(1)
+    wait_for((place / CHECKPOINT).exists if epochs else lambda: workers_of(process))
     os.killpg(process.pid, signal.SIGINT)
     code, _, err = ended(process)
     assert code == 2 and re.fullmatch(r"error: interrupted; [^\n]*\n", err), err
@@ -127,7 +124,7 @@ def test_ctrl_c_is_answered_once(epochs: int, place: Path) -> None:
 
 def test_workers_end_with_the_lead(place: Path) -> None:
     process = begin(place)
-    wait_for(place / CHECKPOINT)
+    wait_for((place / CHECKPOINT).exists)
     process.kill()
     assert ended(process)[::2] == (-signal.SIGKILL, "")
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -72,9 +73,20 @@ def ended(process: subprocess.Popen) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def wait_for(path: Path) -> None:
-    """Until it is there."""
+def workers_of(process: subprocess.Popen) -> list[int]:
+    """The ids of its workers."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it may have ended
+            ours = f"\nPPid:\t{process.pid}\n" in (folder / "status").read_text()
+            if ours and b"spawn_main" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Until it holds."""
     deadline = time.monotonic() + 30
-    while not path.exists():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

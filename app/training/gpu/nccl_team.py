@@ -31,7 +31,7 @@ class NcclTeam:
 
 
 @contextmanager
-def nccl_team(rank: int, size: int, name: tuple[int, ...]) -> Iterator[NcclTeam]:
+def nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
     """This process's place in a team, on GPU ``rank``, which becomes the current one. Waits until all have come.
 
     name: what ``unique_id`` gave the lead. Raises UserError.
@@ -40,7 +40,7 @@ def nccl_team(rank: int, size: int, name: tuple[int, ...]) -> Iterator[NcclTeam]
     cupy.cuda.Device(rank).use()
     # A ring adds in one order, whatever the size; others are free to change it. As little as we add takes it no longer.
     os.environ.setdefault("NCCL_ALGO", "Ring")
-    try:
+    with _errors(nccl):
         communicator = nccl.NcclCommunicator(size, name, rank)
         try:
             yield NcclTeam(rank, size, nccl, communicator)
@@ -48,13 +48,13 @@ def nccl_team(rank: int, size: int, name: tuple[int, ...]) -> Iterator[NcclTeam]
             communicator.abort()  # does not wait for the others, who may have gone
             raise
         communicator.destroy()
-    except nccl.NcclError as error:
-        raise UserError(f"NCCL reported {error}: NCCL_DEBUG=WARN says more; or train without --workers") from error
 
 
-def unique_id() -> tuple[int, ...]:
-    """By which the members of one team find each other."""
-    return _binding().get_unique_id()
+def unique_id() -> Any:
+    """By which the members of one team find each other; it can be pickled. Raises UserError."""
+    nccl = _binding()
+    with _errors(nccl):
+        return nccl.get_unique_id()
 
 
 def check_cards(count: int) -> None:
@@ -63,6 +63,14 @@ def check_cards(count: int) -> None:
     if count > cards:
         raise UserError(f"--workers {count} is more than the GPUs here ({cards}): use fewer, or --device cpu")
     _binding()
+
+
+@contextmanager
+def _errors(nccl: Any) -> Iterator[None]:
+    try:
+        yield
+    except nccl.NcclError as error:
+        raise UserError(f"NCCL reported {error}: NCCL_DEBUG=WARN says more; or train without --workers") from error
 
 
 def _binding() -> Any:
