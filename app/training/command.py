@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from app.report import check_writable, write_json
 from app.training import curve, loop
 from app.training.checkpoint import load_progress, save_checkpoint
 from app.training.choices import Task, choose
-from app.training.cpu_engine import CpuEngine, cpu_pool
+from app.training.job import Job
 from app.training.progress import Progress
+from app.training.workers import check_workers, team_of
 from app.weights import Weights, load_weights, save_weights
 from data_tools.reference_labels import PROMISED_IMAGES, reference_results
 
@@ -31,11 +33,16 @@ def train(options: argparse.Namespace) -> int:
         pictures.prepare(options.plot)
     with exit_on_interrupt():
         task = choose(options)
+        check_workers(options.workers, task.settings, "cpu")
     progress = (
         loop.start(task.model, task.settings) if options.resume is None else load_progress(options.resume, task.model)
     )
     say: Callable[[str], object] = (lambda text: None) if options.json == "-" else tqdm.write
     say(f"training {task.settings.network} on the CPU with NumPy, slowly: {task.settings.describe()}")
+    if options.workers != progress.workers:
+        if options.resume is not None:
+            say(f"note: {options.resume} comes from {progress.workers} workers; with {options.workers} bits may differ")
+        progress = replace(progress, workers=options.workers)
     try:
         progress = _epochs(task, progress, say)
         weights = _write(task, progress)
@@ -44,7 +51,7 @@ def train(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         if not task.checkpoint.exists():
             raise
-        raise UserError(f"interrupted{_kept(task)}: go on with --resume {task.checkpoint}") from None
+        raise UserError(f"interrupted{_resumable(task)}") from None
     task.checkpoint.unlink(missing_ok=True)
     promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in weights.expected_correct.items())
     say(f"wrote {task.output}: epoch {progress.best_epoch}, {progress.best_accuracy:.2%} on validation")
@@ -60,11 +67,13 @@ def train(options: argparse.Namespace) -> int:
 def _epochs(task: Task, progress: Progress, say: Callable[[str], object]) -> Progress:
     """All that are left, with a checkpoint after each."""
     settings = task.settings
-    steps = settings.epochs * loop.batches_an_epoch(settings)
     images = settings.images - settings.validation
-    with cpu_pool() as pool, deferred_interrupts() as check_interrupt:
-        state = (progress.parameters, progress.slots)
-        engine = CpuEngine(task.model, settings, task.images, task.labels, state, steps, pool)
+    job = Job(settings, task.model, task.images, task.labels, progress, "cpu")
+    with (
+        deferred_interrupts() as check_interrupt,
+        team_of(progress.workers, job, lambda: _resumable(task)) as team,
+        job.engine(team) as engine,
+    ):
         while len(progress.history) < settings.epochs:
             epoch = len(progress.history) + 1
             name = f"epoch {epoch}/{settings.epochs}"
@@ -86,10 +95,16 @@ def _kept(task: Task) -> str:
     return f"; {task.checkpoint} holds the last whole epoch" if task.checkpoint.exists() else ""
 
 
+def _resumable(task: Task) -> str:
+    return f"{_kept(task)}: go on with --resume {task.checkpoint}" if task.checkpoint.exists() else ""
+
+
 def _write(task: Task, progress: Progress) -> Weights:
     """The best epoch's weights; with Fashion-MNIST, after counting what they get right among its test images."""
     settings, best = task.settings, progress.best
-    recipe = f"{settings.describe()}; best epoch {progress.best_epoch}, {progress.best_accuracy:.4f} on those held out"
+    workers = f", {progress.workers} workers" if progress.workers > 1 else ""
+    found = f"best epoch {progress.best_epoch}, {progress.best_accuracy:.4f} on those held out"
+    recipe = f"{settings.describe()}{workers}; {found}"
     promise: dict[int, int] = {}
     if task.test is not None:
         images, truth = task.test
@@ -111,6 +126,7 @@ def _write(task: Task, progress: Progress) -> Weights:
 def _document(task: Task, progress: Progress, weights: Weights) -> dict[str, Any]:
     return {
         "settings": task.settings.as_dict(),
+        "workers": progress.workers,
         "epochs": [vars(result) for result in progress.history],
         "best_epoch": progress.best_epoch,
         "weights": {"path": str(task.output), "sha256": weights.sha256},

@@ -36,6 +36,8 @@ class EpochResult:
 class Progress:
     """After ``len(history)`` epochs. best: the parameters after ``best_epoch``, the most accurate on validation.
 
+    workers: processes that shared the batches of the last one; another number rounds sums differently.
+
     Nothing else is random state: all that is drawn is a function of the seed, the epoch and the image.
     """
 
@@ -44,6 +46,7 @@ class Progress:
     best: Arrays
     best_epoch: int  # counted from 1; 0: before the first
     history: tuple[EpochResult, ...] = ()
+    workers: int = 1
 
     @property
     def best_accuracy(self) -> float:
