@@ -48,8 +48,8 @@ def number(least: float, most: float, *, above: bool = False) -> Callable[[str],
 def network_options(parser: argparse.ArgumentParser) -> None:
     """Which network, weights, kernels and precision."""
     group = parser.add_argument_group("network")
-    group.add_argument("--network", metavar="NAME", help="the network (default: the one that the weights file names)")
-    group.add_argument("--weights", type=Path, metavar="FILE", help="HDF5 weights (default: weights/lenet5_fashion.h5)")
+    group.add_argument("--network", metavar="NAME", help="the network (default: that of --weights, else lenet5)")
+    group.add_argument("--weights", type=Path, metavar="FILE", help="HDF5 weights (default: those shipped in weights/)")
     group.add_argument(
         "--conv",
         default="auto",
@@ -265,6 +265,7 @@ def train_parser() -> argparse.ArgumentParser:
     out.add_argument(
         "--json", metavar="FILE", help="also write settings and epochs as JSON; '-': to standard output alone"
     )
+    out.add_argument("--storage", choices=("float32", "float16"), help="type of the weights in their file")
     out.add_argument("--plot", type=Path, metavar="DIR", help="draw the learning curve (matplotlib)")
     return parser
 

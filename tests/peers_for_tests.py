@@ -11,7 +11,8 @@ from app.bench import peers_measure
 from app.bench.batch import UNWRITTEN, Batch
 from app.bench.peers_measure import Candidate, Entrant
 from app.graph import build, find_network
-from app.weights import Reference, load_weights
+from app.reference import Reference
+from app.weights import load_weights
 
 CARD = {"name": "Some Card", "architecture": "sm_90a", "driver": None, "cuda": "13.0", "cupy": "14"}
 

@@ -15,8 +15,9 @@ from app.errors import UserError
 from app.graph import Graph, build, find_network
 from app.interrupts import exit_on_interrupt
 from app.options import bench_parser
+from app.reference import Reference, load_reference
 from app.report import check_writable
-from app.weights import Reference, Weights, load_reference, load_weights
+from app.weights import Weights, load_weights
 from data_tools.dataset import load_fashion_mnist
 
 OF_KERNELS = ("network", "shape", "batches", "l2", "noise", "plot", "save_tuning")

@@ -18,7 +18,7 @@ from app.training.optimisers import OPTIMISERS
 from app.training.progress import EpochResult, Progress
 from app.training.recipes import Settings
 
-SCHEMA = 1
+SCHEMA = 2
 SUFFIX = ".checkpoint"
 MAX_BYTES = 1 << 30
 KIND = "lenet5-inference training checkpoint"
