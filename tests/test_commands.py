@@ -36,6 +36,7 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
             "--batch N --labels --conv NAME --fc NAME --pool NAME --latency --precision tf32 --no-fuse --json",
         ),
         ("networks", "--json FILE"),
+        ("accuracy", "--network NAME --device --precision --json FILE"),
         ("graph", "--conv NAME --precision --arch NAME --no-fuse"),
         ("precompile", "--network NAME --precision --arch NAME --all"),
         ("kernels", "--resources --arch NAME --json FILE"),

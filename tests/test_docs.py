@@ -20,7 +20,8 @@ from app.bench.items import network_items, rungs
 from app.bench.results import CPU, DEBUG, LIBRARY, OURS, SCHEMA, Peaks, Result, Table, table_document, totals
 from app.errors import UserError
 from app.kernels.problems import key
-from app.options import bench_parser, kernels_parser, profile_parser
+from app.options import bench_parser, profile_parser
+from app.options_listing import kernels_parser
 
 TEXT = DOCUMENT.read_text(encoding="utf-8")
 CARD = {"name": "Some Card", "driver": "1", "cuda": "13.0", "driver_cuda": "13.0", "cupy": "14"}

@@ -9,13 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from app.bench import docs_profile, docs_story, docs_tables, docs_targets, docs_verdicts
-from app.bench.docs_data import BENCH, NETWORKS, OLD_REPORTS, PROFILE, RESOURCES, Bench, MissingError, load, old_reports
+from app.bench.docs_data import (
+    BENCH,
+    FIGURES,
+    NETWORKS,
+    OLD_REPORTS,
+    PROFILE,
+    RESOURCES,
+    Bench,
+    MissingError,
+    load,
+    old_reports,
+)
 from app.console import Parser, guarded
 from app.errors import UserError
 from app.paths import replacing
 
 DOCS = Path(__file__).parents[2] / "docs"
-DOCUMENT, FIGURES = DOCS / "kernels.md", DOCS / "benchmarks"
+DOCUMENT = DOCS / "kernels.md"
 MARKED = re.compile(r"<!-- (\w+):begin -->\n(.*?)<!-- \1:end -->", re.DOTALL)
 MARKER = re.compile(r"<!-- (\w+):(?:begin|end) -->")
 CONV_STEPS, GEMM_STEPS = range(14), range(6)

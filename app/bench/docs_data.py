@@ -12,6 +12,7 @@ from app.bench.results import CPU, LIBRARY, OURS, SCHEMA
 from app.choices import LATENCY_KERNEL
 from app.errors import UserError
 
+FIGURES = Path(__file__).parents[2] / "docs" / "benchmarks"
 NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
 BENCH = {network: f"h100_bench_{network}.json" for network in NETWORKS}
 PROFILE, RESOURCES, OLD_REPORTS = "h100_profile_lenet5.json", "kernels_resources.json", "old_reports.json"
