@@ -113,6 +113,7 @@ examples:
   python main.py bench --shape 12,33,33,24,5,1           one convolution: C,H,W,M,K,S
   python main.py bench --peers --json peers.json         the application beside PyTorch and JAX
   python main.py bench --peers --batch 1 --only ours,torch-reduce-overhead
+  python main.py bench --peers --network k7 --only ours,torch-eager --precision fp32
   python main.py bench --scenario single-stream          LoadGen's scenarios, for the application
 
 Every variant is checked against the float64 reference before it is timed. Times are medians of CUDA events with
@@ -130,7 +131,7 @@ def bench_parser() -> argparse.ArgumentParser:
     what.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
     what.add_argument("--batches", metavar="N,N,…", help="several batch sizes; the largest makes the main table")
     what.add_argument("--only", metavar="NAME,…", help="only these variants; with --peers: only these engines")
-    whole = parser.add_argument_group("the whole application instead of kernels (lenet5, Fashion-MNIST test images)")
+    whole = parser.add_argument_group("the whole application instead of kernels (Fashion-MNIST test images)")
     kind = whole.add_mutually_exclusive_group()
     kind.add_argument("--peers", action="store_true", help="beside PyTorch and JAX, in turn, on the same card")
     kind.add_argument("--scenario", choices=("offline", "single-stream"), help="as LoadGen defines it")
