@@ -151,3 +151,4 @@ def test_every_network(
         assert set(direct["ops"]) == {"conv1", "conv2"} and direct["sum_ms"] == 4.0
     assert all(row["ms"] or row["reason"] for table in found["tables"] for row in table["rows"])
     assert all(name in text for name in tables)
+    assert ("the report of 2" in text.lower()) == bool(ops)  # mlp's has no op times
