@@ -13,12 +13,14 @@ from app import bundled
 from app.accuracy import top_two_margins
 from app.cpu import keep_freed_memory, usable_cores
 from app.errors import UserError
-from app.graph import REFERENCE_CHUNK, Graph
+from app.graph import Graph
 from app.hdf5 import file_image, open_strict, read_file
 from app.interrupts import deferred_interrupts
 from app.layers import Softmax
 from app.paths import replacing
 from app.weights import MAX_BYTES, Weights
+
+CHUNK = 32  # images on a core at a time: in float64, the maps of an enlarged one take a megabyte
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
     has_softmax = isinstance(graph.steps[-2].layer, Softmax)
 
     def results(at: int) -> tuple[np.ndarray, np.ndarray]:
-        scores = graph.reference(images[at : at + REFERENCE_CHUNK])
+        scores = graph.reference(images[at : at + CHUNK])
         labels = scores.argmax(axis=1).astype(np.uint8)
         if has_softmax:
             with np.errstate(divide="ignore"):  # a probability may be 0
@@ -54,7 +56,7 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
         tqdm(total=len(images), desc="reference", unit="im", disable=not sys.stderr.isatty()) as progress,
     ):
         found = []
-        for labels, margins in pool.map(results, range(0, len(images), REFERENCE_CHUNK)):
+        for labels, margins in pool.map(results, range(0, len(images), CHUNK)):
             check_interrupt()
             found.append((labels, margins))
             progress.update(len(labels))
