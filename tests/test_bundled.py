@@ -33,7 +33,7 @@ def split_images() -> tuple[np.ndarray, np.ndarray]:
     return images[:, None], truth
 
 
-@lru_cache(1)
+@lru_cache
 def engine_labels(network: str) -> np.ndarray:
     """What ONNX Runtime makes of the first images in float32."""
     images = split_images()[0][: COUNT.get(network, FEW)]
