@@ -13,6 +13,8 @@ from app import bundled
 from app.bench import accuracy
 from app.cli import main
 from app.device import why_no_gpu
+from app.errors import UserError
+from app.graph import Graph
 from app.networks import NETWORKS
 from app.reference import Reference, load_reference, save_reference
 from app.weights import load_weights
@@ -73,6 +75,24 @@ def test_labels_that_are_not_the_reference_fail(shipped: Path, capsys: pytest.Ca
     bundled.record_checksums(path)
     assert main(CPU) == 1
     assert "FAILED: 130 of 130 labels differ" in capsys.readouterr().out
+
+
+def test_a_network_that_cannot_run_leaves_the_others(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = accuracy._on_cpu
+
+    def run(graph: Graph, *rest: Any) -> Any:
+        if graph.network.name == "lenet5":
+            raise UserError("lenet5 is not served")
+        return real(graph, *rest)
+
+    monkeypatch.setattr(accuracy, "_on_cpu", run)
+    capsys.readouterr()
+    assert main(CPU) == 0
+    out = capsys.readouterr().out
+    assert "lenet5 is not served" in out and "PASSED: all 130" in out
+    check_error(main([*CPU, "--network", "lenet5"]), *capsys.readouterr(), "lenet5 is not served")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def accuracy(options: argparse.Namespace) -> int:
     old = reported()
     with device.gpu_errors():
         data = load_fashion_mnist("test", options.data_dir)
-        rows = [_row(name, data, where, options.precision) | {"reported": old.get(name, {})} for name in names]
+        rows = [_row(name, data, where, options) | {"reported": old.get(name, {})} for name in names]
     document = {"schema": SCHEMA, "device": "NumPy on the CPU" if where == "cpu" else "GPU", "networks": rows}
     if options.json == "-":
         write_json(document, None)
@@ -71,8 +71,8 @@ def reported() -> dict[str, dict[str, float]]:
     return accuracies
 
 
-def _row(name: str, data: Dataset, where: str, precision: str) -> dict[str, Any]:
-    """One network's entry in the document; without counts where no weights are shipped."""
+def _row(name: str, data: Dataset, where: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One network's entry in the document; without counts, but why, where it cannot run and others may."""
     row: dict[str, Any] = {"network": name, "precision": None, "correct": {}, "passed": None}
     path = bundled.weights_path(name)
     if not path.exists():
@@ -82,7 +82,12 @@ def _row(name: str, data: Dataset, where: str, precision: str) -> dict[str, Any]
     if reference is None or data.labels is None:
         raise ValueError("shipped weights have reference results, and the test images labels")
     run = _on_cpu if where == "cpu" else _on_gpu
-    labels, arithmetic = run(build(find_network(name), weights), data.images, precision)
+    try:
+        labels, arithmetic = run(build(find_network(name), weights), data.images, options.precision)
+    except UserError as error:  # a precision that this network has no kernels for
+        if options.network is not None:
+            raise
+        return row | {"verdict": str(error)}
     agreement = agree(labels, reference.labels, reference.margins, "stored float64 reference", arithmetic)
     found = judge(labels, data.labels, weights.expected_correct.get(len(labels)), agreement, arithmetic)
     counts = {str(count): correct for count, correct in correct_counts(labels, data.labels).items()}
