@@ -31,6 +31,8 @@ ERRORS = {
     "--peers --scenario offline": "argument --scenario: not allowed with argument --peers",
     "--peers --rounds 0": "--rounds: 0 is not between 1 and 1,000",
     "--peers --shape 3,9,8,5,3,2": "--shape is for timing kernels: leave it out with --peers",
+    "--peers --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "--scenario offline --network vgg": "unknown network 'vgg': choose one of lenet5",
     "--peers --save-tuning": "--save-tuning is for timing kernels",
     "--peers --noise 0.5": "--noise is for timing kernels",
     "--peers --only ours,tensorflow": "unknown engine 'tensorflow': choose of ours, torch-eager",

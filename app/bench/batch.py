@@ -58,6 +58,7 @@ def check_options(options: argparse.Namespace, own: str) -> None:
     for name in OF_KERNELS:
         if getattr(options, name) != parser.get_default(name):
             raise UserError(f"--{name.replace('_', '-')} is for timing kernels: leave it out with {own}")
+    bundled.find(find_network(options.network).name)
     if options.json not in (None, "-"):
         check_writable(Path(options.json))
     with exit_on_interrupt():
