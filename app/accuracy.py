@@ -14,6 +14,7 @@ import numpy as np
 
 NEAR_TIE = {"float64": 1e-4, "float32": 1e-4, "float16x2": 1e-4, "tfloat32": 0.05, "float16": 0.2}
 COUNT_SHARE = {"tfloat32": 0.001, "float16": 0.001}
+COUNTED = (100, 1_000, 5_000, 10_000)  # first test images over which correct answers are promised
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,11 @@ def top_two_margins(logits: np.ndarray) -> np.ndarray:
         return np.full(len(logits), np.inf)
     best_two = np.partition(logits, -2, axis=1)[:, -2:]
     return best_two[:, 1] - best_two[:, 0]
+
+
+def correct_counts(labels: np.ndarray, truth: np.ndarray) -> dict[int, int]:
+    """First images → correct answers among them, for the numbers in ``COUNTED`` that there are; arrays (N,)."""
+    return {count: int((labels[:count] == truth[:count]).sum()) for count in COUNTED if count <= len(labels)}
 
 
 def agree(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from app import device, tuning
+from app import bundled, device, tuning
 from app.errors import UserError
 from app.graph import Graph, build, find_network
 from app.kernels.compiler import ARCHITECTURES
 from app.kernels.registry import variants
 from app.serving import Choices, check_kernels
 from app.tuning import Tuning
-from app.weights import BUNDLED, Weights, load_weights
+from app.weights import DEFAULT_NETWORK, Weights, load_weights
 
 OPERATIONS = {"conv": "conv", "fc": "gemm", "pool": "pool"}  # option → operation
 LATENCY_KERNEL = "split-k"
@@ -20,8 +20,9 @@ LATENCY_KERNEL = "split-k"
 def load_graph(options: argparse.Namespace) -> tuple[Graph, Weights]:
     """The network and the weights that the options name, with the kernels' names checked. Raises UserError."""
     kernels = kernel_names(options)
-    weights = load_weights(options.weights or BUNDLED)
-    graph = build(find_network(options.network or weights.network), weights)
+    asked = None if options.network is None else find_network(options.network)
+    weights = load_weights(options.weights or bundled.find(options.network or DEFAULT_NETWORK))
+    graph = build(asked or find_network(weights.network), weights)
     for option, operation in OPERATIONS.items():
         layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
         for layer in _named(option, getattr(options, option), operation):

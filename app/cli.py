@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from app import options as commands
+from app import options_listing
 from app.console import Parser, guarded
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -25,6 +26,7 @@ examples:
                                                your own weights and images (HDF5 or IDX)
   python main.py --batch 10000 --json -        the report as JSON on standard output
   python main.py networks                      every network: input, layers, parameters, FLOPs, accuracy
+  python main.py accuracy                      correct answers of every network, beside the old reports'
   python main.py graph                         the network: shapes, FLOPs, bytes, kernels
   python main.py kernels                       every kernel that can be chosen
   python main.py precompile                    compile the main job's kernels beforehand
@@ -39,9 +41,10 @@ exit codes: 0 the accuracy check passed; 1 it did not; 2 a usage, data, weights 
 """
 # Command → its parser, and the module whose function of the command's name returns the exit code.
 COMMANDS: dict[str, tuple[Callable[[], argparse.ArgumentParser], str]] = {
-    "networks": (commands.networks_parser, "app.overview"),
-    "graph": (commands.graph_parser, "app.listing"),
-    "kernels": (commands.kernels_parser, "app.listing"),
+    "networks": (options_listing.networks_parser, "app.overview"),
+    "accuracy": (options_listing.accuracy_parser, "app.bench.accuracy"),
+    "graph": (options_listing.graph_parser, "app.listing"),
+    "kernels": (options_listing.kernels_parser, "app.listing"),
     "precompile": (commands.precompile_parser, "app.precompile"),
     "bench": (commands.bench_parser, "app.bench.ladder"),
     "sweep": (commands.sweep_parser, "app.bench.sweep"),

@@ -48,8 +48,8 @@ def number(least: float, most: float, *, above: bool = False) -> Callable[[str],
 def network_options(parser: argparse.ArgumentParser) -> None:
     """Which network, weights, kernels and precision."""
     group = parser.add_argument_group("network")
-    group.add_argument("--network", metavar="NAME", help="the network (default: the one that the weights file names)")
-    group.add_argument("--weights", type=Path, metavar="FILE", help="HDF5 weights (default: weights/lenet5_fashion.h5)")
+    group.add_argument("--network", metavar="NAME", help="the network (default: that of --weights, else lenet5)")
+    group.add_argument("--weights", type=Path, metavar="FILE", help="HDF5 weights (default: those shipped in weights/)")
     group.add_argument(
         "--conv",
         default="auto",
@@ -73,7 +73,8 @@ def network_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-fuse", action="store_true", help="run every layer as a kernel of its own")
 
 
-def _command(name: str, description: str, epilog: str = "") -> Parser:
+def command(name: str, description: str, epilog: str = "") -> Parser:
+    """The parser of one command, still without options."""
     return Parser(
         prog=f"main.py {name}",
         description=description,
@@ -81,36 +82,6 @@ def _command(name: str, description: str, epilog: str = "") -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-
-
-def networks_parser() -> argparse.ArgumentParser:
-    """The parser of ``networks``."""
-    parser = _command("networks", "List every network: input, layers, parameters, FLOPs an image, shipped accuracy.")
-    parser.add_argument("--json", metavar="FILE", help="also write the list as JSON; '-': to standard output alone")
-    return parser
-
-
-def graph_parser() -> argparse.ArgumentParser:
-    """The parser of ``graph``."""
-    parser = _command("graph", "Print the network: layers, shapes, parameters, FLOPs, bytes and each layer's kernel.")
-    network_options(parser)
-    parser.add_argument("--arch", metavar="NAME", help="architecture to choose for (default: this card's, else sm_90a)")
-    return parser
-
-
-def kernels_parser() -> argparse.ArgumentParser:
-    """The parser of ``kernels``."""
-    parser = _command("kernels", "List every kernel in the registry: the idea, where it is from, limits and types.")
-    parser.add_argument(
-        "--resources",
-        action="store_true",
-        help="compile each (no GPU needed) and print registers, shared memory and spills",
-    )
-    parser.add_argument(
-        "--arch", metavar="NAME", default="sm_90a", help="architecture to compile for (default: sm_90a)"
-    )
-    parser.add_argument("--json", metavar="FILE", help="also write the table as JSON; '-': to standard output alone")
-    return parser
 
 
 PRECOMPILE_EPILOG = """\
@@ -123,7 +94,7 @@ examples:
 
 def precompile_parser() -> argparse.ArgumentParser:
     """The parser of ``precompile``."""
-    parser = _command(
+    parser = command(
         "precompile",
         "Compile the main job's kernels into the cache, so that its first run compiles none.",
         PRECOMPILE_EPILOG,
@@ -142,6 +113,7 @@ examples:
   python main.py bench --shape 12,33,33,24,5,1           one convolution: C,H,W,M,K,S
   python main.py bench --peers --json peers.json         the application beside PyTorch and JAX
   python main.py bench --peers --batch 1 --only ours,torch-reduce-overhead
+  python main.py bench --peers --network k7 --only ours,torch-eager --precision fp32
   python main.py bench --scenario single-stream          LoadGen's scenarios, for the application
 
 Every variant is checked against the float64 reference before it is timed. Times are medians of CUDA events with
@@ -152,14 +124,14 @@ the images on the card; runs go on until the median is steady (see --noise) and 
 
 def bench_parser() -> argparse.ArgumentParser:
     """The parser of ``bench``."""
-    parser = _command("bench", "Check and time every kernel variant, layer by layer.", BENCH_EPILOG)
+    parser = command("bench", "Check and time every kernel variant, layer by layer.", BENCH_EPILOG)
     what = parser.add_argument_group("what")
     what.add_argument("--network", default="lenet5", metavar="NAME", help="whose layers to time (default: lenet5)")
     what.add_argument("--shape", metavar="C,H,W,M,K,S", help="one convolution of these sizes instead of a network")
     what.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
     what.add_argument("--batches", metavar="N,N,…", help="several batch sizes; the largest makes the main table")
     what.add_argument("--only", metavar="NAME,…", help="only these variants; with --peers: only these engines")
-    whole = parser.add_argument_group("the whole application instead of kernels (lenet5, Fashion-MNIST test images)")
+    whole = parser.add_argument_group("the whole application instead of kernels (Fashion-MNIST test images)")
     kind = whole.add_mutually_exclusive_group()
     kind.add_argument("--peers", action="store_true", help="beside PyTorch and JAX, in turn, on the same card")
     kind.add_argument("--scenario", choices=("offline", "single-stream"), help="as LoadGen defines it")
@@ -191,7 +163,7 @@ The best point of each layer is stored for this card and used by 'auto'. An inte
 
 def sweep_parser() -> argparse.ArgumentParser:
     """The parser of ``sweep``."""
-    parser = _command("sweep", "Time a variant over the grid of its declared parameters.", SWEEP_EPILOG)
+    parser = command("sweep", "Time a variant over the grid of its declared parameters.", SWEEP_EPILOG)
     parser.add_argument("--conv", metavar="NAME", help="the convolution variant to sweep")
     parser.add_argument("--fc", metavar="NAME", help="the fully connected variant to sweep")
     parser.add_argument("--pool", metavar="NAME", help="the pooling variant to sweep")
@@ -211,7 +183,7 @@ def sweep_parser() -> argparse.ArgumentParser:
 
 def profile_parser() -> argparse.ArgumentParser:
     """The parser of ``profile``."""
-    parser = _command("profile", "Where the time of the main job goes: kernels, copies, API calls.")
+    parser = command("profile", "Where the time of the main job goes: kernels, copies, API calls.")
     parser.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
     network_options(parser)
     pipeline_options(parser)
@@ -238,7 +210,7 @@ within rounding. What is not said is the network's own recipe.
 
 def train_parser() -> argparse.ArgumentParser:
     """The parser of ``train``. What is None was not said."""
-    parser = _command("train", "Train a network on Fashion-MNIST, on the CPU with NumPy (slowly).", TRAIN_EPILOG)
+    parser = command("train", "Train a network on Fashion-MNIST, on the CPU with NumPy (slowly).", TRAIN_EPILOG)
     what = parser.add_argument_group("what")
     what.add_argument("--network", metavar="NAME", help="the network to train, from scratch")
     what.add_argument("--resume", type=Path, metavar="FILE", help="the checkpoint of a training to go on with")
@@ -274,6 +246,7 @@ def train_parser() -> argparse.ArgumentParser:
     out.add_argument(
         "--json", metavar="FILE", help="also write settings and epochs as JSON; '-': to standard output alone"
     )
+    out.add_argument("--storage", choices=("float32", "float16"), help="type of the weights in their file")
     out.add_argument("--plot", type=Path, metavar="DIR", help="draw the learning curve (matplotlib)")
     return parser
 

@@ -10,11 +10,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from app import bundled
 from app.layers import Layer
 from app.networks import NETWORKS, Network
 from app.report import check_writable, write_json
 from app.training.recipes import RECIPES
-from app.weights import BUNDLED, Weights, load_weights, reference_path
+from app.weights import Weights, load_weights
 
 SCHEMA = "lenet5-inference/networks/1"
 WIDTH = 124
@@ -24,7 +25,7 @@ def networks(options: argparse.Namespace) -> int:
     """Every network with its input, layers, parameters, FLOPs an image and shipped accuracy. Raises UserError."""
     if options.json not in (None, "-"):
         check_writable(Path(options.json))
-    weights = shipped(BUNDLED.parent)
+    weights = shipped()
     rows = [describe(network, weights.get(network.name)) for network in NETWORKS.values()]
     document: dict[str, Any] = {"schema": SCHEMA, "networks": rows}
     if options.json == "-":
@@ -36,11 +37,10 @@ def networks(options: argparse.Namespace) -> int:
     return 0
 
 
-def shipped(folder: Path) -> dict[str, Weights]:
-    """Network → the weights for it in the folder. Raises UserError for a file that cannot be read."""
-    paths = sorted(folder.glob("*.h5"))
-    references = {reference_path(path) for path in paths}
-    return {found.network: found for found in (load_weights(path) for path in paths if path not in references)}
+def shipped() -> dict[str, Weights]:
+    """Network → the weights that are shipped for it. Raises UserError for a file that cannot be read."""
+    paths = {name: bundled.weights_path(name) for name in NETWORKS}
+    return {name: load_weights(path) for name, path in paths.items() if path.exists()}
 
 
 def describe(network: Network, weights: Weights | None) -> dict[str, Any]:

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 
 from app import device
-from app.accuracy import Accuracy, Agreement, agree, judge, top_two_margins
+from app.accuracy import Accuracy, Agreement, agree, judge
 from app.choices import load_graph
 from app.errors import UserError
 from app.graph import Graph
 from app.interrupts import exit_on_interrupt
 from app.outcome import Outcome
+from app.reference import compute_reference, load_reference
 from app.report import as_text, check_writable, document, write_json
 from app.stopwatch import Stopwatch
-from app.weights import Weights, load_reference
+from app.weights import Weights
 from data_tools.dataset import Dataset, load_fashion_mnist, load_files
 
 RECHECKED = 1000  # images recomputed where there are no stored reference labels
@@ -99,11 +100,8 @@ def reference_agreement(
     if stored is not None:
         return agree(labels, stored.labels, stored.margins, "stored float64 reference", dtype)
     count = len(labels) if recheck else min(len(labels), RECHECKED)
-    from tqdm import tqdm  # not worth its import where the reference is stored
-
-    parts = tqdm(range(0, count, RECHECKED), desc="reference", unit="k", disable=not sys.stderr.isatty())
-    logits = np.concatenate([graph.reference(data.images[at : min(at + RECHECKED, count)]) for at in parts])
-    return agree(labels, logits.argmax(axis=1), top_two_margins(logits), "recomputed float64 reference", dtype)
+    found = compute_reference(graph, data.images[:count])
+    return agree(labels, found.labels, found.margins, "recomputed float64 reference", dtype)
 
 
 def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, options: argparse.Namespace) -> Accuracy:

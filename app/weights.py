@@ -1,8 +1,4 @@
-"""A network's weights in HDF5: read, checked and written; and what the bundled file promises.
-
-The bundled files are pinned by ``weights/SHA256SUMS``: a damaged HDF5 file can load silently with wrong
-values, so their content is hashed before HDF5 sees it, and what was hashed is what is opened.
-"""
+"""A network's weights in HDF5: read, checked and written, with what they promise."""
 
 from __future__ import annotations
 
@@ -16,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from app import bundled
 from app.errors import UserError
 from app.hdf5 import StrictFile, file_image, open_strict, read_file
 from app.paths import replacing
 
-BUNDLED = Path(__file__).parent.parent / "weights" / "lenet5_fashion.h5"
-CHECKSUMS = "SHA256SUMS"
+DEFAULT_NETWORK = "lenet5"
+STORAGES = ("float32", "float16")  # what save_weights can write
 MAX_BYTES = 256 << 20
 SCHEMA = 1
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -34,6 +31,7 @@ class Weights:
     arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on.
     input_scale: what a uint8 pixel is multiplied by before the first layer.
     expected_correct: number of first test images → correct answers among them; {} if nothing is promised.
+    storage: the type in the file, ``float16`` if all of it is, which loses nothing more when it is written again.
     """
 
     arrays: dict[str, np.ndarray]
@@ -44,33 +42,31 @@ class Weights:
     expected_correct: dict[int, int]
     sha256: str
     path: Path
+    storage: str = "float32"
 
 
-@dataclass(frozen=True)
-class Reference:
-    """Float64 NumPy results of the bundled weights on the 10,000 test images.
+def load_weights(path: Path | None = None) -> Weights:
+    """Read and check a weights file (default: the bundled one of ``lenet5``).
 
-    labels: (N,) uint8, the best class; margins: (N,) float64, its logit minus the second best's.
-    """
-
-    labels: np.ndarray
-    margins: np.ndarray
-
-
-def reference_path(weights_path: Path) -> Path:
-    """The file that holds the reference results of the weights in ``weights_path``."""
-    return weights_path.with_name(f"{weights_path.stem}_reference.h5")
-
-
-def load_weights(path: Path = BUNDLED) -> Weights:
-    """Read and check a weights file. Raises UserError for everything that can be wrong with it.
+    Raises UserError for everything that can be wrong with it.
 
     Datasets without any attributes are enough: network ``lenet5``, pixels scaled by 1/255, no promises.
     """
+    path = bundled.find(DEFAULT_NETWORK) if path is None else path
     content = read_file(path, MAX_BYTES)
-    if path.resolve() == BUNDLED.resolve():
-        _check_hash(path, content)
+    if bundled.is_bundled(path):
+        bundled.check(path, content)
     return _parse(path, content)
+
+
+def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
+    """The float32 arrays as they are read back after being stored in that type."""
+    return {name: _stored(array, storage).astype(np.float32) for name, array in arrays.items()}
+
+
+def _stored(array: np.ndarray, storage: str) -> np.ndarray:
+    with np.errstate(over="ignore"):  # infinite values are refused like any others
+        return array.astype(storage)
 
 
 def save_weights(
@@ -82,10 +78,11 @@ def save_weights(
     input_scale: float,
     recipe: str | None,
     expected_correct: Mapping[int, int],
+    storage: str = "float32",
 ) -> None:
-    """Write a weights file, atomically; equal arguments give equal bytes. Raises UserError.
+    """Write a weights file, atomically; equal arguments give equal bytes. storage: one of ``STORAGES``.
 
-    Whatever ``load_weights`` would refuse is refused here, and nothing is written.
+    Raises UserError. Whatever ``load_weights`` would refuse is refused here, and nothing is written.
     """
     attributes: dict[str, str | int | float] = {
         "schema": SCHEMA,
@@ -97,46 +94,10 @@ def save_weights(
         attributes["classes"] = json.dumps(list(classes))
     if recipe is not None:
         attributes["recipe"] = recipe
-    content = file_image(arrays, attributes)
+    content = file_image({name: _stored(array, storage) for name, array in arrays.items()}, attributes)
     _parse(path, content)
     with replacing(path) as temporary:
         temporary.write_bytes(content)
-
-
-def load_reference(weights: Weights) -> Reference | None:
-    """The reference results if ``weights`` are the bundled ones (by hash), else None.
-
-    Raises UserError if the bundled reference file is missing, damaged or of other weights.
-    """
-    if weights.sha256 != checksums(BUNDLED.parent).get(BUNDLED.name):
-        return None
-    path = reference_path(BUNDLED)
-    content = read_file(path, MAX_BYTES)
-    _check_hash(path, content)
-    with open_strict(path, content) as file:
-        if file.attribute("weights_sha256") != weights.sha256:
-            raise UserError(f"{path} belongs to other weights; run: python -m data_tools.reference_labels")
-        return Reference(file.array("labels"), file.array("margins"))
-
-
-def save_reference(path: Path, labels: np.ndarray, margins: np.ndarray, weights_sha256: str) -> None:
-    """Write labels (N,) and margins (N,) of the weights with this hash, atomically and reproducibly."""
-    arrays: dict[str, np.ndarray] = {"labels": labels.astype(np.uint8), "margins": margins.astype(np.float64)}
-    content = file_image(arrays, {"weights_sha256": weights_sha256})
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
-
-
-def checksums(directory: Path) -> dict[str, str]:
-    """File name → SHA-256 in hexadecimal, by the directory's SHA256SUMS; {} if it has none. Raises UserError."""
-    path = directory / CHECKSUMS
-    if not path.exists():
-        return {}
-    lines = read_file(path, 1 << 20).decode(errors="replace").splitlines()
-    entries = [re.fullmatch(r"([0-9a-f]{64}) [ *](\S+)", line) for line in lines]
-    if not all(entries):
-        raise UserError(f"{path} has lines that are not of the sha256sum format; get a fresh copy of it")
-    return {entry[2]: entry[1] for entry in entries if entry}
 
 
 def check_shapes(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> None:
@@ -158,11 +119,6 @@ def _shape(shape: tuple[int, ...]) -> str:
     return f"({','.join(map(str, shape))})"
 
 
-def _check_hash(path: Path, content: bytes) -> None:
-    if checksums(BUNDLED.parent).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
-        raise UserError(f"{path} is not the file that {CHECKSUMS} beside it describes; run: git checkout -- weights")
-
-
 class _BadError(Exception):
     """What is wrong with a weights file, and the remedy; the path is put before it."""
 
@@ -170,8 +126,9 @@ class _BadError(Exception):
 def _parse(path: Path, content: bytes) -> Weights:
     try:
         with open_strict(path, content) as file:
+            stored = _arrays(file)
             return Weights(
-                arrays=_arrays(file),
+                arrays={name: _float32(name, array) for name, array in stored.items()},
                 network=_network(file),
                 classes=_classes(file),
                 input_scale=_input_scale(file),
@@ -179,6 +136,7 @@ def _parse(path: Path, content: bytes) -> Weights:
                 expected_correct=_expected_correct(file),
                 sha256=hashlib.sha256(content).hexdigest(),
                 path=path,
+                storage="float16" if all(array.dtype == np.float16 for array in stored.values()) else "float32",
             )
     except _BadError as error:
         raise UserError(f"{path}: {error}") from error
@@ -195,7 +153,8 @@ def _arrays(file: StrictFile) -> dict[str, np.ndarray]:
             raise _BadError(f"dataset {name!r} is not named like fc1 or fc1_bias; rename or remove it")
         array = file.array(name, max_bytes=left)
         left -= array.nbytes
-        arrays[name] = _float32(name, array)
+        _check_numbers(name, array)
+        arrays[name] = array
     for name in arrays:
         layer = name.removesuffix("_bias")
         if layer not in arrays or (layer != name and arrays[name].shape != arrays[layer].shape[-1:]):
@@ -205,7 +164,7 @@ def _arrays(file: StrictFile) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _float32(name: str, array: np.ndarray) -> np.ndarray:
+def _check_numbers(name: str, array: np.ndarray) -> None:
     if array.ndim not in ((1,) if name.endswith("_bias") else (2, 4)) or array.size == 0:
         kinds = "filters (K,K,in,out), matrices (in,out) and biases <layer>_bias (out,)"
         raise _BadError(f"{name} is {_shape(array.shape)}; store only {kinds}, none of them empty")
@@ -214,6 +173,9 @@ def _float32(name: str, array: np.ndarray) -> np.ndarray:
     bad = array.size - int(np.isfinite(array).sum())
     if bad:
         raise _BadError(f"{name} holds {bad:,} NaN or infinite values; train the network again")
+
+
+def _float32(name: str, array: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float32)
     if not np.isfinite(narrow).all():

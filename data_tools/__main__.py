@@ -1,4 +1,4 @@
-"""``python -m data_tools``: fetch, verify, describe and resize Fashion-MNIST."""
+"""``python -m data_tools``: fetch, verify, describe and resize Fashion-MNIST; ship weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.interrupts import exit_on_interrupt
 with exit_on_interrupt():
     import numpy as np
 
-    from data_tools import enlarge, fashion_mnist
+    from data_tools import bundle, enlarge, fashion_mnist
     from data_tools.fashion_mnist import CLASSES, SPLITS
 
 
@@ -73,12 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     parser = Parser(
         prog="python -m data_tools",
-        description="Fetch, verify, describe and resize Fashion-MNIST.",
+        description="Fetch, verify, describe and resize Fashion-MNIST; ship weights trained on it.",
         epilog="Looked for in --data-dir (then nowhere else), $FASHION_MNIST_DIR, the cache ($LENET_CACHE_DIR, "
         "$XDG_CACHE_HOME/lenet5-inference or ~/.cache/lenet5-inference) and /usr/share/datasets/fashion-mnist; "
         "fetched from three mirrors or, on Debian and Ubuntu, with apt-get (needs no root).",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="fetch|verify|info|resize")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="fetch|verify|info|resize|bundle")
     for name, (_, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         where = "directory to put the files in" if name == "fetch" else "directory that holds the files"
@@ -94,9 +94,21 @@ def _run(arguments: Sequence[str] | None) -> int:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )
+    bundle.add_options(
+        commands.add_parser(
+            "bundle",
+            help="ship weights that main.py train wrote",
+            description=bundle.DESCRIPTION,
+            epilog=bundle.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
     options = parser.parse_args(arguments)
     if options.command == "resize":
         enlarge.resize(options)
+        return 0
+    if options.command == "bundle":
+        bundle.bundle(options)
         return 0
     splits = list(SPLITS) if options.split == "both" else [options.split]
     COMMANDS[options.command][0](splits, options.data_dir)

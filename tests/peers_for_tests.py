@@ -1,8 +1,9 @@
-"""Engines for tests of ``bench --peers``, and a batch that needs no files but the weights."""
+"""Engines for tests of ``bench --peers``, and a batch that needs no files."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,21 +11,21 @@ import pytest
 from app.bench import peers_measure
 from app.bench.batch import UNWRITTEN, Batch
 from app.bench.peers_measure import Candidate, Entrant
-from app.graph import build, find_network
-from app.weights import Reference, load_weights
+from app.networks import NETWORKS
+from app.reference import compute_reference
+from app.weights import Weights
+from tests.networks_for_tests import random_graph, random_images
 
 CARD = {"name": "Some Card", "architecture": "sm_90a", "driver": None, "cuda": "13.0", "cupy": "14"}
 
 
-def small_batch(count: int = 40) -> Batch:
-    """Noise as images; the reference is the float64 NumPy pass, and the truth is what it says."""
-    weights = load_weights()
-    graph = build(find_network("lenet5"), weights)
-    images = np.random.default_rng(1).integers(0, 256, (count, 1, 28, 28), dtype=np.uint8)
-    logits = graph.reference(images)
-    labels = logits.argmax(axis=1).astype(np.uint8)
-    best = np.sort(logits, axis=1)
-    return Batch(graph, weights, images, labels, Reference(labels, best[:, -1] - best[:, -2]))
+def small_batch(network: str = "lenet5", count: int = 40) -> Batch:
+    """Noise as images; the reference is the float64 NumPy pass, and the truth is what it says. Random weights."""
+    graph = random_graph(NETWORKS[network])
+    images = random_images(graph.network, count)
+    reference = compute_reference(graph, images)
+    weights = Weights(dict(graph.parameters), network, None, graph.input_scale, None, {}, "", Path("random"))
+    return Batch(graph, weights, images, reference.labels, reference)
 
 
 class FakeEngine:
@@ -85,5 +86,6 @@ def entrants(found: list[Candidate], count: int = 40) -> list[Entrant]:
 @pytest.fixture
 def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fewest that still show an order."""
-    for name, value in {"WARMUP": 1, "UNTIMED": 1, "LEAST_RUNS": 2, "MOST_RUNS": 3, "LEAST_SERIES": 1}.items():
+    few = {"WARMUP": 1, "UNTIMED": 1, "LEAST_RUNS": 2, "MOST_RUNS": 3, "LEAST_SERIES": 1, "PASSES": 3}
+    for name, value in few.items():
         monkeypatch.setattr(peers_measure, name, value)

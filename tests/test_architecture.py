@@ -27,7 +27,7 @@ FORBIDDEN = {
 }
 # What only measuring and training need, and where it may be imported; names of commands' modules are no imports.
 EXTRAS = {
-    "torch": ("app/bench", "data_tools"),
+    "torch": ("app/bench",),
     "jax": ("app/bench/peers",),
     "matplotlib": ("app/bench", "app/pictures.py", "app/training", "data_tools"),
 }

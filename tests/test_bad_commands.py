@@ -10,7 +10,7 @@ from app.cli import COMMANDS, main
 from tests.shell import check_error, listing, shell, write_good_files
 
 USAGE = {
-    "benchmark": "unknown command 'benchmark': there are networks, graph, kernels, .*, train; see",
+    "benchmark": "unknown command 'benchmark': there are networks, accuracy, graph, kernels, .*, train; see",
     "Bench": "unknown command 'Bench'",
     "graph --no-fus": "unrecognized arguments: --no-fus.*see main.py graph --help",
     "graph --batch 5": "unrecognized arguments: --batch 5",
@@ -24,6 +24,7 @@ USAGE = {
     "sweep --precision fp64": "--precision: invalid choice: 'fp64'",
     "profile --streams 0": "--streams: 0 is not between 1 and 64",
     "train --epochs 0": "--epochs: 0 is not between 1",
+    "train --storage float64": "--storage: invalid choice: 'float64'",
     "train --rate 0": "--rate: 0 is not above 0",
     "train --rate nan": "--rate: nan is not above 0",
     "train --l2 much": "--l2: 'much' is not a number",
@@ -35,6 +36,8 @@ USAGE = {
 # What is wrong shows on every machine: names and values are looked at before a GPU is.
 CASES = {
     "networks --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
+    "accuracy --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "accuracy --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "graph --conv winograd": "unknown conv kernel 'winograd': choose one of auto, .*direct",
     "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, ",
     "graph --pool most": "unknown pool kernel 'most': choose one of auto, direct",

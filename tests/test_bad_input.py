@@ -13,15 +13,16 @@ import h5py
 import numpy as np
 import pytest
 
+from app import bundled
 from app.cli import main
 from app.device import why_no_gpu
 from app.networks import LENET5
-from app.weights import BUNDLED
 from data_tools.idx import write_idx
 from tests.networks_for_tests import random_graph, random_images
 from tests.shell import check_error, listing, shell, write_good_files
 from tests.tiny_fashion import isolate
 
+SHIPPED = bundled.find("lenet5")
 IMAGES = random_images(LENET5, 3)  # N, C, H, W
 IDX = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (3, 28, 28)) + IMAGES.tobytes()
 X = (IMAGES / 255).astype(np.float32).transpose(0, 2, 3, 1)
@@ -112,7 +113,9 @@ CASES = {
     "weights directory": Case(WEIGHTS, "bad is a directory; name a file in it", Path.mkdir),
     "empty weights": Case(WEIGHTS, "bad is not an HDF5 file .*make it again", content(b"")),
     "text weights": Case(WEIGHTS, "bad is not an HDF5 file .*make it again", content(b"epoch 1: 0.93\n")),
-    "truncated weights": Case(WEIGHTS, "truncated file.*fresh copy", content(BUNDLED.read_bytes()[:400_000])),
+    "truncated weights": Case(
+        WEIGHTS, "truncated file.*fresh copy", content(bundled.find("lenet5").read_bytes()[:400_000])
+    ),
     "weights of another shape": Case(
         WEIGHTS,
         r"conv2 is \(3,3,32,64\), network lenet5 needs \(5,5,32,64\); use weights made for this network",

@@ -12,6 +12,8 @@ from app import tuning
 from app.bench.results import Peaks
 from app.cli import main
 from app.kernels.problems import ConvProblem
+from app.layers import Conv2d
+from app.networks import NETWORKS
 from app.outcome import Timing
 
 CARD = {
@@ -123,3 +125,30 @@ def test_interrupt_writes_nothing(
     assert main(["bench", "--shape", "3,9,8,5,3,2", "--json", str(tmp_path / "bench.json")]) == 2
     assert "interrupted" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_network(
+    network: str, card: type[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """First layers read bytes: enlarged ones where the network enlarges, which is a table of its own."""
+    monkeypatch.setattr("app.bench.climb.CPU_FLOPS", 1e6)
+    target = tmp_path / "bench.json"
+    main(["bench", "--network", network, "--batches", "3,5", "--json", str(target)])
+    text = capsys.readouterr().out
+    found = json.loads(target.read_text())
+    tables = {table["item"]: table for table in found["tables"]}
+    layers = {layer.name: layer for layer in NETWORKS[network].layers}
+    ops = [name for name, layer in layers.items() if isinstance(layer, Conv2d)]
+    assert [table["item"] for table in found["tables"] if table["is_op"]] == ops
+    assert ("resize" in tables) == ("resize" in layers)
+    assert [batch["images"] for batch in found["batches"]] == ([3, 5] if ops else [])
+    if ops:
+        size = layers["resize"].size if "resize" in layers else 28  # type: ignore[attr-defined]
+        assert f"height={size} width={size} " in tables["conv1"]["problems"]["float32"]
+        assert "input_dtype=uint8" in tables["conv1"]["problems"]["float32"]
+        direct = next(row for row in found["totals"] if (row["name"], row["dtype"]) == ("direct", "float32"))
+        assert set(direct["ops"]) == {"conv1", "conv2"} and direct["sum_ms"] == 4.0
+    assert all(row["ms"] or row["reason"] for table in found["tables"] for row in table["rows"])
+    assert all(name in text for name in tables)
+    assert ("the report of 2" in text.lower()) == bool(ops)  # mlp's has no op times

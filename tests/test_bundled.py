@@ -1,48 +1,84 @@
-"""The bundled weights keep their promises, by an engine that shares no code with ours."""
+"""The shipped weights keep their promises, by an engine that shares no code with ours."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 import pytest
 
+from app import bundled
+from app.accuracy import COUNTED, agree, correct_counts
 from app.cpu import CpuSession
-from app.graph import build, find_network
-from app.networks import LENET5
-from app.weights import load_reference, load_weights
+from app.graph import build
+from app.networks import NETWORKS
+from app.reference import load_reference
+from app.weights import load_weights
 from data_tools.fashion_mnist import load_split
 from tests.oracle import onnx_logits
 
-PART = 250
+SHIPPED = [name for name in NETWORKS if bundled.weights_path(name).exists()]
+COUNT = {"lenet5": 10_000, "mlp": 10_000}  # images that the engine classifies; the others enlarge theirs
+FEW, PART = 500, 250
+MAX_BYTES = 14_000_000
+ACCURACY = {"lenet5": 0.927, "fa19": 0.90, "k7": 0.90, "minidnn86": 0.89, "mlp": 0.88}  # at least, over all test images
+
+of_each = pytest.mark.parametrize("network", SHIPPED)
 
 
-@pytest.fixture(scope="module")
-def images() -> np.ndarray:
-    """The test images, (10000, 28, 28) uint8."""
-    return load_split("test")[0]
+@lru_cache(1)
+def split_images() -> tuple[np.ndarray, np.ndarray]:
+    """(10000, 1, 28, 28) and (10000,), uint8."""
+    images, truth = load_split("test")
+    return images[:, None], truth
 
 
-@pytest.fixture(scope="module")
-def engine_labels(images: np.ndarray) -> np.ndarray:
-    """What ONNX Runtime makes of them in float32."""
-    arrays = load_weights().arrays
-    parts = (images[at : at + PART, None].astype(np.float32) / 255 for at in range(0, len(images), PART))
-    return np.concatenate([onnx_logits(LENET5, arrays, part).argmax(axis=1) for part in parts])
+@lru_cache
+def engine_labels(network: str) -> np.ndarray:
+    """What ONNX Runtime makes of the first images in float32."""
+    images = split_images()[0][: COUNT.get(network, FEW)]
+    arrays = load_weights(bundled.find(network)).arrays
+    parts = (images[at : at + PART].astype(np.float32) / 255 for at in range(0, len(images), PART))
+    return np.concatenate([onnx_logits(NETWORKS[network], arrays, part).argmax(axis=1) for part in parts])
 
 
-def test_engine_agrees_with_the_stored_reference(engine_labels: np.ndarray) -> None:
-    reference = load_reference(load_weights())
-    assert reference is not None and len(reference.labels) == 10_000
-    np.testing.assert_array_equal(engine_labels, reference.labels)
+@of_each
+def test_engine_agrees_with_the_stored_reference(network: str) -> None:
+    reference = load_reference(load_weights(bundled.find(network)))
+    assert reference is not None and len(reference.labels) == len(reference.margins) == 10_000
+    found = agree(engine_labels(network), reference.labels, reference.margins, "reference")
+    assert found.holds and len(found.differences) <= 1, found.differences
 
 
-def test_engine_keeps_the_promises(engine_labels: np.ndarray) -> None:
-    right = engine_labels == load_split("test")[1]
-    promised = load_weights().expected_correct
-    assert promised == {count: right[:count].sum() for count in (100, 1000, 10_000)}
+@of_each
+def test_promises_are_what_the_reference_gets_right(network: str) -> None:
+    """And good enough to ship."""
+    weights = load_weights(bundled.find(network))
+    reference = load_reference(weights)
+    assert reference is not None and weights.network == network
+    assert weights.expected_correct == correct_counts(reference.labels, split_images()[1])
+    assert set(weights.expected_correct) == set(COUNTED)
+    assert weights.expected_correct[10_000] >= ACCURACY[network] * 10_000
 
 
-def test_cpu_route_agrees_with_the_engine(images: np.ndarray, engine_labels: np.ndarray) -> None:
-    weights = load_weights()
-    labels = np.full(len(images), 255, np.uint8)
-    CpuSession(build(find_network(weights.network), weights)).run(images[:, None], labels)
-    np.testing.assert_array_equal(labels, engine_labels)
+@of_each
+def test_cpu_route_agrees_with_the_engine(network: str) -> None:
+    wanted = engine_labels(network)
+    labels = np.full(len(wanted), 255, np.uint8)
+    weights = load_weights(bundled.find(network))
+    CpuSession(build(NETWORKS[network], weights)).run(split_images()[0][: len(wanted)], labels)
+    assert (labels != wanted).sum() <= 1  # a near-tie
+
+
+def test_every_network_has_weights() -> None:
+    """Until all are trained, their absence is an error on the command line only."""
+    absent = [name for name in NETWORKS if name not in SHIPPED]
+    if absent:
+        pytest.skip(f"not trained yet: {', '.join(absent)}")
+    assert bundled.checksums(bundled.FOLDER).keys() == {
+        path.name for path in bundled.FOLDER.iterdir() if path.name != bundled.CHECKSUMS
+    }
+
+
+def test_all_together_are_small() -> None:
+    assert sum(path.stat().st_size for path in bundled.FOLDER.iterdir()) < MAX_BYTES

@@ -9,7 +9,8 @@ import pytest
 from app.choices import choices, kernel_names, load_graph
 from app.cli import run_parser
 from app.errors import UserError
-from app.options import graph_parser, profile_parser
+from app.options import profile_parser
+from app.options_listing import graph_parser
 from app.plan import plan
 from app.serving import PRECISIONS, Choices
 from app.tuning import Tuning

@@ -17,7 +17,8 @@ from app.accuracy import NEAR_TIE
 from app.cli import main
 from app.cpu import CpuSession
 from app.graph import Graph
-from app.weights import Reference, load_reference, load_weights, save_weights
+from app.reference import Reference, load_reference
+from app.weights import load_weights, save_weights
 from data_tools.fashion_mnist import CLASSES, load_split
 from data_tools.idx import write_idx
 from tests.shell import check_error, listing, shell

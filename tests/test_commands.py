@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from app import overview
+from app import bundled, overview
 from app.cli import COMMANDS, main
 from app.device import why_no_gpu
 from app.errors import UserError
 from app.kernels.registry import VARIANTS
 from app.networks import NETWORKS
-from app.weights import BUNDLED, save_weights
+from app.weights import save_weights
 from tests.networks_for_tests import random_graph
 from tests.shell import check_error
 
@@ -36,6 +36,7 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
             "--batch N --labels --conv NAME --fc NAME --pool NAME --latency --precision tf32 --no-fuse --json",
         ),
         ("networks", "--json FILE"),
+        ("accuracy", "--network NAME --device --precision --json FILE"),
         ("graph", "--conv NAME --precision --arch NAME --no-fuse"),
         ("precompile", "--network NAME --precision --arch NAME --all"),
         ("kernels", "--resources --arch NAME --json FILE"),
@@ -87,7 +88,13 @@ def test_measuring_needs_a_gpu(command: str, capsys: pytest.CaptureFixture[str])
 
 def test_graph(capsys: pytest.CaptureFixture[str]) -> None:
     outputs = []
-    for more in ("", "--no-fuse", "--conv direct", f"--arch sm_75 --weights {BUNDLED}", "--conv conv2=shared-tile"):
+    for more in (
+        "",
+        "--no-fuse",
+        "--conv direct",
+        f"--arch sm_75 --weights {bundled.find('lenet5')}",
+        "--conv conv2=shared-tile",
+    ):
         assert main(["graph", *more.split()]) == 0
         outputs.append(capsys.readouterr().out)
     fused, separate, direct, older, mixed = outputs
@@ -112,7 +119,7 @@ def test_networks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         lines
     )
     told = {row["name"]: row for row in json.loads(target.read_text())["networks"]}
-    assert told["lenet5"]["accuracy"] == {"weights": BUNDLED.name, "images": 10_000, "correct": 9280}
+    assert told["lenet5"]["accuracy"] == {"weights": "lenet5_fashion.h5", "images": 10_000, "correct": 9280}
     assert told["minidnn86"]["layers"][0]["settings"] == {"size": 86}
     assert told["k7"]["layers"][-1]["output"] == []
     assert main(["networks", "--json", "-"]) == 0
@@ -120,11 +127,15 @@ def test_networks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("promise", [{}, {100: 93, 1000: 921}])
-def test_networks_tell_what_the_shipped_weights_promise(promise: dict[int, int], tmp_path: Path) -> None:
+def test_networks_tell_what_the_shipped_weights_promise(
+    promise: dict[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Biases as they have them; '-' where there are none, or where they promise nothing."""
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path)
     graph = random_graph(NETWORKS["mlp"], bias=False)
+    path = bundled.weights_path("mlp")
     save_weights(
-        tmp_path / "mlp.h5",
+        path,
         graph.parameters,
         network="mlp",
         classes=None,
@@ -132,13 +143,13 @@ def test_networks_tell_what_the_shipped_weights_promise(promise: dict[int, int],
         recipe=None,
         expected_correct=promise,
     )
-    (tmp_path / "mlp_reference.h5").write_bytes(b"no weights, never read")
-    row = overview.describe(graph.network, overview.shipped(tmp_path)["mlp"])
+    bundled.record_checksums(path)
+    row = overview.describe(graph.network, overview.shipped()["mlp"])
     assert row["parameters"] == 79_400
-    assert row["accuracy"] == ({"weights": "mlp.h5", "images": 1000, "correct": 921} if promise else None)
-    (tmp_path / "k7.h5").write_bytes(b"damaged")
-    with pytest.raises(UserError, match=r"k7.h5 is not an HDF5 file"):
-        overview.shipped(tmp_path)
+    assert row["accuracy"] == ({"weights": path.name, "images": 1000, "correct": 921} if promise else None)
+    path.write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"mlp_fashion.h5 is not the file that SHA256SUMS"):
+        overview.shipped()
 
 
 @pytest.mark.parametrize(

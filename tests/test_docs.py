@@ -1,17 +1,21 @@
-"""docs/kernels.md holds what its generator makes of the committed figures; the generator itself, on made-up ones."""
+"""The documents hold what their generator makes of the committed figures; the generator itself, on made-up ones."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.bench import docs
-from app.bench.docs import BLOCKS, DOCUMENT, FIGURES, MARKED, Figures, block, check_markers, rewritten
-from app.bench.docs_data import BENCH, FILES, NETWORKS, OLD_REPORTS, PROFILE, RESOURCES, MissingError, load, old_reports
+from app.bench.docs import DOCUMENTS, KERNELS, SYSTEMS
+from app.bench.docs_data import BENCH, FIGURES, FILES, NETWORKS, OLD_REPORTS, PROFILE, RESOURCES, MissingError
+from app.bench.docs_data import load as load_figures
+from app.bench.docs_document import MARKED, Document
+from app.bench.docs_figures import Figures
 from app.bench.docs_story import gains
 from app.bench.docs_tables import bench_command
 from app.bench.docs_targets import FIRST_LAYER, problem_of
@@ -20,9 +24,11 @@ from app.bench.items import network_items, rungs
 from app.bench.results import CPU, DEBUG, LIBRARY, OURS, SCHEMA, Peaks, Result, Table, table_document, totals
 from app.errors import UserError
 from app.kernels.problems import key
-from app.options import bench_parser, kernels_parser, profile_parser
+from app.options import bench_parser, profile_parser
+from app.options_listing import kernels_parser
 
-TEXT = DOCUMENT.read_text(encoding="utf-8")
+TEXT = KERNELS.read()
+EVERY_BLOCK = [(document, name) for document in DOCUMENTS for name in document.blocks]
 CARD = {"name": "Some Card", "driver": "1", "cuda": "13.0", "driver_cuda": "13.0", "cupy": "14"}
 SIZES = (100, 1000, 5000, 10_000)
 
@@ -112,18 +118,19 @@ def figures(folder: Path) -> Figures:
 # --- the committed document -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", BLOCKS)
-def test_the_document_holds_what_the_figures_say(name: str) -> None:
-    found = {match[1]: match[2] for match in MARKED.finditer(TEXT)}
+@pytest.mark.parametrize(("document", "name"), EVERY_BLOCK)
+def test_the_document_holds_what_the_figures_say(document: Document, name: str) -> None:
+    found = {match[1]: match[2] for match in MARKED.finditer(document.read())}
     try:
-        wanted = block(name, Figures(FIGURES))
+        wanted = document.block(name, Figures(FIGURES))
     except MissingError as reason:
         pytest.skip(f"no measured JSON yet: {reason}")
     assert found[name] == wanted, "run: python -m app.bench.docs"
 
 
-def test_the_document_has_every_marker_once() -> None:
-    check_markers(TEXT)
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_document_has_every_marker_once(document: Document) -> None:
+    document.check_markers(document.read())
 
 
 def test_pictures_and_links_exist() -> None:
@@ -132,30 +139,34 @@ def test_pictures_and_links_exist() -> None:
     assert pictures
     for link in links:
         if link not in pictures:
-            assert (DOCUMENT.parent / link).exists(), link
-    absent = [link for link in pictures if not (DOCUMENT.parent / link).exists()]
+            assert (KERNELS.path.parent / link).exists(), link
+    absent = [link for link in pictures if not (KERNELS.path.parent / link).exists()]
     if absent and not all((FIGURES / name).exists() for name in (*BENCH.values(), PROFILE, RESOURCES)):
         pytest.skip(f"not everything is measured yet: no {absent[0]}")
     assert not absent
 
 
-def test_anchors_exist() -> None:
-    heads = [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ (.*)", TEXT, re.M)]
-    for anchor in re.findall(r"\]\(#([^)]+)\)", TEXT):
-        assert anchor in heads, anchor
+@pytest.mark.parametrize("document", [KERNELS, SYSTEMS])
+def test_anchors_exist(document: Document) -> None:
+    """Within the document, and in others beside it."""
+    for path, anchor in re.findall(r"\]\(([\w.-]*)#([^)]+)\)", document.read()):
+        text = (document.path.parent / (path or document.path.name)).read_text(encoding="utf-8")
+        heads = re.findall(r"^#+ (.*)", text, re.M)
+        assert anchor in [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads], anchor
 
 
-def test_prose_holds_no_measured_figures() -> None:
+@pytest.mark.parametrize("document", [KERNELS, SYSTEMS])
+def test_prose_holds_no_measured_figures(document: Document) -> None:
     """A number with a unit of time or rate stands in a block or nowhere."""
-    assert not re.findall(r"\d (?:ms|µs|TFLOP/s|GB/s)\b", MARKED.sub("", TEXT))
+    assert not re.findall(r"\d (?:ms|µs|TFLOP/s|GB/s)\b", MARKED.sub("", document.read()))
 
 
 # --- the generator --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", BLOCKS)
-def test_every_block_can_be_made(name: str, figures: Figures) -> None:
-    made = block(name, figures)
+@pytest.mark.parametrize(("document", "name"), EVERY_BLOCK)
+def test_every_block_can_be_made(document: Document, name: str, figures: Figures) -> None:
+    made = document.block(name, figures)
     assert made.endswith("\n") and made.strip()
     assert "None" not in made and "<!--" not in made
     for table in re.findall(r"(?:^\|.*\n)+", made, re.M):
@@ -164,10 +175,10 @@ def test_every_block_can_be_made(name: str, figures: Figures) -> None:
 
 
 def test_rewriting_fills_all_and_is_stable(figures: Figures) -> None:
-    once, missing = rewritten(TEXT, figures)
+    once, missing = KERNELS.rewritten(TEXT, figures)
     assert not missing
-    assert all(match[2] == block(match[1], figures) for match in MARKED.finditer(once))
-    assert rewritten(once, figures) == (once, [])
+    assert all(match[2] == KERNELS.block(match[1], figures) for match in MARKED.finditer(once))
+    assert KERNELS.rewritten(once, figures) == (once, [])
     assert MARKED.sub("", once) == MARKED.sub("", TEXT)
 
 
@@ -181,16 +192,19 @@ def test_gains_are_against_the_step_that_is_improved_on(figures: Figures) -> Non
 
 
 def test_ladder_shows_sums_shares_and_reasons(figures: Figures) -> None:
-    made = block("ladder_fa19", figures)
+    made = KERNELS.block("ladder_fa19", figures)
     row = next(line for line in made.splitlines() if line.startswith("| 3 shared-tile | fp32"))
     assert [cell.strip() for cell in row.split("|")[3:6]] == ["37.00", "37.00", "74.00"]
     assert row.split("|")[-2].strip() == "1.03"  # 38 / 37
     assert "99 lost in fp32 on conv2: does not fit." in made
+    made = SYSTEMS.block("fa19", figures)
     assert "| weights in constant memory | 10,000 | 59.10 | 872.4 | 931.5 | constant | 36.00 | 36.00 | 72.00 |" in made
+    ours = "| register-patch | 27.00 | 27.00 | 54.00 | 1.33 |"  # step 13, twice; their best took 71.90
+    assert f"| the best of both, fp32 here | 10,000 | 23.90 | 48.00 | 71.90 {ours}" in made
 
 
 def test_old_figures_stand_beside_ours_over_the_same_batch(figures: Figures) -> None:
-    made = block("ladder_minidnn86", figures)
+    made = SYSTEMS.block("minidnn86", figures)
     row = next(line for line in made.splitlines() if line.startswith("| FP16 arithmetic | 5,000"))
     assert [cell.strip() for cell in row.split("|")[3:-1]] == [
         *("10.65", "25.05", "35.70"),
@@ -199,7 +213,7 @@ def test_old_figures_stand_beside_ours_over_the_same_batch(figures: Figures) -> 
 
 
 def test_targets_say_what_is_missed(figures: Figures) -> None:
-    made = block("targets", figures)
+    made = KERNELS.block("targets", figures)
     assert "| `lenet5` | fp32 | 13 register-patch | ≤ 2 | 54.00 | **no** |" in made
     assert "| `lenet5` | fp32 | shared-tile | 10.00 | 10.40 | 1.040 | **no** |" in made
     assert f"at most {FIRST_LAYER} ×" in made
@@ -221,7 +235,7 @@ def test_the_commands_shown_are_commands(figures: Figures) -> None:
 
 
 def test_old_reports_are_read_in_milliseconds() -> None:
-    reports = old_reports(load(FIGURES, OLD_REPORTS))
+    reports = Figures(FIGURES).old
     assert set(reports) == set(NETWORKS)
     first = reports["fa19"].version("first GPU kernel (loops over images inside)", 10_000)
     assert (first.ops, first.variant) == (pytest.approx((51.1, 327.0)), "image-loop")
@@ -242,19 +256,19 @@ def test_missing_figures_are_one_line_and_keep_the_block(folder: Path, tmp_path:
     document = tmp_path / "kernels.md"
     document.write_text(TEXT)
     with pytest.raises(UserError) as error:
-        docs.write(document, tmp_path)
+        docs.write([replace(KERNELS, path=document)], tmp_path)
     message = str(error.value)
     assert "\n" not in message and BENCH["lenet5"] in message and "(and 1 more files)" in message
     found, before = ({m[1]: m[2] for m in MARKED.finditer(text)} for text in (document.read_text(), TEXT))
     assert found["targets"] == before["targets"]
-    assert found["resources"] == block("resources", Figures(tmp_path))
+    assert found["resources"] == KERNELS.block("resources", Figures(tmp_path))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": "other/1"}'])
 def test_wrong_figures_are_one_line(content: str, tmp_path: Path) -> None:
     (tmp_path / RESOURCES).write_text(content)
     with pytest.raises(UserError, match="make it again") as error:
-        load(tmp_path, RESOURCES)
+        load_figures(tmp_path, RESOURCES)
     assert "\n" not in str(error.value) and not isinstance(error.value, MissingError)
 
 
@@ -269,9 +283,9 @@ def test_wrong_figures_are_one_line(content: str, tmp_path: Path) -> None:
 )
 def test_broken_markers_are_told(change: tuple[str, str], reason: str, figures: Figures) -> None:
     with pytest.raises(UserError, match=reason):
-        rewritten(TEXT.replace(*change, 1), figures)
+        KERNELS.rewritten(TEXT.replace(*change, 1), figures)
 
 
 def test_a_missing_document_is_one_line(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*kernels.md"):
-        docs.write(tmp_path / "kernels.md", folder)
+        docs.write([replace(KERNELS, path=tmp_path / "kernels.md")], folder)

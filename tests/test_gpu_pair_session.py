@@ -13,8 +13,9 @@ from app.graph import Graph, build
 from app.kernels.problems import PairProblem
 from app.networks import LENET5
 from app.plan import plan
+from app.reference import load_reference
 from app.serving import PRECISIONS, Choices
-from app.weights import load_reference, load_weights
+from app.weights import load_weights
 from data_tools.fashion_mnist import load_split
 from tests.kernel_cases import Case, architecture
 from tests.kernel_device import bits, compile_all

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app import bundled
 from app.bench import batch as batch_module
 from app.bench import peers
 from app.bench.batch import Batch
@@ -19,6 +20,7 @@ from app.bench.quantiles import summary
 from app.cli import main
 from app.device import why_no_gpu
 from app.errors import UserError
+from app.networks import NETWORKS
 from app.options import PRECISIONS
 from tests.peers_for_tests import CARD, OurFake, fake, few_runs, small_batch
 from tests.shell import check_error
@@ -29,7 +31,8 @@ ERRORS = {
     "--peers --scenario offline": "argument --scenario: not allowed with argument --peers",
     "--peers --rounds 0": "--rounds: 0 is not between 1 and 1,000",
     "--peers --shape 3,9,8,5,3,2": "--shape is for timing kernels: leave it out with --peers",
-    "--peers --network k7": "--network is for timing kernels",
+    "--peers --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "--scenario offline --network vgg": "unknown network 'vgg': choose one of lenet5",
     "--peers --save-tuning": "--save-tuning is for timing kernels",
     "--peers --noise 0.5": "--noise is for timing kernels",
     "--peers --only ours,tensorflow": "unknown engine 'tensorflow': choose of ours, torch-eager",
@@ -140,7 +143,7 @@ def no_card(monkeypatch: pytest.MonkeyPatch) -> Batch:
 
     monkeypatch.setattr("app.device.why_no_gpu", lambda: None)
     monkeypatch.setattr("app.device.describe_gpu", lambda: CARD)
-    monkeypatch.setattr(peers, "load_batch", lambda count: batch)
+    monkeypatch.setattr(peers, "load_batch", lambda network, count: batch)
     monkeypatch.setattr("app.memory.pinned_array", np.empty)
     return batch
 
@@ -161,12 +164,20 @@ def test_command(
     text = capsys.readouterr().out
     document = json.loads(path.read_text(encoding="utf-8"))
     assert document["schema"] == "lenet5-inference/peers/1"
-    assert document["command"] == "python main.py bench --peers --batch 40 --rounds 2"
+    assert document["command"] == "python main.py bench --peers --network lenet5 --batch 40 --rounds 2"
     assert [row["wrong"] for row in document["rows"]] == [wrong, False]
     assert document["ratios"][0]["on_card_ms"]["best"] == "torch-eager"
     assert as_text(document) + "\n" == text and ("WRONG" in text) == wrong
     assert main(["bench", "--peers", "--rounds", "1", "--json", "-"]) == int(wrong)
     assert json.loads(capsys.readouterr().out)["rounds"] == 1
+
+
+def test_networks_without_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    monkeypatch.setattr(bundled, "FOLDER", tmp_path)
+    for network, wrong in (("k7", "no weights of network k7 are shipped"), ("resnet", "unknown network 'resnet'")):
+        with pytest.raises(UserError, match=wrong):
+            batch_module.load_batch(network, 4)
 
 
 def test_more_images_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,15 +189,27 @@ def test_more_images_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(batch_module, "load_fashion_mnist", lambda *_: Data)
     with pytest.raises(UserError, match="--batch 4 is more than the 3 images of somewhere"):
-        batch_module.load_batch(4)
+        batch_module.load_batch("lenet5", 4)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("network", [name for name in NETWORKS if bundled.weights_path(name).exists()])
 @pytest.mark.parametrize("count", [1, 100])
-def test_on_the_card(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_the_card(network: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Eager PyTorch and JAX, where installed, and ours in every precision."""
     path = tmp_path / "peers.json"
-    options = ("--batch", str(count), "--rounds", "1", "--only", "ours,torch-eager,jax-jit", "--json", str(path))
+    options = (
+        "--network",
+        network,
+        "--batch",
+        str(count),
+        "--rounds",
+        "1",
+        "--only",
+        "ours,torch-eager,jax-jit",
+        "--json",
+        str(path),
+    )
     assert main(["bench", "--peers", *options]) == 0
     document = json.loads(path.read_text(encoding="utf-8"))
     for row in document["rows"]:

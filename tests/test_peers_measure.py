@@ -14,6 +14,8 @@ from app.bench.peers_jax import JaxEngine
 from app.bench.peers_measure import Candidate, Engine, in_turn, one_line
 from app.bench.peers_torch import TorchEngine, own_code
 from app.errors import UserError
+from app.layers import Resize
+from app.networks import NETWORKS
 from tests.peers_for_tests import FakeEngine, OurFake, entrants, fake, few_runs, small_batch
 
 __all__ = ["few_runs"]  # a fixture
@@ -113,18 +115,23 @@ def test_functions_with_code_of_their_own() -> None:
     assert other(1) == 3 and other.__code__ is not plus.__code__
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+TORCH, JAX = partial(TorchEngine, mode=None, device="cpu"), partial(JaxEngine, platform="cpu")
+
+
 @pytest.mark.parametrize(
-    ("framework", "make"),
-    [("torch", partial(TorchEngine, mode=None, device="cpu")), ("jax", partial(JaxEngine, platform="cpu"))],
+    ("network", "precision"),
+    [("lenet5", "tf32"), *((network, precision) for network in NETWORKS for precision in ("fp32", "fp16"))],
 )
+@pytest.mark.parametrize(("framework", "make"), [("torch", TORCH), ("jax", JAX)])
 def test_frameworks_on_the_cpu_agree_with_the_reference(
-    framework: str, make: Callable[..., Engine], precision: str, few_runs: None
+    framework: str, make: Callable[..., Engine], precision: str, network: str, few_runs: None
 ) -> None:
+    """The frameworks enlarge in float32, so that now and then a byte is another: no more than near-ties may flip."""
     pytest.importorskip(framework, reason=f"{framework} is not installed")
-    batch = small_batch()
-    (entrant,) = entrants([Candidate(framework, precision, False, partial(make, precision=precision))])
+    batch = small_batch(network, 8)
+    (entrant,) = entrants([Candidate(framework, precision, False, partial(make, precision=precision))], 8)
     in_turn([entrant], batch, 1, lambda: None)
     row = entrant.row(batch)
     assert not row["reason"] and not row["unsteady"]
-    assert row["changed"] == 0 or (precision == "fp16" and row["largest_margin"] < 0.2)
+    most = 0.05 if precision == "fp16" else 1e-3 if isinstance(batch.graph.network.layers[0], Resize) else 0
+    assert row["changed"] == 0 or row["largest_margin"] < most

@@ -9,6 +9,7 @@ from time import sleep
 
 import pytest
 
+from app.bundled import find
 from app.cli import main
 from app.device import why_no_gpu
 from app.kernels import compiler
@@ -120,7 +121,7 @@ def test_precisions_that_the_architecture_lacks_are_left_out(
         ("--arch sm_10", f"unknown architecture 'sm_10': choose one of {', '.join(ARCHITECTURES)}"),
         ("--arch sm_75 --precision tf32", "tf32 .*needs sm_80 or later, this is sm_75"),
         ("--arch sm_80 --network nonsense", "nonsense"),
-        ("--arch sm_80 --network k7", "network k7 needs"),
+        (f"--arch sm_80 --network k7 --weights {find('lenet5')}", "network k7 needs"),
         ("--arch sm_80 --conv nonsense", "nonsense.*choose one of"),
         ("--arch sm_80 --weights missing.h5", "missing.h5"),
         ("--precision fp8", "--precision: invalid choice: 'fp8'.*main.py precompile --help"),

@@ -1,12 +1,9 @@
-"""Weights files: what is read, what is refused, the pinned bundled files, and writing without leftovers."""
+"""Weights files: what is read, what is refused, and writing without leftovers."""
 
 from __future__ import annotations
 
 import hashlib
 import random
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +13,7 @@ import pytest
 
 from app import weights as module
 from app.errors import UserError
-from app.weights import Weights, check_shapes, load_reference, load_weights, reference_path, save_weights
-from data_tools import reference_labels
-from data_tools.reference_labels import record_checksums, write_release
+from app.weights import Weights, check_shapes, load_weights, rounded, save_weights
 
 RNG = np.random.default_rng(5)
 LENET5 = {"conv1": (5, 5, 1, 32), "conv2": (5, 5, 32, 64), "fc1": (1024, 128), "fc2": (128, 10)}
@@ -84,6 +79,27 @@ def test_other_floats_become_float32(dtype: str, tmp_path: Path) -> None:
     stored = SMALL["fc1"].astype(dtype)
     array = load_weights(_write(tmp_path / "w.h5", {"fc1": stored})).arrays["fc1"]
     np.testing.assert_array_equal(array, stored.astype(np.float32), strict=True)
+
+
+@pytest.mark.parametrize("storage", ["float16", "float32"])
+def test_storage(storage: str, tmp_path: Path) -> None:
+    """The file's numbers are of that type, and what is read is what ``rounded`` says; written again, the same bytes."""
+    path = _save(tmp_path / "w.h5", storage=storage)
+    with h5py.File(path) as file:
+        assert {dataset.dtype for dataset in file.values()} == {np.dtype(storage)}
+    weights = load_weights(path)
+    assert weights.storage == storage
+    for name, array in rounded(SMALL, storage).items():
+        np.testing.assert_array_equal(weights.arrays[name], array, strict=True)
+        assert np.array_equal(array, SMALL[name]) is (storage == "float32")
+    again = _save(tmp_path / "again.h5", weights.arrays, storage=weights.storage)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_storage_that_is_too_narrow(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="fc1 holds 1 NaN or infinite"):
+        _save(tmp_path / "w.h5", {"fc1": np.array([[1, 1e5]], np.float32)}, storage="float16")
+    assert list(tmp_path.iterdir()) == []
 
 
 FC = np.ones((4, 3), np.float32)
@@ -204,76 +220,3 @@ def test_random_damage_is_refused_or_read(tmp_path: Path) -> None:
             assert "\n" not in str(error)
             refused += 1
     assert 0 < refused < 150
-
-
-@pytest.fixture
-def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A release of random weights, written as the real one is and put in its place; the path of its weights."""
-    images, labels = RNG.integers(0, 256, (30, 28, 28), np.uint8), np.zeros(30, np.uint8)
-    monkeypatch.setattr(reference_labels, "load_split", lambda split: (images, labels))
-    (tmp_path / "weights").mkdir()
-    path = tmp_path / "weights" / "lenet5_fashion.h5"
-    write_release(ARRAYS, "random", path)
-    monkeypatch.setattr(module, "BUNDLED", path)
-    return path
-
-
-def test_release(release: Path, tmp_path: Path) -> None:
-    weights = load_weights(release)
-    reference = load_reference(weights)
-    assert reference is not None
-    assert reference.labels.shape == reference.margins.shape == (30,)
-    assert (reference.labels.dtype, reference.margins.dtype) == (np.uint8, np.float64)
-    assert (reference.margins > 0).all()
-    assert weights.expected_correct == dict.fromkeys((100, 1_000, 10_000), int((reference.labels == 0).sum()))
-    files = {"SHA256SUMS", "lenet5_fashion.h5", "lenet5_fashion_reference.h5"}
-    assert {path.name for path in release.parent.iterdir()} == files
-    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=release.parent, check=True)
-    copy = tmp_path / "copy.h5"
-    shutil.copy(release, copy)
-    assert load_reference(load_weights(copy)) is not None
-    assert load_reference(load_weights(_save(copy))) is None
-
-
-@pytest.mark.parametrize("alias", ["lenet5_fashion.h5", "link", "../weights/lenet5_fashion.h5"])
-def test_damaged_bundled_file_never_reaches_hdf5(alias: str, release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    damaged = bytearray(release.read_bytes())
-    damaged[-1] ^= 1
-    release.write_bytes(damaged)
-    (release.parent / "link").symlink_to(release)
-    monkeypatch.setattr(module, "open_strict", lambda *_: pytest.fail("opened before its hash was checked"))
-    assert "SHA256SUMS" in _message(release.parent / alias)
-
-
-def test_damaged_reference(release: Path) -> None:
-    weights = load_weights(release)
-    path = reference_path(release)
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(UserError, match="SHA256SUMS"):
-        load_reference(weights)
-    module.save_reference(path, np.zeros(3), np.ones(3), "0" * 64)
-    record_checksums(path)
-    with pytest.raises(UserError, match="other weights"):
-        load_reference(weights)
-    path.unlink()
-    with pytest.raises(UserError, match="does not exist"):
-        load_reference(weights)
-
-
-@pytest.mark.parametrize("sums", ["", "no checksum\n", None])
-def test_bundled_file_without_a_good_checksum(sums: str | None, release: Path) -> None:
-    (release.parent / "SHA256SUMS").unlink()
-    if sums is not None:
-        (release.parent / "SHA256SUMS").write_text(sums)
-    with pytest.raises(UserError, match="SHA256SUMS"):
-        load_weights(release)
-
-
-def test_training_without_pytorch_says_what_to_install() -> None:
-    run = "runpy.run_module('data_tools.train_lenet5', run_name='__main__')"
-    code = f"import sys, runpy; sys.modules['torch'] = None; {run}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr == "error: training needs PyTorch; run: pip install -e '.[train]'\n"

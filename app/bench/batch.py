@@ -9,23 +9,24 @@ from typing import Any
 
 import numpy as np
 
-from app import device
+from app import bundled, device
 from app.accuracy import agree, judge
 from app.errors import UserError
 from app.graph import Graph, build, find_network
 from app.interrupts import exit_on_interrupt
 from app.options import bench_parser
+from app.reference import Reference, load_reference
 from app.report import check_writable
-from app.weights import Reference, Weights, load_reference, load_weights
+from app.weights import Weights, load_weights
 from data_tools.dataset import load_fashion_mnist
 
-OF_KERNELS = ("network", "shape", "batches", "l2", "noise", "plot", "save_tuning")
+OF_KERNELS = ("shape", "batches", "l2", "noise", "plot", "save_tuning")
 UNWRITTEN = 255  # no label: what outputs hold before a timed run
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The first N test images, with the bundled weights.
+    """The first N test images, with a network's shipped weights.
 
     images: (N, 1, 28, 28) uint8 in page-locked memory; truth: (N,) uint8; reference: float64, all test images.
     """
@@ -57,6 +58,7 @@ def check_options(options: argparse.Namespace, own: str) -> None:
     for name in OF_KERNELS:
         if getattr(options, name) != parser.get_default(name):
             raise UserError(f"--{name.replace('_', '-')} is for timing kernels: leave it out with {own}")
+    bundled.find(find_network(options.network).name)
     if options.json not in (None, "-"):
         check_writable(Path(options.json))
     with exit_on_interrupt():
@@ -65,17 +67,20 @@ def check_options(options: argparse.Namespace, own: str) -> None:
         raise UserError(f"bench needs an NVIDIA GPU: {reason}")
 
 
-def load_batch(count: int) -> Batch:
-    """Images for the GPU, in page-locked memory. Raises UserError if there are fewer than ``count``."""
+def load_batch(network: str, count: int) -> Batch:
+    """Images for the GPU, in page-locked memory.
+
+    Raises UserError if there are fewer than ``count``, or no weights of the network are shipped.
+    """
+    weights = load_weights(bundled.find(find_network(network).name))
     with exit_on_interrupt():
         from app.memory import pinned_array
 
     data = load_fashion_mnist("test", None, lambda nbytes: pinned_array((nbytes,), np.uint8))
     if count > len(data.images):
         raise UserError(f"--batch {count} is more than the {len(data.images)} images of {data.source}: ask for fewer")
-    weights = load_weights()
     reference = load_reference(weights)
     if reference is None or data.labels is None:
-        raise ValueError("the bundled weights and the test images have reference labels and labels")
-    graph = build(find_network(weights.network), weights)
+        raise ValueError("shipped weights and the test images have reference labels and labels")
+    graph = build(find_network(network), weights)
     return Batch(graph, weights, data.images[:count], data.labels[:count], reference)

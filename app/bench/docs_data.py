@@ -1,4 +1,4 @@
-"""The measured and the published figures that docs/kernels.md is made of: JSON files under docs/benchmarks/."""
+"""The measured and the published figures that the documents are made of: JSON files under docs/benchmarks/."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from app.bench.results import CPU, LIBRARY, OURS, SCHEMA
 from app.choices import LATENCY_KERNEL
 from app.errors import UserError
 
+FIGURES = Path(__file__).parents[2] / "docs" / "benchmarks"
 NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
 BENCH = {network: f"h100_bench_{network}.json" for network in NETWORKS}
 PROFILE, RESOURCES, OLD_REPORTS = "h100_profile_lenet5.json", "kernels_resources.json", "old_reports.json"
+PEERS = {network: f"h100_peers_{network}.json" for network in (*NETWORKS, "mlp")}
+TRAINING = "h100_train.json"
 # File → the version of its schema and the command that makes it.
 FILES = {
     **{
@@ -29,6 +32,14 @@ FILES = {
         "lenet5-inference/kernels/1",
         f"python main.py kernels --resources --json docs/benchmarks/{RESOURCES}",
     ),
+    **{
+        file: (
+            "lenet5-inference/peers/1",
+            f"python main.py bench --peers --network {network} --only ours,torch-eager --json docs/benchmarks/{file}",
+        )
+        for network, file in PEERS.items()
+    },
+    TRAINING: ("lenet5-inference/training/1", f"python main.py bench --training --json docs/benchmarks/{TRAINING}"),
     OLD_REPORTS: ("lenet5-inference/old-reports/1", ""),
 }
 MS = {"ms": 1.0, "s": 1e3}
@@ -92,18 +103,22 @@ class Bench:
 
     def total(self, name: str, dtype: str = "float32", images: int | None = None) -> Row | None:
         """The convolutions' times of a row, added up over a batch of ``images`` (default: the main one)."""
-        batches = {batch["images"]: batch["totals"] for batch in self.document["batches"]}
-        totals = batches.get(images, []) if images is not None else self.document["totals"]
-        return next((row for row in totals if (row["name"], row["dtype"]) == (name, dtype)), None)
+        return next((row for row in self._totals(images) if (row["name"], row["dtype"]) == (name, dtype)), None)
+
+    def _totals(self, images: int | None) -> Sequence[Row]:
+        """Those of the main table; or of a batch, none if it was not measured."""
+        if images is None:
+            return self.document["totals"]
+        return next((batch["totals"] for batch in self.document["batches"] if batch["images"] == images), [])
 
     def sum_ms(self, name: str, dtype: str = "float32", images: int | None = None) -> float | None:
         """The sum alone."""
         total = self.total(name, dtype, images)
         return total["sum_ms"] if total else None
 
-    def best_total(self, dtype: str) -> Row | None:
-        """The kernel of our own whose convolutions together take the least time."""
-        rows = [row for row in self.document["totals"] if row["kind"] == OURS and row["dtype"] == dtype]
+    def best_total(self, dtype: str, images: int | None = None) -> Row | None:
+        """The kernel of our own whose convolutions together take the least time over that batch, as in ``total``."""
+        rows = [row for row in self._totals(images) if row["kind"] == OURS and row["dtype"] == dtype]
         return min((row for row in rows if row["sum_ms"]), key=lambda row: row["sum_ms"], default=None)
 
     def best(self, item: str, dtype: str) -> Row | None:

@@ -1,11 +1,11 @@
-"""The parts of docs/kernels.md that compare step with step, and the old reports' figures with ours. Pure."""
+"""What compares step with step, and the old reports' figures with ours. Pure."""
 
 from __future__ import annotations
 
 import textwrap
 
-from app.bench.docs_data import Bench, OldReport
-from app.bench.docs_tables import Benches, markdown, ratio, share, time, times
+from app.bench.docs_data import Bench, OldReport, OldVersion
+from app.bench.docs_tables import Benches, ratio, share, time, times
 from app.bench.results import DEBUG
 from app.bench.table import SHORT
 
@@ -71,8 +71,11 @@ def _peaks(benches: Benches, operation: str, name: str, dtype: str) -> str:
     return f" Share of the nearer peak on `{first.network}`: {', '.join(parts)}." if parts else ""
 
 
-def beside_old(bench: Bench, report: OldReport) -> str:
-    """The report's versions with their figures, and what does the same here, over the same number of images."""
+def beside_old(bench: Bench, report: OldReport) -> tuple[str, list[str], list[list[str]]]:
+    """The report's versions with their figures, and what does the same here, over the same number of images.
+
+    Title, head and rows of a table.
+    """
     rows = []
     for old in report.versions:
         there = [time(ms) for ms in old.ops] or ["", ""]
@@ -87,18 +90,44 @@ def beside_old(bench: Bench, report: OldReport) -> str:
                 old.version,
                 f"{old.images:,}",
                 *there,
-                f"{'< ' if old.at_most else ''}{time(old.sum_ms)}",
+                _sum(old),
                 old.variant or "–",
                 *map(time, own),
                 times(ratio(old.sum_ms, own[2])),
             ]
         )
+    rows += _best_here(bench, report)
     what = "the whole program" if report.whole_program else "conv1, conv2 and their sum"
     head = ["version of the report", "images", "conv1 ms", "conv2 ms", "ms", "here", "conv1 ms", "conv2 ms", "ms", "×"]
     if report.whole_program:  # there are no op times to show
         keep = (0, 1, 4, 5, 8, 9)
         head, rows = [head[at] for at in keep], [[row[at] for at in keep] for row in rows]
-    return f"The report of {report.year} ({report.card}), {what}:\n\n" + markdown(head, rows)
+    card = bench.document["device"]["name"]
+    return f"The report of {report.year} ({report.card}), {what}; here: the same steps on {card}:", head, rows
+
+
+def _sum(old: OldVersion) -> str:
+    return f"{'< ' if old.at_most else ''}{time(old.sum_ms)}"
+
+
+def _best_here(bench: Bench, report: OldReport) -> list[list[str]]:
+    """Our best in each type over the report's largest batch, and how many times as fast as its best that is."""
+    images = max(old.images for old in report.versions)
+    theirs = min((old for old in report.versions if old.images == images), key=lambda old: old.sum_ms)
+    rows = []
+    for precision, dtype in (("fp32", "float32"), ("fp16", "float16")):
+        own: list[float | None] = [None, None, None]
+        name = "auto"
+        if report.whole_program:
+            own[2] = _whole_ms(bench, name, precision) if images == bench.images else None
+        elif (best := bench.best_total(dtype, images)) is not None:
+            name = best["name"]
+            own = [*(best["ops"].get(op["item"]) for op in bench.ops), best["sum_ms"]]
+        if own[2] is not None:
+            there = [*([time(ms) for ms in theirs.ops] or ["", ""]), _sum(theirs)]
+            gain = times(ratio(theirs.sum_ms, own[2]))
+            rows.append([f"the best of both, {precision} here", f"{images:,}", *there, name, *map(time, own), gain])
+    return rows
 
 
 def _whole_ms(bench: Bench, name: str, precision: str = "fp32") -> float | None:

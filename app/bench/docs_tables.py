@@ -19,6 +19,16 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) 
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same for a terminal: padded, the first column to the left."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in (head, *rows)]
+    return "\n".join(
+        f"  {line[0].ljust(widths[0])}{text[widths[0] :]}".rstrip()
+        for line, text in zip((head, *rows), lines, strict=True)
+    )
+
+
 def time(ms: float | None) -> str:
     """ms to four figures or so; empty where there is no time."""
     if ms is None:

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
+from app import bundled
 from app.graph import Graph, build, find_network
 from app.training.recipes import RECIPES
-from app.weights import BUNDLED, Weights, load_weights
+from app.weights import Weights, load_weights
 
 
 def network_graph(name: str, seed: int = 0) -> Graph:
     """The network of that name, ready to plan. Raises UserError for an unknown one."""
     network = find_network(name)
-    shipped = load_weights(BUNDLED)
-    if shipped.network == name:
-        return build(network, shipped)
+    shipped = bundled.weights_path(name)
+    if shipped.exists():
+        return build(network, load_weights(shipped))
     rng = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
     shape = network.input_shape

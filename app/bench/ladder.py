@@ -14,6 +14,9 @@ from tqdm import tqdm
 
 from app import device, pictures, tuning
 from app.bench import library, plots
+from app.bench.docs_data import FIGURES, OLD_REPORTS, Bench, load, old_reports
+from app.bench.docs_story import beside_old
+from app.bench.docs_tables import aligned
 from app.bench.graphs import network_graph
 from app.bench.items import Item, batch_sizes, network_items, rungs, selected, shape_items
 from app.bench.peers import compare
@@ -61,6 +64,8 @@ def bench(options: argparse.Namespace) -> int:
         write_json(document, None)
     else:
         print(as_text(document))
+        if job.graph is not None:
+            print(_old_report(options.network, document), end="")
         if options.json is not None:
             write_json(document, Path(options.json))
     if options.plot is not None:
@@ -135,6 +140,15 @@ def _measured(options: argparse.Namespace, job: Job) -> tuple[dict[str, Any], li
         "notes": notes,
     }
     return document, tables
+
+
+def _old_report(network: str, document: dict[str, Any]) -> str:
+    """The figures of the system's report with ours, for a system that has op times."""
+    report = old_reports(load(FIGURES, OLD_REPORTS)).get(network)
+    if report is None:
+        return ""
+    title, head, rows = beside_old(Bench(network, document), report)
+    return f"\n{title}\n{aligned(head, rows)}\n"
 
 
 def tuned(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:

@@ -45,7 +45,7 @@ def compare(options: argparse.Namespace) -> int:
     known = tuning.load(card["name"])
     rounds = options.rounds or ROUNDS
     with device.gpu_errors(), output_to_stderr():
-        batch = load_batch(options.batch)
+        batch = load_batch(options.network, options.batch)
         found = candidates(wanted, options.precision, partial(_our_engine, arch=card["architecture"], known=known))
         rows = measured(found, batch, rounds)
     document = as_document(rows, card, options, rounds)
@@ -98,14 +98,14 @@ def as_document(
     rows: list[dict[str, Any]], card: dict[str, Any], options: argparse.Namespace, rounds: int
 ) -> dict[str, Any]:
     """The figures as plain data."""
-    command = f"python main.py bench --peers --batch {options.batch} --rounds {rounds}"
+    command = f"python main.py bench --peers --network {options.network} --batch {options.batch} --rounds {rounds}"
     command += f" --precision {options.precision}" if options.precision else ""
     command += f" --only {options.only}" if options.only else ""
     return {
         "schema": SCHEMA,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "command": command,
-        "network": "lenet5",
+        "network": options.network,
         "device": card,
         "software": versions(),
         "images": options.batch,

@@ -1,9 +1,10 @@
-"""LeNet-5 in JAX: a peer to compare with."""
+"""A network in JAX: a peer to compare with."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 
 from app.errors import UserError
 from app.graph import Graph
+from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Softmax
+from app.layers.pool import Pool
 
 # Images of fewer bytes reach the card sooner as an argument of the jitted function (0.28 ms instead of 0.47 for one
 # image), of more by a copy from JAX's page-locked memory (1.4 ms instead of 2.3 for 10,000 images); H100, JAX 0.11.
@@ -46,7 +49,7 @@ class JaxEngine:
         dtype = np.float16 if precision == "fp16" else np.float32
         arrays = {name: array.astype(dtype) for name, array in graph.parameters.items()}
         self._parameters = jax.device_put(arrays, self._on_card)
-        self._classify = jax.jit(classifier(jax, dtype, graph.input_scale))
+        self._classify = jax.jit(classifier(jax, dtype, graph))
         self._images: Any = None
         self._labels: Any = None
 
@@ -85,20 +88,51 @@ class JaxEngine:
         self._images = self._labels = self._host = self._parameters = self._classify = None
 
 
-def classifier(jax: Any, dtype: type, scale: float) -> Any:
-    """A function from parameters and images (N, 1, 28, 28) uint8 to labels (N,) uint8."""
-    jnp, lax = jax.numpy, jax.lax
+def classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any], Any]:
+    """A function from parameters and images (N, C, H, W) uint8 to labels (N,) uint8.
 
-    def block(x: Any, filters: Any) -> Any:
-        """Convolution, ReLU, mean over 2x2 windows; activations N, H, W, C, filters H, W, in, out as in the file."""
-        x = lax.conv_general_dilated(x, filters, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        window = (1, 2, 2, 1)
-        return lax.reduce_window(jnp.maximum(x, 0), dtype(0), lax.add, window, window, "VALID") * dtype(0.25)
+    Activations are N, H, W, C, as the file's layouts are made for: filters H, W, in, out.
+    """
+    jnp = jax.numpy
+    layers = [step.layer for step in graph.steps]
 
     def classify(parameters: Any, images: Any) -> Any:
-        x = images.transpose(0, 2, 3, 1).astype(dtype) * dtype(scale)
-        x = block(block(x, parameters["conv1"]), parameters["conv2"])
-        x = jnp.maximum(x.reshape(len(x), -1) @ parameters["fc1"], 0) @ parameters["fc2"]
-        return jnp.argmax(x, axis=1).astype(jnp.uint8)
+        x = images.transpose(0, 2, 3, 1)
+        for at, layer in enumerate(layers):
+            if at == graph.scaled_at:
+                x = x.astype(dtype) * dtype(graph.input_scale)
+            x = _applied(jax, layer, parameters, x)
+        return x.astype(jnp.uint8)
 
     return classify
+
+
+def _applied(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
+    """One layer while the function is traced. Raises UserError for a kind that is not known here."""
+    jnp, lax = jax.numpy, jax.lax
+    match layer:
+        case Resize():  # JAX's own interpolation, rounded to whole values; halves may go the other way
+            shape = (len(x), layer.size, layer.size, x.shape[3])
+            return jnp.floor(jax.image.resize(x.astype(np.float32), shape, "bilinear", antialias=False) + 0.5)
+        case Conv2d():
+            step, layouts = (layer.stride, layer.stride), ("NHWC", "HWIO", "NHWC")
+            x = lax.conv_general_dilated(x, parameters[layer.name], step, "VALID", dimension_numbers=layouts)
+        case Linear():
+            x = x @ parameters[layer.name]
+        case Pool():
+            window, strides = (1, layer.window, layer.window, 1), (1, layer.step, layer.step, 1)
+            if layer.is_max:
+                return lax.reduce_window(x, x.dtype.type(-np.inf), lax.max, window, strides, "VALID")
+            return lax.reduce_window(x, x.dtype.type(0), lax.add, window, strides, "VALID") / layer.window**2
+        case Activation():
+            return {"relu": jax.nn.relu, "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}[layer.function](x)
+        case Flatten():
+            return x.reshape(len(x), -1)
+        case Softmax():
+            return jax.nn.softmax(x, axis=1)
+        case Argmax():
+            return jnp.argmax(x, axis=1)
+        case _:
+            raise UserError(f"layer {layer.name} ({layer.kind}) has no counterpart in JAX here")
+    bias = parameters.get(f"{layer.name}_bias")
+    return x if bias is None else x + bias

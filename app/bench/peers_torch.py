@@ -1,4 +1,4 @@
-"""LeNet-5 in PyTorch, as one would write it there for speed: a peer to compare with."""
+"""A network in PyTorch, as one would write it there for speed: a peer to compare with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from app.bench import library
 from app.bench.batch import UNWRITTEN
 from app.errors import UserError
 from app.graph import Graph
+from app.layers import Activation, Conv2d, Flatten, Layer, Linear, Resize, Shape, Softmax
 from app.layers.flatten import channel_first_rows
+from app.layers.pool import Pool
 
 
 class TorchEngine:
@@ -98,43 +100,81 @@ class TorchEngine:
 
 
 def classifier(graph: Graph, torch: Any, *, half: bool, device: str) -> Callable[[Any], Any]:
-    """A function from images (N, 1, 28, 28) uint8 to labels (N,) uint8."""
-    nn = torch.nn
+    """A function from images (N, C, H, W) uint8 to labels (N,) uint8."""
     dtype = torch.float16 if half else torch.float32
     layout = torch.channels_last if half else torch.contiguous_format
     scale = graph.input_scale
-
-    def weights(name: str) -> Any:
-        """H, W, in, out → out, in, H, W; in, out → out, in."""
-        array = graph.parameters[name]
-        if name == "fc1" and not half:  # features arrive in C, H, W order
-            array = array[channel_first_rows(flattened)]
-        order = (3, 2, 0, 1) if array.ndim == 4 else (1, 0)
-        tensor = torch.from_numpy(np.ascontiguousarray(array.transpose(order))).to(device, dtype)
-        return nn.Parameter(
-            tensor.to(memory_format=layout) if array.ndim == 4 else tensor,
-            requires_grad=False,
-        )
-
-    def layer(kind: Any, name: str, *sizes: int) -> Any:
-        """A layer without bias that holds the weights of that name."""
-        made = kind(*sizes, bias=False, device="meta")
-        made.weight = weights(name)
-        return made
-
-    flattened = next(step.in_shape for step in graph.steps if step.layer.kind == "flatten")
-    features = nn.Sequential(
-        *(layer(nn.Conv2d, "conv1", 1, 32, 5), nn.ReLU(), nn.AvgPool2d(2)),
-        *(layer(nn.Conv2d, "conv2", 32, 64, 5), nn.ReLU(), nn.AvgPool2d(2)),
-    )
-    head = nn.Sequential(layer(nn.Linear, "fc1", 1024, 128), nn.ReLU(), layer(nn.Linear, "fc2", 128, 10))
+    front = torch.nn.Sequential(*(_enlarging(step.layer, torch) for step in graph.steps[: graph.scaled_at]))
+    body = torch.nn.Sequential(*_modules(graph, torch, half=half, device=device))
 
     def classify(images: Any) -> Any:
-        x = features(images.to(dtype, memory_format=layout) * scale)
-        x = x.permute(0, 2, 3, 1) if half else x
-        return head(x.flatten(1)).argmax(1).to(torch.uint8)
+        x = front(images).to(dtype, memory_format=layout) * scale
+        return body(x).argmax(1).to(torch.uint8)
 
     return classify
+
+
+def _enlarging(layer: Layer, torch: Any) -> Any:
+    """PyTorch's own interpolation, which reads floats, rounded to whole values; halves may go the other way."""
+    if not isinstance(layer, Resize):
+        raise UserError(f"layer {layer.name} ({layer.kind}) has no counterpart in PyTorch here")
+    size = layer.size
+
+    class Enlarge(torch.nn.Module):
+        def forward(self, images: Any) -> Any:
+            x = torch.nn.functional.interpolate(images.float(), (size, size), mode="bilinear", align_corners=False)
+            return x.add_(0.5).floor_()
+
+    return Enlarge()
+
+
+def _modules(graph: Graph, torch: Any, *, half: bool, device: str) -> Iterator[Any]:
+    """What follows the scaling, up to the argmax. half: activations are channels last, and are flattened so."""
+    nn = torch.nn
+    dtype = torch.float16 if half else torch.float32
+
+    class Rows(torch.nn.Module):
+        """Flattens in H, W, C order, in which channels-last activations lie."""
+
+        def forward(self, x: Any) -> Any:
+            return x.permute(0, 2, 3, 1).flatten(1)
+
+    def filled(module: Any, name: str, weights: np.ndarray) -> Any:
+        """The module with these weights and the bias of that name, if there is one."""
+        tensor = torch.from_numpy(np.ascontiguousarray(weights)).to(device, dtype)
+        if half and tensor.ndim == 4:
+            tensor = tensor.to(memory_format=torch.channels_last)
+        module.weight = nn.Parameter(tensor, requires_grad=False)
+        bias = graph.parameters.get(f"{name}_bias")
+        if bias is not None:
+            module.bias = nn.Parameter(torch.from_numpy(bias).to(device, dtype), requires_grad=False)
+        return module
+
+    flattened: Shape | None = None
+    for step in graph.steps[graph.scaled_at : -1]:
+        layer, inputs = step.layer, step.in_shape[0]
+        has_bias = f"{layer.name}_bias" in graph.parameters
+        match layer:
+            case Conv2d():
+                conv = nn.Conv2d(inputs, layer.maps, layer.kernel, layer.stride, bias=has_bias, device="meta")
+                yield filled(conv, layer.name, graph.parameters[layer.name].transpose(3, 2, 0, 1))
+            case Linear():
+                weights = graph.parameters[layer.name]
+                if flattened is not None and not half:  # features arrive in C, H, W order
+                    weights = weights[channel_first_rows(flattened)]
+                flattened = None
+                yield filled(nn.Linear(inputs, layer.outputs, bias=has_bias, device="meta"), layer.name, weights.T)
+            case Pool():
+                yield (nn.MaxPool2d if layer.is_max else nn.AvgPool2d)(layer.window, layer.step)
+            case Activation():
+                yield {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}[layer.function]()
+            case Flatten():
+                flattened = step.in_shape
+                yield Rows() if half else nn.Flatten()
+            case Softmax():
+                yield nn.Softmax(1)
+            case _:
+                raise UserError(f"layer {layer.name} ({layer.kind}) has no counterpart in PyTorch here")
 
 
 def own_code(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -42,13 +42,14 @@ def run_scenario(options: argparse.Namespace) -> int:
     card = device.describe_gpu()
     precisions = [options.precision] if options.precision else PRECISIONS
     with device.gpu_errors():
-        batch = load_batch(options.batch)
+        batch = load_batch(options.network, options.batch)
         bar = tqdm(precisions, desc=options.scenario, unit=" precisions", disable=not sys.stderr.isatty())
         rows = [measured(options.scenario, batch, precision, card) for precision in bar]
     document = {
         "schema": SCHEMA,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "scenario": options.scenario,
+        "network": options.network,
         "device": card,
         "images": options.batch,
         "rows": rows,
@@ -144,7 +145,7 @@ def as_text(document: Mapping[str, Any]) -> str:
     }[document["scenario"]]
     alike = f"{'identical':>11}" if own else ""
     lines = [
-        f"LoadGen's {document['scenario']} scenario: lenet5, {what}, {document['date']}",
+        f"LoadGen's {document['scenario']} scenario: {document['network']}, {what}, {document['date']}",
         f"  card     {card['name']} ({card['architecture']}), driver {driver}, CUDA {card['cuda']}",
         f"  latency  host clock, from {start} to readable labels; ms, nearest rank"
         + ("; identical: p50 with one image repeated" if own else "; p90 is what the scenario reports"),

@@ -12,17 +12,20 @@ from typing import Any
 from tqdm import tqdm
 
 from app import pictures
+from app.accuracy import correct_counts
 from app.errors import UserError
+from app.graph import build
 from app.interrupts import deferred_interrupts, exit_on_interrupt
+from app.reference import compute_reference
 from app.report import check_writable, write_json
 from app.training import curve, loop
 from app.training.checkpoint import load_progress, save_checkpoint
 from app.training.choices import Task, choose
 from app.training.job import Job
+from app.training.model import INPUT_SCALE
 from app.training.progress import Progress
 from app.training.workers import check_workers, team_of
-from app.weights import Weights, load_weights, save_weights
-from data_tools.reference_labels import PROMISED_IMAGES, reference_results
+from app.weights import Weights, load_weights, rounded, save_weights
 
 
 def train(options: argparse.Namespace) -> int:
@@ -101,24 +104,25 @@ def _resumable(task: Task) -> str:
 
 def _write(task: Task, progress: Progress) -> Weights:
     """The best epoch's weights; with Fashion-MNIST, after counting what they get right among its test images."""
-    settings, best = task.settings, progress.best
+    settings, network = task.settings, task.model.network
+    best = rounded(progress.best, settings.storage)  # as they will be read back: what is promised is promised of these
     workers = f", {progress.workers} workers" if progress.workers > 1 else ""
     found = f"best epoch {progress.best_epoch}, {progress.best_accuracy:.4f} on those held out"
     recipe = f"{settings.describe()}{workers}; {found}"
     promise: dict[int, int] = {}
     if task.test is not None:
         images, truth = task.test
-        weights = Weights(best, settings.network, task.data.classes, 1 / 255, recipe, {}, "", task.output)
-        right = reference_results(weights, images)[0] == truth
-        promise = {count: int(right[:count].sum()) for count in PROMISED_IMAGES}
+        graph = build(network, Weights(best, network.name, None, INPUT_SCALE, None, {}, "", task.output))
+        promise = correct_counts(compute_reference(graph, images[:, None]).labels, truth)
     save_weights(
         task.output,
         best,
-        network=settings.network,
+        network=network.name,
         classes=task.data.classes,
-        input_scale=1 / 255,
+        input_scale=INPUT_SCALE,
         recipe=recipe,
         expected_correct=promise,
+        storage=settings.storage,
     )
     return load_weights(task.output)
 

@@ -1,0 +1,61 @@
+"""Trained weights into the folder of shipped ones, with what they promise and their float64 reference results."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from app import bundled
+from app.accuracy import correct_counts
+from app.graph import build, find_network
+from app.interrupts import deferred_interrupts
+from app.reference import compute_reference, save_reference
+from app.weights import Weights, load_weights, save_weights
+from data_tools.fashion_mnist import CLASSES, load_split
+
+DESCRIPTION = "Ship weights: into weights/, with correct counts and float64 reference results measured anew."
+EPILOG = """\
+examples:
+  python -m data_tools bundle fa19_trained.h5            becomes weights/fa19_fashion.h5, with fa19_fashion_reference.h5
+  python -m data_tools bundle weights/lenet5_fashion.h5  measures what is shipped once more
+
+The network is the one that the file names; what was shipped for it is replaced, in weights/SHA256SUMS, too. The
+weights keep their type: see main.py train --storage. Takes half a minute for the largest network on two cores.
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What ``bundle`` takes."""
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="weights that main.py train wrote")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
+
+
+def bundle(options: argparse.Namespace) -> None:
+    """Ship every file and print what it promises. Raises UserError."""
+    for weights in [load_weights(path) for path in options.files]:  # all are read before any is written
+        shipped = _ship(weights, options.data_dir)
+        promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in shipped.expected_correct.items())
+        print(f"{weights.path} is now {shipped.path} ({shipped.storage}): {promise} correct")
+
+
+def _ship(weights: Weights, data_dir: Path | None) -> Weights:
+    """Everything is computed before anything is written, and Ctrl-C waits until all files fit together."""
+    images, truth = load_split("test", data_dir)
+    reference = compute_reference(build(find_network(weights.network), weights), images[:, None])
+    target = bundled.weights_path(weights.network)
+    with deferred_interrupts():
+        save_weights(
+            target,
+            weights.arrays,
+            network=weights.network,
+            classes=CLASSES,
+            input_scale=weights.input_scale,
+            recipe=weights.recipe,
+            expected_correct=correct_counts(reference.labels, truth),
+            storage=weights.storage,
+        )
+        bundled.record_checksums(target)
+        shipped = load_weights(target)
+        save_reference(bundled.reference_path(target), reference, shipped.sha256)
+        bundled.record_checksums(bundled.reference_path(target))
+    return shipped
