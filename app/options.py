@@ -223,24 +223,27 @@ def profile_parser() -> argparse.ArgumentParser:
 
 TRAIN_EPILOG = """\
 examples:
-  python main.py train --network lenet5                        as the shipped weights were made; half an hour
+  python main.py train --network lenet5                        as the shipped weights were made; CPU: half an hour
   python main.py train --network mlp --epochs 10 --plot plots  a quick one, with its learning curve
   python main.py train --network k7 --images 2000 --epochs 2   a try
   python main.py train --resume lenet5_trained.h5.checkpoint   go on where an interrupted training stopped
   python main.py --weights mlp_trained.h5                      classify with what came out
 
 The epoch that is best on the images held out is kept; the test images are read once, at the end, to record what the
-weights promise. Same options, same machine: same bits, resumed or not. What is not said is the network's own recipe.
+weights promise. Same options, same card or CPU: same bits, resumed or not. What is not said is the network's recipe.
 """
 
 
 def train_parser() -> argparse.ArgumentParser:
     """The parser of ``train``. What is None was not said."""
-    parser = _command("train", "Train a network on Fashion-MNIST, on the CPU with NumPy (slowly).", TRAIN_EPILOG)
+    parser = _command("train", "Train a network on Fashion-MNIST, on a GPU, or slowly on the CPU.", TRAIN_EPILOG)
     what = parser.add_argument_group("what")
-    what.add_argument("--network", metavar="NAME", help="the network to train, from scratch")
+    what.add_argument("--network", metavar="NAME", help="the network to train, from scratch; mlp_500: mlp, but wider")
     what.add_argument("--resume", type=Path, metavar="FILE", help="the checkpoint of a training to go on with")
     what.add_argument("--output", type=Path, metavar="FILE", help="weights to write (default: NAME_trained.h5)")
+    what.add_argument(
+        "--device", default="auto", choices=("auto", "cuda", "cpu"), help="where to train (auto: a GPU if there is one)"
+    )
     data = parser.add_argument_group("images")
     data.add_argument("--images", type=whole_number(2), metavar="N", help="only the first N (default: all 60,000)")
     data.add_argument(

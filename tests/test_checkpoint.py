@@ -28,10 +28,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def train(place: Path, capsys: pytest.CaptureFixture[str]) -> Train:
-    """Runs the command; returns exit code, output and errors."""
+    """Runs the command on the CPU unless told otherwise; returns exit code, output and errors."""
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(["train", *arguments])
+        code = main(["train", "--device", "cpu", *arguments])
         return (code, *capsys.readouterr())
 
     return run

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from app import pictures
+from app import device, pictures
 from app.errors import UserError
 from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.report import check_writable, write_json
@@ -18,9 +20,12 @@ from app.training import curve, loop
 from app.training.checkpoint import load_progress, save_checkpoint
 from app.training.choices import Task, choose
 from app.training.cpu_engine import CpuEngine, cpu_pool
+from app.training.engine import Engine
 from app.training.progress import Progress
 from app.weights import Weights, load_weights, save_weights
 from data_tools.reference_labels import PROMISED_IMAGES, reference_results
+
+CPU = "the CPU with NumPy"
 
 
 def train(options: argparse.Namespace) -> int:
@@ -30,14 +35,19 @@ def train(options: argparse.Namespace) -> int:
     if options.plot is not None:
         pictures.prepare(options.plot)
     with exit_on_interrupt():
+        kind, why_not = device.choose(options.device)
         task = choose(options)
+        where = device.describe_gpu()["name"] if kind == "cuda" else CPU
     progress = (
         loop.start(task.model, task.settings) if options.resume is None else load_progress(options.resume, task.model)
     )
     say: Callable[[str], object] = (lambda text: None) if options.json == "-" else tqdm.write
-    say(f"training {task.settings.network} on the CPU with NumPy, slowly: {task.settings.describe()}")
+    slowly = "" if kind == "cuda" else f", slowly ({why_not})" if why_not else ", slowly"
+    say(f"training {task.settings.network} on {where}{slowly}: {task.settings.describe()}")
+    if progress.trained_on not in ("", where):
+        say(f"note: {options.resume} comes from {progress.trained_on}: gone on elsewhere, the last bits will differ")
     try:
-        progress = _epochs(task, progress, say)
+        progress = _epochs(task, progress, where, say)
         weights = _write(task, progress)
     except loop.DivergedError as error:
         raise UserError(f"{error}: train again with a smaller --rate{_kept(task)}") from error
@@ -57,14 +67,27 @@ def train(options: argparse.Namespace) -> int:
     return 0
 
 
-def _epochs(task: Task, progress: Progress, say: Callable[[str], object]) -> Progress:
+@contextmanager
+def _engine(task: Task, progress: Progress, where: str) -> Iterator[Engine]:
+    """An engine that stands where ``progress`` does."""
+    settings, state = task.settings, (progress.parameters, progress.slots)
+    steps = settings.epochs * loop.batches_an_epoch(settings)
+    arguments = (task.model, settings, task.images, task.labels, state, steps)
+    if where == CPU:
+        with cpu_pool() as pool:
+            yield CpuEngine(*arguments, pool)
+    else:
+        with exit_on_interrupt():  # it loads CuPy
+            from app.training.gpu.engine import gpu_engine
+        with gpu_engine(*arguments) as engine:
+            yield engine
+
+
+def _epochs(task: Task, progress: Progress, where: str, say: Callable[[str], object]) -> Progress:
     """All that are left, with a checkpoint after each."""
     settings = task.settings
-    steps = settings.epochs * loop.batches_an_epoch(settings)
     images = settings.images - settings.validation
-    with cpu_pool() as pool, deferred_interrupts() as check_interrupt:
-        state = (progress.parameters, progress.slots)
-        engine = CpuEngine(task.model, settings, task.images, task.labels, state, steps, pool)
+    with _engine(task, progress, where) as engine, deferred_interrupts() as check_interrupt:
         while len(progress.history) < settings.epochs:
             epoch = len(progress.history) + 1
             name = f"epoch {epoch}/{settings.epochs}"
@@ -75,7 +98,7 @@ def _epochs(task: Task, progress: Progress, say: Callable[[str], object]) -> Pro
                     bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.1%}", refresh=False)
                     bar.update(count)
 
-                progress = loop.run_epoch(engine, settings, progress, after_batches)
+                progress = replace(loop.run_epoch(engine, settings, progress, after_batches), trained_on=where)
             save_checkpoint(task.checkpoint, settings, progress)
             say(progress.history[-1].describe(epoch, settings.epochs))
             check_interrupt()

@@ -36,7 +36,8 @@ class EpochResult:
 class Progress:
     """After ``len(history)`` epochs. best: the parameters after ``best_epoch``, the most accurate on validation.
 
-    Nothing else is random state: all that is drawn is a function of the seed, the epoch and the image.
+    trained_on: what computed the last epoch. Nothing else is random state: all that is drawn is a function of the seed,
+    the epoch and the image.
     """
 
     parameters: Arrays
@@ -44,6 +45,7 @@ class Progress:
     best: Arrays
     best_epoch: int  # counted from 1; 0: before the first
     history: tuple[EpochResult, ...] = ()
+    trained_on: str = ""
 
     @property
     def best_accuracy(self) -> float:

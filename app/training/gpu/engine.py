@@ -1,0 +1,142 @@
+"""Training's arithmetic on the current GPU, by kernels of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import cupy
+import numpy as np
+
+from app.device import capability, gpu_errors
+from app.errors import UserError
+from app.kernels.compiler import architecture
+from app.memory import DeviceMemoryError, device_array, pinned_array, uploaded
+from app.training.gpu.arena import layout
+from app.training.gpu.network import DeviceNetwork
+from app.training.gpu.stages import Batch, Site
+from app.training.gpu.update import Update
+from app.training.gradients import Arrays
+from app.training.model import Model
+from app.training.optimisers import OPTIMISERS, Slots, one_cycle
+from app.training.recipes import Settings
+
+# Of one batch, or of one piece of what is evaluated: enqueues the work on it, given its number and places, and where
+# loss and correct answers belong.
+Work = Callable[[int, Any, Any], None]
+
+
+class GpuEngine:
+    """Images, labels, parameters and slots on the device. Sums have a fixed order: the same bits on the same card.
+
+    images: (N, C, H, W) uint8; labels: (N,) uint8; steps: of the whole training. Within ``train`` the host waits for
+    the device once. Raises DeviceMemoryError if it does not fit.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        settings: Settings,
+        images: np.ndarray,
+        labels: np.ndarray,
+        state: tuple[Arrays, Slots],
+        steps: int,
+    ) -> None:
+        self.settings, self.steps = settings, steps
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        parameters, slots = state
+        arch = architecture(*capability())
+        self._layout = layout(model.shapes)
+        self._parameters = uploaded(self._layout.packed(parameters))
+        self._gradients = self._layout.zeros()
+        optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
+        self._slots = {name: uploaded(self._layout.packed(slots[name])) for name in optimiser.slots}
+        self._most = min(settings.batch, len(images))
+        site = Site(arch, self._most, self._layout, self._parameters, self._gradients)
+        data = (uploaded(np.ascontiguousarray(array)) for array in (images, labels))
+        self._network = DeviceNetwork(site, model, settings, *data)
+        self._optimise = Update(arch, self._layout, optimiser, settings.l2)
+        self._items, self._staged, self._results = device_array(0, "int32"), np.empty(0), device_array(0, "float64")
+        cupy.cuda.Stream.null.synchronize()  # what was copied from pageable memory is there
+
+    def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
+        """As ``Engine`` says."""
+
+        def work(number: int, items: Any, result: Any) -> None:
+            self._batch(items, result, epoch, items.size)
+            self._update(result, step + number)
+
+        return self._each(batches, work)
+
+    def _batch(self, items: Any, result: Any, epoch: int, total: int) -> None:
+        """The gradients of a share of a batch of ``total``, all in one arena."""
+        batch = Batch(self.stream, items, items.size, epoch)
+        self._network.forward(batch, result, total=total, smoothing=self.settings.smoothing)
+        self._network.backward(batch)
+
+    def _update(self, result: Any, step: int) -> None:
+        rate, momentum = one_cycle(step, self.steps, self.settings.rate)
+        slots = list(self._slots.values())
+        arenas = (self._parameters, self._gradients, slots)
+        self._optimise(self.stream, *arenas, result, step=step + 1, rate=rate, momentum=momentum)
+
+    def evaluate(self, items: np.ndarray) -> tuple[float, int]:
+        """As ``Engine`` says."""
+
+        def work(_: int, some: Any, result: Any) -> None:
+            batch = Batch(self.stream, some, some.size, epoch=0)
+            self._network.forward(batch, result, total=len(items), smoothing=0.0)
+
+        pieces = [items[at : at + self._most] for at in range(0, len(items), self._most)]
+        losses, correct = zip(*self._each(pieces, work), strict=True)
+        return sum(losses), sum(correct)
+
+    def _each(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
+        """Loss and correct answers of each; all are enqueued before the first is waited for."""
+        self._room(sum(map(len, batches)), len(batches))
+        at = 0
+        for batch in batches:
+            self._staged[at : at + len(batch)] = batch
+            at += len(batch)
+        self._items.data.copy_from_host_async(self._staged.ctypes.data, at * self._staged.itemsize, self.stream)
+        at = 0
+        for number, batch in enumerate(batches):
+            work(number, self._items[at : at + len(batch)], self._results[2 * number : 2 * number + 2])
+            at += len(batch)
+        self.stream.synchronize()
+        results = self._results[: 2 * len(batches)].get().reshape(-1, 2)
+        return [(float(loss), int(correct)) for loss, correct in results]
+
+    def _room(self, items: int, batches: int) -> None:
+        """For as much as was ever asked at once."""
+        if items > self._items.size:
+            self._items, self._staged = device_array(items, "int32"), pinned_array((items,), np.int32)
+        if 2 * batches > self._results.size:
+            self._results = device_array(2 * batches, "float64")
+
+    def state(self) -> tuple[Arrays, Slots]:
+        """As ``Engine`` says."""
+        self.stream.synchronize()
+        slots = {name: self._layout.unpacked(arena.get()) for name, arena in self._slots.items()}
+        return self._layout.unpacked(self._parameters.get()), slots
+
+
+@contextmanager
+def gpu_engine(
+    model: Model,
+    settings: Settings,
+    images: np.ndarray,
+    labels: np.ndarray,
+    state: tuple[Arrays, Slots],
+    steps: int,
+) -> Iterator[GpuEngine]:
+    """An engine on the current GPU; what goes wrong on it within the block is a UserError."""
+    try:
+        with gpu_errors():
+            yield GpuEngine(model, settings, images, labels, state, steps)
+    except DeviceMemoryError:
+        raise UserError(
+            f"the GPU has too little free memory to train {settings.network} with batches of {settings.batch:,}: "
+            "make it free, say a smaller --batch, or use --device cpu"
+        ) from None
