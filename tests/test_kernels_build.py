@@ -91,7 +91,8 @@ def test_the_whole_ladder_is_there() -> None:
 
 
 def test_every_file_has_one_row_and_every_row_its_file() -> None:
-    assert sorted(row.source for row in VARIANTS) == sorted(path.name for path in KERNEL_DIR.glob("*.cu"))
+    files = sorted(path.name for path in KERNEL_DIR.glob("*.cu") if not path.name.startswith("train_"))
+    assert sorted(row.source for row in VARIANTS) == files
     assert len({(row.operation, row.name) for row in VARIANTS}) == len(VARIANTS)
 
 
