@@ -15,8 +15,7 @@ from app.networks import NETWORKS, Network
 from app.training import loop
 from app.training.checkpoint import load_settings
 from app.training.cpu_engine import CpuEngine
-from app.training.model import Model, training_model
-from app.training.recipes import Settings
+from app.training.model import training_model
 from app.weights import load_weights
 from tests.networks_for_tests import ENLARGED, FLAT, ODD, POOLED, SMOOTH, random_images
 from tests.shell import listing
@@ -38,18 +37,16 @@ class Pair:
         self.model = training_model(network, self.settings.biases)
         self.images = random_images(network, self.settings.images)
         self.labels = np.random.default_rng(2).integers(0, self.model.classes, len(self.images)).astype(np.uint8)
-        arguments = self.arguments(self.model, self.settings)
-        self.cpu = CpuEngine(*arguments, pool)
-        self.gpu = self.device_engine()
-
-    def arguments(self, model: Model, settings: Settings) -> Any:
-        start = loop.start(model, settings)
-        return model, settings, self.images, self.labels, (start.parameters, start.slots), STEPS
+        start = loop.start(self.model, self.settings)
+        state = start.parameters, start.slots
+        self._arguments = self.model, self.settings, self.images, self.labels, state, STEPS
+        self.cpu, self.gpu = CpuEngine(*self._arguments, pool), self.device_engine()
 
     def device_engine(self) -> Any:
+        """Another one."""
         from app.training.gpu.engine import GpuEngine
 
-        return GpuEngine(*self.arguments(self.model, self.settings))
+        return GpuEngine(*self._arguments)
 
     def batches(self) -> list[np.ndarray]:
         """Three, the last one smaller."""
@@ -72,7 +69,7 @@ def check_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None
 
 @ALL
 def test_one_batch(network: Network, pool: ThreadPoolExecutor) -> None:
-    """Loss, correct answers and all gradients of a batch, dropout, shifts and flips among it: the CPU's within rounding.
+    """Loss, correct answers and all gradients of a batch, thinned, shifted and flipped: the CPU's within rounding.
 
     After one update by SGD from nothing, the velocity is the gradient.
     """
@@ -91,9 +88,8 @@ def test_one_batch(network: Network, pool: ThreadPoolExecutor) -> None:
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
 def test_some_batches(optimiser: str, pool: ThreadPoolExecutor) -> None:
     """Losses with their L2 part, parameters and slots go the CPU's way; what is evaluated is all that was asked."""
-    pair = Pair(
-        NETWORKS["mlp"], pool, optimiser=optimiser, rate=0.01, l2=0.01, weight_decay=0.01, dropout=(("fc2", 0.2),)
-    )
+    some: dict[str, Any] = {"rate": 0.01, "l2": 0.01, "weight_decay": 0.01, "dropout": (("fc2", 0.2),)}
+    pair = Pair(NETWORKS["mlp"], pool, optimiser=optimiser, **some)
     for step in (0, 3):
         for (loss, correct), (own_loss, own_correct) in zip(
             pair.cpu.train(pair.batches(), 1, step), pair.gpu.train(pair.batches(), 1, step), strict=True
@@ -107,10 +103,8 @@ def test_some_batches(optimiser: str, pool: ThreadPoolExecutor) -> None:
             scale = np.abs(slots[slot][name]).max()
             np.testing.assert_allclose(own_slots[slot][name], slots[slot][name], rtol=1e-3, atol=1e-4 * scale)
     items = np.arange(35)  # in pieces, the last one smaller
-    assert pair.gpu.evaluate(items) == (
-        pytest.approx(pair.cpu.evaluate(items)[0], rel=1e-4),
-        pair.cpu.evaluate(items)[1],
-    )
+    expected, right = pair.cpu.evaluate(items)
+    assert pair.gpu.evaluate(items) == (pytest.approx(expected, rel=1e-4), right)
     check_same(pair.gpu.state()[0], own)
 
 

@@ -17,7 +17,7 @@ from app.training.gradients import GRADIENTS
 from app.training.loss import add_l2, cross_entropy
 from app.training.optimisers import AdamW, Optimiser, Sgd
 from tests.kernel_cases import architecture
-from tests.training_device import fetched, poisoned
+from tests.training_device import GUARD, fetched, poisoned
 from tests.training_for_tests import some_settings
 
 pytestmark = pytest.mark.gpu
@@ -87,9 +87,7 @@ def test_dropout(part: int, share: float, in_place: bool) -> None:
     items, x = np.array([40_000, 3, 0, 3, 17]), normal(5, 333)
     x[1, :20], x[2, :20] = np.nan, np.inf
     mask = dropout_mask(settings, "abc"[part], x.shape, items, 2)
-    source = (
-        uploaded(np.append(x.ravel(), np.full(64, 2**32 - 1, np.uint32).view(np.float32))) if in_place else uploaded(x)
-    )
+    source = uploaded(np.append(x, np.full(GUARD, 2**32 - 1, np.uint32).view(np.float32)))
     y = source if in_place else poisoned(x.size)
     key = stream_key(settings.seed, Use.DROPOUT, part=part, epoch=2)
     dropout = Dropout(architecture(), x.shape[1])

@@ -33,6 +33,11 @@ class TrainingKernel:
 
 
 TRAINING_KERNELS = (
+    TrainingKernel("gemm", "y = f(αAB + βC + bias) with transposes, sums cut into parts", "mlp"),
+    TrainingKernel("conv", "convolution, bias and activation as an implicit product", "lenet5, fa19"),
+    TrainingKernel("conv_input", "a convolution's gradient by its input, any stride", "none"),
+    TrainingKernel("conv_filters", "a convolution's gradient by its filters, in parts", "none"),
+    TrainingKernel("sum_parts", "the parts of a long sum, in a fixed order", "mlp"),
     TrainingKernel("gather", "a batch from the training images, shifted and flipped", "none"),
     TrainingKernel("scale", "enlarged bytes to float32", "fa19, k7, minidnn86"),
     TrainingKernel("dropout", "dropout and its gradient, the mask drawn anew from the image's place", "none"),
