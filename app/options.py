@@ -143,6 +143,7 @@ examples:
   python main.py bench --peers --json peers.json         the application beside PyTorch and JAX
   python main.py bench --peers --batch 1 --only ours,torch-reduce-overhead
   python main.py bench --scenario single-stream          LoadGen's scenarios, for the application
+  python main.py bench --training --json train.json      how long an epoch takes, and which kernels take it
 
 Every variant is checked against the float64 reference before it is timed. Times are medians of CUDA events with
 the images on the card; runs go on until the median is steady (see --noise) and between runs the L2 cache is
@@ -163,6 +164,7 @@ def bench_parser() -> argparse.ArgumentParser:
     kind = whole.add_mutually_exclusive_group()
     kind.add_argument("--peers", action="store_true", help="beside PyTorch and JAX, in turn, on the same card")
     kind.add_argument("--scenario", choices=("offline", "single-stream"), help="as LoadGen defines it")
+    kind.add_argument("--training", action="store_true", help="epochs of lenet5 and mlp, beside NumPy on this CPU")
     whole.add_argument("--precision", choices=PRECISIONS, help="only this one (default: all)")
     whole.add_argument("--rounds", type=whole_number(1, 1000), metavar="N", help="turns of each engine (default: 7)")
     how = parser.add_argument_group("how")
