@@ -184,10 +184,10 @@ def test_resumed_gives_the_same_bits(
     assert train(*options, "--output", "whole.h5")[0] == 0
     real = GpuEngine._update
 
-    def update(self: GpuEngine, result: Any, step: int) -> None:
+    def update(self: GpuEngine, number: int, step: int) -> None:
         if step == 2 * loop.batches_an_epoch(self.settings):
             raise KeyboardInterrupt
-        real(self, result, step)
+        real(self, number, step)
 
     with monkeypatch.context() as patch:
         patch.setattr(GpuEngine, "_update", update)

@@ -220,15 +220,14 @@ def test_update(optimiser: Optimiser, l2: float) -> None:
     slots = {slot: {name: np.abs(normal(*shape)) for name, shape in shapes.items()} for slot in optimiser.slots}
     arena = uploaded(places.packed(parameters))
     own_slots = [uploaded(places.packed(slots[slot])) for slot in optimiser.slots]
-    result, update = uploaded(np.array([2.5, 7.0])), Update(architecture(), places, optimiser, l2)
-    losses = 2.5
+    penalty, update = uploaded(np.array([2.5, 7.0])), Update(architecture(), places, optimiser, l2)
     for step in range(1, 4):
         gradients = {name: normal(*shape) for name, shape in shapes.items()}
         schedule = {"step": step, "rate": 0.01 * step, "momentum": 0.9 - 0.01 * step}
-        update(null(), arena, uploaded(places.packed(gradients)), own_slots, result, **schedule)  # type: ignore[arg-type]
-        losses += add_l2(parameters, gradients, l2)
+        update(null(), arena, uploaded(places.packed(gradients)), own_slots, penalty, **schedule)  # type: ignore[arg-type]
+        expected = add_l2(parameters, gradients, l2) if l2 else 2.5
         optimiser.update(parameters, gradients, slots, **schedule)  # type: ignore[arg-type]
-    assert result.get().tolist() == [pytest.approx(losses, rel=1e-14), 7.0]
+        assert penalty.get().tolist() == [pytest.approx(expected, rel=1e-14), 7.0]
     for name, array in places.unpacked(arena.get()).items():
         np.testing.assert_array_equal(array, parameters[name], err_msg=name)
     for slot, own in zip(optimiser.slots, own_slots, strict=True):

@@ -48,5 +48,5 @@ TRAINING_KERNELS = (
     TrainingKernel("cross_entropy", "row softmax, smoothed cross-entropy, its gradient, correct answers", "mlp"),
     TrainingKernel("sgd", "momentum and L2 over all parameters at once", "mlp"),
     TrainingKernel("adamw", "AdamW and L2 over all parameters at once", "none"),
-    TrainingKernel("penalty", "the weights' squares join the loss", "mlp"),
+    TrainingKernel("penalty", "the L2 part of the loss from the weights' squares", "mlp"),
 )

@@ -22,8 +22,8 @@ from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
 from app.training.recipes import Settings
 
-# Of one batch, or of one piece of what is evaluated: enqueues the work on it, given its number and places, and where
-# loss and correct answers belong.
+# Enqueues the work on one batch, or on one piece of what is evaluated: its number, its places, where its loss and its
+# correct answers belong.
 Work = Callable[[int, Any, Any], None]
 
 
@@ -57,29 +57,34 @@ class GpuEngine:
         data = (uploaded(np.ascontiguousarray(array)) for array in (images, labels))
         self._network = DeviceNetwork(site, model, settings, *data)
         self._optimise = Update(arch, self._layout, optimiser, settings.l2)
-        self._items, self._staged, self._results = device_array(0, "int32"), np.empty(0), device_array(0, "float64")
+        self._items, self._staged = device_array(0, "int32"), np.empty(0)
+        self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
         cupy.cuda.Stream.null.synchronize()  # what was copied from pageable memory is there
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
         """As ``Engine`` says."""
 
         def work(number: int, items: Any, result: Any) -> None:
-            self._batch(items, result, epoch, items.size)
-            self._update(result, step + number)
+            self._differentiate(items, result, epoch, items.size)
+            # Here, between gradients and update, several cards would add up self._gradients.
+            self._update(number, step + number)
 
-        return self._each(batches, work)
+        found = self._each(batches, work)
+        penalties = self._penalties[: len(batches)].get() if self.settings.l2 else np.zeros(len(batches))
+        return [(loss + float(penalty), correct) for (loss, correct), penalty in zip(found, penalties, strict=True)]
 
-    def _batch(self, items: Any, result: Any, epoch: int, total: int) -> None:
+    def _differentiate(self, items: Any, result: Any, epoch: int, total: int) -> None:
         """The gradients of a share of a batch of ``total``, all in one arena."""
         batch = Batch(self.stream, items, items.size, epoch)
         self._network.forward(batch, result, total=total, smoothing=self.settings.smoothing)
         self._network.backward(batch)
 
-    def _update(self, result: Any, step: int) -> None:
+    def _update(self, number: int, step: int) -> None:
+        """The optimiser's step after batch ``number`` of those enqueued together."""
         rate, momentum = one_cycle(step, self.steps, self.settings.rate)
         slots = list(self._slots.values())
-        arenas = (self._parameters, self._gradients, slots)
-        self._optimise(self.stream, *arenas, result, step=step + 1, rate=rate, momentum=momentum)
+        arrays = (self._parameters, self._gradients, slots, self._penalties[number : number + 1])
+        self._optimise(self.stream, *arrays, step=step + 1, rate=rate, momentum=momentum)
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
         """As ``Engine`` says."""
@@ -113,7 +118,7 @@ class GpuEngine:
         if items > self._items.size:
             self._items, self._staged = device_array(items, "int32"), pinned_array((items,), np.int32)
         if 2 * batches > self._results.size:
-            self._results = device_array(2 * batches, "float64")
+            self._results, self._penalties = device_array(2 * batches, "float64"), device_array(batches, "float64")
 
     def state(self) -> tuple[Arrays, Slots]:
         """As ``Engine`` says."""

@@ -31,13 +31,13 @@ class Update:
         parameters: Any,
         gradients: Any,
         slots: list[Any],
-        result: Any,
+        penalty: Any,
         *,
         step: int,
         rate: float,
         momentum: float,
     ) -> None:
-        """One step, in place; result: its first element, the loss, gets the L2 part. step: counted from 1."""
+        """One step, in place. penalty: (1,) float64, the L2 part of the loss, if there is one. step: counted from 1."""
         keep = 1 - rate * self._optimiser.weight_decay
         sizes = np.int32(self._layout.weights), np.int32(self._layout.size)
         scalars = self._scalars(step, rate, momentum)
@@ -49,7 +49,7 @@ class Update:
         )
         if self._penalty is not None:
             half = np.float64(self._l2 / 2)
-            self._penalty(stream, (1, 1, 1), self._squares, result, np.int32(self._blocks), half)
+            self._penalty(stream, (1, 1, 1), self._squares, penalty, np.int32(self._blocks), half)
 
     def _scalars(self, step: int, rate: float, momentum: float) -> tuple[float, ...]:
         """As the kernel takes them: in float64 so far, as the references compute them."""
