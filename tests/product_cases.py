@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from app.bench.tolerance import OWN, ROUNDING, SLACK
+from app.kernels.compiler import KERNEL_DIR, compile_kernel
+from app.training.gpu import products
 from app.training.gpu.products import ConvFilterGradient, ConvForward, ConvInputGradient, ConvSizes, Gemm
 
+Built = tuple[str, dict[str, str | int], str]  # kernel, compile-time constants, architecture
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "": lambda x: x,
     "relu": lambda x: np.maximum(x, 0),
@@ -44,9 +50,65 @@ class GemmCase:
     beta: float = 0.0
 
 
+@dataclass(frozen=True)
+class ConvCase:
+    """Batches that follow each other on the same objects, as an epoch's last one follows the others."""
+
+    sizes: ConvSizes
+    batches: tuple[int, ...]
+    activation: str = ""
+    bias: bool = False
+
+
+def built(cases: Iterable[GemmCase | ConvCase], arch: str) -> list[Built]:
+    """What the cases compile, recorded instead of done."""
+    found: list[Built] = []
+
+    class Recorder:
+        def __init__(self, name: str, defines: dict[str, str | int], arch: str, *, threads: int) -> None:
+            found.append((name, dict(defines), arch))
+
+        def __call__(self, *values: Any) -> None:
+            """Launches nothing."""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "DeviceFunction", Recorder)
+        patch.setattr(products, "device_array", lambda elements, dtype: np.empty(0, dtype))
+        for case in cases:
+            if isinstance(case, GemmCase):
+                gemm_of(case, arch)(None, None, None, None, case.m, case.n, case.k)
+            else:
+                products.ConvForward(arch, case.sizes, bias=case.bias, activation=case.activation)
+                products.ConvInputGradient(arch, case.sizes)
+                products.ConvFilterGradient(arch, case.sizes)(None, None, None, None, 1)
+    return found
+
+
+def compile_all(found: Iterable[Built]) -> list[bytes]:
+    """Machine code, by all processors at once; also in the cache then."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda one: compile_kernel(KERNEL_DIR / f"train_{one[0]}.cu", one[1], one[2]), found))
+
+
+def gemm_of(case: GemmCase, arch: str) -> Gemm:
+    """The object under test."""
+    return Gemm(
+        arch,
+        transpose_a=case.transpose_a,
+        transpose_b=case.transpose_b,
+        bias=case.bias,
+        activation=case.activation,
+    )
+
+
 def random(*shape: int, seed: int = 0) -> np.ndarray:
     """Float32, of both signs."""
     return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
+
+
+def spoil(array: np.ndarray) -> None:
+    """A NaN and an infinity somewhere in it."""
+    array.reshape(-1)[[array.size // 3, array.size - 1]] = np.nan, np.inf
 
 
 def check(found: np.ndarray, exact: np.ndarray, magnitude: np.ndarray, terms: int, activation: str = "") -> None:
@@ -58,18 +120,13 @@ def check(found: np.ndarray, exact: np.ndarray, magnitude: np.ndarray, terms: in
     assert (np.abs(found[finite] - wanted[finite]) <= allowed).all()
 
 
-def check_gemm(case: GemmCase, place: Place, spoil: Callable[[np.ndarray], None] = lambda array: None) -> None:
-    """Against float64, twice, to the same bits. ``spoil`` alters a."""
+def check_gemm(case: GemmCase, place: Place, *, spoiled: bool = False) -> None:
+    """Against float64, twice, to the same bits. spoiled: a is."""
     a, b = random(case.m, case.k), random(case.k, case.n, seed=1)
     bias, before = random(case.n, seed=2), random(case.m, case.n, seed=3)
-    spoil(a)
-    gemm = Gemm(
-        place.arch,
-        transpose_a=case.transpose_a,
-        transpose_b=case.transpose_b,
-        bias=case.bias,
-        activation=case.activation,
-    )
+    if spoiled:
+        spoil(a)
+    gemm = gemm_of(case, place.arch)
     results = []
     for _ in range(2):
         y = place.put(before) if case.beta else place.empty(before.shape)
@@ -111,18 +168,8 @@ def conv_products(
     return y, dx, dw
 
 
-@dataclass(frozen=True)
-class ConvCase:
-    """Batches that follow each other on the same objects, as an epoch's last one follows the others."""
-
-    sizes: ConvSizes
-    batches: tuple[int, ...]
-    activation: str = ""
-    bias: bool = False
-
-
-def check_conv(case: ConvCase, place: Place, spoil: Callable[[np.ndarray], None] = lambda array: None) -> None:
-    """All three products of each batch against float64, twice, to the same bits. ``spoil`` alters x and dy."""
+def check_conv(case: ConvCase, place: Place, *, spoiled: bool = False) -> None:
+    """All three products of each batch against float64, twice, to the same bits. spoiled: x and dy are."""
     sizes = case.sizes
     forward = ConvForward(place.arch, sizes, bias=case.bias, activation=case.activation)
     to_input, to_filters = ConvInputGradient(place.arch, sizes), ConvFilterGradient(place.arch, sizes)
@@ -131,8 +178,9 @@ def check_conv(case: ConvCase, place: Place, spoil: Callable[[np.ndarray], None]
     for images in case.batches:
         x = random(images, sizes.channels, sizes.height, sizes.width, seed=2)
         dy = random(images, sizes.maps, *sizes.out, seed=3)
-        spoil(x)
-        spoil(dy)
+        if spoiled:
+            spoil(x)
+            spoil(dy)
         results = []
         for _ in range(2):
             on_card = {name: place.put(array) for name, array in (("x", x), ("w", w), ("dy", dy), ("bias", bias))}

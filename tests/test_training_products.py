@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from app.kernels.compiler import ARCHITECTURES, KERNEL_DIR, compile_kernel, resource_report
+from app.kernels.compiler import ARCHITECTURES, KERNEL_DIR, resource_report
 from app.kernels.variant import tiles
 from app.layers import Conv2d
 from app.networks import NETWORKS
@@ -35,9 +32,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from app.training.gpu import products
 from tests.host_kernels import COMPILER, HostFunction, guarded, poisoned
-from tests.product_cases import ConvCase, GemmCase, Place, check_conv, check_gemm
-
-Built = tuple[str, dict[str, str | int], str]
+from tests.product_cases import ConvCase, GemmCase, Place, built, check_conv, check_gemm, compile_all
 
 
 def network_convolutions() -> dict[str, ConvSizes]:
@@ -116,52 +111,31 @@ def test_each_file_says_what_it_is(path: Path) -> None:
         assert any(line.startswith(f"// {part} ") for line in head), f"{path.name} does not say {part}"
 
 
-@pytest.fixture
-def built(monkeypatch: pytest.MonkeyPatch) -> list[Built]:
-    """What products compile, recorded instead of done."""
-    found: list[Built] = []
-
-    class Recorded:
-        def __init__(self, name: str, defines: dict[str, str | int], arch: str, *, threads: int) -> None:
-            found.append((name, dict(defines), arch))
-
-        def __call__(self, *values: Any) -> None:
-            """Launches nothing."""
-
-    monkeypatch.setattr(products, "DeviceFunction", Recorded)
-    monkeypatch.setattr(products, "device_array", lambda elements, dtype: np.empty(0, dtype))
-    return found
-
-
-def test_compiles_for_every_architecture(built: list[Built], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiles_for_every_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All kernels for two architectures, one for each of the others, since compiling takes its time."""
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
-    for arch, sizes in (("sm_75", CONVOLUTIONS["minidnn86.conv2"]), ("sm_90a", CONVOLUTIONS["lenet5.conv2"])):
-        products.ConvForward(arch, sizes, bias=True, activation="tanh")
-        products.ConvInputGradient(arch, sizes)
-        products.ConvFilterGradient(arch, sizes)(None, None, None, None, 3)
-        products.Gemm(arch, transpose_a=True, bias=True, activation="relu")(None, None, None, None, 99, 9, 9)
-        products.Gemm(arch, transpose_b=True)(None, None, None, None, 256, 128, 1024)
-    every = list(built)
-    assert len({name for name, _, _ in every}) == 5
+    found = []
+    for arch, name in (("sm_75", "minidnn86.conv2"), ("sm_90a", "lenet5.conv2")):
+        whole_one = GemmCase(99, 9, 9, transpose_a=True, bias=True, activation="relu")
+        conv = ConvCase(CONVOLUTIONS[name], (1,), "tanh", True)
+        found += built([conv, whole_one, GemmCase(256, 128, 1024, transpose_b=True)], arch)
+    assert len({name for name, _, _ in found}) == 5
     others = [arch for arch in ARCHITECTURES if arch not in ("sm_75", "sm_90a")]
-    built += [(name, defines, arch) for (name, defines, _), arch in zip(every, others, strict=False)]
-
-    def compiled(one: Built) -> tuple[str, bytes]:
-        return one[0], compile_kernel(KERNEL_DIR / f"train_{one[0]}.cu", one[1], one[2])
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name, cubin in pool.map(compiled, built):
-            assert cubin.startswith(b"\x7fELF") and f"\0train_{name}\0".encode() in cubin
+    found += [(name, defines, arch) for (name, defines, _), arch in zip(list(found), others, strict=False)]
+    for (name, _, _), cubin in zip(found, compile_all(found), strict=True):
+        assert cubin.startswith(b"\x7fELF") and f"\0train_{name}\0".encode() in cubin
 
 
-def test_nothing_is_spilled(built: list[Built]) -> None:
-    """Where registers are scarcest: the tile with the most sums, and the most gathered a thread."""
-    products.Gemm("sm_80")(None, None, None, None, 4096, 1000, 784)
-    products.ConvForward("sm_90a", CONVOLUTIONS["minidnn86.conv1"], bias=True, activation="tanh")
-    for name, defines, arch in built:
-        report = resource_report(KERNEL_DIR / f"train_{name}.cu", defines, arch)
-        assert "0 bytes spill stores" in report, f"{name} {defines} on {arch}: {report}"
+@pytest.mark.parametrize(
+    ("case", "arch"),
+    [(GemmCase(4096, 1000, 784), "sm_80"), (ConvCase(CONVOLUTIONS["minidnn86.conv1"], (1,), "tanh", True), "sm_90a")],
+    ids=["most sums", "most gathered"],
+)
+def test_nothing_is_spilled(case: GemmCase | ConvCase, arch: str) -> None:
+    """Where a thread's registers are scarcest."""
+    name, defines, _ = built([case], arch)[0]
+    report = resource_report(KERNEL_DIR / f"train_{name}.cu", defines, arch)
+    assert " 0 bytes spill stores" in report, report
 
 
 @pytest.fixture(scope="module")
@@ -195,11 +169,15 @@ def test_gemm_on_the_processor(case: GemmCase, host: Place) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        ConvCase(ConvSizes(1, 9, 7, 4, 3), (3, 1), bias=True, activation="relu"),
-        ConvCase(ConvSizes(3, 8, 8, 10, 3, stride=2), (2,), activation="sigmoid"),
-        ConvCase(ConvSizes(16, 7, 9, 16, 3), (2,)),
+        ConvCase(ConvSizes(3, 9, 7, 10, 3), (3, 1), "relu", True),
+        ConvCase(ConvSizes(16, 8, 9, 16, 3, stride=2), (2,), "sigmoid"),
     ],
     ids=str,
 )
 def test_convolutions_on_the_processor(case: ConvCase, host: Place) -> None:
     check_conv(case, host)
+
+
+def test_nan_and_infinity_go_where_they_belong(host: Place) -> None:
+    check_gemm(GemmCase(5, 65, 300, transpose_a=True, alpha=0.5, beta=-2.0, bias=True), host, spoiled=True)
+    check_conv(ConvCase(ConvSizes(16, 8, 9, 16, 3, stride=2), (2,), "sigmoid"), host, spoiled=True)
