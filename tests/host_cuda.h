@@ -18,13 +18,17 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__ static
 
+typedef unsigned char uint8;
+typedef float float32;
+typedef double float64;
+
 struct Index {
     unsigned x, y, z;
 };
 struct alignas(16) float4 {
     float x, y, z, w;
 };
-inline Index threadIdx, blockIdx;
+inline Index threadIdx, blockIdx, blockDim, gridDim;
 using std::max;
 using std::min;
 
@@ -37,6 +41,24 @@ inline float epilogue(float sum, float bias) {
     if (Function == SIGMOID) return 1 / (1 + std::exp(-value));
     return value;
 }
+template <Activation Function, typename T>
+inline T activate(T value) {
+    return epilogue<false, Function>(value, 0);
+}
+template <bool Max, typename T>
+inline T pool_step(T so_far, T value) {
+    return !Max ? so_far + value : value > so_far || value != value ? value : so_far;
+}
+template <typename T>
+inline bool wins(T value, int index, T best, int best_index) {
+    const bool value_nan = value != value, best_nan = best != best;
+    if (value_nan || best_nan) return value_nan && (!best_nan || index < best_index);
+    return value > best || (value == best && index < best_index);
+}
+// Compiled without contraction: each is rounded by itself.
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
 inline void store4(float *y, const float *values) {
     if ((uintptr_t)y % 16) abort();
     std::copy(values, values + 4, y);
@@ -104,12 +126,25 @@ void call(void (*kernel)(Types...), void **values) {
 
 inline void __syncthreads() { host::yield(); }
 
+// All threads of a warp must come here; they take turns, so what one left the others find after the next turn.
+template <typename T>
+inline T __shfl_xor_sync(unsigned, T value, int apart) {
+    static T left[1024];
+    const unsigned own = threadIdx.x;
+    left[own] = value;
+    host::yield();
+    const T found = left[own ^ apart];
+    host::yield();
+    return found;
+}
+
 // The launch of the kernel that the file including this defines.
 #define HOST_LAUNCH(kernel)                                                                             \
     extern "C" void host_launch(unsigned x, unsigned y, unsigned z, int threads, void **values) {       \
         host::body = [](void **all) { host::call(kernel, all); };                                       \
         host::arguments = values;                                                                       \
         std::vector<host::Thread> all(threads);                                                         \
+        gridDim = {x, y, z}, blockDim = {(unsigned)threads, 1, 1};                                      \
         for (blockIdx.z = 0; blockIdx.z < z; blockIdx.z++)                                              \
             for (blockIdx.y = 0; blockIdx.y < y; blockIdx.y++)                                          \
                 for (blockIdx.x = 0; blockIdx.x < x; blockIdx.x++) host::run_block(all);                \

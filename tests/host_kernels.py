@@ -24,13 +24,12 @@ POISON = np.float32(-987654.0)
 
 def guarded(array: np.ndarray) -> np.ndarray:
     """A copy that ends where memory ends, but for less than 16 bytes: the first access beyond is a crash."""
-    count = max(array.size, 1)
-    size = (count * 4 + 15) // 16 * 16
+    size = (max(array.nbytes, 1) + 15) // 16 * 16
     pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + pages), mmap.PAGESIZE, 0) == 0
-    copy = np.frombuffer(memory, np.float32, array.size, pages - size).reshape(array.shape)
+    copy = np.frombuffer(memory, array.dtype, array.size, pages - size).reshape(array.shape)
     copy[...] = array
     return copy
 
@@ -56,10 +55,10 @@ class HostFunction:
             for file, text in sources(KERNEL_DIR / f"train_{name}.cu").items():
                 (place / file).write_text(text, encoding="utf-8")
             shutil.copy(Path(__file__).with_name("host_cuda.h"), place / "common.cuh")
-            main = f'#include "train_{name}.cu"\nHOST_LAUNCH(train_{name})\n'
+            main = f'#include "common.cuh"\n#include "train_{name}.cu"\nHOST_LAUNCH(train_{name})\n'
             (place / "main.cpp").write_text(main, encoding="utf-8")
             # Without unique symbols: the "shared memory" of two kernels must not become one.
-            flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique"]
+            flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique", "-ffp-contract=off"]
             subprocess.run([COMPILER, *flags, *options, "main.cpp", "-o", library.name], cwd=place, check=True)
         self._launch = ctypes.CDLL(str(library)).host_launch
         self._threads = threads
