@@ -229,10 +229,12 @@ examples:
   python main.py train --network mlp --epochs 10 --plot plots  a quick one, with its learning curve
   python main.py train --network k7 --images 2000 --epochs 2   a try
   python main.py train --resume lenet5_trained.h5.checkpoint   go on where an interrupted training stopped
+  python main.py train --network lenet5 --workers 2            two processes share each batch
   python main.py --weights mlp_trained.h5                      classify with what came out
 
 The epoch that is best on the images held out is kept; the test images are read once, at the end, to record what the
-weights promise. Same options, same card or CPU: same bits, resumed or not. What is not said is the network's recipe.
+weights promise. Same options, same card or CPU, as many workers: same bits, resumed or not; with other --workers the
+same within rounding. What is not said is the network's own recipe.
 """
 
 
@@ -254,6 +256,13 @@ def train_parser() -> argparse.ArgumentParser:
     data.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
     data.add_argument("--data", type=Path, metavar="FILE", help="own images: IDX (.gz or not), or HDF5 with x and y")
     data.add_argument("--labels", type=Path, metavar="FILE", help="IDX labels for --data")
+    parser.add_argument(
+        "--workers",
+        type=whole_number(1),
+        default=1,
+        metavar="N",
+        help="processes that share each batch: a GPU each, or the CPU's cores (default: 1)",
+    )
     how = parser.add_argument_group("how (default: the network's recipe)")
     how.add_argument("--epochs", type=whole_number(1, 10_000), metavar="N", help="passes over the images")
     how.add_argument("--batch", type=whole_number(1), metavar="N", help="images between two updates")

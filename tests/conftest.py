@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from multiprocessing import active_children
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ import pytest
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from app.device import why_no_gpu
+from tests.training_for_tests import Train, write_images
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,3 +26,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         import cupy
 
         cupy.cuda.set_allocator(None)  # a checker then sees the exact bounds of every array
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with images and labels to train on."""
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def train(place: Path, capsys: pytest.CaptureFixture[str]) -> Train:
+    """Runs the command on the CPU unless told otherwise; returns exit code, output and errors. No process is left."""
+    from app.cli import main
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(["train", "--device", "cpu", *arguments])
+        assert active_children() == []
+        return (code, *capsys.readouterr())
+
+    return run

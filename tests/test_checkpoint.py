@@ -9,32 +9,12 @@ import h5py
 import numpy as np
 import pytest
 
-from app.cli import main
 from app.networks import NETWORKS
 from app.training.checkpoint import load_progress, load_settings, save_checkpoint
 from app.training.model import training_model
 from app.training.progress import EpochResult
 from tests.shell import check_error, listing
-from tests.training_for_tests import OWN, Train, some_settings, unfinished, write_images
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with images and labels."""
-    monkeypatch.chdir(tmp_path)
-    write_images(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def train(place: Path, capsys: pytest.CaptureFixture[str]) -> Train:
-    """Runs the command on the CPU unless told otherwise; returns exit code, output and errors."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(["train", "--device", "cpu", *arguments])
-        return (code, *capsys.readouterr())
-
-    return run
+from tests.training_for_tests import OWN, Train, some_settings, unfinished
 
 
 def test_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from app.training import loop
 from app.training.checkpoint import load_settings
 from app.training.cpu_engine import CpuEngine
 from app.training.model import training_model
+from app.training.team import Alone, Team
 from app.weights import load_weights
 from tests.networks_for_tests import ENLARGED, FLAT, ODD, POOLED, SMOOTH, random_images
 from tests.shell import listing
 from tests.training_device import settings_of
-from tests.training_for_tests import OWN, Train, write_images
+from tests.training_for_tests import OWN, Train
 
 pytestmark = pytest.mark.gpu
 STEPS = 20
@@ -40,13 +41,13 @@ class Pair:
         start = loop.start(self.model, self.settings)
         state = start.parameters, start.slots
         self._arguments = self.model, self.settings, self.images, self.labels, state, STEPS
-        self.cpu, self.gpu = CpuEngine(*self._arguments, pool), self.device_engine()
+        self.cpu, self.gpu = CpuEngine(*self._arguments, pool, Alone()), self.device_engine()
 
-    def device_engine(self) -> Any:
+    def device_engine(self, team: Team | None = None) -> Any:
         """Another one."""
         from app.training.gpu.engine import GpuEngine
 
-        return GpuEngine(*self._arguments)
+        return GpuEngine(*self._arguments, Alone() if team is None else team)
 
     def batches(self) -> list[np.ndarray]:
         """Three, the last one smaller."""
@@ -75,14 +76,40 @@ def test_one_batch(network: Network, pool: ThreadPoolExecutor) -> None:
     """
     pair = Pair(network, pool, optimiser="sgd", weight_decay=0.0, l2=0.0, rate=1.0, shift=2)
     (items, *_) = pair.batches()
-    loss, correct, gradients = pair.cpu._gradients(items, 1, len(items))
-    found = pair.gpu.train([items], 1, 0)
-    assert found == [(pytest.approx(loss, rel=1e-5), correct)]
+    ((loss, correct),) = pair.cpu.train([items], 1, 0)
+    assert pair.gpu.train([items], 1, 0) == [(pytest.approx(loss, rel=1e-5), correct)]
     _, slots = pair.gpu.state()
-    for name, expected in gradients.items():
+    for name, expected in pair.cpu.state()[1]["velocity"].items():
         scale = np.abs(expected).max()
         assert scale > 0
         np.testing.assert_allclose(slots["velocity"][name], expected, rtol=0, atol=2e-5 * scale, err_msg=name)
+
+
+class Member:
+    """One of a team whose others are not there: keeps what it would add to theirs."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.added: list[np.ndarray] = []
+
+    def add(self, values: Any) -> None:
+        import cupy
+
+        self.added.append(values.get(stream=cupy.cuda.get_current_stream()))
+
+
+def test_shares_of_a_batch(pool: ThreadPoolExecutor) -> None:
+    """What two members would add up is the whole batch's, L2 and evaluation among it; an empty share is nothing."""
+    pair = Pair(NETWORKS["mlp"], pool, optimiser="sgd", l2=0.1)
+    whole, members = Member(0, 1), [Member(rank, 2) for rank in (0, 1)]
+    batches = [pair.batches()[0], pair.batches()[1][:1]]  # the first member has none of the second
+    for team in (whole, *members):
+        for batch in batches:
+            pair.device_engine(team).train([batch], 1, 0)
+        pair.device_engine(team).evaluate(np.arange(31))
+    for expected, *parts in zip(whole.added, *(member.added for member in members), strict=True):
+        np.testing.assert_allclose(sum(parts), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    assert not members[0].added[2].any() and members[1].added[2].any()
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
@@ -153,35 +180,28 @@ def test_against_pytorch(pool: ThreadPoolExecutor) -> None:
 
 
 @pytest.fixture
-def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Train:
-    """Runs the command on the GPU among images and labels; returns exit code, output and errors."""
-    monkeypatch.chdir(tmp_path)
-    write_images(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(["train", "--device", "cuda", *arguments])
-        return (code, *capsys.readouterr())
-
-    return run
+def train_on_card(train: Train) -> Train:
+    """Runs the command on the GPU."""
+    return lambda *arguments: train("--device", "cuda", *arguments)
 
 
-def test_learns_and_writes(train: Train, tmp_path: Path) -> None:
-    code, out, err = train("--network", "mlp_37", *OWN, "--epochs", "8")
+def test_learns_and_writes(train_on_card: Train, place: Path) -> None:
+    code, out, err = train_on_card("--network", "mlp_37", *OWN, "--epochs", "8")
     assert (code, err) == (0, "") and out.count("\nepoch ") == 8 and "slowly" not in out
-    weights = load_weights(tmp_path / "mlp_37_trained.h5")
+    weights = load_weights(place / "mlp_37_trained.h5")
     assert weights.network == "mlp_37" and weights.arrays["fc1"].shape == (784, 37)
-    assert set(listing(tmp_path)) == {"images", "labels", "mlp_37_trained.h5"}
+    assert set(listing(place)) == {"images", "labels", "mlp_37_trained.h5"}
     assert main(["--weights", "mlp_37_trained.h5", "--data", "images", "--labels", "labels"]) == 0
 
 
 @pytest.mark.parametrize("network", ["lenet5", "minidnn86"])
 def test_resumed_gives_the_same_bits(
-    network: str, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    network: str, train_on_card: Train, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from app.training.gpu.engine import GpuEngine
 
     options = ["--network", network, *OWN, "--images", "40", "--epochs", "3"]
-    assert train(*options, "--output", "whole.h5")[0] == 0
+    assert train_on_card(*options, "--output", "whole.h5")[0] == 0
     real = GpuEngine._update
 
     def update(self: GpuEngine, number: int, step: int) -> None:
@@ -191,34 +211,34 @@ def test_resumed_gives_the_same_bits(
 
     with monkeypatch.context() as patch:
         patch.setattr(GpuEngine, "_update", update)
-        code, _, err = train(*options, "--output", "parts.h5")
+        code, _, err = train_on_card(*options, "--output", "parts.h5")
         assert code == 2 and "go on with --resume parts.h5.checkpoint" in err
-    code, out, _ = train("--resume", "parts.h5.checkpoint", *OWN[:4])
+    code, out, _ = train_on_card("--resume", "parts.h5.checkpoint", *OWN[:4])
     assert code == 0 and "epoch 3/3" in out and "epoch 2/3" not in out and "note:" not in out
-    assert (tmp_path / "whole.h5").read_bytes() == (tmp_path / "parts.h5").read_bytes()
+    assert (place / "whole.h5").read_bytes() == (place / "parts.h5").read_bytes()
 
 
-def test_loss_that_is_no_number(train: Train, tmp_path: Path) -> None:
+def test_loss_that_is_no_number(train_on_card: Train, place: Path) -> None:
     """The last good epoch is kept."""
     options = ["--network", "mlp", *OWN, "--batch", "60", "--rate", "1000", "--weight-decay", "1000", "--epochs", "20"]
-    code, _, err = train(*options)
+    code, _, err = train_on_card(*options)
     assert code == 2 and "loss became" in err and "mlp_trained.h5.checkpoint holds the last whole epoch" in err
-    assert load_settings(tmp_path / "mlp_trained.h5.checkpoint").network == "mlp"
+    assert load_settings(place / "mlp_trained.h5.checkpoint").network == "mlp"
 
 
 @pytest.mark.parametrize("when", ["at first", "in the midst"])
-def test_out_of_memory(when: str, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory(when: str, train_on_card: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from app.memory import DeviceMemoryError
     from app.training.gpu import engine
 
     def full(*_: object) -> None:
         raise DeviceMemoryError("7 elements")
 
-    before = listing(tmp_path)
+    before = listing(place)
     if when == "at first":
         monkeypatch.setattr(engine, "uploaded", full)
     else:
         monkeypatch.setattr(engine.GpuEngine, "_update", full)
-    code, _, err = train("--network", "mlp", *OWN)
+    code, _, err = train_on_card("--network", "mlp", *OWN)
     assert (code, err.count("\n")) == (2, 1) and "too little free memory to train mlp with batches of 16: " in err
-    assert listing(tmp_path) == before
+    assert listing(place) == before

@@ -23,29 +23,10 @@ from app.training.recipes import RECIPES
 from app.weights import load_weights
 from data_tools.idx import write_idx
 from tests.shell import check_error, listing, shell
-from tests.training_for_tests import OWN, Train, some_settings, write_images
+from tests.training_for_tests import OWN, Train, some_settings
 
 MLP = ["--network", "mlp", *OWN]
 CHECKPOINT = "mlp_trained.h5.checkpoint"
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with images and labels."""
-    monkeypatch.chdir(tmp_path)
-    write_images(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def train(place: Path, capsys: pytest.CaptureFixture[str]) -> Train:
-    """Runs the command on the CPU unless told otherwise; returns exit code, output and errors."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(["train", "--device", "cpu", *arguments])
-        return (code, *capsys.readouterr())
-
-    return run
 
 
 def check_failure(result: tuple[int, str, str], pattern: str) -> None:

@@ -1,9 +1,14 @@
-"""What tests of training share: images that are easily learned, settings, a checkpoint."""
+"""What tests of training share: images that are easily learned, settings, a checkpoint, a training as a process."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -15,6 +20,7 @@ from app.training.model import training_model
 from app.training.progress import EpochResult, Progress
 from app.training.recipes import RECIPES, Settings
 from data_tools.idx import write_idx
+from tests.shell import COMMAND
 
 Train = Callable[..., tuple[int, str, str]]
 OWN = ["--data", "images", "--labels", "labels", "--batch", "16", "--validation", "8"]
@@ -43,3 +49,45 @@ def unfinished(path: Path) -> None:
     parameters = model.initial(1)
     history = (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),)
     save_checkpoint(path, settings, Progress(parameters, empty_slots(settings, parameters), parameters, 1, history))
+
+
+def begin(place: Path, *options: str) -> subprocess.Popen:
+    """A training by two processes, without end, in a session of its own, as from a terminal."""
+    own = ["train", "--device", "cpu", "--network", "mlp", *OWN, "--epochs", "10000", "--workers", "2", *options]
+    return subprocess.Popen(
+        [*COMMAND, *own],
+        cwd=place,
+        stdout=PIPE,
+        stderr=PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # it may be ignored here
+    )
+
+
+def ended(process: subprocess.Popen) -> tuple[int, str, str]:
+    """Once all processes have: the streams are theirs, too."""
+    try:
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def workers_of(process: subprocess.Popen) -> list[int]:
+    """The ids of its workers."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it may have ended
+            ours = f"\nPPid:\t{process.pid}\n" in (folder / "status").read_text()
+            if ours and b"spawn_main" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Until it holds."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -35,6 +35,7 @@ from app.training.engine import Engine
 from app.training.model import Model, training_model
 from app.training.progress import Progress
 from app.training.recipes import Settings, recipe_of
+from app.training.team import Alone
 
 SCHEMA = "lenet5-inference/training/1"
 IMAGES = 60_000
@@ -98,11 +99,11 @@ def measure(job: Job, arch: str) -> tuple[dict[str, float], dict[str, float]]:
     state = start.parameters, start.slots
     steps = settings.epochs * loop.batches_an_epoch(settings)
     batches = [np.arange(at, at + job.batch) for at in range(0, WATCHED * job.batch, job.batch)]
-    with gpu_engine(model, settings, images, labels, state, steps) as engine:
+    with gpu_engine(model, settings, images, labels, state, steps, Alone()) as engine:
         seconds = _epoch_seconds(engine, settings, start)
         shares = _shares(engine, batches, arch)
-    with cpu_pool() as pool:
-        reference = CpuEngine(model, settings, images, labels, state, steps, pool)
+    with cpu_pool(1) as pool:
+        reference = CpuEngine(model, settings, images, labels, state, steps, pool, Alone())
         a_batch = _batch_seconds(reference, batches[: 1 + NUMPY_BATCHES])
     return {
         "seconds_per_epoch": seconds,

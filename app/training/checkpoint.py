@@ -37,9 +37,8 @@ def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
     for slot, own in progress.slots.items():
         arrays |= {f"{slot}_{name}": array for name, array in own.items()}
     arrays["history"] = progress.history_array()
-    head = json.dumps(
-        {"settings": settings.as_dict(), "best_epoch": progress.best_epoch, "trained_on": progress.trained_on}
-    )
+    values = {name: getattr(progress, name) for name in ("best_epoch", "workers", "trained_on")}
+    head = json.dumps({"settings": settings.as_dict(), **values})
     attributes: dict[str, str | int | float] = {"kind": KIND, "schema": SCHEMA, "head": head}
     content = file_image(arrays, {**attributes, "sha256": _digest(arrays, head)})
     with replacing(path) as temporary:
@@ -64,13 +63,15 @@ def load_progress(path: Path, model: Model) -> Progress:
 
     slots = {slot: part(slot) for slot in OPTIMISERS[settings.optimiser].slots}
     history = tuple(EpochResult(*map(float, row)) for row in arrays["history"])
-    return Progress(part("parameter"), slots, part("best"), content.best_epoch, history, content.trained_on)
+    best = part("best")
+    return Progress(part("parameter"), slots, best, content.best_epoch, history, content.workers, content.trained_on)
 
 
 @dataclass(frozen=True)
 class _Content:
     settings: Settings
     best_epoch: int
+    workers: int
     trained_on: str
     arrays: Arrays
 
@@ -94,11 +95,12 @@ def _checked(file: StrictFile) -> _Content:
     if not isinstance(head, str) or file.attribute("sha256") != _digest(arrays, head):
         raise ValueError("its hash differs")
     values = json.loads(head)
-    settings, best_epoch = Settings.from_dict(values["settings"]), int(values["best_epoch"])
+    settings = Settings.from_dict(values["settings"])
+    best_epoch, workers = int(values["best_epoch"]), int(values["workers"])
     epochs, columns = arrays["history"].shape
     if columns != 5 or not 1 <= best_epoch <= epochs <= settings.epochs or settings.optimiser not in OPTIMISERS:
         raise ValueError("its figures contradict each other")
-    return _Content(settings, best_epoch, str(values["trained_on"]), arrays)
+    return _Content(settings, best_epoch, workers, str(values["trained_on"]), arrays)
 
 
 def _digest(arrays: Mapping[str, np.ndarray], head: str) -> str:

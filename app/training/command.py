@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ from app.report import check_writable, write_json
 from app.training import curve, loop
 from app.training.checkpoint import load_progress, save_checkpoint
 from app.training.choices import Task, choose
-from app.training.cpu_engine import CpuEngine, cpu_pool
-from app.training.engine import Engine
+from app.training.job import Job
 from app.training.progress import Progress
+from app.training.workers import check_workers, team_of
 from app.weights import Weights, load_weights, save_weights
 from data_tools.reference_labels import PROMISED_IMAGES, reference_results
 
@@ -37,6 +36,7 @@ def train(options: argparse.Namespace) -> int:
     with exit_on_interrupt():
         kind, why_not = device.choose(options.device)
         task = choose(options)
+        check_workers(options.workers, task.settings, kind)
         where = device.describe_gpu()["name"] if kind == "cuda" else CPU
     progress = (
         loop.start(task.model, task.settings) if options.resume is None else load_progress(options.resume, task.model)
@@ -46,15 +46,18 @@ def train(options: argparse.Namespace) -> int:
     say(f"training {task.settings.network} on {where}{slowly}: {task.settings.describe()}")
     if progress.trained_on not in ("", where):
         say(f"note: {options.resume} comes from {progress.trained_on}: gone on elsewhere, the last bits will differ")
+    if options.resume is not None and options.workers != progress.workers:
+        say(f"note: {options.resume} comes from {progress.workers} workers; with {options.workers} bits may differ")
+    progress = replace(progress, workers=options.workers, trained_on=where)
     try:
-        progress = _epochs(task, progress, where, say)
+        progress = _epochs(task, progress, kind, say)
         weights = _write(task, progress)
     except loop.DivergedError as error:
         raise UserError(f"{error}: train again with a smaller --rate{_kept(task)}") from error
     except KeyboardInterrupt:
         if not task.checkpoint.exists():
             raise
-        raise UserError(f"interrupted{_kept(task)}: go on with --resume {task.checkpoint}") from None
+        raise UserError(f"interrupted{_resumable(task)}") from None
     task.checkpoint.unlink(missing_ok=True)
     promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in weights.expected_correct.items())
     say(f"wrote {task.output}: epoch {progress.best_epoch}, {progress.best_accuracy:.2%} on validation")
@@ -67,27 +70,16 @@ def train(options: argparse.Namespace) -> int:
     return 0
 
 
-@contextmanager
-def _engine(task: Task, progress: Progress, where: str) -> Iterator[Engine]:
-    """An engine that stands where ``progress`` does."""
-    settings, state = task.settings, (progress.parameters, progress.slots)
-    steps = settings.epochs * loop.batches_an_epoch(settings)
-    arguments = (task.model, settings, task.images, task.labels, state, steps)
-    if where == CPU:
-        with cpu_pool() as pool:
-            yield CpuEngine(*arguments, pool)
-    else:
-        with exit_on_interrupt():  # it loads CuPy
-            from app.training.gpu.engine import gpu_engine
-        with gpu_engine(*arguments) as engine:
-            yield engine
-
-
-def _epochs(task: Task, progress: Progress, where: str, say: Callable[[str], object]) -> Progress:
+def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], object]) -> Progress:
     """All that are left, with a checkpoint after each."""
     settings = task.settings
     images = settings.images - settings.validation
-    with _engine(task, progress, where) as engine, deferred_interrupts() as check_interrupt:
+    job = Job(settings, task.model, task.images, task.labels, progress, kind)
+    with (
+        deferred_interrupts() as check_interrupt,
+        team_of(progress.workers, job, lambda: _resumable(task)) as team,
+        job.engine(team) as engine,
+    ):
         while len(progress.history) < settings.epochs:
             epoch = len(progress.history) + 1
             name = f"epoch {epoch}/{settings.epochs}"
@@ -98,7 +90,7 @@ def _epochs(task: Task, progress: Progress, where: str, say: Callable[[str], obj
                     bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.1%}", refresh=False)
                     bar.update(count)
 
-                progress = replace(loop.run_epoch(engine, settings, progress, after_batches), trained_on=where)
+                progress = loop.run_epoch(engine, settings, progress, after_batches)
             save_checkpoint(task.checkpoint, settings, progress)
             say(progress.history[-1].describe(epoch, settings.epochs))
             check_interrupt()
@@ -109,10 +101,16 @@ def _kept(task: Task) -> str:
     return f"; {task.checkpoint} holds the last whole epoch" if task.checkpoint.exists() else ""
 
 
+def _resumable(task: Task) -> str:
+    return f"{_kept(task)}: go on with --resume {task.checkpoint}" if task.checkpoint.exists() else ""
+
+
 def _write(task: Task, progress: Progress) -> Weights:
     """The best epoch's weights; with Fashion-MNIST, after counting what they get right among its test images."""
     settings, best = task.settings, progress.best
-    recipe = f"{settings.describe()}; best epoch {progress.best_epoch}, {progress.best_accuracy:.4f} on those held out"
+    workers = f", {progress.workers} workers" if progress.workers > 1 else ""
+    found = f"best epoch {progress.best_epoch}, {progress.best_accuracy:.4f} on those held out"
+    recipe = f"{settings.describe()}{workers}; {found}"
     promise: dict[int, int] = {}
     if task.test is not None:
         images, truth = task.test
@@ -134,6 +132,7 @@ def _write(task: Task, progress: Progress) -> Weights:
 def _document(task: Task, progress: Progress, weights: Weights) -> dict[str, Any]:
     return {
         "settings": task.settings.as_dict(),
+        "workers": progress.workers,
         "epochs": [vars(result) for result in progress.history],
         "best_epoch": progress.best_epoch,
         "weights": {"path": str(task.output), "sha256": weights.sha256},

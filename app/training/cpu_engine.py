@@ -17,15 +17,16 @@ from app.training.loss import add_l2, cross_entropy
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
 from app.training.recipes import Settings
+from app.training.team import Team, own_share
 
-SHARE = 32  # images: a thread's unit of work. Fixed, so that sums do not depend on the number of cores
+PIECE = 32  # images: a thread's unit of work. Fixed, so that sums do not depend on the number of cores
 QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  # the loop finds out and says it
 
 
 class CpuEngine:
-    """The NumPy references, shares of a batch in parallel. The same bits whatever the number of threads.
+    """The NumPy references, pieces of a batch in parallel. The same bits whatever the number of threads.
 
-    images: (N, C, H, W) uint8; labels: (N,) uint8; steps: of the whole training. pool: where shares run.
+    images: (N, C, H, W) uint8; labels: (N,) uint8; steps: of the whole training. pool: where pieces run.
     """
 
     def __init__(
@@ -37,32 +38,42 @@ class CpuEngine:
         state: tuple[Arrays, Slots],
         steps: int,
         pool: ThreadPoolExecutor,
+        team: Team,
     ) -> None:
         self.model, self.settings = model, settings
         self.images, self.labels = images, labels
         self.parameters, self.slots = (_copy(state[0]), {slot: _copy(own) for slot, own in state[1].items()})
         self.steps = steps
         self.optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
-        self._pool = pool
+        self._pool, self._team = pool, team
+        # One array for all gradients, so that a team adds them up in one go, and what is where in it.
+        self._gradients = np.zeros(sum(array.size for array in self.parameters.values()), np.float32)
+        self._gradient = _parts(self._gradients, self.parameters)
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
         """As ``Engine`` says."""
-        return [self._batch(items, epoch, step + number) for number, items in enumerate(batches)]
+        found = np.zeros((len(batches), 2))
+        penalties = []
+        for number, items in enumerate(batches):
+            found[number] = self._differentiate(own_share(items, self._team), epoch, len(items))
+            with QUIET():
+                self._team.add(self._gradients)
+            penalties.append(self._update(self._gradient, step + number))
+        self._team.add(found)
+        return [
+            (float(loss) + penalty, int(correct)) for (loss, correct), penalty in zip(found, penalties, strict=True)
+        ]
 
-    def _batch(self, items: np.ndarray, epoch: int, step: int) -> tuple[float, int]:
-        loss, correct, gradients = self._gradients(items, epoch, len(items))
-        return loss + self._update(gradients, step), correct
-
-    def _gradients(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
-        """Of a share of a batch of ``total``; pieces are added up in their order."""
+    def _differentiate(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int]:
+        """Gradients of a share of a batch of ``total``, pieces in their order; its loss and correct answers."""
         loss, correct = 0.0, 0
-        gradients = {name: np.zeros_like(array) for name, array in self.parameters.items()}
-        for part_loss, part_correct, part in self._map(lambda some: self._share(some, epoch, total), items):
+        self._gradients[:] = 0
+        for part_loss, part_correct, part in self._map(lambda some: self._piece(some, epoch, total), items):
             loss += part_loss
             correct += part_correct
-            for name, array in gradients.items():
+            for name, array in self._gradient.items():
                 array += part[name]
-        return loss, correct, gradients
+        return loss, correct
 
     def _update(self, gradients: Arrays, step: int) -> float:
         """The optimiser's step; returns the L2 part of the loss."""
@@ -75,19 +86,22 @@ class CpuEngine:
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
         """As ``Engine`` says."""
 
-        def share(some: np.ndarray) -> tuple[float, int]:
+        def piece(some: np.ndarray) -> tuple[float, int]:
             logits = self.model.logits(self.parameters, self.images[some])
             loss, _ = cross_entropy(logits, self.labels[some], 0.0, len(items))
             return loss, int((logits.argmax(axis=1) == self.labels[some]).sum())
 
-        losses, correct = zip(*self._map(share, items), strict=True)
-        return sum(losses), sum(correct)
+        found = np.zeros(2)
+        for part in self._map(piece, own_share(items, self._team)):
+            found += part
+        self._team.add(found)
+        return float(found[0]), int(found[1])
 
     def state(self) -> tuple[Arrays, Slots]:
         """As ``Engine`` says."""
         return _copy(self.parameters), {slot: _copy(own) for slot, own in self.slots.items()}
 
-    def _share(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
+    def _piece(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
         settings = self.settings
         images = augmented(
             self.images[items], items, seed=settings.seed, epoch=epoch, shift=settings.shift, flip=settings.flip
@@ -106,14 +120,17 @@ class CpuEngine:
             with QUIET():
                 return work(some)
 
-        return self._pool.map(quietly, [items[at : at + SHARE] for at in range(0, len(items), SHARE)])
+        return self._pool.map(quietly, [items[at : at + PIECE] for at in range(0, len(items), PIECE)])
 
 
 @contextmanager
-def cpu_pool() -> Iterator[ThreadPoolExecutor]:
-    """A thread a core. The matrix library underneath should use one thread each (main.py sees to that)."""
+def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
+    """A thread a core, of which one of so many ``processes`` takes its part.
+
+    The matrix library underneath should use one thread each (main.py sees to that).
+    """
     keep_freed_memory()
-    with ThreadPoolExecutor(usable_cores()) as pool:
+    with ThreadPoolExecutor(max(usable_cores() // processes, 1)) as pool:
         yield pool
 
 
@@ -131,3 +148,10 @@ def dropout_mask(
 
 def _copy(arrays: Mapping[str, np.ndarray]) -> Arrays:
     return {name: array.copy() for name, array in arrays.items()}
+
+
+def _parts(flat: np.ndarray, like: Mapping[str, np.ndarray]) -> Arrays:
+    """``flat`` cut into views of the arrays' shapes, one after another."""
+    ends = np.cumsum([array.size for array in like.values()])[:-1]
+    pieces = zip(like.items(), np.split(flat, ends), strict=True)
+    return {name: piece.reshape(array.shape) for (name, array), piece in pieces}

@@ -36,8 +36,8 @@ class EpochResult:
 class Progress:
     """After ``len(history)`` epochs. best: the parameters after ``best_epoch``, the most accurate on validation.
 
-    trained_on: what computed the last epoch. Nothing else is random state: all that is drawn is a function of the seed,
-    the epoch and the image.
+    workers, trained_on: processes that shared the batches of the last epoch, and what they ran on; others round sums
+    differently. Nothing else is random state: all that is drawn is a function of the seed, the epoch and the image.
     """
 
     parameters: Arrays
@@ -45,6 +45,7 @@ class Progress:
     best: Arrays
     best_epoch: int  # counted from 1; 0: before the first
     history: tuple[EpochResult, ...] = ()
+    workers: int = 1
     trained_on: str = ""
 
     @property

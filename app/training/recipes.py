@@ -51,7 +51,7 @@ def recipe_of(network: str) -> Recipe | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Recipe):
-    """All that decides what comes out of a training, to the last bit on one machine.
+    """All that decides what comes out of a training, to the last bit on one machine with as many workers.
 
     images: how many there are, of which ``validation`` are held out; data: their SHA-256, labels included.
     """

@@ -21,6 +21,7 @@ from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
 from app.training.recipes import Settings
+from app.training.team import Team, own_share
 
 # Enqueues the work on one batch, or on one piece of what is evaluated: its number, its places, where its loss and its
 # correct answers belong.
@@ -31,7 +32,7 @@ class GpuEngine:
     """Images, labels, parameters and slots on the device. Sums have a fixed order: the same bits on the same card.
 
     images: (N, C, H, W) uint8; labels: (N,) uint8; steps: of the whole training. Within ``train`` the host waits for
-    the device once. Raises DeviceMemoryError if it does not fit.
+    the device once. team: who shares the batches. Raises DeviceMemoryError if it does not fit.
     """
 
     def __init__(
@@ -42,8 +43,9 @@ class GpuEngine:
         labels: np.ndarray,
         state: tuple[Arrays, Slots],
         steps: int,
+        team: Team,
     ) -> None:
-        self.settings, self.steps = settings, steps
+        self.settings, self.steps, self._team = settings, steps, team
         self.stream = cupy.cuda.Stream(non_blocking=True)
         parameters, slots = state
         arch = architecture(*capability())
@@ -65,8 +67,8 @@ class GpuEngine:
         """As ``Engine`` says."""
 
         def work(number: int, items: Any, result: Any) -> None:
-            self._differentiate(items, result, epoch, items.size)
-            # Here, between gradients and update, several cards would add up self._gradients.
+            self._differentiate(items, result, epoch, len(batches[number]))
+            self._team.add(self._gradients)
             self._update(number, step + number)
 
         found = self._each(batches, work)
@@ -74,7 +76,10 @@ class GpuEngine:
         return [(loss + float(penalty), correct) for (loss, correct), penalty in zip(found, penalties, strict=True)]
 
     def _differentiate(self, items: Any, result: Any, epoch: int, total: int) -> None:
-        """The gradients of a share of a batch of ``total``, all in one arena."""
+        """The gradients of a share, perhaps an empty one, of a batch of ``total``, all in one arena."""
+        if not items.size:
+            self._gradients.data.memset_async(0, self._gradients.nbytes, self.stream)
+            return
         batch = Batch(self.stream, items, items.size, epoch)
         self._network.forward(batch, result, total=total, smoothing=self.settings.smoothing)
         self._network.backward(batch)
@@ -90,28 +95,33 @@ class GpuEngine:
         """As ``Engine`` says."""
 
         def work(_: int, some: Any, result: Any) -> None:
-            batch = Batch(self.stream, some, some.size, epoch=0)
-            self._network.forward(batch, result, total=len(items), smoothing=0.0)
+            if some.size:
+                batch = Batch(self.stream, some, some.size, epoch=0)
+                self._network.forward(batch, result, total=len(items), smoothing=0.0)
 
         pieces = [items[at : at + self._most] for at in range(0, len(items), self._most)]
         losses, correct = zip(*self._each(pieces, work), strict=True)
         return sum(losses), sum(correct)
 
     def _each(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
-        """Loss and correct answers of each; all are enqueued before the first is waited for."""
-        self._room(sum(map(len, batches)), len(batches))
-        at = 0
-        for batch in batches:
-            self._staged[at : at + len(batch)] = batch
-            at += len(batch)
-        self._items.data.copy_from_host_async(self._staged.ctypes.data, at * self._staged.itemsize, self.stream)
-        at = 0
-        for number, batch in enumerate(batches):
-            work(number, self._items[at : at + len(batch)], self._results[2 * number : 2 * number + 2])
-            at += len(batch)
+        """Loss and correct answers of each, by the team; all of them are enqueued, then waited for."""
+        shares = [own_share(batch, self._team) for batch in batches]
+        places = np.concatenate(shares)
+        self._room(len(places), len(batches))
+        self._staged[: len(places)] = places
+        results = self._results[: 2 * len(batches)]
+        with self.stream:  # which the team adds up on
+            self._items.data.copy_from_host_async(
+                self._staged.ctypes.data, len(places) * self._staged.itemsize, self.stream
+            )
+            results.data.memset_async(0, results.nbytes, self.stream)
+            at = 0
+            for number, share in enumerate(shares):
+                work(number, self._items[at : at + len(share)], results[2 * number : 2 * number + 2])
+                at += len(share)
+            self._team.add(results)
         self.stream.synchronize()
-        results = self._results[: 2 * len(batches)].get().reshape(-1, 2)
-        return [(float(loss), int(correct)) for loss, correct in results]
+        return [(float(loss), int(correct)) for loss, correct in results.get().reshape(-1, 2)]
 
     def _room(self, items: int, batches: int) -> None:
         """For as much as was ever asked at once."""
@@ -135,11 +145,12 @@ def gpu_engine(
     labels: np.ndarray,
     state: tuple[Arrays, Slots],
     steps: int,
+    team: Team,
 ) -> Iterator[GpuEngine]:
     """An engine on the current GPU; what goes wrong on it within the block is a UserError."""
     try:
         with gpu_errors():
-            yield GpuEngine(model, settings, images, labels, state, steps)
+            yield GpuEngine(model, settings, images, labels, state, steps, team)
     except DeviceMemoryError:
         raise UserError(
             f"the GPU has too little free memory to train {settings.network} with batches of {settings.batch:,}: "

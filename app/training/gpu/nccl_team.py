@@ -1,0 +1,83 @@
+"""Several GPUs of one machine that add up by NVIDIA's NCCL, through CuPy's binding."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import cupy
+import numpy as np
+
+from app.errors import UserError
+
+
+class NcclTeam:
+    """``Team`` with a card each: what is to be added up is on the card."""
+
+    def __init__(self, rank: int, size: int, nccl: Any, communicator: Any) -> None:
+        self.rank, self.size = rank, size
+        self._nccl, self._communicator = nccl, communicator
+        self._types = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
+
+    def add(self, values: Any) -> None:
+        """As ``Team`` says; enqueued, the host does not wait."""
+        address, stream = values.data.ptr, cupy.cuda.get_current_stream().ptr
+        self._communicator.allReduce(
+            address, address, values.size, self._types[values.dtype], self._nccl.NCCL_SUM, stream
+        )
+
+
+@contextmanager
+def nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
+    """This process's place in a team, on GPU ``rank``, which becomes the current one. Waits until all have come.
+
+    name: what ``unique_id`` gave the lead. Raises UserError.
+    """
+    nccl = _binding()
+    cupy.cuda.Device(rank).use()
+    # A ring adds in one order, whatever the size; others are free to change it. As little as we add takes it no longer.
+    os.environ.setdefault("NCCL_ALGO", "Ring")
+    with _errors(nccl):
+        communicator = nccl.NcclCommunicator(size, name, rank)
+        try:
+            yield NcclTeam(rank, size, nccl, communicator)
+        except BaseException:
+            communicator.abort()  # does not wait for the others, who may have gone
+            raise
+        communicator.destroy()
+
+
+def unique_id() -> Any:
+    """By which the members of one team find each other; it can be pickled. Raises UserError."""
+    nccl = _binding()
+    with _errors(nccl):
+        return nccl.get_unique_id()
+
+
+def check_cards(count: int) -> None:
+    """Raises UserError unless there are so many, and NCCL."""
+    cards = cupy.cuda.runtime.getDeviceCount()
+    if count > cards:
+        raise UserError(f"--workers {count} is more than the GPUs here ({cards}): use fewer, or --device cpu")
+    _binding()
+
+
+@contextmanager
+def _errors(nccl: Any) -> Iterator[None]:
+    try:
+        yield
+    except nccl.NcclError as error:
+        raise UserError(f"NCCL reported {error}: NCCL_DEBUG=WARN says more; or train without --workers") from error
+
+
+def _binding() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy's says in several lines what is said below
+        from cupy.cuda import nccl
+    if not nccl.available:
+        package = f"nvidia-nccl-cu{cupy.cuda.runtime.runtimeGetVersion() // 1000}"
+        raise UserError(f"--workers on GPUs needs NCCL, which does not load: pip install {package}, or leave it out")
+    return nccl
