@@ -33,7 +33,7 @@ examples:
   python main.py bench                         every kernel checked, timed and compared
   python main.py sweep --conv NAME             the best tile sizes of one kernel for this card
   python main.py profile                       time per kernel, copy and API call
-  python main.py train --network NAME          weights of your own, on the CPU
+  python main.py train --network NAME          weights of your own
 
 Each command has its own --help.
 

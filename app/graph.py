@@ -10,7 +10,7 @@ import numpy as np
 
 from app.errors import UserError
 from app.layers import Argmax, Layer, Parameters, Resize, Shape
-from app.networks import NETWORKS, Network
+from app.networks import NETWORKS, Network, named
 from app.weights import Weights, check_shapes
 
 REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small enough for the caches
@@ -94,9 +94,11 @@ class Graph:
 
 def find_network(name: str) -> Network:
     """The network of that name. Raises UserError for an unknown one."""
-    if name not in NETWORKS:
-        raise UserError(f"unknown network '{name}': choose one of {', '.join(NETWORKS)}")
-    return NETWORKS[name]
+    network = named(name)
+    if network is None:
+        known = ", ".join(NETWORKS)
+        raise UserError(f"unknown network '{name}': choose one of {known}, or mlp_N with N hidden units")
+    return network
 
 
 def build(network: Network, weights: Weights) -> Graph:

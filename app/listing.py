@@ -12,6 +12,7 @@ from app import resources, tuning
 from app.choices import check_architecture, choices, load_graph, target
 from app.kernels.problems import bytes_moved
 from app.kernels.registry import VARIANTS, variants
+from app.kernels.training_rows import TRAINING_KERNELS
 from app.kernels.variant import Variant
 from app.plan import plan
 from app.report import check_writable, write_json
@@ -61,7 +62,8 @@ def kernels(options: argparse.Namespace) -> int:
         check_writable(Path(options.json))
     operations = list(dict.fromkeys(row.operation for row in VARIANTS))
     rows = [row for operation in operations for row in variants(operation)]
-    document: dict[str, Any] = {"schema": SCHEMA, "kernels": [_row(row) for row in rows]}
+    training = [{**vars(row), "file": row.source} for row in TRAINING_KERNELS]
+    document: dict[str, Any] = {"schema": SCHEMA, "kernels": [_row(row) for row in rows], "training": training}
     if options.resources:
         measured = resources.measure(rows, options.arch)
         document |= {"arch": options.arch, "resources": [vars(result) for result in measured]}
@@ -94,7 +96,7 @@ def _row(row: Variant) -> dict[str, Any]:
 
 def _kernel_lines(document: Mapping[str, Any]) -> list[str]:
     """Two lines a kernel or more: names and types; the idea, its limits and its tunables."""
-    lines: list[str] = []
+    lines: list[str] = _training_lines(document)
     operation = ""
     for row in document["kernels"]:
         if row["operation"] != operation:
@@ -122,6 +124,13 @@ def _kernel_lines(document: Mapping[str, Any]) -> list[str]:
         "auto takes the fastest measured on this card (bench, sweep); where none was measured, the highest step.",
     ]
     return lines
+
+
+def _training_lines(document: Mapping[str, Any]) -> list[str]:
+    """One line a kernel."""
+    return ["train", f"  {'file (app/kernels/)':<30}{'idea':<74}system"] + [
+        f"  {row['file']:<30}{row['summary']:<74}{row['system']}" for row in document["training"]
+    ]
 
 
 def _resource_lines(document: Mapping[str, Any]) -> list[str]:

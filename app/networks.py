@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from app.layers import (
@@ -97,18 +98,34 @@ MINIDNN86 = Network(
     ),
 )
 
-MLP = Network(
-    name="mlp",
-    summary="two fully connected layers with a sigmoid between them",
-    input_shape=(1, 28, 28),
-    layers=(
-        Flatten("flatten"),
-        Linear("fc1", outputs=100),
-        Sigmoid("sigmoid"),
-        Linear("fc2", outputs=10),
-        Softmax("softmax"),
-        Argmax("argmax"),
-    ),
-)
+
+def _mlp(name: str, hidden: int) -> Network:
+    """System 5, of which there were several widths."""
+    return Network(
+        name=name,
+        summary="two fully connected layers with a sigmoid between them",
+        input_shape=(1, 28, 28),
+        layers=(
+            Flatten("flatten"),
+            Linear("fc1", outputs=hidden),
+            Sigmoid("sigmoid"),
+            Linear("fc2", outputs=10),
+            Softmax("softmax"),
+            Argmax("argmax"),
+        ),
+    )
+
+
+MLP = _mlp("mlp", hidden=100)
 
 NETWORKS: dict[str, Network] = {network.name: network for network in (LENET5, FA19, K7, MINIDNN86, MLP)}
+
+
+def family(name: str) -> str:
+    """The listed network that one of this name is a width of: ``mlp_500`` → ``mlp``; any other name is its own."""
+    return "mlp" if re.fullmatch(r"mlp_[1-9][0-9]{0,4}", name) else name
+
+
+def named(name: str) -> Network | None:
+    """The network of that name, ``mlp_500`` being mlp with 500 hidden units; None if there is none."""
+    return _mlp(name, int(name.removeprefix("mlp_"))) if family(name) != name else NETWORKS.get(name)

@@ -115,6 +115,7 @@ examples:
   python main.py bench --peers --batch 1 --only ours,torch-reduce-overhead
   python main.py bench --peers --network k7 --only ours,torch-eager --precision fp32
   python main.py bench --scenario single-stream          LoadGen's scenarios, for the application
+  python main.py bench --training --json train.json      how long an epoch takes, and which kernels take it
 
 Every variant is checked against the float64 reference before it is timed. Times are medians of CUDA events with
 the images on the card; runs go on until the median is steady (see --noise) and between runs the L2 cache is
@@ -135,6 +136,7 @@ def bench_parser() -> argparse.ArgumentParser:
     kind = whole.add_mutually_exclusive_group()
     kind.add_argument("--peers", action="store_true", help="beside PyTorch and JAX, in turn, on the same card")
     kind.add_argument("--scenario", choices=("offline", "single-stream"), help="as LoadGen defines it")
+    kind.add_argument("--training", action="store_true", help="epochs of lenet5 and mlp, beside NumPy on this CPU")
     whole.add_argument("--precision", choices=PRECISIONS, help="only this one (default: all)")
     whole.add_argument("--rounds", type=whole_number(1, 1000), metavar="N", help="turns of each engine (default: 7)")
     how = parser.add_argument_group("how")
@@ -195,7 +197,7 @@ def profile_parser() -> argparse.ArgumentParser:
 
 TRAIN_EPILOG = """\
 examples:
-  python main.py train --network lenet5                        as the shipped weights were made; half an hour
+  python main.py train --network lenet5                        as the shipped weights were made; CPU: half an hour
   python main.py train --network mlp --epochs 10 --plot plots  a quick one, with its learning curve
   python main.py train --network k7 --images 2000 --epochs 2   a try
   python main.py train --resume lenet5_trained.h5.checkpoint   go on where an interrupted training stopped
@@ -203,18 +205,19 @@ examples:
   python main.py --weights mlp_trained.h5                      classify with what came out
 
 The epoch that is best on the images held out is kept; the test images are read once, at the end, to record what the
-weights promise. Same options, same machine, as many workers: same bits, resumed or not; with other --workers the same
-within rounding. What is not said is the network's own recipe.
+weights promise. Same options, same card or CPU, as many workers: same bits, resumed or not; with other --workers the
+same within rounding. What is not said is the network's own recipe.
 """
 
 
 def train_parser() -> argparse.ArgumentParser:
     """The parser of ``train``. What is None was not said."""
-    parser = command("train", "Train a network on Fashion-MNIST, on the CPU with NumPy (slowly).", TRAIN_EPILOG)
+    parser = command("train", "Train a network on Fashion-MNIST, on a GPU, or slowly on the CPU.", TRAIN_EPILOG)
     what = parser.add_argument_group("what")
-    what.add_argument("--network", metavar="NAME", help="the network to train, from scratch")
+    what.add_argument("--network", metavar="NAME", help="the network to train, from scratch; mlp_500: mlp, but wider")
     what.add_argument("--resume", type=Path, metavar="FILE", help="the checkpoint of a training to go on with")
     what.add_argument("--output", type=Path, metavar="FILE", help="weights to write (default: NAME_trained.h5)")
+    what.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"), help="auto: a GPU if there is one")
     data = parser.add_argument_group("images")
     data.add_argument("--images", type=whole_number(2), metavar="N", help="only the first N (default: all 60,000)")
     data.add_argument(

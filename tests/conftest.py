@@ -38,11 +38,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def train(place: Path, capsys: pytest.CaptureFixture[str]) -> Train:
-    """Runs the command; returns exit code, output and errors. No process is left behind."""
+    """Runs the command on the CPU unless told otherwise; returns exit code, output and errors. No process is left."""
     from app.cli import main
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(["train", *arguments])
+        code = main(["train", "--device", "cpu", *arguments])
         assert active_children() == []
         return (code, *capsys.readouterr())
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Every kernel's small tests and a small main job under the four compute-sanitizer tools, CuPy's memory pool off (a pool
-# hides overruns); then kernels with planted errors, which the same tools must catch.
+# Every kernel's small tests, a small main job and a small training of every network under the four compute-sanitizer
+# tools, CuPy's memory pool off (a pool hides overruns); then kernels with planted errors, which the same tools must catch.
 # Needs a GPU and compute-sanitizer, which comes with the CUDA toolkit. TOOLS= (empty) leaves the planted errors only.
 # Blind spots: racecheck sees shared memory only, and not what cp.async writes; initcheck sees global memory only;
 # memcheck does not see overruns within one allocation; constant memory and the copies to it are seen by none.
@@ -18,6 +18,9 @@ check() { # tool, then what Python is to run
     shift
     compute-sanitizer --tool "$tool" --error-exitcode 9 "$PYTHON" "$@"
 }
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"$PYTHON" -c "import pathlib, tests.training_for_tests as t; t.write_images(pathlib.Path('$folder'))"
 for tool in ${TOOLS-memcheck racecheck initcheck synccheck}; do
     echo "== $tool: kernels"
     check "$tool" -m pytest -q -m gpu tests/test_gpu_kernels.py -k "test_small or numpy or nan" -p no:cacheprovider
@@ -27,9 +30,14 @@ for tool in ${TOOLS-memcheck racecheck initcheck synccheck}; do
         check "$tool" main.py --device cuda --batch 1700 --chunk 1700 --repeat 1 --warmup 1 --precision "$precision"
     done
     check "$tool" main.py --device cuda --batch 7 --chunk 3 --repeat 1 --warmup 1 --no-fuse --conv constant --fc naive
+    echo "== $tool: training"
+    check "$tool" -m pytest -q -m gpu tests/test_gpu_training_kernels.py -p no:cacheprovider
+    for network in lenet5 fa19 k7 minidnn86 mlp; do # batches of 8, 8 and 3; 5 images to evaluate
+        check "$tool" main.py train --device cuda --network "$network" --images 24 --validation 5 --batch 8 --epochs 1 \
+            --data "$folder/images" --labels "$folder/labels" --output "$folder/$network.h5"
+    done
 done
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+log=$folder/log
 for planted in memcheck:out_of_bounds racecheck:race initcheck:uninitialised; do
     tool=${planted%:*} error=${planted#*:}
     # The tool itself must have counted an error: a program that fails for another reason proves nothing.

@@ -14,9 +14,11 @@ from app.kernels import registry
 from app.kernels.compiler import ARCHITECTURES, KERNEL_DIR, architecture_number, compile_kernel
 from app.kernels.problems import ConvProblem
 from app.kernels.registry import VARIANTS, variants
+from app.kernels.training_rows import TRAINING_KERNELS, TrainingKernel
 from app.kernels.variant import ConstantCopy, LaunchConfig, Variant
 from tests.kernel_grid import served
 
+ALL_ROWS: list[Variant | TrainingKernel] = [*VARIANTS, *TRAINING_KERNELS]
 ALL_VARIANTS = pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))
 FILES = pytest.mark.parametrize("path", sorted(KERNEL_DIR.glob("*.cu*")), ids=lambda path: path.name)
 STEPS = {
@@ -91,18 +93,18 @@ def test_the_whole_ladder_is_there() -> None:
 
 
 def test_every_file_has_one_row_and_every_row_its_file() -> None:
-    assert sorted(row.source for row in VARIANTS) == sorted(path.name for path in KERNEL_DIR.glob("*.cu"))
+    assert sorted(row.source for row in ALL_ROWS) == sorted(path.name for path in KERNEL_DIR.glob("*.cu"))
     assert len({(row.operation, row.name) for row in VARIANTS}) == len(VARIANTS)
 
 
-@ALL_VARIANTS
-def test_the_file_holds_the_entry_point_and_its_description(row: Variant) -> None:
+@pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.source.removesuffix(".cu"))
+def test_the_file_holds_the_entry_point_and_its_description(row: Variant | TrainingKernel) -> None:
     lines = row.path.read_text(encoding="utf-8").splitlines()
     assert any(row.entry + "(" in line for line in lines if not line.lstrip().startswith("//"))
     head = lines[: next(at for at, line in enumerate(lines) if not line.startswith("//"))]
     for part in ("From:", "Data:", "Launch:", "Bound by:"):
         assert any(line.startswith(f"// {part} ") for line in head), f"{row.source} does not say {part}"
-    assert row.summary and row.system and row.dtypes
+    assert row.summary and row.system and (isinstance(row, TrainingKernel) or row.dtypes)
 
 
 @FILES

@@ -12,6 +12,7 @@ from app import listing, resources
 from app.cli import main
 from app.kernels.compiler import ARCHITECTURES
 from app.kernels.registry import VARIANTS, find
+from app.kernels.training_rows import TRAINING_KERNELS
 from app.kernels.variant import Variant
 from tests.shell import check_error
 
@@ -47,10 +48,14 @@ def test_every_kernel_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Pa
             assert told in line
         for told in (*variant.summary.split(), *variant.limits.split(), *variant.tunables):
             assert told in out
+    for kernel in TRAINING_KERNELS:
+        line = next(line for line in out.splitlines() if kernel.source in line)
+        assert kernel.summary in line and kernel.system in line
     assert max(map(len, out.splitlines())) <= 132
     document = json.loads((tmp_path / "kernels.json").read_text())
     assert document["schema"] == listing.SCHEMA
     assert {(k["operation"], k["name"]) for k in document["kernels"]} == {(v.operation, v.name) for v in VARIANTS}
+    assert [kernel["name"] for kernel in document["training"]] == [kernel.name for kernel in TRAINING_KERNELS]
 
 
 def test_the_listing_says_how_to_choose(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,10 +12,13 @@ import h5py
 import numpy as np
 import pytest
 
+from app import device
 from app.cli import main
 from app.networks import NETWORKS
 from app.training import cpu_engine, loop
+from app.training.checkpoint import load_progress, load_settings, save_checkpoint
 from app.training.cpu_engine import dropout_mask
+from app.training.model import training_model
 from app.training.recipes import RECIPES
 from app.weights import load_weights, rounded
 from data_tools.idx import write_idx
@@ -61,6 +64,16 @@ def test_learns_and_writes(train: Train, place: Path) -> None:
     assert "seed 1" in str(weights.recipe) and weights.sha256 == log["weights"]["sha256"]
     assert set(listing(place)) == {"images", "labels", "log.json", "mlp_trained.h5"}
     assert main(["--weights", "mlp_trained.h5", "--data", "images", "--labels", "labels", "--device", "cpu"]) == 0
+
+
+def test_another_width(train: Train, place: Path) -> None:
+    """``mlp_7`` is mlp with seven hidden units, for whoever reads the weights, too."""
+    code, out, err = train("--network", "mlp_7", *OWN, "--epochs", "1")
+    assert (code, err) == (0, "") and "training mlp_7 on the CPU with NumPy, slowly" in out
+    weights = load_weights(place / "mlp_7_trained.h5")
+    assert weights.network == "mlp_7" and weights.arrays["fc1"].shape == (784, 7) and weights.arrays["fc2_bias"].any()
+    own = ["--data", "images", "--labels", "labels", "--device", "cpu"]
+    assert main(["--weights", "mlp_7_trained.h5", *own]) == 0
 
 
 def test_json_alone_on_standard_output(train: Train) -> None:
@@ -132,6 +145,19 @@ def test_resumed_gives_the_same_bits(
     assert not list(place.glob("*.checkpoint"))
 
 
+def test_gone_on_elsewhere(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allowed, and said."""
+    with monkeypatch.context() as patch:
+        interrupt_after(1, patch)
+        assert train(*MLP, "--epochs", "2")[0] == 2
+    settings = load_settings(place / CHECKPOINT)
+    progress = load_progress(place / CHECKPOINT, training_model(NETWORKS["mlp"], settings.biases))
+    assert progress.trained_on == "the CPU with NumPy"
+    save_checkpoint(place / CHECKPOINT, settings, replace(progress, trained_on="Some Card"))
+    code, out, err = train("--resume", CHECKPOINT, *OWN[:4])
+    assert (code, err) == (0, "") and f"note: {CHECKPOINT} comes from Some Card: gone on elsewhere" in out
+
+
 def test_seeds_and_threads(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another seed gives other weights; another number of threads the same."""
     for name, seed, cores in (("a", "1", 1), ("b", "1", 3), ("c", "2", 1)):
@@ -163,6 +189,14 @@ def test_split_and_batches_cover_the_images() -> None:
 
 
 # --- mistakes
+
+
+def test_no_gpu(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the main command says it."""
+    monkeypatch.setattr(device, "why_no_gpu", lambda lap: "there is none")
+    check_error(*train(*MLP, "--device", "cuda"), "--device cuda: there is none; use --device cpu, or auto")
+    code, out, err = train(*MLP, "--device", "auto", "--epochs", "1")
+    assert (code, err) == (0, "") and "on the CPU with NumPy, slowly (there is none): " in out
 
 
 def test_checkpoint_in_the_way(train: Train, place: Path) -> None:

@@ -53,8 +53,9 @@ def unfinished(path: Path) -> None:
 
 def begin(place: Path, *options: str) -> subprocess.Popen:
     """A training by two processes, without end, in a session of its own, as from a terminal."""
+    own = ["train", "--device", "cpu", "--network", "mlp", *OWN, "--epochs", "10000", "--workers", "2", *options]
     return subprocess.Popen(
-        [*COMMAND, "train", "--network", "mlp", *OWN, "--epochs", "10000", "--workers", "2", *options],
+        [*COMMAND, *own],
         cwd=place,
         stdout=PIPE,
         stderr=PIPE,

@@ -20,6 +20,23 @@ ENQUEUE_US = 20  # of host time for one action, generously
 LONGEST_WAIT_US = 2000
 
 
+class Hold:
+    """Keeps a stream busy for a while: what the host enqueues meanwhile runs without a gap. arch: e.g. ``sm_90a``."""
+
+    def __init__(self, arch: str) -> None:
+        module = cupy.cuda.function.Module()
+        module.load(compile_kernel(WAIT, {}, arch))
+        self._wait = module.get_function("wait")
+        self._nanoseconds = ctypes.c_longlong()
+        self._packed = (ctypes.c_void_p * 1)(ctypes.addressof(self._nanoseconds))
+
+    def __call__(self, stream: cupy.cuda.Stream, actions: int) -> None:
+        """About as long as the host takes to enqueue so many actions."""
+        self._nanoseconds.value = min(ENQUEUE_US * (actions + 1), LONGEST_WAIT_US) * 1000
+        address = ctypes.addressof(self._packed)
+        driver.launchKernel(self._wait.ptr, 1, 1, 1, 1, 1, 1, 0, stream.ptr, address, 0)
+
+
 class Clock:
     """A stream of its own, and what it takes to time work on it. arch: e.g. ``sm_90a``."""
 
@@ -27,11 +44,7 @@ class Clock:
         self.stream = cupy.cuda.Stream(non_blocking=True)
         properties = runtime.getDeviceProperties(runtime.getDevice())
         self._flush = device_array(max(2 * properties["l2CacheSize"], 64 << 20), "uint8")
-        module = cupy.cuda.function.Module()
-        module.load(compile_kernel(WAIT, {}, arch))
-        self._wait = module.get_function("wait")
-        self._nanoseconds = ctypes.c_longlong()
-        self._packed = (ctypes.c_void_p * 1)(ctypes.addressof(self._nanoseconds))
+        self._hold = Hold(arch)
 
     def time(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
         """ms of one ``enqueue()``, which puts about ``actions`` actions on the stream.
@@ -49,7 +62,7 @@ class Clock:
     def _run(self, enqueue: Callable[[], None], count: int, l2: str, actions: int) -> float:
         if l2 == "cold":
             runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self.stream.ptr)
-        self._hold(min(ENQUEUE_US * (actions * count + 1), LONGEST_WAIT_US))
+        self._hold(self.stream, actions * count)
         before, after = cupy.cuda.Event(), cupy.cuda.Event()
         before.record(self.stream)
         for _ in range(count):
@@ -57,8 +70,3 @@ class Clock:
         after.record(self.stream)
         after.synchronize()
         return cupy.cuda.get_elapsed_time(before, after) / count
-
-    def _hold(self, microseconds: int) -> None:
-        self._nanoseconds.value = microseconds * 1000
-        address = ctypes.addressof(self._packed)
-        driver.launchKernel(self._wait.ptr, 1, 1, 1, 1, 1, 1, 0, self.stream.ptr, address, 0)

@@ -8,7 +8,7 @@ import numpy as np
 
 from app import bundled
 from app.graph import Graph, build, find_network
-from app.training.recipes import RECIPES
+from app.training.recipes import recipe_of
 from app.weights import Weights, load_weights
 
 
@@ -18,12 +18,13 @@ def network_graph(name: str, seed: int = 0) -> Graph:
     shipped = bundled.weights_path(name)
     if shipped.exists():
         return build(network, load_weights(shipped))
+    recipe = recipe_of(name)
     rng = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
     shape = network.input_shape
     for layer in network.layers:
         for array, wanted in layer.parameter_shapes(shape).items():
-            if layer.name in RECIPES[name].biases or not array.endswith("_bias"):  # as they are trained
+            if (recipe and layer.name in recipe.biases) or not array.endswith("_bias"):  # as they are trained
                 arrays[array] = (0.1 * rng.standard_normal(wanted)).astype(np.float32)
         shape = layer.output_shape(shape)
     return build(network, Weights(arrays, name, None, 1 / 255, None, {}, "", Path("random")))

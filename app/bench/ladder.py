@@ -24,6 +24,7 @@ from app.bench.results import CPU, DEBUG, LIBRARY, SCHEMA, Table, table_document
 from app.bench.scenario import run_scenario
 from app.bench.stop import describe
 from app.bench.table import as_text
+from app.bench.training import run_training
 from app.errors import UserError
 from app.graph import Graph
 from app.interrupts import exit_on_interrupt
@@ -53,6 +54,8 @@ def bench(options: argparse.Namespace) -> int:
         return compare(options)
     if options.scenario is not None:
         return run_scenario(options)
+    if options.training:
+        return run_training(options)
     with exit_on_interrupt():
         job = checked(options)
         reason = device.why_no_gpu()

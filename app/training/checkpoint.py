@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,8 @@ def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
     for slot, own in progress.slots.items():
         arrays |= {f"{slot}_{name}": array for name, array in own.items()}
     arrays["history"] = progress.history_array()
-    head = json.dumps({"settings": settings.as_dict(), "best_epoch": progress.best_epoch, "workers": progress.workers})
+    values = {name: getattr(progress, name) for name in ("best_epoch", "workers", "trained_on")}
+    head = json.dumps({"settings": settings.as_dict(), **values})
     attributes: dict[str, str | int | float] = {"kind": KIND, "schema": SCHEMA, "head": head}
     content = file_image(arrays, {**attributes, "sha256": _digest(arrays, head)})
     with replacing(path) as temporary:
@@ -45,12 +47,13 @@ def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
 
 def load_settings(path: Path) -> Settings:
     """The settings of the training that left this checkpoint. Raises UserError for everything that can be wrong."""
-    return _read(path)[0]
+    return _read(path).settings
 
 
 def load_progress(path: Path, model: Model) -> Progress:
     """How far it came. Raises UserError, also if it is not of this model."""
-    settings, best_epoch, workers, arrays = _read(path)
+    content = _read(path)
+    settings, arrays = content.settings, content.arrays
 
     def part(prefix: str) -> Arrays:
         found = {name: arrays.get(f"{prefix}_{name}") for name in model.shapes}
@@ -60,10 +63,20 @@ def load_progress(path: Path, model: Model) -> Progress:
 
     slots = {slot: part(slot) for slot in OPTIMISERS[settings.optimiser].slots}
     history = tuple(EpochResult(*map(float, row)) for row in arrays["history"])
-    return Progress(part("parameter"), slots, part("best"), best_epoch, history, workers)
+    best = part("best")
+    return Progress(part("parameter"), slots, best, content.best_epoch, history, content.workers, content.trained_on)
 
 
-def _read(path: Path) -> tuple[Settings, int, int, Arrays]:
+@dataclass(frozen=True)
+class _Content:
+    settings: Settings
+    best_epoch: int
+    workers: int
+    trained_on: str
+    arrays: Arrays
+
+
+def _read(path: Path) -> _Content:
     with open_strict(path, read_file(path, MAX_BYTES)) as file:
         if file.attribute("kind") != KIND:
             raise UserError(f"{path} is not a checkpoint of a training: name one that train left ({SUFFIX})")
@@ -75,7 +88,7 @@ def _read(path: Path) -> tuple[Settings, int, int, Arrays]:
             raise UserError(f"{path} is a damaged checkpoint: take another copy, or train the network again") from error
 
 
-def _checked(file: StrictFile) -> tuple[Settings, int, int, Arrays]:
+def _checked(file: StrictFile) -> _Content:
     """Raises anything but UserError for what does not hold together."""
     arrays = {name: file.array(name, MAX_BYTES) for name in file.names()}
     head = file.attribute("head")
@@ -87,7 +100,7 @@ def _checked(file: StrictFile) -> tuple[Settings, int, int, Arrays]:
     epochs, columns = arrays["history"].shape
     if columns != 5 or not 1 <= best_epoch <= epochs <= settings.epochs or settings.optimiser not in OPTIMISERS:
         raise ValueError("its figures contradict each other")
-    return settings, best_epoch, workers, arrays
+    return _Content(settings, best_epoch, workers, str(values["trained_on"]), arrays)
 
 
 def _digest(arrays: Mapping[str, np.ndarray], head: str) -> str:

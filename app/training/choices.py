@@ -17,7 +17,7 @@ from app.networks import Network
 from app.report import check_writable
 from app.training.checkpoint import SUFFIX, checkpoint_path, load_settings
 from app.training.model import Model, training_model
-from app.training.recipes import RECIPES, Recipe, Settings
+from app.training.recipes import RECIPES, Recipe, Settings, recipe_of
 from data_tools.dataset import Dataset, load_fashion_mnist, load_files
 from data_tools.fashion_mnist import load_split
 
@@ -106,7 +106,7 @@ def _load(options: argparse.Namespace, network: Network) -> Dataset:
 
 
 def _settings(network: Network, given: dict[str, Any], images: int, digest: str) -> Settings:
-    recipe = RECIPES.get(network.name)
+    recipe = recipe_of(network.name)
     if recipe is None:
         raise UserError(f"there is no recipe for network {network.name}: choose one of {', '.join(RECIPES)}")
     values = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}

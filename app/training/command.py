@@ -11,7 +11,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from app import pictures
+from app import device, pictures
 from app.accuracy import correct_counts
 from app.errors import UserError
 from app.graph import build
@@ -27,6 +27,8 @@ from app.training.progress import Progress
 from app.training.workers import check_workers, team_of
 from app.weights import Weights, load_weights, rounded, save_weights
 
+CPU = "the CPU with NumPy"
+
 
 def train(options: argparse.Namespace) -> int:
     """Train as the options say; prints a line an epoch. Returns the exit code, raises UserError."""
@@ -35,19 +37,23 @@ def train(options: argparse.Namespace) -> int:
     if options.plot is not None:
         pictures.prepare(options.plot)
     with exit_on_interrupt():
+        kind, why_not = device.choose(options.device)
         task = choose(options)
-        check_workers(options.workers, task.settings, "cpu")
+        check_workers(options.workers, task.settings, kind)
+        where = device.describe_gpu()["name"] if kind == "cuda" else CPU
     progress = (
         loop.start(task.model, task.settings) if options.resume is None else load_progress(options.resume, task.model)
     )
     say: Callable[[str], object] = (lambda text: None) if options.json == "-" else tqdm.write
-    say(f"training {task.settings.network} on the CPU with NumPy, slowly: {task.settings.describe()}")
-    if options.workers != progress.workers:
-        if options.resume is not None:
-            say(f"note: {options.resume} comes from {progress.workers} workers; with {options.workers} bits may differ")
-        progress = replace(progress, workers=options.workers)
+    slowly = "" if kind == "cuda" else f", slowly ({why_not})" if why_not else ", slowly"
+    say(f"training {task.settings.network} on {where}{slowly}: {task.settings.describe()}")
+    if progress.trained_on not in ("", where):
+        say(f"note: {options.resume} comes from {progress.trained_on}: gone on elsewhere, the last bits will differ")
+    if options.resume is not None and options.workers != progress.workers:
+        say(f"note: {options.resume} comes from {progress.workers} workers; with {options.workers} bits may differ")
+    progress = replace(progress, workers=options.workers, trained_on=where)
     try:
-        progress = _epochs(task, progress, say)
+        progress = _epochs(task, progress, kind, say)
         weights = _write(task, progress)
     except loop.DivergedError as error:
         raise UserError(f"{error}: train again with a smaller --rate{_kept(task)}") from error
@@ -67,11 +73,11 @@ def train(options: argparse.Namespace) -> int:
     return 0
 
 
-def _epochs(task: Task, progress: Progress, say: Callable[[str], object]) -> Progress:
+def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], object]) -> Progress:
     """All that are left, with a checkpoint after each."""
     settings = task.settings
     images = settings.images - settings.validation
-    job = Job(settings, task.model, task.images, task.labels, progress, "cpu")
+    job = Job(settings, task.model, task.images, task.labels, progress, kind)
     with (
         deferred_interrupts() as check_interrupt,
         team_of(progress.workers, job, lambda: _resumable(task)) as team,

@@ -6,6 +6,7 @@ The mixing function is SplitMix64's (Steele, Lea, Flood, 2014); whole-number ari
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,11 +29,18 @@ def random_bits(seed: int, use: Use, items: np.ndarray, count: int = 1, *, part:
 
     part: which of several things of one use, as the number of a layer.
     """
+    key = stream_key(seed, use, part=part, epoch=epoch)
+    rows = _mix(key + (items.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+    return _mix(rows[:, None] + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
+
+
+@lru_cache(64)  # of an epoch's batches all ask for the same few
+def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint64:
+    """All that goes into the bits but item and number: what a kernel is given to draw the same bits."""
     key = np.array([seed], np.uint64)
     for number in (use, part, epoch):
         key = _mix(key) + np.array([number], np.uint64) * GOLDEN
-    rows = _mix(_mix(key) + (items.astype(np.uint64) + np.uint64(1)) * GOLDEN)
-    return _mix(rows[:, None] + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
+    return np.uint64(_mix(key)[0])
 
 
 def whole(bits: np.ndarray, below: int) -> np.ndarray:

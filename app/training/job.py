@@ -36,5 +36,12 @@ class Job:
         """The engine of this member of the team, standing where ``progress`` does."""
         state = (self.progress.parameters, self.progress.slots)
         steps = self.settings.epochs * batches_an_epoch(self.settings)
-        with cpu_pool(team.size) as pool:
-            yield CpuEngine(self.model, self.settings, self.images, self.labels, state, steps, pool, team)
+        arguments = (self.model, self.settings, self.images, self.labels, state, steps)
+        if self.device == "cpu":
+            with cpu_pool(team.size) as pool:
+                yield CpuEngine(*arguments, pool, team)
+        else:
+            from app.training.gpu.engine import gpu_engine  # loads CuPy
+
+            with gpu_engine(*arguments, team) as engine:
+                yield engine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from time import perf_counter
 
 import numpy as np
@@ -24,10 +25,14 @@ class DivergedError(Exception):
     """The loss is no number any more; the text says where."""
 
 
+@lru_cache(1)  # every epoch asks for it
 def split(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the images to train on, and of those held out, by the seed."""
+    """Places of the images to train on, and of those held out, by the seed; read-only."""
     mixed = order(settings.seed, Use.SPLIT, np.arange(settings.images))
-    return np.sort(mixed[settings.validation :]), np.sort(mixed[: settings.validation])
+    parts = np.sort(mixed[settings.validation :]), np.sort(mixed[: settings.validation])
+    for part in parts:
+        part.flags.writeable = False
+    return parts
 
 
 def batches_an_epoch(settings: Settings) -> int:

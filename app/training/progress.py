@@ -36,9 +36,8 @@ class EpochResult:
 class Progress:
     """After ``len(history)`` epochs. best: the parameters after ``best_epoch``, the most accurate on validation.
 
-    workers: processes that shared the batches of the last one; another number rounds sums differently.
-
-    Nothing else is random state: all that is drawn is a function of the seed, the epoch and the image.
+    workers, trained_on: processes that shared the batches of the last epoch, and what they ran on; others round sums
+    differently. Nothing else is random state: all that is drawn is a function of the seed, the epoch and the image.
     """
 
     parameters: Arrays
@@ -47,6 +46,7 @@ class Progress:
     best_epoch: int  # counted from 1; 0: before the first
     history: tuple[EpochResult, ...] = ()
     workers: int = 1
+    trained_on: str = ""
 
     @property
     def best_accuracy(self) -> float:

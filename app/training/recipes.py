@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from app.networks import family
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -47,6 +49,11 @@ RECIPES = {
         biases=("fc1", "fc2"),
     ),
 }
+
+
+def recipe_of(network: str) -> Recipe | None:
+    """A network's own, or that of the one it is a width of."""
+    return RECIPES.get(family(network))
 
 
 @dataclass(frozen=True, kw_only=True)

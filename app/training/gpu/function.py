@@ -25,6 +25,7 @@ class DeviceFunction:
     def __init__(
         self, name: str, defines: Mapping[str, str | int], arch: str, *, threads: int, shared_bytes: int = 0
     ) -> None:
+        self.name = name
         self._module = cupy.cuda.function.Module()
         self._module.load(compile_kernel(KERNEL_DIR / f"train_{name}.cu", dict(defines), arch))
         self._function = self._module.get_function(f"train_{name}")

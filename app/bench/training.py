@@ -1,0 +1,203 @@
+"""``main.py bench --training``: epochs of 60,000 images, on the card and by NumPy on this machine's processor.
+
+On random images, on which no time depends. An epoch is the training loop's own: shuffling, every batch, the loss read
+group by group. Shares are of the kernels' time, each between two events.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from app import device
+from app.bench.api_calls import Function, replaced
+from app.bench.batch import check_options
+from app.cpu import usable_cores
+from app.errors import UserError
+from app.graph import find_network
+from app.interrupts import exit_on_interrupt
+from app.networks import family
+from app.report import write_json
+from app.training import loop
+from app.training.cpu_engine import CpuEngine, cpu_pool
+from app.training.engine import Engine
+from app.training.model import Model, training_model
+from app.training.progress import Progress
+from app.training.recipes import Settings, recipe_of
+from app.training.team import Alone
+
+SCHEMA = "lenet5-inference/training/1"
+IMAGES = 60_000
+EPOCHS = 5  # measured, after one that is not
+NUMPY_BATCHES = 3  # likewise
+WATCHED = 8  # batches whose kernels are timed one by one
+ACTIONS = 100  # launches and events of a batch, about
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training to measure. hidden: units of mlp's first layer."""
+
+    network: str
+    batch: int
+    hidden: int | None = None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What tells it from the others."""
+        return {"network": family(self.network), "hidden": self.hidden, "batch": self.batch}
+
+
+WIDTHS = {100: "mlp", 500: "mlp_500", 1000: "mlp_1000"}
+JOBS = (Job("lenet5", 256), *(Job(name, batch, width) for width, name in WIDTHS.items() for batch in (256, 4096)))
+
+
+def run_training(options: argparse.Namespace) -> int:
+    """Measure, print and write. Returns 0, raises UserError."""
+    for name in ("only", "rounds", "precision"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name} is not for --training: leave it out")
+    check_options(options, "--training")
+    card = device.describe_gpu()
+    processor = device.describe_cpu(usable_cores())
+    cpu = f"{processor['name']}, {processor['threads']} threads, NumPy {processor['numpy']}"
+    rows, shares = [], []
+    with device.gpu_errors():
+        for job in tqdm(JOBS, desc="training", unit=" trainings", disable=not sys.stderr.isatty()):
+            measured, by_kernel = measure(job, card["architecture"])
+            rows.append({**job.row, "device": card["name"], **measured, "cpu": cpu})
+            shares += [{**job.row, "kernel": kernel, "share": share} for kernel, share in by_kernel.items()]
+    date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    document = {"schema": SCHEMA, "date": date, "device": card, "cpu": processor, "rows": rows, "shares": shares}
+    if options.json == "-":
+        write_json(document, None)
+    else:
+        print(as_text(document))
+        if options.json is not None:
+            write_json(document, Path(options.json))
+    return 0
+
+
+def measure(job: Job, arch: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Medians of the card and of NumPy, and each kernel's share of the card's time."""
+    with exit_on_interrupt():
+        from app.training.gpu.engine import gpu_engine
+
+    settings, model, images, labels = _task(job)
+    start = loop.start(model, settings)
+    state = start.parameters, start.slots
+    steps = settings.epochs * loop.batches_an_epoch(settings)
+    batches = [np.arange(at, at + job.batch) for at in range(0, WATCHED * job.batch, job.batch)]
+    with gpu_engine(model, settings, images, labels, state, steps, Alone()) as engine:
+        seconds = _epoch_seconds(engine, settings, start)
+        shares = _shares(engine, batches, arch)
+    with cpu_pool(1) as pool:
+        reference = CpuEngine(model, settings, images, labels, state, steps, pool, Alone())
+        a_batch = _batch_seconds(reference, batches[: 1 + NUMPY_BATCHES])
+    return {
+        "seconds_per_epoch": seconds,
+        "images_per_second": IMAGES / seconds,
+        "numpy_seconds_per_epoch": a_batch * IMAGES / job.batch,
+    }, shares
+
+
+def _task(job: Job) -> tuple[Settings, Model, np.ndarray, np.ndarray]:
+    """The network by its recipe, but for the batch; one image is held out, as one must be."""
+    network, recipe = find_network(job.network), recipe_of(job.network)
+    assert recipe is not None
+    own = {"network": job.network, "batch": job.batch, "seed": 1, "images": IMAGES + 1, "validation": 1, "data": ""}
+    settings = Settings(**{**vars(recipe), **own})
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (IMAGES + 1, *network.input_shape), np.uint8)
+    return settings, training_model(network, settings.biases), images, rng.integers(0, 10, IMAGES + 1, np.uint8)
+
+
+def _epoch_seconds(engine: Engine, settings: Settings, progress: Progress) -> float:
+    for _ in range(1 + EPOCHS):
+        progress = loop.run_epoch(engine, settings, progress, lambda *_: None)
+    return median(result.seconds for result in progress.history[1:])
+
+
+def _batch_seconds(engine: Engine, batches: Sequence[np.ndarray]) -> float:
+    """Of all but the first."""
+    taken = []
+    for step, batch in enumerate(batches):
+        begun = perf_counter()
+        engine.train([batch], 1, step)
+        taken.append(perf_counter() - begun)
+    return median(taken[1:])
+
+
+def _shares(engine: Any, batches: Sequence[np.ndarray], arch: str) -> dict[str, float]:
+    """Kernel → its share of the kernels' time, the greatest first. The stream is held until a batch is enqueued."""
+    import cupy
+
+    from app.bench.clock import Hold
+
+    hold, ms = Hold(arch), dict[str, float]()
+    for step, batch in enumerate(batches):
+        with _watched(engine.stream) as launches:
+            hold(engine.stream, ACTIONS)
+            engine.train([batch], 1, step)
+        for name, before, after in launches:
+            ms[name] = ms.get(name, 0.0) + cupy.cuda.get_elapsed_time(before, after)
+    whole = sum(ms.values())
+    return {name: ms[name] / whole for name in sorted(ms, key=lambda name: -ms[name])}
+
+
+@contextmanager
+def _watched(stream: Any) -> Iterator[list[tuple[str, Any, Any]]]:
+    """While the block runs, every launch joins the list: the kernel's name, events before and after it."""
+    import cupy
+
+    from app.kernels.launch import Launch
+    from app.training.gpu.function import DeviceFunction
+
+    launches: list[tuple[str, Any, Any]] = []
+
+    def timing(original: Function) -> Function:
+        def call(launched: Any, *arguments: Any) -> None:
+            inference = isinstance(launched, Launch)
+            name = launched.kernel.variant.operation if inference else launched.name
+            before, after = cupy.cuda.Event(), cupy.cuda.Event()
+            before.record(stream)
+            original(launched, *arguments)
+            after.record(stream)
+            launches.append((name.replace("_", " ").replace("gemm", "GEMM"), before, after))
+
+        return call
+
+    with ExitStack() as undo:
+        for owner in (DeviceFunction, Launch):
+            undo.enter_context(replaced(owner, "__call__", timing))
+        yield launches
+
+
+def as_text(document: Mapping[str, Any]) -> str:
+    """A line a training, and its kernels under it."""
+    lines = [
+        f"Training, epochs of {IMAGES:,} images, {document['date']}",
+        f"  card  {document['device']['name']}, median of {EPOCHS} epochs",
+        f"  CPU   {document['rows'][0]['cpu']}, median of {NUMPY_BATCHES} batches",
+        f"  {'network':<8}{'hidden':>7}{'batch':>7}{'s an epoch':>12}{'images/s':>13}{'NumPy s':>10}{'faster':>9}",
+    ]
+    for row in document["rows"]:
+        faster = row["numpy_seconds_per_epoch"] / row["seconds_per_epoch"]
+        lines.append(
+            f"  {row['network']:<8}{row['hidden'] or '':>7}{row['batch']:>7,}{row['seconds_per_epoch']:>12.4f}"
+            f"{row['images_per_second']:>13,.0f}{row['numpy_seconds_per_epoch']:>10.2f}{faster:>8,.0f}x"
+        )
+        own = [s for s in document["shares"] if all(s[name] == row[name] for name in ("network", "hidden", "batch"))]
+        lines.append("    " + ", ".join(f"{share['kernel']} {share['share']:.1%}" for share in own))
+    return "\n".join(lines)

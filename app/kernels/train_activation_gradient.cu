@@ -1,0 +1,13 @@
+// The gradient of ReLU, tanh or sigmoid, in place: dy times the slope, which follows from the output y. For the sigmoid
+// it is system 5's element-wise product with a (1 - a).
+//
+// From: mlp (there a vector of a (1 - a) first, then a product).
+// Data: y, dy (images, SIZE) float32.
+// Launch: a grid of 1-D blocks over the elements.
+// Bound by: device memory: two reads and a write an element.
+#include "train_slope.cuh"
+
+extern "C" __global__ void train_activation_gradient(const float *__restrict__ y, float *__restrict__ dy, int images) {
+    const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (at < (long long)images * SIZE) dy[at] = times_slope<ACTIVATION>(dy[at], y[at]);
+}

@@ -1,0 +1,47 @@
+// The gradient of pooling, and of the activation before it: each input pixel gathers from the windows that hold it, so
+// that windows may overlap and no two threads add to one place. Windows in the order of app/training/gradients/pool.py.
+//
+// From: lenet5, fa19, minidnn86 (which only went forward).
+// Data: x, dx (maps, H, W), y, dy (maps, PH, PW) float32, maps = images * CHANNELS. The maximum takes all of its
+//       window's gradient, the first among equals by rows.
+// Launch: a grid of 1-D blocks over the pixels of x.
+// Bound by: device memory: x is read and dx written once; y and dy, and other pixels of a window, are found in the cache.
+#include "train_slope.cuh"
+
+constexpr int PH = (H - WINDOW) / STRIDE + 1, PW = (W - WINDOW) / STRIDE + 1;
+
+// Whether pixel (p, q) of the window is the first that equals its maximum.
+__device__ __forceinline__ bool is_first(const float *window, float most, int p, int q) {
+    if (window[p * W + q] != most) return false;
+    for (int before = 0; before < p * WINDOW + q; before++)
+        if (window[before / WINDOW * W + before % WINDOW] == most) return false;
+    return true;
+}
+
+extern "C" __global__ void train_pool_gradient(const float *__restrict__ x, const float *__restrict__ y,
+                                               const float *__restrict__ dy, float *__restrict__ dx, int images) {
+    const long long start = blockIdx.x * (long long)blockDim.x;
+    const int offset = int(start % (H * W)) + threadIdx.x;  // long divisions once a block, short ones in each thread
+    const long long map = start / (H * W) + offset / (H * W);
+    if (map >= (long long)images * CHANNELS) return;
+    const int row = offset % (H * W) / W, column = offset % W;
+    x += map * (H * W), y += map * (PH * PW), dy += map * (PH * PW);
+
+    // Window i begins at pixel i * STRIDE: the last that holds this one, and the first after those that end before it.
+    const int last_i = min(row / STRIDE, PH - 1), last_j = min(column / STRIDE, PW - 1);
+    const int first_i = row < WINDOW ? 0 : (row - WINDOW) / STRIDE + 1;
+    const int first_j = column < WINDOW ? 0 : (column - WINDOW) / STRIDE + 1;
+    float sum = 0;
+    for (int i = last_i; i >= first_i; i--)
+        for (int j = last_j; j >= first_j; j--) {
+            const float slope = dy[i * PW + j];
+            if (IS_MAX) {
+                const float *window = x + i * STRIDE * W + j * STRIDE;
+                const bool own = is_first(window, y[i * PW + j], row - i * STRIDE, column - j * STRIDE);
+                sum = __fadd_rn(sum, slope * (own ? 1.0f : 0.0f));
+            } else {
+                sum += slope / float(WINDOW * WINDOW);
+            }
+        }
+    dx[map * (H * W) + row * W + column] = times_slope<ACTIVATION>(sum, x[row * W + column]);
+}

@@ -1,0 +1,29 @@
+// What both optimisers share: L2 added to the gradient with the squares it punishes, and decoupled weight decay. The
+// parameters lie one after another, weights first; L2 and decay are for those. Rounded step by step, as NumPy does it.
+#pragma once
+#include "train_sum.cuh"
+
+__device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ float plus(float a, float b) { return __fadd_rn(a, b); }
+
+// One thread for each parameter. change: from its gradient and its place to what it loses. squares: this block's sum of
+// the weights' squares, before the update; only with L2.
+template <typename Change>
+__device__ __forceinline__ void update(float *parameters, const float *gradients, double *squares, int weights,
+                                       int size, float l2, float keep, Change change) {
+    const int at = blockIdx.x * blockDim.x + threadIdx.x;
+    double square = 0;
+    if (at < size) {
+        float value = parameters[at], gradient = gradients[at];
+        if (at < weights) {
+            square = double(value) * value;
+            if (HAS_L2) gradient = plus(gradient, times(l2, value));
+            value = times(value, keep);
+        }
+        parameters[at] = plus(value, -change(gradient, at));
+    }
+    if (HAS_L2) {
+        square = block_sum(square);
+        if (threadIdx.x == 0) squares[blockIdx.x] = square;
+    }
+}

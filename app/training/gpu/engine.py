@@ -1,0 +1,158 @@
+"""Training's arithmetic on the current GPU, by kernels of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import cupy
+import numpy as np
+
+from app.device import capability, gpu_errors
+from app.errors import UserError
+from app.kernels.compiler import architecture
+from app.memory import DeviceMemoryError, device_array, pinned_array, uploaded
+from app.training.gpu.arena import layout
+from app.training.gpu.network import DeviceNetwork
+from app.training.gpu.stages import Batch, Site
+from app.training.gpu.update import Update
+from app.training.gradients import Arrays
+from app.training.model import Model
+from app.training.optimisers import OPTIMISERS, Slots, one_cycle
+from app.training.recipes import Settings
+from app.training.team import Team, own_share
+
+# Enqueues the work on one batch, or on one piece of what is evaluated: its number, its places, where its loss and its
+# correct answers belong.
+Work = Callable[[int, Any, Any], None]
+
+
+class GpuEngine:
+    """Images, labels, parameters and slots on the device. Sums have a fixed order: the same bits on the same card.
+
+    images: (N, C, H, W) uint8; labels: (N,) uint8; steps: of the whole training. Within ``train`` the host waits for
+    the device once. team: who shares the batches. Raises DeviceMemoryError if it does not fit.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        settings: Settings,
+        images: np.ndarray,
+        labels: np.ndarray,
+        state: tuple[Arrays, Slots],
+        steps: int,
+        team: Team,
+    ) -> None:
+        self.settings, self.steps, self._team = settings, steps, team
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        parameters, slots = state
+        arch = architecture(*capability())
+        self._layout = layout(model.shapes)
+        self._parameters = uploaded(self._layout.packed(parameters))
+        self._gradients = self._layout.zeros()
+        optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
+        self._slots = {name: uploaded(self._layout.packed(slots[name])) for name in optimiser.slots}
+        self._most = min(settings.batch, len(images))
+        site = Site(arch, self._most, self._layout, self._parameters, self._gradients)
+        data = (uploaded(np.ascontiguousarray(array)) for array in (images, labels))
+        self._network = DeviceNetwork(site, model, settings, *data)
+        self._optimise = Update(arch, self._layout, optimiser, settings.l2)
+        self._items, self._staged = device_array(0, "int32"), np.empty(0)
+        self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
+        cupy.cuda.Stream.null.synchronize()  # what was copied from pageable memory is there
+
+    def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
+        """As ``Engine`` says."""
+
+        def work(number: int, items: Any, result: Any) -> None:
+            self._differentiate(items, result, epoch, len(batches[number]))
+            self._team.add(self._gradients)
+            self._update(number, step + number)
+
+        found = self._each(batches, work)
+        penalties = self._penalties[: len(batches)].get() if self.settings.l2 else np.zeros(len(batches))
+        return [(loss + float(penalty), correct) for (loss, correct), penalty in zip(found, penalties, strict=True)]
+
+    def _differentiate(self, items: Any, result: Any, epoch: int, total: int) -> None:
+        """The gradients of a share, perhaps an empty one, of a batch of ``total``, all in one arena."""
+        if not items.size:
+            self._gradients.data.memset_async(0, self._gradients.nbytes, self.stream)
+            return
+        batch = Batch(self.stream, items, items.size, epoch)
+        self._network.forward(batch, result, total=total, smoothing=self.settings.smoothing)
+        self._network.backward(batch)
+
+    def _update(self, number: int, step: int) -> None:
+        """The optimiser's step after batch ``number`` of those enqueued together."""
+        rate, momentum = one_cycle(step, self.steps, self.settings.rate)
+        slots = list(self._slots.values())
+        arrays = (self._parameters, self._gradients, slots, self._penalties[number : number + 1])
+        self._optimise(self.stream, *arrays, step=step + 1, rate=rate, momentum=momentum)
+
+    def evaluate(self, items: np.ndarray) -> tuple[float, int]:
+        """As ``Engine`` says."""
+
+        def work(_: int, some: Any, result: Any) -> None:
+            if some.size:
+                batch = Batch(self.stream, some, some.size, epoch=0)
+                self._network.forward(batch, result, total=len(items), smoothing=0.0)
+
+        pieces = [items[at : at + self._most] for at in range(0, len(items), self._most)]
+        losses, correct = zip(*self._each(pieces, work), strict=True)
+        return sum(losses), sum(correct)
+
+    def _each(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
+        """Loss and correct answers of each, by the team; all of them are enqueued, then waited for."""
+        shares = [own_share(batch, self._team) for batch in batches]
+        places = np.concatenate(shares)
+        self._room(len(places), len(batches))
+        self._staged[: len(places)] = places
+        results = self._results[: 2 * len(batches)]
+        with self.stream:  # which the team adds up on
+            self._items.data.copy_from_host_async(
+                self._staged.ctypes.data, len(places) * self._staged.itemsize, self.stream
+            )
+            results.data.memset_async(0, results.nbytes, self.stream)
+            at = 0
+            for number, share in enumerate(shares):
+                work(number, self._items[at : at + len(share)], results[2 * number : 2 * number + 2])
+                at += len(share)
+            self._team.add(results)
+        self.stream.synchronize()
+        return [(float(loss), int(correct)) for loss, correct in results.get().reshape(-1, 2)]
+
+    def _room(self, items: int, batches: int) -> None:
+        """For as much as was ever asked at once."""
+        if items > self._items.size:
+            self._items, self._staged = device_array(items, "int32"), pinned_array((items,), np.int32)
+        if 2 * batches > self._results.size:
+            self._results, self._penalties = device_array(2 * batches, "float64"), device_array(batches, "float64")
+
+    def state(self) -> tuple[Arrays, Slots]:
+        """As ``Engine`` says."""
+        self.stream.synchronize()
+        slots = {name: self._layout.unpacked(arena.get()) for name, arena in self._slots.items()}
+        return self._layout.unpacked(self._parameters.get()), slots
+
+
+@contextmanager
+def gpu_engine(
+    model: Model,
+    settings: Settings,
+    images: np.ndarray,
+    labels: np.ndarray,
+    state: tuple[Arrays, Slots],
+    steps: int,
+    team: Team,
+) -> Iterator[GpuEngine]:
+    """An engine on the current GPU; what goes wrong on it within the block is a UserError."""
+    try:
+        with gpu_errors():
+            yield GpuEngine(model, settings, images, labels, state, steps, team)
+    except DeviceMemoryError:
+        raise UserError(
+            f"the GPU has too little free memory to train {settings.network} with batches of {settings.batch:,}: "
+            "make it free, say a smaller --batch, or use --device cpu"
+        ) from None

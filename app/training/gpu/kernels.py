@@ -1,0 +1,163 @@
+"""Training's kernels that go over activations: compile-time constants, grids and arguments of each in one place.
+
+All are called with a stream, arrays on the device and the number of images; they return at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from app.kernels.defines import BLOCK
+from app.kernels.variant import tiles
+from app.layers import MaxPool, Shape
+from app.layers.pool import Pool
+from app.memory import device_array
+from app.training.counter import FRACTION_BITS
+from app.training.gpu.function import DeviceFunction
+
+TILE = 32  # of the transpose, and the columns that a block sums
+SUMMED = 512  # about how many values, of one column, a part of a column sum has
+MOST_PARTS = 64
+
+
+def sum_parts(images: int, pixels: int) -> int:
+    """Into how many parts the sums over images and pixels are cut: by sizes alone, so that results are."""
+    wanted = tiles(images * pixels, SUMMED)
+    return min(wanted, MOST_PARTS, images)
+
+
+class Gather:
+    """Images by their places, as bytes or as float32 in [0, 1]; shifted and flipped at random if it is told to."""
+
+    def __init__(self, arch: str, shape: Shape, output: str, *, shift: int = 0, flip: bool = False) -> None:
+        channels, height, width = shape
+        constants: dict[str, str | int] = {"CHANNELS": channels, "H": height, "W": width, "OUTPUT": output}
+        constants |= {"SHIFT": shift, "FLIP": int(flip)}
+        self._function = DeviceFunction("gather", constants, arch, threads=BLOCK)
+
+    def __call__(self, stream: Any, all_images: Any, items: Any, y: Any, images: int, key: np.uint64) -> None:
+        """key: of the stream of random bits."""
+        self._function(stream, (images, 1, 1), all_images, items, y, key)
+
+
+class Scale:
+    """Bytes to float32 in [0, 1]. size: of an image."""
+
+    def __init__(self, arch: str, size: int) -> None:
+        self._size = size
+        self._function = DeviceFunction("scale", {"SIZE": size}, arch, threads=BLOCK)
+
+    def __call__(self, stream: Any, x: Any, y: Any, images: int) -> None:
+        """y = x / 255."""
+        self._function(stream, _one_each(images * self._size), x, y, np.int32(images))
+
+
+class Dropout:
+    """Features times 0 or times 1 / (1 - share)."""
+
+    def __init__(self, arch: str, features: int) -> None:
+        self._features = features
+        self._function = DeviceFunction("dropout", {"FEATURES": features}, arch, threads=BLOCK)
+
+    def __call__(self, stream: Any, x: Any, y: Any, items: Any, images: int, key: np.uint64, share: float) -> None:
+        """x and y may be one array. share: of the features that become 0; with 0, y is a copy of x."""
+        least, kept = np.int32(round(share * (1 << FRACTION_BITS))), np.float32(1 / (1 - share))
+        self._function(stream, _one_each(images * self._features), x, y, items, np.int32(images), key, least, kept)
+
+
+class ActivationGradient:
+    """dy becomes the gradient by the activation's input. size: of an image's activations."""
+
+    def __init__(self, arch: str, size: int, function: str) -> None:
+        self._size = size
+        constants: dict[str, str | int] = {"SIZE": size, "ACTIVATION": function.upper()}
+        self._function = DeviceFunction("activation_gradient", constants, arch, threads=BLOCK)
+
+    def __call__(self, stream: Any, y: Any, dy: Any, images: int) -> None:
+        """In place, from the activation's output y."""
+        self._function(stream, _one_each(images * self._size), y, dy, np.int32(images))
+
+
+class PoolGradient:
+    """dx from dy; with ``function``, by the input of the activation whose output x is."""
+
+    def __init__(self, arch: str, layer: Pool, shape: Shape, function: str) -> None:
+        channels, height, width = shape
+        self._size = channels * height * width
+        constants: dict[str, str | int] = {"CHANNELS": channels, "H": height, "W": width, "WINDOW": layer.window}
+        constants |= {"STRIDE": layer.step, "IS_MAX": int(isinstance(layer, MaxPool))}
+        constants |= {"ACTIVATION": function.upper() or "NONE"}
+        self._function = DeviceFunction("pool_gradient", constants, arch, threads=BLOCK)
+
+    def __call__(self, stream: Any, x: Any, y: Any, dy: Any, dx: Any, images: int) -> None:
+        """x, y: the layer's input and output."""
+        self._function(stream, _one_each(images * self._size), x, y, dy, dx, np.int32(images))
+
+
+class Transpose:
+    """(images, rows, columns) → (images, columns, rows)."""
+
+    def __init__(self, arch: str, rows: int, columns: int) -> None:
+        self._tiles = tiles(rows, TILE) * tiles(columns, TILE)
+        self._function = DeviceFunction("transpose", {"ROWS": rows, "COLUMNS": columns}, arch, threads=BLOCK)
+
+    def __call__(self, stream: Any, x: Any, y: Any, images: int) -> None:
+        """y: another array than x."""
+        self._function(stream, (images * self._tiles, 1, 1), x, y)
+
+
+class ColumnSums:
+    """(images, columns, pixels) → (columns,). images: the most there will be."""
+
+    def __init__(self, arch: str, images: int, columns: int, pixels: int = 1) -> None:
+        self._columns, self._pixels = columns, pixels
+        self._parts = device_array(sum_parts(images, pixels) * columns, "float32")
+        self._function = self._compiled(arch, pixels)
+        self._last = self._function if pixels == 1 else self._compiled(arch, 1)
+
+    def _compiled(self, arch: str, pixels: int) -> DeviceFunction:
+        return DeviceFunction("column_sums", {"COLUMNS": self._columns, "PIXELS": pixels}, arch, threads=BLOCK)
+
+    def __call__(self, stream: Any, x: Any, y: Any, images: int) -> None:
+        """In one launch, or in two if there are more parts than one."""
+        parts = sum_parts(images, self._pixels)
+        groups = tiles(self._columns, TILE)
+        blocks = groups if self._pixels == 1 else self._columns
+        self._function(stream, (blocks, parts, 1), x, y if parts == 1 else self._parts, np.int32(images))
+        if parts > 1:
+            self._last(stream, (groups, 1, 1), self._parts, y, np.int32(parts))
+
+
+class CrossEntropy:
+    """Loss, correct answers and the loss's gradient by the logits."""
+
+    def __init__(self, arch: str, classes: int) -> None:
+        self._classes = classes
+        self._function = DeviceFunction("cross_entropy", {"CLASSES": classes}, arch, threads=BLOCK)
+
+    def __call__(
+        self,
+        stream: Any,
+        logits: Any,
+        labels: Any,
+        items: Any,
+        slope: Any,
+        result: Any,
+        images: int,
+        *,
+        total: int,
+        smoothing: float,
+    ) -> None:
+        """labels: of all images, uint8; result: (2,) float64, loss / total and correct answers."""
+        even = np.float32(smoothing / self._classes)
+        own = np.float32(even + np.float32(1 - smoothing))
+        self._function(
+            stream, (1, 1, 1), logits, labels, items, slope, result, np.int32(images), np.int32(total), even, own
+        )
+
+
+def _one_each(elements: int) -> tuple[int, int, int]:
+    """The grid with a thread for each element."""
+    return tiles(elements, BLOCK), 1, 1

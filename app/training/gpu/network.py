@@ -1,0 +1,128 @@
+"""A model on the device: from the places of images to logits, and back to the gradients of all parameters."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from app.layers import Activation, Conv2d, Flatten, Linear, Shape
+from app.layers.pool import Pool
+from app.memory import device_array
+from app.training.counter import Use, stream_key
+from app.training.gpu.kernels import CrossEntropy, Gather, Scale
+from app.training.gpu.stages import (
+    ActivationStage,
+    Batch,
+    ConvStage,
+    DropoutStage,
+    FlattenStage,
+    LinearStage,
+    PoolStage,
+    Product,
+    Site,
+    Stage,
+    inference_launch,
+)
+from app.training.model import Model
+from app.training.recipes import Settings
+
+
+class Inputs:
+    """What the first trained layer reads: images gathered, altered if they are to be, enlarged, as float32."""
+
+    def __init__(self, site: Site, model: Model, settings: Settings, images: Any) -> None:
+        """images: all of them, bytes on the device."""
+        shape = model.network.input_shape
+        self.seed, self._images = settings.seed, images
+        dtype = "uint8" if model.front else "float32"
+        self.y = self._gathered = device_array(site.images * prod(shape), dtype)
+        self._plain = Gather(site.arch, shape, dtype)
+        self._altered = Gather(site.arch, shape, dtype, shift=settings.shift, flip=settings.flip)
+        self._front = []
+        for layer in model.front:
+            after = device_array(site.images * prod(layer.output_shape(shape)), dtype)
+            self._front.append(inference_launch(site, layer, shape, self.y, after, dtype))
+            self.y, shape = after, layer.output_shape(shape)
+        self.shape = shape
+        self._bytes, self._scale = self.y, None
+        if model.front:
+            self.y, self._scale = site.activations(shape), Scale(site.arch, prod(shape))
+
+    def forward(self, batch: Batch) -> None:
+        """For the places in the batch."""
+        gather = self._altered if batch.epoch else self._plain
+        key = stream_key(self.seed, Use.AUGMENT, epoch=batch.epoch)
+        gather(batch.stream, self._images, batch.items, self._gathered, batch.images, key)
+        for launch in self._front:
+            launch(batch.stream.ptr, batch.images)
+        if self._scale is not None:
+            self._scale(batch.stream, self._bytes, self.y, batch.images)
+
+
+class DeviceNetwork:
+    """The model's stages and their arrays. images, labels: all of them, uint8 on the device."""
+
+    def __init__(self, site: Site, model: Model, settings: Settings, images: Any, labels: Any) -> None:
+        self._labels = labels
+        self._inputs = Inputs(site, model, settings, images)
+        self._stages = stages(site, model, settings, self._inputs.y, self._inputs.shape)
+        self._first = next(place for place, stage in enumerate(self._stages) if isinstance(stage, Product))
+        most = max(stage.y.size for stage in self._stages)
+        self._slopes = device_array(most, "float32"), device_array(most, "float32")
+        self._loss = CrossEntropy(site.arch, model.classes)
+
+    def forward(self, batch: Batch, result: Any, *, total: int, smoothing: float) -> None:
+        """result: (2,) float64, the batch's part of the mean loss of ``total`` images, and its correct answers."""
+        self._inputs.forward(batch)
+        for stage in self._stages:
+            stage.forward(batch)
+        self._loss(
+            *(batch.stream, self._stages[-1].y, self._labels, batch.items, self._slopes[0], result, batch.images),
+            total=total,
+            smoothing=smoothing,
+        )
+
+    def backward(self, batch: Batch) -> None:
+        """The gradients of all parameters, after ``forward``."""
+        slope, spare = self._slopes
+        for place in range(len(self._stages) - 1, self._first - 1, -1):
+            back = self._stages[place].backward(batch, slope, spare, place > self._first)
+            if back is spare:
+                slope, spare = spare, slope
+
+
+def stages(site: Site, model: Model, settings: Settings, x: Any, shape: Shape) -> list[Stage]:
+    """One for each trained layer; activations join the product before them, and dropouts come before their layers.
+
+    Pooling's backward goes through the activation before it, too: its slopes then cost no pass over the largest arrays.
+    """
+    made: list[Stage] = []
+    dropouts = {name: (part, share) for part, (name, share) in reversed(list(enumerate(settings.dropout)))}
+    waiting = list(model.layers)
+    before = ""  # the activation, if it comes directly before
+    while waiting:
+        layer, inner = waiting.pop(0), shape
+        shape = layer.output_shape(shape)
+        if layer.name in dropouts:
+            part, share = dropouts[layer.name]
+            made.append(DropoutStage(site, prod(inner), x, share, settings.seed, part))
+            x = made[-1].y
+        function = ""
+        if isinstance(layer, Activation):
+            function = layer.function
+        elif isinstance(layer, Conv2d | Linear) and waiting and isinstance(waiting[0], Activation):
+            function = waiting.pop(0).function  # type: ignore[attr-defined]
+        slope = not (waiting and isinstance(waiting[0], Pool))
+        match layer:
+            case Conv2d():
+                made.append(ConvStage(site, layer, inner, x, function, slope))
+            case Linear():
+                made.append(LinearStage(site, layer, inner, x, function, slope))
+            case Pool():
+                made.append(PoolStage(site, layer, inner, x, before))
+            case Activation():
+                made.append(ActivationStage(site, layer, inner, x, slope))
+            case Flatten():
+                made.append(FlattenStage(site, inner, x))
+        x, before = made[-1].y, function
+    return made

@@ -1,0 +1,164 @@
+"""How training's products are cut into tiles and, where their sums are long, into parts. Pure functions of the sizes.
+
+Each element's sum runs in one order whatever the tile, so only the number of parts matters to the bits of a result, and
+it depends on sizes alone, not on the card.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+from app.kernels.variant import STATIC_SHARED_LIMIT, tiles
+
+TYPICAL_IMAGES = 256  # of a batch, for choices that are made once for all batches
+GEMM_SLICE = 16  # values of k in shared memory at a time
+SLICES = range(8, 17)
+MOST_LOADS = {16: 68, 32: 36, 64: 32}  # sums of a thread → elements of a slice that it brings, for want of registers
+MOST_PARTS = 1024
+LEAST_PART = 64  # values of k
+# A card to fill, and estimates of what things cost there, in multiply-adds of one multiprocessor.
+MULTIPROCESSORS = 132
+FULL = 256  # threads that keep a multiprocessor busy
+AROUND = 32  # values of k that a block's beginning and end take as long as
+SUM_LAUNCH = 400_000
+SUM_ELEMENT = 0.65
+
+
+@dataclass(frozen=True)
+class ConvSizes:
+    """An image (channels, height, width), maps filters of kernel x kernel. images * height * width must stay < 2^31."""
+
+    channels: int
+    height: int
+    width: int
+    maps: int
+    kernel: int
+    stride: int = 1
+
+    @property
+    def out(self) -> tuple[int, int]:
+        """(OH, OW)."""
+        return (self.height - self.kernel) // self.stride + 1, (self.width - self.kernel) // self.stride + 1
+
+    @property
+    def pixels(self) -> int:
+        """Of an output map."""
+        return self.out[0] * self.out[1]
+
+    @property
+    def taps(self) -> int:
+        """Of a filter, over all channels."""
+        return self.kernel**2 * self.channels
+
+    @property
+    def defines(self) -> dict[str, str | int]:
+        """As the kernels name them."""
+        values = (self.channels, self.height, self.width, self.maps, self.kernel, self.stride)
+        return dict(zip("CHWMKS", values, strict=True))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A block's tile of bm rows and bn columns, and a thread's of tm x tn in it."""
+
+    bm: int
+    bn: int
+    tm: int
+    tn: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return (self.bm // self.tm) * (self.bn // self.tn)
+
+    @property
+    def lanes(self) -> int:
+        """Columns of threads in a warp: the squarest that divides the block into whole warps; 0 if none does."""
+        down, across = self.bm // self.tm, self.bn // self.tn
+        return next((n for n in (8, 4, 16, 2, 32, 1) if across % n == 0 and down % (32 // n) == 0), 0)
+
+    @property
+    def fits(self) -> bool:
+        """Whether a block is of whole warps and not too many, and what it brings fits its registers and memory."""
+        size = self.bm + self.bn
+        shared = 2 * 4 * SLICES[-1] * (size + 8)
+        few = size * SLICES[-1] <= self.threads * MOST_LOADS[self.tm * self.tn]
+        return self.lanes > 0 and self.threads <= FULL and few and shared <= STATIC_SHARED_LIMIT
+
+    @property
+    def defines(self) -> dict[str, str | int]:
+        """As the kernels name them."""
+        return {"BM": self.bm, "BN": self.bn, "TM": self.tm, "TN": self.tn, "LANES_N": self.lanes}
+
+    def blocks(self, rows: int, columns: int) -> tuple[int, int]:
+        """Along rows and along columns."""
+        return tiles(rows, self.bm), tiles(columns, self.bn)
+
+
+SIDES = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+ALL_TILES = tuple(
+    tile
+    for tile in (Tile(bm, bn, tm, tn) for bm, bn, tm, tn in product(SIDES, SIDES, (4, 8), (4, 8)))
+    if tile.bm % tile.tm == 0 and tile.bn % tile.tn == 0 and tile.fits
+)
+# Few, because sizes come at run time and each is a kernel of its own to compile.
+GEMM_TILES = (Tile(128, 64, 8, 8), Tile(64, 64, 8, 4), Tile(32, 32, 4, 4), Tile(64, 16, 4, 4))
+
+
+@dataclass(frozen=True)
+class Split:
+    """A tile, and into how many parts sums are cut."""
+
+    tile: Tile
+    parts: int
+
+
+@cache
+def split(rows: int, columns: int, depth: int, candidates: tuple[Tile, ...] = ALL_TILES) -> Split:
+    """The tile and the number of parts with the least estimated cost for sums of ``depth`` products."""
+    choices = (Split(tile, n) for tile in candidates for n in _parts(tile, rows, columns, depth))
+    return min(choices, key=lambda choice: _cost(choice, rows, columns, depth))
+
+
+@cache
+def whole(rows: int, columns: int, depth: int) -> Tile:
+    """The tile with the least estimated cost for sums in one piece."""
+    return min(ALL_TILES, key=lambda tile: _cost(Split(tile, 1), rows, columns, depth))
+
+
+def part_length(depth: int, parts: int) -> int:
+    """Values of k in a part, whole slices of them; the last parts have fewer, or none."""
+    return max(tiles(tiles(depth, parts), GEMM_SLICE), 1) * GEMM_SLICE
+
+
+def slice_depth(inner: int, depth: int) -> int:
+    """Values of k in shared memory at a time: one tap's where ``inner``, the values of a tap, are whole slices;
+
+    else what pads the sum of ``depth`` products least.
+    """
+    together = [size for size in SLICES if inner % size == 0]
+    return max(together) if together else min(SLICES, key=lambda size: (tiles(depth, size) * size, -size))
+
+
+def sum_groups(parts: int) -> int:
+    """Threads that share an element's parts."""
+    return 8 if parts >= 32 else 1
+
+
+def _parts(tile: Tile, rows: int, columns: int, depth: int) -> set[int]:
+    """One, or so many that a card is full once, twice or four times."""
+    threads = tile.threads * tiles(rows, tile.bm) * tiles(columns, tile.bn)
+    most = max(min(depth // LEAST_PART, MOST_PARTS), 1)
+    return {1} | {min(tiles(MULTIPROCESSORS * FULL * times, threads), most) for times in (1, 2, 4)}
+
+
+def _cost(choice: Split, rows: int, columns: int, depth: int) -> float:
+    """Multiply-adds of the busiest multiprocessor, with what delays them; reads of shared memory and loads count."""
+    tile, (down, across) = choice.tile, choice.tile.blocks(rows, columns)
+    blocks = tiles(down * across * choice.parts, MULTIPROCESSORS)
+    idle = max(FULL / (blocks * tile.threads), 1)
+    delays = 1 + (tile.tm + tile.tn) / (tile.tm * tile.tn) + 6 * (tile.bm + tile.bn) / (tile.bm * tile.bn)
+    cost = blocks * tile.bm * tile.bn * (tiles(depth, choice.parts) + AROUND) * delays * idle
+    return cost if choice.parts == 1 else cost + SUM_LAUNCH + SUM_ELEMENT * choice.parts * rows * columns

@@ -1,0 +1,151 @@
+// What the training kernels need of CUDA and of common.cuh, for the processor: a block's threads are contexts that run
+// one after the other, each up to the next barrier. The order in which they run turns round at every barrier.
+#pragma once
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __shared__ static
+
+typedef unsigned char uint8;
+typedef float float32;
+typedef double float64;
+
+struct Index {
+    unsigned x, y, z;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+inline Index threadIdx, blockIdx, blockDim, gridDim;
+using std::max;
+using std::min;
+
+enum Activation { NONE, RELU, TANH, SIGMOID };
+template <bool WithBias, Activation Function>
+inline float epilogue(float sum, float bias) {
+    const float value = WithBias ? sum + bias : sum;
+    if (Function == RELU) return value < 0 ? 0 : value;
+    if (Function == TANH) return std::tanh(value);
+    if (Function == SIGMOID) return 1 / (1 + std::exp(-value));
+    return value;
+}
+template <Activation Function, typename T>
+inline T activate(T value) {
+    return epilogue<false, Function>(value, 0);
+}
+template <bool Max, typename T>
+inline T pool_step(T so_far, T value) {
+    return !Max ? so_far + value : value > so_far || value != value ? value : so_far;
+}
+template <typename T>
+inline bool wins(T value, int index, T best, int best_index) {
+    const bool value_nan = value != value, best_nan = best != best;
+    if (value_nan || best_nan) return value_nan && (!best_nan || index < best_index);
+    return value > best || (value == best && index < best_index);
+}
+// Compiled without contraction: each is rounded by itself.
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline void store4(float *y, const float *values) {
+    if ((uintptr_t)y % 16) abort();
+    std::copy(values, values + 4, y);
+}
+
+namespace host {
+struct Thread {
+    ucontext_t first;  // how it begins; from then on it goes on by jumps, which cost no system call
+    jmp_buf place;
+    std::vector<char> stack = std::vector<char>(64 << 10);
+    bool begun = false, done = false;
+};
+inline ucontext_t unused;
+inline jmp_buf scheduler;
+inline Thread *current;
+inline void (*body)(void **);
+inline void **arguments;
+
+inline void yield() {
+    if (!_setjmp(current->place)) _longjmp(scheduler, 1);
+}
+
+inline void enter() {
+    for (;;) {  // block after block
+        body(arguments);
+        current->done = true;
+        yield();
+    }
+}
+
+inline void go_on(Thread &thread) {
+    current = &thread;
+    if (_setjmp(scheduler)) return;
+    if (thread.begun) _longjmp(thread.place, 1);
+    thread.begun = true;
+    getcontext(&thread.first);
+    thread.first.uc_stack.ss_sp = thread.stack.data();
+    thread.first.uc_stack.ss_size = thread.stack.size();
+    makecontext(&thread.first, enter, 0);
+    swapcontext(&unused, &thread.first);
+}
+
+inline void run_block(std::vector<Thread> &all) {
+    const int threads = all.size();
+    for (Thread &thread : all) thread.done = false;
+    for (int turn = 0, left = threads; left > 0; turn++)
+        for (int i = 0; i < threads; i++) {
+            const int at = turn % 2 ? threads - 1 - i : i;
+            if (all[at].done) continue;
+            threadIdx = {(unsigned)at, 0, 0};
+            go_on(all[at]);
+            left -= all[at].done;
+        }
+}
+
+template <class... Types, std::size_t... At>
+void call(void (*kernel)(Types...), void **values, std::index_sequence<At...>) {
+    kernel(*(Types *)values[At]...);
+}
+template <class... Types>
+void call(void (*kernel)(Types...), void **values) {
+    call(kernel, values, std::index_sequence_for<Types...>());
+}
+}  // namespace host
+
+inline void __syncthreads() { host::yield(); }
+
+// All threads of a warp must come here; they take turns, so what one left the others find after the next turn.
+template <typename T>
+inline T __shfl_xor_sync(unsigned, T value, int apart) {
+    static T left[1024];
+    const unsigned own = threadIdx.x;
+    left[own] = value;
+    host::yield();
+    const T found = left[own ^ apart];
+    host::yield();
+    return found;
+}
+
+// The launch of the kernel that the file including this defines.
+#define HOST_LAUNCH(kernel)                                                                             \
+    extern "C" void host_launch(unsigned x, unsigned y, unsigned z, int threads, void **values) {       \
+        host::body = [](void **all) { host::call(kernel, all); };                                       \
+        host::arguments = values;                                                                       \
+        std::vector<host::Thread> all(threads);                                                         \
+        gridDim = {x, y, z}, blockDim = {(unsigned)threads, 1, 1};                                      \
+        for (blockIdx.z = 0; blockIdx.z < z; blockIdx.z++)                                              \
+            for (blockIdx.y = 0; blockIdx.y < y; blockIdx.y++)                                          \
+                for (blockIdx.x = 0; blockIdx.x < x; blockIdx.x++) host::run_block(all);                \
+    }
