@@ -197,7 +197,7 @@ def profile_parser() -> argparse.ArgumentParser:
 
 TRAIN_EPILOG = """\
 examples:
-  python main.py train --network lenet5                        as the shipped weights were made; CPU: half an hour
+  python main.py train --network lenet5                        as the shipped weights were made; CPU: over an hour
   python main.py train --network mlp --epochs 10 --plot plots  a quick one, with its learning curve
   python main.py train --network k7 --images 2000 --epochs 2   a try
   python main.py train --resume lenet5_trained.h5.checkpoint   go on where an interrupted training stopped

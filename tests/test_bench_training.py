@@ -51,7 +51,7 @@ def test_table_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        ("--network k7", "--network is for timing kernels: leave it out with --training"),
+        ("--network k7", "--network is not for --training: leave it out"),
         ("--rounds 3", "--rounds is not for --training"),
         ("--only ours", "--only is not for --training"),
         ("--peers", "not allowed with"),

@@ -28,6 +28,7 @@ from app.errors import UserError
 from app.graph import find_network
 from app.interrupts import exit_on_interrupt
 from app.networks import family
+from app.options import bench_parser
 from app.report import write_json
 from app.training import loop
 from app.training.cpu_engine import CpuEngine, cpu_pool
@@ -65,8 +66,8 @@ JOBS = (Job("lenet5", 256), *(Job(name, batch, width) for width, name in WIDTHS.
 
 def run_training(options: argparse.Namespace) -> int:
     """Measure, print and write. Returns 0, raises UserError."""
-    for name in ("only", "rounds", "precision"):
-        if getattr(options, name) is not None:
+    for name in ("only", "rounds", "precision", "network"):
+        if getattr(options, name) != bench_parser().get_default(name):
             raise UserError(f"--{name} is not for --training: leave it out")
     check_options(options, "--training")
     card = device.describe_gpu()

@@ -33,7 +33,7 @@ def _tanh_recipe() -> Recipe:
 
 
 RECIPES = {
-    "lenet5": Recipe(epochs=45, dropout=(("fc1", 0.1), ("fc2", 0.25))),
+    "lenet5": Recipe(epochs=100, rate=8e-3, weight_decay=0.02, dropout=(("fc1", 0.1), ("fc2", 0.25))),
     "fa19": _tanh_recipe(),
     "k7": _tanh_recipe(),
     "minidnn86": Recipe(epochs=30, biases=("conv1", "conv2", "fc1", "fc2")),
