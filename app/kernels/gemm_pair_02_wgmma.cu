@@ -122,9 +122,9 @@ __device__ __forceinline__ void feed(const INPUT *x, const unsigned char *w1, in
     }
 }
 
-// The first product and ReLU of a multiplier's hidden values, into shared memory: rows of PITCH, a column an image.
+// The first product of a multiplier's hidden values, for so many images, before ReLU.
 template <int Columns>
-__device__ __forceinline__ void multiply_first(const float *bias1, int t) {
+__device__ __forceinline__ void multiply_first(float (&values)[ROWS / 2], const float *bias1, int t) {
     const int lane = t % 32, hidden = t / 32 * 16 + lane / 4;  // and eight more
     const unsigned ring = shared_address(memory);
     const unsigned long long weights = operand(ring + t / 128 * (64 * 16), W_PLANE_BYTES, 128);
@@ -154,12 +154,18 @@ __device__ __forceinline__ void multiply_first(const float *bias1, int t) {
 #pragma unroll
         for (int i = 0; i < Columns / 2; i++) sums[i] += partial[i];  // tensor cores cut off what they add
     }
-    __syncthreads();  // all slots have been read; the feeders take part, as racecheck follows no barrier among some
 #pragma unroll
-    for (int i = 0; i < Columns / 2; i += 2) {
-        if (SPLIT) sums[i] += cross[i] * (1.0f / LOW_SCALE), sums[i + 1] += cross[i + 1] * (1.0f / LOW_SCALE);
+    for (int i = 0; i < Columns / 2; i++) values[i] = SPLIT ? sums[i] + cross[i] * (1.0f / LOW_SCALE) : sums[i];
+}
+
+// Their ReLU into shared memory: rows of PITCH, a column an image.
+__device__ __forceinline__ void store_hidden(const float (&values)[ROWS / 2], int rows, int t) {
+    const int lane = t % 32, hidden = t / 32 * 16 + lane / 4;  // and eight more
+#pragma unroll
+    for (int i = 0; i < ROWS / 2; i += 2) {
+        if (i / 4 * 8 >= rows) break;
         float *place = (float *)memory + (hidden + i % 4 / 2 * 8) * PITCH + i / 4 * 8 + lane % 4 * 2;
-        *(float2 *)place = {relu(sums[i]), relu(sums[i + 1])};
+        *(float2 *)place = {relu(values[i]), relu(values[i + 1])};
     }
 }
 
@@ -172,11 +178,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     x += (long long)image0 * INPUTS, y += (long long)image0 * CLASSES, labels += image0;
     if (t == MULTIPLIERS) begin(w1, w2);
     __syncthreads();
-    if (t >= MULTIPLIERS) {
-        feed(x, w1, rows, t - MULTIPLIERS);
-        __syncthreads();
-    } else if (rows > FEW) multiply_first<ROWS>(bias1, t);
-    else multiply_first<FEW>(bias1, t);
+    float values[ROWS / 2];
+    if (t >= MULTIPLIERS) feed(x, w1, rows, t - MULTIPLIERS);
+    else if (rows > FEW) multiply_first<ROWS>(values, bias1, t);
+    else multiply_first<FEW>(values, bias1, t);
+    __syncthreads();  // all slots have been read. Of the whole block: racecheck follows no barrier among some of its warps
+    if (t < MULTIPLIERS) store_hidden(values, rows, t);
     __syncthreads();
     wait_for_turn(second_there(), 0);
     for (int tile = t / 32 * 8; tile < rows; tile += THREADS / 32 * 8) {
