@@ -34,6 +34,39 @@ def guarded(array: np.ndarray) -> np.ndarray:
     return copy
 
 
+class Memory:
+    """What is asked of a device array's memory."""
+
+    def __init__(self, address: int) -> None:
+        self.ptr = address
+
+    def copy_from_host_async(self, source: int, nbytes: int, _: Any) -> None:
+        """At once."""
+        ctypes.memmove(self.ptr, source, nbytes)
+
+    def memset_async(self, value: int, nbytes: int, _: Any) -> None:
+        """At once."""
+        ctypes.memset(self.ptr, value, nbytes)
+
+
+class HostArray(np.ndarray):
+    """An array in place of one on the card."""
+
+    @property
+    def data(self) -> Any:
+        """Its memory."""
+        return Memory(self.ctypes.data)
+
+    def get(self, stream: Any = None) -> np.ndarray:
+        """A copy."""
+        return np.array(self)
+
+
+def uploaded(array: np.ndarray) -> HostArray:
+    """In place of ``app.memory.uploaded``."""
+    return guarded(array.ravel()).view(HostArray)
+
+
 def poisoned(elements: int, dtype: str = "float32") -> np.ndarray:
     """In place of ``app.memory.device_array``."""
     assert dtype == "float32"

@@ -13,7 +13,7 @@ from app.layers import AvgPool, MaxPool, Relu, Sigmoid, Tanh
 from app.training.gpu import kernels, update
 from app.training.optimisers import AdamW, Sgd
 from tests import test_gpu_training_kernels as card
-from tests.host_kernels import COMPILER, HostFunction, guarded
+from tests.host_kernels import COMPILER, HostArray, HostFunction, uploaded
 from tests.training_device import GUARD
 
 CASES: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
@@ -31,18 +31,6 @@ CASES: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
     (card.test_update, (Sgd(0.1), 0.02)),
     (card.test_update, (AdamW(0.1), 0.0)),
 ]
-
-
-class HostArray(np.ndarray):
-    """An array that can be fetched, as one on the card."""
-
-    def get(self) -> np.ndarray:
-        """A copy."""
-        return np.array(self)
-
-
-def uploaded(array: np.ndarray) -> HostArray:
-    return guarded(array.ravel()).view(HostArray)
 
 
 def poisoned(elements: int, dtype: str = "float32") -> HostArray:
