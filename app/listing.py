@@ -96,7 +96,7 @@ def _row(row: Variant) -> dict[str, Any]:
 
 def _kernel_lines(document: Mapping[str, Any]) -> list[str]:
     """Two lines a kernel or more: names and types; the idea, its limits and its tunables."""
-    lines: list[str] = _training_lines(document)
+    lines: list[str] = []
     operation = ""
     for row in document["kernels"]:
         if row["operation"] != operation:
@@ -120,6 +120,7 @@ def _kernel_lines(document: Mapping[str, Any]) -> list[str]:
             "; ".join(notes), WIDTH, initial_indent=" " * 7, subsequent_indent=" " * 9, break_on_hyphens=False
         )
     lines += [
+        *_training_lines(document),
         "--conv NAME, --fc NAME (gemm) and --pool NAME choose one, or one a layer: --conv conv1=NAME,conv2=NAME.",
         "auto takes the fastest measured on this card (bench, sweep); where none was measured, the highest step.",
     ]
