@@ -26,16 +26,22 @@ class Recipe:
     storage: str = "float32"  # the type of the weights in their file
 
 
-def _tanh_recipe() -> Recipe:
+def _tanh_recipe(epochs: int, rate: float, weight_decay: float, shift: int) -> Recipe:
     """Of the two networks whose three million weights are shipped, so that they are stored in half the bytes."""
-    dropout = (("fc1", 0.1), ("fc2", 0.25))
-    return Recipe(epochs=20, rate=2e-3, dropout=dropout, biases=("fc1", "fc2"), storage="float16")
+    return Recipe(
+        epochs=epochs,
+        rate=rate,
+        weight_decay=weight_decay,
+        shift=shift,
+        biases=("fc1", "fc2"),
+        storage="float16",
+    )
 
 
 RECIPES = {
     "lenet5": Recipe(epochs=100, rate=8e-3, weight_decay=0.02, dropout=(("fc1", 0.1), ("fc2", 0.25))),
-    "fa19": _tanh_recipe(),
-    "k7": _tanh_recipe(),
+    "fa19": _tanh_recipe(epochs=30, rate=1e-3, weight_decay=0.05, shift=1),
+    "k7": _tanh_recipe(epochs=20, rate=5e-4, weight_decay=0.1, shift=0),
     "minidnn86": Recipe(epochs=30, biases=("conv1", "conv2", "fc1", "fc2")),
     "mlp": Recipe(
         epochs=40,
