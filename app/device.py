@@ -83,6 +83,8 @@ def gpu_errors() -> Iterator[None]:
         yield
     except Exception as error:
         # Their classes are known only once CuPy is loaded, which this must not do.
+        if type(error).__name__ == "DeviceMemoryError":
+            raise UserError(f"the GPU has no room for {error}: free some of its memory, or --device cpu") from None
         if type(error).__name__ not in ("CUDARuntimeError", "CUDADriverError"):
             raise
         raise UserError(f"the GPU reported {error}: free its memory or restart the program, or --device cpu") from None

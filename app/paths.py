@@ -34,10 +34,13 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yields a path in the same directory to write to; it becomes ``path`` when the block ends, atomically.
 
     If the block raises anything, KeyboardInterrupt included, what it wrote is removed and ``path`` stays
-    as it was. An OSError, the block's own included, becomes a UserError that names ``path``.
+    as it was. An OSError, the block's own included, becomes a UserError that names ``path``; so does a ``path`` that is
+    a folder, a device or anything else but a file, which must not become one.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
+        if path.exists() and not path.is_file():
+            raise OSError(0, "it is not a regular file")
         yield temporary
         temporary.replace(path)
     except OSError as error:

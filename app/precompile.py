@@ -14,16 +14,15 @@ from tqdm import tqdm
 
 from app import tuning
 from app.choices import choices, load_graph, target
+from app.coarser import coarser_plan
 from app.cpu import usable_cores
 from app.errors import UserError
 from app.interrupts import deferred_interrupts
-from app.kernels.compiler import compile_kernel, nvrtc
+from app.kernels.compiler import compile_kernel, is_cached, nvrtc
 from app.kernels.problems import ConvProblem, alone
 from app.options import PRECISIONS
-from app.paths import cache_dir
 from app.plan import ExecutionPlan, plan
 
-COMPARED = {"auto": ("auto", "fp16")}  # precisions whose report compares them with others
 Build = tuple[Path, tuple[tuple[str, str | int], ...]]  # a .cu file and its compile-time constants
 
 
@@ -34,13 +33,15 @@ def precompile(options: argparse.Namespace) -> int:
     arch, card = target(options.arch)
     wanted = choices(options, tuning.load(card))
     plans: dict[str, ExecutionPlan] = {}
-    for precision in PRECISIONS if options.all else COMPARED.get(wanted.precision, (wanted.precision,)):
+    for precision in PRECISIONS if options.all else (wanted.precision,):
         try:
             plans[precision] = plan(graph, arch, replace(wanted, precision=precision))
         except UserError as reason:
             if precision == wanted.precision and not options.all:
                 raise
             print(f"note: {precision} is left out: {reason}", file=sys.stderr)
+    if not options.all and (compared := coarser_plan(graph, arch, wanted)) is not None:
+        plans["fp16"] = compared
     if not plans:
         raise UserError(f"{arch} can serve {graph.network.name} in no precision with these options: name fewer kernels")
     builds = list(dict.fromkeys(build for execution in plans.values() for build in needed(execution)))
@@ -65,7 +66,7 @@ def needed(execution: ExecutionPlan) -> Iterator[Build]:
 def _compile_all(builds: list[Build], arch: str) -> int:
     """Compile what the cache lacks, a thread a core; returns how many those were."""
     nvrtc()  # what is missing is missing once, not once a thread
-    before = _cached()
+    missing = sum(not is_cached(path, dict(defines), arch) for path, defines in builds)
     with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(usable_cores()) as pool:
 
         def build(one: Build) -> None:
@@ -77,8 +78,4 @@ def _compile_all(builds: list[Build], arch: str) -> int:
         done = pool.map(build, builds)
         for _ in tqdm(done, desc=arch, total=len(builds), unit=" kernels", disable=not sys.stderr.isatty()):
             pass
-    return len(_cached() - before)
-
-
-def _cached() -> set[str]:
-    return {path.name for path in (cache_dir() / "kernels").glob("*.cubin")}
+    return missing

@@ -6,6 +6,7 @@ The schema is described in docs/report.md; its version changes when a field chan
 from __future__ import annotations
 
 import json
+import math
 import stat
 import sys
 import tempfile
@@ -257,9 +258,18 @@ def check_writable(path: Path, option: str = "--json") -> None:
         raise UserError(f"{option} {path} cannot be written: {error.strerror}; {remedy}") from error
 
 
+def _finite(value: Any) -> Any:
+    """The same with null for numbers that JSON has not, as a margin is infinite where softmax leaves exactly 0."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def write_json(report: Mapping[str, Any], path: Path | None) -> None:
     """To a file, whole or not at all, or to standard output if ``path`` is None."""
-    text = json.dumps(report, indent=2, allow_nan=False) + "\n"
+    text = json.dumps(_finite(report), indent=2, allow_nan=False) + "\n"
     if path is None:
         sys.stdout.write(text)
         return

@@ -12,12 +12,12 @@ import numpy as np
 
 from app import device, measure, tuning
 from app.choices import choices
+from app.coarser import coarser_plan
 from app.errors import UserError
 from app.graph import Graph
 from app.lane import Outputs
 from app.outcome import Coarser, Cycle, Outcome, Timing
-from app.plan import notice, plan
-from app.serving import Choices
+from app.plan import ExecutionPlan, notice, plan
 from app.session import Session, chunk_size
 
 REPEAT, REPEAT_FEW = 50, 1000  # of batches, and of those up to FEW images: a percentile wants many
@@ -63,7 +63,7 @@ def run_on_gpu(
             notes.append(f"chunks of {chunk:,} images do not fit in device memory: {session.chunk:,} were used")
         if resident.images < len(one_pass):
             notes.append(f"layers were timed on {resident.images:,} images, as many as fit on the card at once")
-        return Outcome(
+        found = Outcome(
             device=card,
             settings={
                 "streams": options.streams,
@@ -88,8 +88,10 @@ def run_on_gpu(
             notes=tuple(notes),
             arithmetic=execution.arithmetic,
             raw_copy=resident.raw_copy if resident.images == len(one_pass) and cycle is None else None,
-            coarser=None if cycle or options.precision != "auto" else _coarser(options, graph, one_pass, chosen),
         )
+    # When the session above has given its memory back.
+    compared = coarser_plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
+    return found if compared is None or cycle is not None else _with_coarser(options, compared, one_pass, found)
 
 
 def _verdict_of_direct(end_to_end: Timing, resident: measure.OnCard) -> str:
@@ -102,20 +104,18 @@ def _verdict_of_direct(end_to_end: Timing, resident: measure.OnCard) -> str:
     )
 
 
-def _coarser(options: argparse.Namespace, graph: Graph, images: np.ndarray, chosen: Choices) -> Coarser | None:
-    """The same batch with float16 where fused kernels have it; None elsewhere, and where a kernel named has not."""
-    arch = device.describe_gpu()["architecture"]
+def _with_coarser(options: argparse.Namespace, execution: ExecutionPlan, images: np.ndarray, found: Outcome) -> Outcome:
+    """The outcome, with the same batch in float16 beside it; where there is no room for that, as it is."""
     try:
-        execution = plan(graph, arch, replace(chosen, precision="fp16"), input_dtype=images.dtype.name)
+        with Session(execution, chunk=chunk_size(options.chunk, len(images)), streams=options.streams) as session:
+            outputs = session.outputs(len(images))
+            timing = measure.end_to_end(
+                session, images, outputs, options.repeat or _repeat(len(images)), options.warmup
+            )
+            peak = max(found.peak_device_bytes, session.device_bytes)
+            return replace(found, coarser=Coarser(timing, outputs.labels.copy()), peak_device_bytes=peak)
     except UserError:
-        return None
-    if execution.arithmetic != "float16" or execution.unpaired:
-        return None
-    chunk = chunk_size(options.chunk, len(images))
-    with Session(execution, chunk=chunk, streams=options.streams) as session:
-        outputs = session.outputs(len(images))
-        timing = measure.end_to_end(session, images, outputs, options.repeat or _repeat(len(images)), options.warmup)
-        return Coarser(timing, outputs.labels.copy())
+        return found
 
 
 def _cycled(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from itertools import combinations
 from pathlib import Path
 
 from app import bundled
 from app.accuracy import correct_counts
+from app.errors import UserError
 from app.graph import build, find_network
 from app.interrupts import deferred_interrupts
 from app.reference import compute_reference, save_reference
@@ -32,7 +34,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def bundle(options: argparse.Namespace) -> None:
     """Ship every file and print what it promises. Raises UserError."""
-    for weights in [load_weights(path) for path in options.files]:  # all are read before any is written
+    files = [load_weights(path) for path in options.files]  # all are read before any is written
+    for first, second in combinations(files, 2):
+        if first.network == second.network:
+            raise UserError(f"{first.path} and {second.path} both hold {first.network}: name one of them")
+    for weights in files:
         shipped = _ship(weights, options.data_dir)
         promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in shipped.expected_correct.items())
         print(f"{weights.path} is now {shipped.path} ({shipped.storage}): {promise} correct")

@@ -21,7 +21,7 @@ from app.graph import Graph, build, find_network
 from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.networks import NETWORKS
 from app.options import DEFAULT_STREAMS
-from app.plan import plan
+from app.plan import ExecutionPlan, plan
 from app.reference import load_reference
 from app.report import check_writable, write_json
 from app.serving import Choices
@@ -51,6 +51,8 @@ def accuracy(options: argparse.Namespace) -> int:
     with device.gpu_errors():
         data = load_fashion_mnist("test", options.data_dir)
         rows = [_row(name, data, where, options) | {"reported": old.get(name, {})} for name in names]
+    if not any(row["correct"] for row in rows):
+        raise UserError(f"no network ran: {rows[0]['verdict']}")
     document = {"schema": SCHEMA, "device": "NumPy on the CPU" if where == "cpu" else "GPU", "networks": rows}
     if options.json == "-":
         write_json(document, None)
@@ -81,13 +83,18 @@ def _row(name: str, data: Dataset, where: str, options: argparse.Namespace) -> d
     reference = load_reference(weights)
     if reference is None or data.labels is None:
         raise ValueError("shipped weights have reference results, and the test images labels")
-    run = _on_cpu if where == "cpu" else _on_gpu
-    try:
-        labels, arithmetic = run(build(find_network(name), weights), data.images, options.precision)
-    except UserError as error:  # a precision that this network has no kernels for
-        if options.network is not None:
-            raise
-        return row | {"verdict": str(error)}
+    graph = build(find_network(name), weights)
+    if where == "cpu":
+        labels, arithmetic = _on_cpu(graph, data.images), "float32"
+    else:
+        card = device.describe_gpu()
+        try:
+            execution = plan(graph, card["architecture"], Choices(options.precision, tuning=tuning.load(card["name"])))
+        except UserError as error:  # a precision that this network has no kernels for
+            if options.network is not None:
+                raise
+            return row | {"verdict": str(error)}
+        labels, arithmetic = _on_gpu(execution, data.images), execution.arithmetic
     agreement = agree(labels, reference.labels, reference.margins, "stored float64 reference", arithmetic)
     found = judge(labels, data.labels, weights.expected_correct.get(len(labels)), agreement, arithmetic)
     counts = {str(count): correct for count, correct in correct_counts(labels, data.labels).items()}
@@ -99,8 +106,8 @@ def _row(name: str, data: Dataset, where: str, options: argparse.Namespace) -> d
     }
 
 
-def _on_cpu(graph: Graph, images: np.ndarray, precision: str) -> tuple[np.ndarray, str]:
-    """Labels (N,), and how numbers were multiplied."""
+def _on_cpu(graph: Graph, images: np.ndarray) -> np.ndarray:
+    """Labels (N,)."""
     labels = np.empty(len(images), np.uint8)
     name = graph.network.name
     with (
@@ -113,19 +120,18 @@ def _on_cpu(graph: Graph, images: np.ndarray, precision: str) -> tuple[np.ndarra
             bar.update(count)
 
         CpuSession(graph).run(images, labels, progress)
-    return labels, "float32"
+    return labels
 
 
-def _on_gpu(graph: Graph, images: np.ndarray, precision: str) -> tuple[np.ndarray, str]:
-    """As ``_on_cpu``."""
+def _on_gpu(execution: ExecutionPlan, images: np.ndarray) -> np.ndarray:
+    """Labels (N,)."""
     from app.session import Session, default_chunk
 
-    card = device.describe_gpu()
-    execution = plan(graph, card["architecture"], Choices(precision, tuning=tuning.load(card["name"])))
     with Session(execution, chunk=default_chunk(len(images)), streams=DEFAULT_STREAMS) as session:
         outputs = session.outputs(len(images))
         session.run(images, outputs)
-        return outputs.labels.copy(), execution.arithmetic
+        labels: np.ndarray = outputs.labels.copy()
+        return labels
 
 
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:

@@ -75,17 +75,24 @@ def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, d
     Raises UserError if NVRTC is missing or the cache cannot be written; a kernel that does not compile is a
     bug and raises RuntimeError with file, options and the compiler's log.
     """
-    binding = nvrtc()
-    source = path.name
-    texts = sources(path)
-    flags = options(defines, arch, debug)
-    key = hashlib.sha256(repr((binding.getVersion(), flags, source, sorted(texts.items()))).encode()).hexdigest()
-    cached = cache_dir() / "kernels" / f"{key}.cubin"
+    binding, texts, flags = nvrtc(), sources(path), options(defines, arch, debug)
+    cached = _place(binding, path, texts, flags)
     cubin = _read_cached(cached)
     if cubin is None:
-        cubin, _ = _compile(binding, source, texts, flags)
+        cubin, _ = _compile(binding, path.name, texts, flags)
         _write_cached(cached, cubin)
     return cubin
+
+
+def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
+    """Whether ``compile_kernel`` would find its machine code, undamaged, in the cache. Raises UserError as it does."""
+    return _read_cached(_place(nvrtc(), path, sources(path), options(defines, arch))) is not None
+
+
+def _place(binding: Any, path: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> Path:
+    """Where the cache has the machine code of these sources, compiled so by this NVRTC."""
+    key = hashlib.sha256(repr((binding.getVersion(), flags, path.name, sorted(texts.items()))).encode()).hexdigest()
+    return cache_dir() / "kernels" / f"{key}.cubin"
 
 
 def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> str:

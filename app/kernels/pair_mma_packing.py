@@ -9,8 +9,6 @@ import numpy as np
 from app.kernels.pair_packing import scale_for, split
 from app.kernels.problems import ConvPairProblem
 
-LARGEST_SCALE = 2.0**40  # products of scales and biases stay far from the end of float32
-
 
 def pack_for_mma(problem: ConvPairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """(w1, bias1, w2, bias2) → [filters1, bias1, filters2, bias2, scales].
@@ -24,13 +22,13 @@ def pack_for_mma(problem: ConvPairProblem, arrays: Sequence[np.ndarray | None]) 
     w2 = second.astype(np.float64).reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
     # Pixels are at most 255, and four activations are summed.
     most = 255 * np.abs(w1).sum(axis=(0, 1)) + (0 if bias1 is None else np.abs(bias1))
-    activation_scale = scale_for(4 * float(most.max()), LARGEST_SCALE)
-    scale2 = scale_for(float(np.abs(w2).max()), LARGEST_SCALE)
+    activation_scale = scale_for(4 * float(most.max()))
+    scale2 = scale_for(float(np.abs(w2).max()))
     if problem.dtype == "float16":
         scale1 = activation_scale
         parts1, parts2 = [(w1 * scale1).astype(np.float16)], [(w2 * scale2).astype(np.float16)]
     else:
-        scale1 = scale_for(float(np.abs(w1).max()), LARGEST_SCALE)
+        scale1 = scale_for(float(np.abs(w1).max()))
         parts1, parts2 = list(split(w1 * scale1)), list(split(w2 * scale2))
     filters1 = np.stack([tap_fragments(part) for part in parts1])
     filters2 = np.stack([map_fragments(part, 32 if problem.dtype == "float16x2" else 64) for part in parts2], axis=2)

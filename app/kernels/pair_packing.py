@@ -13,6 +13,7 @@ import numpy as np
 from app.kernels.problems import ConvPairProblem, LinearPairProblem
 
 LARGEST = 30_000  # what scaled numbers stay below; float16 ends at 65,504
+LARGEST_SCALE = 2.0**40  # products of scales and biases stay far from the end of float32
 LOW_SCALE = 2048  # of the low halves in a matrix product
 
 
@@ -21,9 +22,9 @@ def power_of_two_below(value: float) -> float:
     return 2.0 ** np.floor(np.log2(value)) if np.isfinite(value) and value > 0 else 1.0
 
 
-def scale_for(largest: float, most: float = np.inf) -> float:
-    """The power of two, at most ``most``, that brings numbers up to ``largest`` close to LARGEST; 1 for zeros."""
-    return min(power_of_two_below(LARGEST / largest), most) if largest > 0 else 1.0
+def scale_for(largest: float) -> float:
+    """The power of two, at most LARGEST_SCALE, that brings numbers up to ``largest`` close to LARGEST; 1 for zeros."""
+    return min(power_of_two_below(LARGEST / largest), LARGEST_SCALE) if largest > 0 else 1.0
 
 
 def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
