@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -80,19 +81,31 @@ def test_labels_that_are_not_the_reference_fail(shipped: Path, capsys: pytest.Ca
 def test_a_network_that_cannot_run_leaves_the_others(
     shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = accuracy._on_cpu
-
-    def run(graph: Graph, *rest: Any) -> Any:
+    def planned(graph: Graph, *_: Any) -> Any:
         if graph.network.name == "lenet5":
             raise UserError("lenet5 is not served")
-        return real(graph, *rest)
+        return SimpleNamespace(graph=graph, arithmetic="float32")
 
-    monkeypatch.setattr(accuracy, "_on_cpu", run)
+    monkeypatch.setattr(accuracy.device, "choose", lambda _: ("cuda", None))
+    monkeypatch.setattr(accuracy.device, "describe_gpu", lambda: {"name": "some card", "architecture": "sm_80"})
+    monkeypatch.setattr(accuracy, "plan", planned)
+    monkeypatch.setattr(accuracy, "_on_gpu", lambda execution, images: accuracy._on_cpu(execution.graph, images))
     capsys.readouterr()
-    assert main(CPU) == 0
+    assert main(["accuracy"]) == 0
     out = capsys.readouterr().out
     assert "lenet5 is not served" in out and "PASSED: all 130" in out
-    check_error(main([*CPU, "--network", "lenet5"]), *capsys.readouterr(), "lenet5 is not served")
+    check_error(main(["accuracy", "--network", "lenet5"]), *capsys.readouterr(), "lenet5 is not served")
+
+
+def test_another_error_is_not_a_row_of_the_table(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise UserError("cannot write the kernel cache")
+
+    monkeypatch.setattr(accuracy, "_on_cpu", broken)
+    capsys.readouterr()
+    check_error(main(CPU), *capsys.readouterr(), "cannot write the kernel cache")
 
 
 @pytest.mark.parametrize(

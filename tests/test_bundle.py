@@ -59,6 +59,16 @@ def test_shipped_again_is_the_same(release: Path) -> None:
     assert {path.name: path.read_bytes() for path in release.iterdir()} == before
 
 
+def test_two_files_of_one_network_are_refused(
+    release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.read_bytes() for path in release.iterdir()}
+    capsys.readouterr()
+    code = data_tools(["bundle", str(tmp_path / "mlp.h5"), str(bundled.find("mlp"))])
+    check_error(code, *capsys.readouterr(), "both hold mlp: name one of them")
+    assert {path.name: path.read_bytes() for path in release.iterdir()} == before
+
+
 def test_margins_are_of_logits() -> None:
     """Also where the second best probability is 0."""
     graph = random_graph(NETWORKS["mlp"])

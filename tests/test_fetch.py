@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import threading
 import time
 from collections import Counter
@@ -200,6 +201,19 @@ def test_unwritable_cache(cache: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "file" / "below"))
     with pytest.raises(UserError, match=r"cannot store data in .*file/below.*set LENET_CACHE_DIR"):
         load_split("test")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link to a pipe"])
+def test_what_is_no_file_is_never_replaced_by_one(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "target"
+    path.mkdir() if kind == "folder" else os.mkfifo(path)
+    if kind.startswith("link"):
+        path = tmp_path / "link"
+        path.symlink_to("target")
+    before = path.lstat()
+    with pytest.raises(UserError, match=r"target|link"), replacing(path) as temporary:
+        temporary.write_bytes(b"content")
+    assert path.lstat().st_mode == before.st_mode and len(names(tmp_path)) == 1 + kind.startswith("link")
 
 
 def test_full_disk_is_not_taken_for_a_bad_mirror(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.networks_for_tests import random_graph
 from tests.shell import check_error, write_good_files
 
 SUMMARY = re.compile(
-    r"(\d+) kernels of lenet5 in ([\w, ]+) for (\w+): (\d+) were in the cache, (\d+) compiled; \d+\.\d s\n"
+    r"(\d+) kernels of \w+ in ([\w, ]+) for (\w+): (\d+) were in the cache, (\d+) compiled; \d+\.\d s\n"
 )
 
 
@@ -68,8 +68,19 @@ def test_an_empty_cache_is_filled_once(
     def compile_again(*_: object) -> None:
         raise AssertionError("compiled again")
 
+    real = compiler._compile
     monkeypatch.setattr(compiler, "_compile", compile_again)
     assert summary(capsys, "--arch", "sm_80", "--precision", "fp32")[3:] == (total, 0)
+    monkeypatch.setattr(compiler, "_compile", real)
+    files[0].write_bytes(files[0].read_bytes()[:100])  # damaged
+    assert summary(capsys, "--arch", "sm_80", "--precision", "fp32")[3:] == (total - 1, 1)
+
+
+def test_what_the_report_compares_with_is_compiled_where_it_will_be_run(
+    stub: list[tuple[str, tuple[str, ...]]], cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert summary(capsys, "--arch", "sm_90a")[1] == "auto, fp16"
+    assert summary(capsys, "--arch", "sm_90a", "--network", "mlp")[1] == "auto"
 
 
 def test_fused_kernels_and_convolutions_alone(stub: list[tuple[str, tuple[str, ...]]], cache: Path) -> None:

@@ -85,6 +85,15 @@ def report(outcome: Outcome, accuracy: Accuracy | None = None, data: Dataset = D
     return document(GRAPH, WEIGHTS, data, BATCH, outcome, accuracy, ONCE, 2345.6)
 
 
+def test_an_infinite_margin_is_null_in_json(tmp_path: Path) -> None:
+    agreement = agree(LABELS + 1, LABELS, np.full(BATCH, np.inf), "stored float64 reference")
+    told = report(GPU, judge(LABELS + 1, LABELS, BATCH, agreement))
+    write_json(told, tmp_path / "report.json")
+    written = json.loads((tmp_path / "report.json").read_text())
+    assert [difference["margin"] for difference in written["accuracy"]["differences"]] == [None] * BATCH
+    assert "float64 margin inf (WRONG)" in as_text(told)
+
+
 def test_the_raw_copy_of_the_same_bytes_is_set_beside_the_run() -> None:
     told = report(replace(GPU, end_to_end=Timing((3.0,)), raw_copy=Timing((2.0,))))
     assert told["raw_copy_ms"]["p50"] == 2.0

@@ -71,11 +71,22 @@ def test_single_stream_asks_for_every_image_once_after_the_warm_up() -> None:
 
 def test_offline_asks_for_all_at_once() -> None:
     session = FakeSession()
-    labels, latencies, identical = offline(session, numbered(60), np.empty((60, 1, 28, 28), np.uint8))
+    labels, latencies, identical, unsteady = offline(session, numbered(60), np.empty((60, 1, 28, 28), np.uint8))
+    assert unsteady == 0
     assert labels.tolist() == list(range(60)) and len(latencies) == len(identical) == QUERIES
     assert all(len(query) == 60 for query in session.queries)
     first_pixels = [set(query[:, 0, 0, 0]) for query in session.queries]
     assert all(len(pixels) == 60 for pixels in first_pixels[::2]) and all(p == {0} for p in first_pixels[1::2])
+
+
+def test_offline_counts_queries_with_other_labels() -> None:
+    class Unsteady(FakeSession):
+        def run(self, images: np.ndarray, outputs: Any) -> None:
+            super().run(images, outputs)
+            if len(self.queries) in (8, 9):
+                outputs.labels[1] += 1
+
+    assert offline(Unsteady(), numbered(60), np.empty((60, 1, 28, 28), np.uint8))[3] == 2
 
 
 @pytest.mark.parametrize(("options", "wrong"), ERRORS.items())

@@ -56,7 +56,7 @@ KERNELS = Document(
 SYSTEMS = Document(
     ROOT / "docs" / "systems.md",
     {
-        "commands": lambda figures: docs_systems.commands(),
+        "commands": docs_systems.commands,
         **{network: _system(network) for network in docs_systems.SYSTEMS},
         "training": docs_systems.training,
     },

@@ -102,8 +102,12 @@ def beside_old(bench: Bench, report: OldReport) -> tuple[str, list[str], list[li
     if report.whole_program:  # there are no op times to show
         keep = (0, 1, 4, 5, 8, 9)
         head, rows = [head[at] for at in keep], [[row[at] for at in keep] for row in rows]
-    card = bench.document["device"]["name"]
-    return f"The report of {report.year} ({report.card}), {what}; here: the same steps on {card}:", head, rows
+    where = f"{bench.document['device']['name']}, {bench.document['date']}"
+    return (
+        f"The report of {report.year} ({report.card}), {what}; here: the same steps on {where}:",
+        head,
+        rows,
+    )
 
 
 def _sum(old: OldVersion) -> str:

@@ -20,9 +20,13 @@ EAGER = "torch-eager"
 NOT_YET = "Not measured yet: run `{}`."
 
 
-def commands() -> str:
-    """How every figure is made that kernels.md has not."""
-    makers = [FILES[name][1] for name in (*PEERS.values(), TRAINING)]
+def commands(figures: Figures) -> str:
+    """How every figure was made that kernels.md has not; of what was not measured yet, how it is to be."""
+    makers = []
+    for name in (*PEERS.values(), TRAINING):
+        document = figures.optional(name) or {}
+        own = f"{document['command']} --json docs/benchmarks/{name}" if "command" in document else FILES[name][1]
+        makers.append(own)
     return "\n".join(["```console", *makers, "python -m app.bench.docs", "```"])
 
 
