@@ -268,5 +268,5 @@ def pipeline_options(parser: argparse.ArgumentParser) -> None:
         "--chunk",
         type=whole_number(1),
         metavar="N",
-        help="images per copy (default: a fifth of the batch, up to 4096)",
+        help="images per copy (default: a fifth of the batch, up to 4096, or no copies: see docs/fast-path.md)",
     )

@@ -16,6 +16,7 @@ from app.coarser import coarser_plan
 from app.errors import UserError
 from app.graph import Graph
 from app.lane import Outputs
+from app.memory import DeviceMemoryError
 from app.outcome import Coarser, Cycle, Outcome, Timing
 from app.plan import ExecutionPlan, notice, plan
 from app.session import Session, chunk_size
@@ -43,7 +44,8 @@ def run_on_gpu(
     execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
     one_pass = images[:batch]
     chunk = chunk_size(options.chunk, len(one_pass))
-    with Session(execution, chunk=chunk, streams=options.streams) as session:
+    in_chunks = options.chunk is not None  # a size asked for is a size used
+    with Session(execution, chunk=chunk, streams=options.streams, always_in_chunks=in_chunks) as session:
         lap("kernels")
         outputs = session.outputs(len(one_pass))
         cycle = None
@@ -107,14 +109,15 @@ def _verdict_of_direct(end_to_end: Timing, resident: measure.OnCard) -> str:
 def _with_coarser(options: argparse.Namespace, execution: ExecutionPlan, images: np.ndarray, found: Outcome) -> Outcome:
     """The outcome, with the same batch in float16 beside it; where there is no room for that, as it is."""
     try:
-        with Session(execution, chunk=chunk_size(options.chunk, len(images)), streams=options.streams) as session:
+        chunk, in_chunks = chunk_size(options.chunk, len(images)), options.chunk is not None
+        with Session(execution, chunk=chunk, streams=options.streams, always_in_chunks=in_chunks) as session:
             outputs = session.outputs(len(images))
             timing = measure.end_to_end(
                 session, images, outputs, options.repeat or _repeat(len(images)), options.warmup
             )
             peak = max(found.peak_device_bytes, session.device_bytes)
             return replace(found, coarser=Coarser(timing, outputs.labels.copy()), peak_device_bytes=peak)
-    except UserError:
+    except (UserError, DeviceMemoryError):
         return found
 
 

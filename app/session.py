@@ -61,11 +61,13 @@ class Session:
     """A graph ready to run on the current GPU. A context manager; reusable for any number of batches.
 
     chunk: images a chunk; halved until the buffers fit in device memory (``shrunk`` then says so).
+    always_in_chunks: whether a batch that comes again is copied in chunks even where a kernel could read it itself.
     Raises UserError if not even one image fits.
     """
 
-    def __init__(self, plan: ExecutionPlan, *, chunk: int, streams: int) -> None:
+    def __init__(self, plan: ExecutionPlan, *, chunk: int, streams: int, always_in_chunks: bool = False) -> None:
         self.plan = plan
+        self._always_in_chunks = always_in_chunks
         self.kernels = [Kernel(node.variant, node.problem, plan.arch, node.settings) for node in plan.nodes]
         self.weights = [
             [None if array is None else uploaded(array) for array in kernel.pack(node.parameters)]
@@ -127,7 +129,7 @@ class Session:
     def _replayable(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
         """What enqueues the batch on a stream, or beginning and ending there; all memory is there already."""
         self.direct = None
-        if Direct.serves(self.plan, _arrays(images, outputs)):
+        if not self._always_in_chunks and Direct.serves(self.plan, _arrays(images, outputs)):
             with suppress(DeviceMemoryError):
                 self.direct = Direct(self.plan, self.kernels, self.weights, images, outputs)
                 return self.direct.enqueue

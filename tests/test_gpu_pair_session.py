@@ -105,7 +105,7 @@ def test_runs_repeat_to_the_bit(weights: str, precision: str) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("why", ["nothing", "labels at an odd address", "no memory"])
+@pytest.mark.parametrize("why", ["nothing", "labels at an odd address", "no memory", "asked for"])
 def test_read_over_the_bus_or_in_chunks(why: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the same labels; only the former holds a batch's features at once."""
     from app import lane
@@ -115,7 +115,7 @@ def test_read_over_the_bus_or_in_chunks(why: str, precision: str, monkeypatch: p
     images = pinned_array((1500, *LENET5.input_shape), np.uint8)
     images[:] = random_images(LENET5, 1500)
     expected, _ = classify(graph, images, chunk=1500, precision=precision)
-    with session(graph, chunk=300, precision=precision) as running:
+    with session(graph, chunk=300, precision=precision, always_in_chunks=why == "asked for") as running:
         if not running.plan.nodes[0].variant.reads_host:
             pytest.skip(f"{architecture()}: no kernel reads the host's memory")
         held = running.device_bytes

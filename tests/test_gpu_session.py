@@ -18,12 +18,20 @@ from tests.networks_for_tests import ODD, TEST_NETWORKS, random_graph, random_im
 pytestmark = pytest.mark.gpu
 
 
-def session(graph: Graph, *, chunk: int, streams: int = 3, input_dtype: str = "uint8", **options: Any) -> Any:
+def session(
+    graph: Graph,
+    *,
+    chunk: int,
+    streams: int = 3,
+    input_dtype: str = "uint8",
+    always_in_chunks: bool = False,
+    **options: Any,
+) -> Any:
     from app.device import describe_gpu
     from app.session import Session
 
-    arch = describe_gpu()["architecture"]
-    return Session(plan(graph, arch, Choices(**options), input_dtype=input_dtype), chunk=chunk, streams=streams)
+    execution = plan(graph, describe_gpu()["architecture"], Choices(**options), input_dtype=input_dtype)
+    return Session(execution, chunk=chunk, streams=streams, always_in_chunks=always_in_chunks)
 
 
 def classify(graph: Graph, images: np.ndarray, *, pinned: bool = True, **options: Any) -> tuple[np.ndarray, np.ndarray]:

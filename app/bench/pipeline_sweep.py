@@ -50,7 +50,7 @@ def sweep_pipeline(
         images[:] = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
 
         def run(streams: int, chunk: int) -> Figures | None:
-            with Session(execution, chunk=chunk, streams=streams) as session:
+            with Session(execution, chunk=chunk, streams=streams, always_in_chunks=True) as session:
                 if session.shrunk:
                     return None
                 outputs = session.outputs(len(images))
