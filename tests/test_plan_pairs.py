@@ -174,9 +174,9 @@ def test_weights_beyond_float16_run_on_the_ordinary_kernels(
 @SPLIT_PRECISIONS
 def test_pair_kernels_are_named_and_tuned_like_others(precision: str) -> None:
     graph = lenet5()
-    kernels = {"conv_pair": "mma", "gemm_pair": "tensor-core"}
+    kernels = {"conv_pair": "mma", "gemm_pair": "mma"}
     planned = plan(graph, HOPPER, Choices(precision, kernels=kernels))
-    assert [node.variant.name for node in planned.nodes] == ["mma", "tensor-core"]
+    assert [node.variant.name for node in planned.nodes] == ["mma", "mma"]
     convolutions, products = pairs(planned)
     tuning = Tuning(
         {
@@ -184,13 +184,13 @@ def test_pair_kernels_are_named_and_tuned_like_others(precision: str) -> None:
                 "mma": Tuned({}, 1.0, 10_000),
                 **{name: Tuned({}, 2.0, 10_000) for name in ("wgmma", "wgmma-split")},
             },
-            key(products): {"tensor-core": Tuned({"ROWS": 48, "STAGES": 3}, 1.0, 10_000)},
+            key(products): {"mma": Tuned({"ROWS": 48, "STAGES": 3}, 1.0, 10_000)},
         }
     )
     tuned = plan(graph, HOPPER, Choices(precision, tuning=tuning)).nodes
     assert [(node.variant.name, node.settings) for node in tuned] == [
         ("mma", {}),
-        ("tensor-core", {"ROWS": 48, "STAGES": 3}),
+        ("mma", {"ROWS": 48, "STAGES": 3}),
     ]
 
 
