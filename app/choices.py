@@ -21,7 +21,7 @@ def load_graph(options: argparse.Namespace) -> tuple[Graph, Weights]:
     """The network and the weights that the options name, with the kernels' names checked. Raises UserError."""
     kernels = kernel_names(options)
     asked = None if options.network is None else find_network(options.network)
-    weights = load_weights(options.weights or bundled.find(options.network or DEFAULT_NETWORK))
+    weights = load_weights(options.weights or bundled.find(options.network or DEFAULT_NETWORK, "--weights"))
     graph = build(asked or find_network(weights.network), weights)
     for option, operation in OPERATIONS.items():
         layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]

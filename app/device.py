@@ -85,7 +85,7 @@ def gpu_errors() -> Iterator[None]:
         # Their classes are known only once CuPy is loaded, which this must not do.
         if type(error).__name__ not in ("CUDARuntimeError", "CUDADriverError"):
             raise
-        raise UserError(f"the GPU reported {error}: free its memory or restart the program, or --device cpu") from None
+        raise UserError(f"the GPU reported {error}: free its memory or restart the program") from None
 
 
 def capability() -> tuple[int, int]:
