@@ -24,13 +24,17 @@ def weights_path(network: str) -> Path:
     return FOLDER / f"{network}{SUFFIX}"
 
 
-def find(network: str) -> Path:
-    """The shipped weights of that network. Raises UserError if there are none."""
+def find(network: str, option: str | None = None) -> Path:
+    """The shipped weights of that network. Raises UserError if there are none.
+
+    option: by which the caller takes weights that are not shipped.
+    """
     path = weights_path(network)
     if not path.exists():
+        then = f"name them with {option}" if option else "ship them with python -m data_tools bundle"
         raise UserError(
             f"{path} does not exist, no weights of network {network} are shipped: "
-            f"make some with python main.py train --network {network}, and name them with --weights"
+            f"make some with python main.py train --network {network}, and {then}"
         )
     return path
 

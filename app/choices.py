@@ -7,8 +7,8 @@ import argparse
 from app import bundled, device, tuning
 from app.errors import UserError
 from app.graph import Graph, build, find_network
+from app.kernels import registry
 from app.kernels.compiler import ARCHITECTURES
-from app.kernels.registry import variants
 from app.serving import Choices, check_kernels
 from app.tuning import Tuning
 from app.weights import DEFAULT_NETWORK, Weights, load_weights
@@ -21,14 +21,19 @@ def load_graph(options: argparse.Namespace) -> tuple[Graph, Weights]:
     """The network and the weights that the options name, with the kernels' names checked. Raises UserError."""
     kernels = kernel_names(options)
     asked = None if options.network is None else find_network(options.network)
-    weights = load_weights(options.weights or bundled.find(options.network or DEFAULT_NETWORK))
+    weights = load_weights(options.weights or bundled.find(options.network or DEFAULT_NETWORK, "--weights"))
     graph = build(asked or find_network(weights.network), weights)
     for option, operation in OPERATIONS.items():
         layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
-        for layer in _named(option, getattr(options, option), operation):
+        text = getattr(options, option)
+        if text != "auto" and not layers:
+            raise UserError(f"network {graph.network.name} has no layer for --{option} {text}: leave it out")
+        for layer in _named(option, text, operation):
             if layer not in (operation, *layers):
-                known = f"choose one of {', '.join(layers)}" if layers else "leave it out"
-                raise UserError(f"network {graph.network.name} has no layer '{layer}' for --{option}: {known}")
+                known = ", ".join(layers)
+                raise UserError(
+                    f"network {graph.network.name} has no layer '{layer}' for --{option}: choose one of {known}"
+                )
     check_kernels(graph, kernels)
     return graph, weights
 
@@ -67,23 +72,22 @@ def kernel_names(options: argparse.Namespace) -> dict[str, str]:
     """Variant names by operation or layer, as the options say. Raises UserError for what cannot be understood."""
     names: dict[str, str] = {}
     for option, operation in OPERATIONS.items():
+        pair = f"{operation}_pair"  # whose kernels are named like those of a single layer
+        of_pairs = {row.name for row in registry.variants(pair)}
         for target, name in _named(option, getattr(options, option), operation).items():
-            # A kernel of two layers is named like one of a single layer.
-            is_pair = target == operation and name in _only_of_pairs(operation)
-            if is_pair and getattr(options, "no_fuse", False):
+            if target == operation:
+                registry.find(operation, name, pair)
+            elif name in of_pairs:
+                two = f"{name} computes two layers at once"
+                raise UserError(f"--{option} {target}={name}: {two}, name it for all of them: --{option} {name}")
+            if name in of_pairs and options.no_fuse:
                 raise UserError(f"--{option} {name} computes two layers at once: leave --no-fuse out")
-            names |= {operation: "auto", f"{operation}_pair": name} if is_pair else {target: name}
+            names |= {operation: "auto", pair: name} if name in of_pairs else {target: name}
     if options.latency:
         if options.fc != "auto":
             raise UserError(f"--latency chooses the fully connected kernels: leave --fc {options.fc} out")
         names["gemm"] = LATENCY_KERNEL
     return names
-
-
-def _only_of_pairs(operation: str) -> set[str]:
-    """Names of kernels for two layers of that operation that no kernel for one has."""
-    pairs, single = ({row.name for row in variants(name)} for name in (f"{operation}_pair", operation))
-    return pairs - single
 
 
 def _named(option: str, text: str, operation: str) -> dict[str, str]:
@@ -95,5 +99,7 @@ def _named(option: str, text: str, operation: str) -> dict[str, str]:
         layer, _, name = part.partition("=")
         if not layer or not name:
             raise UserError(f"--{option} {text}: say one kernel for all layers, or LAYER=KERNEL,LAYER=KERNEL")
+        if layer in names:
+            raise UserError(f"--{option} {text}: {layer} is there twice, say one kernel for it")
         names[layer] = name
     return names

@@ -72,7 +72,7 @@ def run_parser() -> argparse.ArgumentParser:
         help="where to run (auto: a GPU if there is one)",
     )
     data = parser.add_argument_group("images")
-    data.add_argument("--split", default="test", choices=("test", "train"), help="Fashion-MNIST split (default: test)")
+    data.add_argument("--split", choices=("test", "train"), help="Fashion-MNIST split (default: test)")
     data.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
     data.add_argument("--data", type=Path, metavar="FILE", help="own images: IDX (.gz or not), or HDF5 with x and y")
     data.add_argument("--labels", metavar="FILE", help="IDX labels for --data, or 'none': agreement alone decides")

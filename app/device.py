@@ -87,7 +87,7 @@ def gpu_errors() -> Iterator[None]:
             raise UserError(f"the GPU has no room for {error}: free some of its memory, or --device cpu") from None
         if type(error).__name__ not in ("CUDARuntimeError", "CUDADriverError"):
             raise
-        raise UserError(f"the GPU reported {error}: free its memory or restart the program, or --device cpu") from None
+        raise UserError(f"the GPU reported {error}: free its memory or restart the program") from None
 
 
 def capability() -> tuple[int, int]:

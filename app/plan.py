@@ -10,10 +10,10 @@ import numpy as np
 from app.errors import UserError
 from app.graph import Graph
 from app.kernels.compiler import architecture_number
-from app.kernels.problems import DTYPES, ConvProblem, LinearProblem, Problem, alone
+from app.kernels.problems import DTYPES, ConvProblem, LinearProblem, Problem, alone, operation
 from app.kernels.variant import Variant
 from app.layers import Argmax, Layer, Shape
-from app.serving import Choices, check_kernels, serve
+from app.serving import Choices, check_kernels, check_pairs, serve
 
 IMAGES = "images"
 LOGITS = "logits"
@@ -80,8 +80,10 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
     if choices.precision == "auto":
         if has_tensor_cores:
             found = plan(graph, arch, replace(choices, precision="fp32x"), input_dtype=input_dtype)
-            if all(node.problem.dtype == "float16x2" for node in found.nodes if node.parameters):
-                return found  # as exact as float32, and tensor cores serve every product
+            # As exact as float32, where tensor cores serve every product; kernels of two layers have no float32.
+            split = all(node.problem.dtype == "float16x2" for node in found.nodes if node.parameters)
+            if split or choices.named_pairs:
+                return found
         return plan(graph, arch, replace(choices, precision="fp32"), input_dtype=input_dtype)
     if choices.precision == "fp32x" and not has_tensor_cores:
         raise UserError(f"--precision fp32x needs tensor cores (sm_{TENSOR_CORES} or later), this is {arch}: take fp32")
@@ -92,6 +94,7 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
         dtype = next((argument.dtype for argument in reads if argument.name == "y"), input_dtype)
         nodes.append(_next_node(graph, at, arch, dtype, choices, nodes[-1].problem if nodes else None))
         at += len(nodes[-1].layers)
+    check_pairs(graph, {operation(node.problem) for node in nodes}, choices)
     return _with_buffers(nodes, graph, arch, input_dtype)
 
 

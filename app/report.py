@@ -133,13 +133,14 @@ def _head(report: Mapping[str, Any]) -> str:
     else:
         where = f"CPU: {device['name']}, {device['threads']} threads, NumPy {device['numpy']}"
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report["settings"].items())
+    more = ", …" if report["batch"] > len(report["first_labels"]) else ""
     lines = [
         f"{report['network']['name']} in {report['precision']} on {report['batch']:,} images",
         f"  device    {where}",
         f"  weights   {weights['path']} (sha256 {weights['sha256'][:12]}…)",
         f"  images    {report['data']['source']} ({report['data']['dtype']})",
         f"  settings  {settings}",
-        f"  first     {', '.join(report['first_labels'])}, …",
+        f"  first     {', '.join(report['first_labels'])}{more}",
         *(f"  note      {note}" for note in report["notes"]),
     ]
     return "\n".join(lines)

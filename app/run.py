@@ -43,10 +43,11 @@ def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> tuple[
     if options.data is None:
         if options.labels is not None and not unlabelled:
             raise UserError("--labels FILE goes with --data FILE; Fashion-MNIST has its own labels")
-        data = load_fashion_mnist(options.split, options.data_dir, allocate)
+        data = load_fashion_mnist(options.split or "test", options.data_dir, allocate)
     else:
-        if options.data_dir is not None:
-            raise UserError("--data-dir is for Fashion-MNIST: leave it out with --data")
+        for name in ("data_dir", "split"):
+            if getattr(options, name) is not None:
+                raise UserError(f"--{name.replace('_', '-')} is for Fashion-MNIST: leave it out with --data")
         labels = None if options.labels is None or unlabelled else Path(options.labels)
         data = load_files(options.data, labels, allocate, unlabelled=unlabelled)
         if data.labels is None and not unlabelled:

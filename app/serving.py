@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,12 @@ class Choices:
     kernels: Mapping[str, str] = field(default_factory=dict)
     tuning: Tuning = field(default_factory=Tuning)
 
+    @property
+    def named_pairs(self) -> dict[str, str]:
+        """Operation of two layers → the kernel that was named for it."""
+        names = ((f"{kind}_pair", self.kernels.get(f"{kind}_pair", "auto")) for kind in PAIRS)
+        return {pair: name for pair, name in names if name != "auto"}
+
     def requested(self, layer: Layer) -> str:
         """The variant asked for this layer; its own name goes before its operation's."""
         return self.kernels.get(layer.name) or self.kernels.get(layer.operation or "", "auto")
@@ -71,6 +77,17 @@ def check_kernels(graph: Graph, kernels: Mapping[str, str]) -> None:
             named = [layer for layer, own in operations.items() if own is not None]
             raise UserError(f"network {graph.network.name} has no layer '{target}': choose one of {', '.join(named)}")
         registry.find(operation, name)
+
+
+def check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
+    """Raises UserError unless every operation of two layers that a kernel was named for is among those ``taken``."""
+    for pair, name in choices.named_pairs.items():
+        if pair not in taken:
+            kind = pair.removesuffix("_pair")
+            raise UserError(
+                f"kernel {name} serves nothing in network {graph.network.name}: it takes two {kind} layers in a row, "
+                "fused, with no kernel named for either; choose another"
+            )
 
 
 def serve(
@@ -131,30 +148,31 @@ def _arrays(
 def _pair(
     graph: Graph, at: int, lead: int, arch: str, input_dtype: str, choices: Choices, before: Problem | None
 ) -> Served | None:
-    """A kernel for this layer and the next of its kind, unless a kernel was named for either. Raises UserError."""
+    """A kernel for this layer and the next of its kind, unless a kernel was named for either.
+
+    Raises UserError where one was named for both that cannot serve them.
+    """
     found = pair_at(graph, at + lead, input_dtype, choices)
     if found is None:
         return None
     problem, heads, taken = found
+    requested = choices.named_pairs.get(operation(problem), "auto")
+    named = registry.find(operation(problem), requested)
     splits = isinstance(problem, LinearPairProblem) and problem.dtype == "float16x2"
-    if splits and not isinstance(before, ConvPairProblem):
-        return None  # halves of numbers beyond float16 are infinite; only a pair's results are known to stay within
-    name = operation(problem)
-    requested = choices.kernels.get(name, "auto")
     served = choices.tuning.choose(problem, arch, requested)
     if served is None:
-        named = registry.find(name, requested)
-        if named is not None:
-            layers = "+".join(head.layer.name for head in heads)
-            raise UserError(
-                f"kernel {named.name} does not serve {layers}: it {named.refusal(problem, arch)}; "
-                "choose another kernel or --precision"
-            )
-        return None
-    arrays = _arrays(graph, at, heads, problem, input_dtype)
-    if not within_range(problem, arrays):
-        return None
-    return Served(problem, *served, tuple(graph.steps[at : at + lead + taken]), heads, arrays)
+        reason = f"it {named.refusal(problem, arch)}; choose another kernel or --precision" if named else ""
+    elif splits and not isinstance(before, ConvPairProblem):
+        # Halves of numbers beyond float16 are infinite; only a pair's results are known to stay within.
+        reason = "in fp32x it reads only what a kernel of two convolutions wrote; choose another, or --precision fp16"
+    else:
+        arrays = _arrays(graph, at, heads, problem, input_dtype)
+        if within_range(problem, arrays):
+            return Served(problem, *served, tuple(graph.steps[at : at + lead + taken]), heads, arrays)
+        reason = "with these weights numbers may leave float16's range; take auto, or a kernel of single layers"
+    if named is not None:
+        raise UserError(f"kernel {named.name} does not serve {'+'.join(head.layer.name for head in heads)}: {reason}")
+    return None
 
 
 def pair_at(

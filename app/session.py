@@ -1,10 +1,11 @@
 """The GPU session: owns the device buffers, streams, events and loaded kernels, and streams batches through them.
 
 Images are cut into chunks that go round the lanes. A lane is a stream with its own buffers: copy in, kernels,
-copy out follow one another there, while the copies of one lane run beside the kernels of another. Nothing is
-allocated per run, and the host waits only for a staging buffer that it is about to fill again and for the end. A batch
-that comes from the same page-locked arrays again is captured as a CUDA graph, and replayed from then on: of the chunks'
-copies and kernels or, where the first kernel can read images over the bus, of the kernels alone.
+copy out follow one another there, while the copies of one lane run beside the kernels of another. Device buffers are
+there before the first run, a lane's staging buffer from its first chunk of pageable images on; the host waits only for
+a staging buffer that it is about to fill again and for the end. A batch that comes from the same page-locked arrays
+again is captured as a CUDA graph, and replayed from then on: of the chunks' copies and kernels or, where the first
+kernel can read images over the bus, of the kernels alone, with buffers of its own.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Session:
             # The retry happens outside the except block: the exception holds what had been allocated.
             if not self._allocate(chunk, streams):
                 if chunk == 1:
-                    raise UserError("not even one image fits in the device's free memory: free some, or --device cpu")
+                    raise UserError("not even one image fits in the device's free memory: free some")
                 chunk, self.shrunk = chunk // 2, True
         self.chunk = chunk
         self._graph = BatchGraph()

@@ -33,7 +33,8 @@ def verify(splits: Sequence[str], data_dir: Path | None) -> None:
         paths = [path for directory in directories for path in fashion_mnist.copies(file, directory)]
         if not paths:
             places = " or ".join(map(str, directories))
-            failures.append(f"{file.name}.gz is not in {places}; run: python -m data_tools fetch")
+            there = f" --data-dir {data_dir}" if data_dir else ""
+            failures.append(f"{file.name}.gz is not in {places}; run: python -m data_tools fetch{there}")
         for path in paths:
             try:
                 fashion_mnist.read_file(path, file)

@@ -111,7 +111,7 @@ def test_another_error_is_not_a_row_of_the_table(
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        ("--network k7", "no weights of network k7 are shipped"),
+        ("--network k7", "no weights of network k7 are shipped: .* and ship them with python -m data_tools bundle$"),
         ("--network resnet", "unknown network 'resnet'"),
         ("--precision fp16", "--precision is for the GPU"),
         ("--json /no/such/folder/x", "--json /no/such/folder/x cannot be written"),

@@ -52,6 +52,7 @@ CASES = {
     "bench --network vgg": "unknown network 'vgg': choose one of lenet5",
     "bench --shape 1,2,3": "--shape 1,2,3: .*C,H,W,M,K,S",
     "bench --shape 1,4,9,2,5,1": "--shape 1,4,9,2,5,1: .*K at most H and W",
+    "bench --shape 3,9,9,2,5,1 --network k7": "--network k7 and --shape 3,9,9,2,5,1: name one or the other",
     "bench --shape 0,9,9,2,5,1": "--shape 0,9,9,2,5,1: all must be at least 1",
     "bench --batches 10,many": "--batches 10,many: say whole numbers",
     "bench --batches 0,10": "--batches 0,10: .*1",

@@ -157,6 +157,9 @@ CASES = {
     "labels directory": Case(LABELS, "bad is a directory; .*name another file", Path.mkdir),
     "too few labels": Case(LABELS, "bad has 2 labels but .* 3 images; name files", idx(np.zeros(2, np.uint8))),
     "label 10": Case(LABELS, "label 10, the network knows 0 to 9: .*--labels none", idx(np.full(3, 10, np.uint8))),
+    "split of own images": Case(
+        f"{UNLABELLED} --split train", "--split is for Fashion-MNIST: leave it out with --data"
+    ),
     "labels alone": Case("--labels {good}/labels --device cpu", "--labels FILE goes with --data FILE"),
     "no labels": Case("--data {good}/images --device cpu", "has no labels: name them .* or say --labels none"),
     "batch beyond the data": Case(f"{UNLABELLED} --batch 4", "--batch 4 is more than the 3 images .*: add --cycle"),

@@ -97,7 +97,7 @@ def test_weights_are_found_by_the_network(
 
 def test_network_without_weights(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["--device", "cpu", "--network", "k7"])
-    wrong = "no weights of network k7 are shipped: make some with python main.py train --network k7, and name them"
+    wrong = "no weights of network k7 are shipped: make some with .* train --network k7, and name them with --weights$"
     check_error(code, *capsys.readouterr(), wrong)
     code = main(["--device", "cpu", "--network", "resnet"])
     check_error(code, *capsys.readouterr(), "unknown network 'resnet': choose one of lenet5, fa19")

@@ -31,7 +31,6 @@ def parsed(command: str) -> argparse.Namespace:
         ("--fc naive --pool shared", {"gemm": "naive", "pool": "shared"}),
         ("--conv conv2=direct --fc fc1=naive", {"conv2": "direct", "fc1": "naive"}),
         ("--conv conv1=direct,conv2=unrolled", {"conv1": "direct", "conv2": "unrolled"}),
-        ("--conv conv1=direct,conv1=unrolled", {"conv1": "unrolled"}),
         ("--latency", {"gemm": "split-k"}),
         ("--latency --conv direct", {"gemm": "split-k", "conv": "direct"}),
     ],
@@ -55,7 +54,19 @@ def test_malformed_kernel_names(option: str, value: str) -> None:
     ("command", "fault"),
     [
         ("--conv winograd", "unknown conv kernel 'winograd': choose one of auto, .*direct"),
+        ("--conv winograd", "winograd': choose one of .*register-patch, mma, wgmma, wgmma-split$"),
+        ("--fc winograd", "winograd': choose one of .*tensor-core, split-k, mma, wgmma$"),
         ("--conv conv1=winograd", "unknown conv kernel 'winograd'"),
+        (
+            "--conv conv1=wgmma",
+            "--conv conv1=wgmma: wgmma computes two layers at once, name it for all of them: --conv wgmma$",
+        ),
+        ("--fc fc1=naive,fc2=mma", "--fc fc2=mma: mma computes two layers at once, name it for all of them: --fc mma$"),
+        ("--conv wgmma --no-fuse", "--conv wgmma computes two layers at once: leave --no-fuse out"),
+        ("--conv conv1=direct,conv1=constant", "conv1=constant: conv1 is there twice, say one kernel for it"),
+        ("--network mlp --conv direct", "network mlp has no layer for --conv direct: leave it out"),
+        ("--network mlp --conv wgmma", "network mlp has no layer for --conv wgmma: leave it out"),
+        ("--network mlp --pool pool1=shared", "network mlp has no layer for --pool pool1=shared: leave it out"),
         ("--conv conv3=direct", "network lenet5 has no layer 'conv3' for --conv: choose one of conv1, conv2"),
         ("--conv fc1=direct", "no layer 'fc1' for --conv: choose one of conv1, conv2"),
         ("--fc conv1=direct", "no layer 'conv1' for --fc: choose one of fc1, fc2"),
@@ -102,6 +113,7 @@ def test_latency_splits_the_sums() -> None:
     [
         ("--conv wgmma", {"conv": "auto", "conv_pair": "wgmma"}),
         ("--fc wgmma", {"gemm": "auto", "gemm_pair": "wgmma"}),
+        ("--conv mma --fc mma", {"conv": "auto", "conv_pair": "mma", "gemm": "auto", "gemm_pair": "mma"}),
         ("--conv tensor-core --fc tensor-core", {"conv": "tensor-core", "gemm": "tensor-core"}),
     ],
 )

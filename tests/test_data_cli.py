@@ -58,13 +58,17 @@ def test_verify_tells_the_bad_and_the_missing(system: Path, capsys: pytest.Captu
     (system / f"{NAMES[1]}.gz").write_bytes(b"")
     assert main(["verify", "--data-dir", str(system)]) == 2
     output = capsys.readouterr()
-    assert output.err.startswith(f"error: {bad.name} is not in {system}; run:") and "(and 1 more)" in output.err
+    remedy = f"run: python -m data_tools fetch --data-dir {system} (and 1 more)"
+    assert output.err == f"error: {bad.name} is not in {system}; {remedy}\n"
 
 
-def test_verify_does_not_fetch(system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_does_not_fetch(
+    system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(fashion_mnist, "SYSTEM_DIR", tmp_path / "empty")
     monkeypatch.setattr(fashion_mnist, "fetch", lambda *_: pytest.fail("fetched"))
     assert main(["verify"]) == 2
+    assert capsys.readouterr().err.endswith("; run: python -m data_tools fetch (and 1 more)\n")
 
 
 def test_info(system: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,13 @@ def test_every_file_has_one_row_and_every_row_its_file() -> None:
     assert len({(row.operation, row.name) for row in VARIANTS}) == len(VARIANTS)
 
 
+@pytest.mark.parametrize("operation", ["conv", "gemm"])
+def test_one_name_says_whether_a_kernel_takes_one_layer_or_two(operation: str) -> None:
+    """One option names both: a kernel of two layers with the name of a single one's could not be asked for."""
+    single, pairs = ({row.name for row in variants(name)} for name in (operation, f"{operation}_pair"))
+    assert pairs and not single & pairs
+
+
 @pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.source.removesuffix(".cu"))
 def test_the_file_holds_the_entry_point_and_its_description(row: Variant | TrainingKernel) -> None:
     lines = row.path.read_text(encoding="utf-8").splitlines()

@@ -175,7 +175,10 @@ def test_command(
 def test_networks_without_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
     monkeypatch.setattr(bundled, "FOLDER", tmp_path)
-    for network, wrong in (("k7", "no weights of network k7 are shipped"), ("resnet", "unknown network 'resnet'")):
+    for network, wrong in (
+        ("k7", "network k7 are shipped: .*data_tools bundle$"),
+        ("resnet", "unknown network 'resnet'"),
+    ):
         with pytest.raises(UserError, match=wrong):
             batch_module.load_batch(network, 4)
 

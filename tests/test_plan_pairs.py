@@ -174,9 +174,9 @@ def test_weights_beyond_float16_run_on_the_ordinary_kernels(
 @SPLIT_PRECISIONS
 def test_pair_kernels_are_named_and_tuned_like_others(precision: str) -> None:
     graph = lenet5()
-    kernels = {"conv_pair": "mma", "gemm_pair": "tensor-core"}
+    kernels = {"conv_pair": "mma", "gemm_pair": "mma"}
     planned = plan(graph, HOPPER, Choices(precision, kernels=kernels))
-    assert [node.variant.name for node in planned.nodes] == ["mma", "tensor-core"]
+    assert [node.variant.name for node in planned.nodes] == ["mma", "mma"]
     convolutions, products = pairs(planned)
     tuning = Tuning(
         {
@@ -184,13 +184,13 @@ def test_pair_kernels_are_named_and_tuned_like_others(precision: str) -> None:
                 "mma": Tuned({}, 1.0, 10_000),
                 **{name: Tuned({}, 2.0, 10_000) for name in ("wgmma", "wgmma-split")},
             },
-            key(products): {"tensor-core": Tuned({"ROWS": 48, "STAGES": 3}, 1.0, 10_000)},
+            key(products): {"mma": Tuned({"ROWS": 48, "STAGES": 3}, 1.0, 10_000)},
         }
     )
     tuned = plan(graph, HOPPER, Choices(precision, tuning=tuning)).nodes
     assert [(node.variant.name, node.settings) for node in tuned] == [
         ("mma", {}),
-        ("tensor-core", {"ROWS": 48, "STAGES": 3}),
+        ("mma", {"ROWS": 48, "STAGES": 3}),
     ]
 
 
@@ -201,6 +201,68 @@ def test_a_named_pair_kernel_that_cannot_serve_is_an_error() -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="unknown conv_pair kernel 'direct'"):
         plan(lenet5(), HOPPER, Choices("fp32x", kernels={"conv_pair": "direct"}))
+
+
+RANGE = "with these weights numbers may leave float16's range; take auto, or a kernel of single layers"
+
+
+@pytest.mark.parametrize(
+    ("precision", "kernels", "factor", "fault"),
+    [
+        ("fp32x", {"conv_pair": "wgmma-split"}, 30, f"kernel wgmma-split does not serve conv1+conv2: {RANGE}"),
+        ("auto", {"conv_pair": "wgmma-split"}, 30, f"kernel wgmma-split does not serve conv1+conv2: {RANGE}"),
+        ("fp16", {"conv_pair": "wgmma"}, 30, f"kernel wgmma does not serve conv1+conv2: {RANGE}"),
+        ("fp16", {"gemm_pair": "mma"}, 1e7, f"kernel mma does not serve fc1+fc2: {RANGE}"),
+        ("fp32x", {"conv": "direct", "gemm_pair": "wgmma"}, 1, "wgmma does not serve fc1+fc2: in fp32x it reads only"),
+        ("auto", {"conv": "direct", "gemm_pair": "wgmma"}, 1, "wgmma does not serve fc1+fc2: in fp32x it reads only"),
+        ("fp32x", {"gemm_pair": "mma"}, 30, "mma does not serve fc1+fc2: in fp32x it reads only"),
+        ("fp32", {"conv_pair": "mma"}, 30, "mma does not serve conv1+conv2: it computes in float16"),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # of the ordinary kernels' float16 weights
+def test_a_named_pair_kernel_is_used_or_the_reason_given(
+    precision: str, kernels: dict[str, str], factor: float, fault: str
+) -> None:
+    graph = lenet5()
+    parameters = {name: array * np.float32(factor) for name, array in graph.parameters.items()}
+    with pytest.raises(UserError) as caught:
+        plan(replace(graph, parameters=parameters), HOPPER, Choices(precision, kernels=kernels))
+    assert fault in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("factor", [1, 30])
+def test_products_after_ordinary_convolutions_are_paired_in_fp16(factor: float) -> None:
+    """As the refusal in fp32x advises."""
+    graph = lenet5()
+    parameters = {name: array * np.float32(factor) for name, array in graph.parameters.items()}
+    choices = Choices("fp16", kernels={"conv": "direct", "gemm_pair": "wgmma"})
+    planned = plan(replace(graph, parameters=parameters), HOPPER, choices)
+    assert (planned.nodes[-1].name, planned.nodes[-1].variant.name) == (BOTH[1], "wgmma")
+
+
+def test_a_named_pair_kernel_decides_for_split_operands() -> None:
+    """In float32 there is none; what else there is computes in float32 beside it."""
+    choices = Choices("auto", kernels={"conv_pair": "wgmma-split", "fc1": "naive"})
+    planned = plan(lenet5(), HOPPER, choices)
+    assert [node.variant.name for node in planned.nodes][:2] == ["wgmma-split", "naive"]
+    assert [node.problem.dtype for node in planned.nodes] == ["float16x2", "float32", "float32"]
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "fault"),
+    [
+        (LENET5, {"fuse": False, "kernels": {"conv_pair": "mma"}}, "mma serves nothing in network lenet5: .*two conv"),
+        (LENET5, {"kernels": {"gemm_pair": "mma", "fc2": "naive"}}, "mma serves nothing in network lenet5: .*two gemm"),
+        (MLP, {"kernels": {"gemm_pair": "wgmma"}}, r"wgmma does not serve fc1\+fc2: it takes multiples of 64 inputs"),
+        (MLP, {"kernels": {"conv_pair": "wgmma"}}, "wgmma serves nothing in network mlp: it takes two conv layers"),
+    ],
+    ids=str,
+)
+def test_a_kernel_named_for_layers_that_are_not_there(network: Network, options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(UserError, match=fault) as caught:
+        plan(random_graph(network, bias=False), HOPPER, Choices(**{"precision": "fp32x", **options}))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from app.console import BUG, USER_ERROR
+from app.options import DEFAULT_STREAMS
+
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
@@ -56,6 +59,30 @@ def test_named_files_exist() -> None:
             folder = ROOT / name
     for link in re.findall(r"\]\(([^)]+)\)", TEXT):
         assert (ROOT / link).exists(), link
+
+
+def test_every_exit_code_is_named() -> None:
+    (sentence,) = re.findall(r"^Exit code (0 .*?)\n\n", TEXT, re.MULTILINE | re.DOTALL)
+    assert re.findall(r"\b\d\b", sentence) == ["0", "1", str(USER_ERROR), str(BUG)]
+
+
+def test_the_fast_path_names_its_files() -> None:
+    text = (ROOT / "docs" / "fast-path.md").read_text(encoding="utf-8")
+    files = {path.name for path in (ROOT / "app" / "kernels").glob("*pair*")}
+    assert files and files == {name for name in re.findall(r"\]\(\.\./app/kernels/([\w.]+)\)", text) if "pair" in name}
+
+
+def test_the_benchmarks_name_the_default_chunk() -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from app.session import default_chunk
+
+    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    told = re.search(
+        r"Defaults: four streams and a fifth of the batch a chunk, ([\d,]+) images, ([\d.]+) ms here", text
+    )
+    assert told is not None and told[1] == f"{default_chunk(10_000):,}" and DEFAULT_STREAMS == 4
+    (row,) = (line for line in text.splitlines() if line.startswith(f"| {told[1]} | "))
+    assert row.split(" | ")[DEFAULT_STREAMS].startswith(f"{told[2]} ")
 
 
 def test_no_file_is_too_long() -> None:

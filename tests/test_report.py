@@ -122,6 +122,15 @@ def test_the_last_lines_tell_what_fp16_would_bring_and_cost(changed: int) -> Non
     assert "fp16" not in as_text(report(GPU))
 
 
+@pytest.mark.parametrize(("images", "more"), [(1, ""), (6, ""), (7, ", …")])
+def test_labels_that_follow_are_hinted_at(images: int, more: str) -> None:
+    outcome = replace(GPU, labels=LABELS[:images])
+    told = document(GRAPH, WEIGHTS, DATA, images, outcome, judge(LABELS, LABELS, BATCH, AGREED), ONCE, 1.0)
+    shown = ", ".join(told["first_labels"])
+    assert len(told["first_labels"]) == min(images, 6)
+    assert f"  first     {shown}{more}\n" in as_text(told)
+
+
 def no_constants(text: str) -> None:
     raise AssertionError(f"{text} is not JSON")
 
@@ -129,10 +138,13 @@ def no_constants(text: str) -> None:
 @both
 def test_promised_keys(outcome: Outcome) -> None:
     told = report(outcome)
-    rows = re.findall(r"^\| (`.*?) \|", (Path(__file__).parent.parent / "docs" / "report.md").read_text(), re.MULTILINE)
+    text = (Path(__file__).parent.parent / "docs" / "report.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
     fields = [name for row in rows for name in re.findall(r"`([a-z0-9_.]+)", row)]
     assert set(told) == {name.split(".")[0] for name in fields if not name.startswith(".")}
     assert set(told["accuracy"]) == {name.split(".")[1] for name in fields if "." in name}
+    (described,) = (line for line in text.splitlines() if line.startswith("| `pipeline` "))
+    assert set(told["pipeline"] or ()) <= set(re.findall(r"`(\w+)`", described))
     assert (told["schema"], told["precision"], told["batch"]) == (SCHEMA, "fp32", BATCH)
     assert told["network"] == {"name": "lenet5", "input_shape": [1, 28, 28]} and told["device"] == outcome.device
     assert [layer["name"] for layer in told["layers"]] == ["conv1+relu1+pool1", "fc1"]

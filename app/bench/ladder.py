@@ -29,6 +29,7 @@ from app.errors import UserError
 from app.graph import Graph
 from app.interrupts import exit_on_interrupt
 from app.kernels.problems import Problem
+from app.options import bench_parser
 from app.report import check_writable, write_json
 
 
@@ -90,6 +91,8 @@ def checked(options: argparse.Namespace) -> Job:
     if options.plot is not None:
         pictures.prepare(options.plot)
     if options.shape is not None:
+        if options.network != bench_parser().get_default("network"):
+            raise UserError(f"--network {options.network} and --shape {options.shape}: name one or the other")
         return Job(f"convolution {options.shape} (C,H,W,M,K,S)", None, shape_items(options.shape), batches, only)
     graph = network_graph(options.network)
     items = [item for item in network_items(graph) if rungs(item, only)]

@@ -101,7 +101,7 @@ GEMM_PAIR_ROWS: tuple[Variant, ...] = (
     Variant(
         "gemm_pair",
         1,
-        "tensor_core",
+        "mma",
         summary="two products, ReLU between and argmax after them: the first on tensor cores, the second in registers",
         system="none of them",
         dtypes=("float16", "float16x2"),

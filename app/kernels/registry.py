@@ -35,9 +35,9 @@ def variants(operation: str) -> list[Variant]:
     return sorted((row for row in VARIANTS if row.operation == operation), key=lambda row: row.step)
 
 
-def find(operation: str, requested: str) -> Variant | None:
-    """The variant of that name, None for ``auto``. Raises UserError unless the operation has it."""
-    known = {row.name: row for row in variants(operation)}
+def find(operation: str, requested: str, *others: str) -> Variant | None:
+    """The variant of that name, None for ``auto``. Raises UserError unless the operation, or one of others, has it."""
+    known = {row.name: row for name in (operation, *others) for row in variants(name)}
     if requested != "auto" and requested not in known:
         raise UserError(f"unknown {operation} kernel '{requested}': choose one of {', '.join(['auto', *known])}")
     return known.get(requested)

@@ -37,9 +37,9 @@ __device__ __forceinline__ void store_split(unsigned char *stage, const float4 &
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    gemm_pair_tensor_core(const INPUT *__restrict__ x, const uint4 *__restrict__ w1, const float *__restrict__ bias1,
-                          const float *__restrict__ w2, const float *__restrict__ bias2, float *__restrict__ y,
-                          unsigned char *__restrict__ labels, int images) {
+    gemm_pair_mma(const INPUT *__restrict__ x, const uint4 *__restrict__ w1, const float *__restrict__ bias1,
+                  const float *__restrict__ w2, const float *__restrict__ bias2, float *__restrict__ y,
+                  unsigned char *__restrict__ labels, int images) {
     extern __shared__ __align__(16) unsigned char memory[];
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
     const int row0 = warp / 2 * 16, half = warp % 2;  // the warp's images and hidden values
