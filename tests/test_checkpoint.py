@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.networks import NETWORKS
-from app.training.checkpoint import load_progress, load_settings, save_checkpoint
+from app.training.checkpoint import load_checkpoint, save_checkpoint
 from app.training.model import training_model
 from app.training.progress import EpochResult
 from tests.shell import check_error, listing
@@ -19,9 +19,10 @@ from tests.training_for_tests import OWN, Train, some_settings, unfinished
 
 def test_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
     unfinished(tmp_path / "c")
-    settings = load_settings(tmp_path / "c")
+    read = load_checkpoint(tmp_path / "c")
+    settings = read.settings
     assert settings == some_settings()
-    progress = load_progress(tmp_path / "c", training_model(NETWORKS["mlp"], settings.biases))
+    progress = read.progress(training_model(NETWORKS["mlp"], settings.biases))
     assert progress.history == (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),) and progress.best_epoch == 1
     before = (tmp_path / "c").read_bytes()
     save_checkpoint(tmp_path / "c", settings, progress)
@@ -31,11 +32,14 @@ def test_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        ("--network lenet5", "--network lenet5 differs from c.checkpoint, which was begun with mlp: leave it out"),
-        ("--epochs 9", "--epochs 9 differs from c.checkpoint, which was begun with 40"),
+        (
+            "--network lenet5",
+            "--network lenet5 differs from c.checkpoint, which was begun with --network mlp: leave it out",
+        ),
+        ("--epochs 9", "--epochs 9 differs from c.checkpoint, which was begun with --epochs 40"),
         ("--seed 2", "--seed 2 differs"),
-        ("--no-flip", "--flip False differs"),
-        ("--dropout fc1=0.5", "--dropout .* differs"),
+        ("--no-flip", "--no-flip differs from c.checkpoint, which was begun with --flip: leave it out"),
+        ("--dropout fc2=0.5,fc1=0.25", "--dropout fc1=0.25,fc2=0.5 differs .* begun with --dropout none: leave"),
         ("--images 30", "--images 30 differs"),
         ("--data images --labels labels", "is not what c.checkpoint was trained on: name those images with --data"),
     ],

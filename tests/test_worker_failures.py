@@ -79,8 +79,8 @@ def a_job(**changes: Any) -> Job:
 
 def test_no_memory(capfd: pytest.CaptureFixture[str]) -> None:
     with (
-        pytest.raises(Exception, match=r"^worker 2 of 2 failed: MemoryError: no room for it; all is well$"),
-        team_of(2, a_job(images=NoRoom()), lambda: "; all is well") as team,
+        pytest.raises(Exception, match=r"^worker 2 of 2 failed: MemoryError: no room for it$"),
+        team_of(2, a_job(images=NoRoom()), lambda: "") as team,
     ):
         team.add(np.zeros(3))
     assert active_children() == [] and capfd.readouterr() == ("", "")
@@ -98,9 +98,10 @@ def test_a_lead_that_does_not_notice_is_ended(
 
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(watch, "GRACE", 0.1)
-    with team_of(2, a_job(images=NoRoom()), lambda: ""):
+    with team_of(2, a_job(images=NoRoom()), lambda: "; all is well"):
         assert ended.wait(30)
-    assert codes == [2] and capfd.readouterr() == ("", "error: worker 2 of 2 failed: MemoryError: no room for it\n")
+    expected = "error: worker 2 of 2 failed: MemoryError: no room for it; all is well\n"
+    assert codes == [2] and capfd.readouterr() == ("", expected)
 
 
 def test_an_error_of_the_lead_ends_all() -> None:

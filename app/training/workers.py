@@ -42,7 +42,7 @@ def check_workers(count: int, settings: Settings, device: str) -> None:
 def team_of(count: int, job: Job, kept: Callable[[], str]) -> Iterator[Team]:
     """The lead's team, the job's other processes at work while the block runs. Raises UserError if one of them fails.
 
-    kept: called then, for what to add about what is not lost.
+    kept: as for ``Watch``.
     """
     if count == 1:
         yield Alone()
