@@ -225,6 +225,8 @@ def test_interrupted_before_there_is_anything(train: Train, place: Path, monkeyp
 
 def test_images_that_do_not_fit(train: Train, place: Path) -> None:
     write_idx(place / "small", np.zeros((60, 8, 9), np.uint8))
+    write_idx(place / "one", np.zeros((1, 28, 28), np.uint8))
+    write_idx(place / "one_label", np.zeros(1, np.uint8))
     write_idx(place / "many", np.full(60, 10, np.uint8))
     with h5py.File(place / "floats", "w") as file:
         file["x"], file["y"] = np.full((3, 28, 28, 1), 0.1234), np.eye(10)[:3]
@@ -236,6 +238,8 @@ def test_images_that_do_not_fit(train: Train, place: Path) -> None:
         "--data floats": "floats has float(32|64) images: store them as bytes",
         "--data images --labels labels --images 61": "--images 61 is more than the 60 of",
         "--data images --labels labels --validation 60": "--validation 60 leaves none of the 60 images",
+        "--data one --labels one_label": "one has 1 image: train needs two or more",
+        "--data images --labels labels --dropout fc1=0.1,fc1=0.3": "fc1=0.1,fc1=0.3 names layer fc1 twice",
         "--data images --labels labels --dropout relu=0.5": "has no layer 'relu' for --dropout: use fc1, fc2",
     }
     before = listing(place)

@@ -15,8 +15,9 @@ from app.graph import find_network
 from app.layers import Linear
 from app.networks import Network
 from app.training import checkpoint, loop, typed
+from app.training.job import memory_errors
 from app.training.model import Model, training_model
-from app.training.places import find_places
+from app.training.places import check_sizes, find_places
 from app.training.progress import Progress
 from app.training.recipes import RECIPES, Recipe, Settings, recipe_of
 from data_tools.dataset import Dataset, load_fashion_mnist, load_files
@@ -64,9 +65,11 @@ def choose(options: argparse.Namespace) -> Task:
         raise UserError(f"{data.source} is not what {options.resume} was trained on: name those images with --data")
     settings = stored or _settings(network, given, len(images), digest)
     model = training_model(network, settings.biases)
+    check_sizes(settings, model)
     _check(settings, model, data, labels)
     test = load_split("test", options.data_dir) if data.split == "train" else None  # now: it may be missing
-    progress = loop.start(model, settings) if content is None else content.progress(model)
+    with memory_errors(settings):
+        progress = loop.start(model, settings) if content is None else content.progress(model)
     return Task(settings, model, progress, data, images, labels, test, output, kept)
 
 
@@ -88,6 +91,8 @@ def _load(options: argparse.Namespace, network: Network) -> Dataset:
         data = load_files(options.data, options.labels)
     if data.labels is None:
         raise UserError(f"{data.source} has no labels to learn from: name them with --labels FILE")
+    if len(data.images) < 2:
+        raise UserError(f"{data.source} has {len(data.images)} image: train needs two or more, some of them held out")
     if data.images.shape[1:] != network.input_shape:
         raise UserError(
             f"{data.source} has images of shape {data.images.shape[1:]} (channels, height, width), "

@@ -21,7 +21,7 @@ from app.report import write_json
 from app.training import curve, loop
 from app.training.checkpoint import save_checkpoint
 from app.training.choices import Task, choose
-from app.training.job import Job
+from app.training.job import Job, memory_errors
 from app.training.model import INPUT_SCALE
 from app.training.progress import Progress
 from app.training.workers import check_workers, team_of
@@ -37,7 +37,8 @@ def train(options: argparse.Namespace) -> int:
     with exit_on_interrupt():
         kind, why_not = device.choose(options.device)
         task = choose(options)
-        check_workers(options.workers, task.settings, kind)
+        workers = options.workers or task.progress.workers
+        check_workers(workers, task.settings, kind)
         where = device.describe_gpu()["name"] if kind == "cuda" else CPU
     progress = task.progress
     say: Callable[[str], object] = (lambda text: None) if options.json == "-" else tqdm.write
@@ -45,12 +46,13 @@ def train(options: argparse.Namespace) -> int:
     say(f"training {task.settings.network} on {where}{slowly}: {task.settings.describe()}")
     if progress.trained_on not in ("", where):
         say(f"note: {options.resume} comes from {progress.trained_on}: gone on elsewhere, the last bits will differ")
-    if options.resume is not None and options.workers != progress.workers:
-        say(f"note: {options.resume} comes from {progress.workers} workers; with {options.workers} bits may differ")
-    progress = replace(progress, workers=options.workers, trained_on=where)
+    if options.resume is not None and workers != progress.workers:
+        say(f"note: {options.resume} comes from {progress.workers} workers; with {workers} bits may differ")
+    progress = replace(progress, workers=workers, trained_on=where)
     try:
         progress = _epochs(task, progress, kind, say)
-        _finish(options, task, progress, say)
+        with memory_errors(task.settings):
+            _finish(options, task, progress, say)
     except loop.DivergedError as error:
         remove = f"remove {task.checkpoint}, which holds the last whole epoch, and " if task.checkpoint.exists() else ""
         raise UserError(f"{error}: {remove}train again with a smaller --rate") from error
@@ -72,7 +74,7 @@ def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], obje
     with (
         deferred_interrupts() as check_interrupt,
         team_of(progress.workers, job, lambda: _resumable(task)) as team,
-        job.engine(team) as engine,
+        job.engine(team, check_interrupt) as engine,
     ):
         while len(progress.history) < settings.epochs:
             epoch = len(progress.history) + 1
