@@ -211,16 +211,22 @@ def _user_errors(path: Path) -> Iterator[None]:
 
 
 def file_image(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str | int | float]) -> bytes:
-    """The bytes of an HDF5 file with these root datasets and attributes; equal input gives equal bytes."""
+    """The bytes of an HDF5 file with these root datasets and attributes; equal input gives equal bytes.
+
+    Raises MemoryError.
+    """
     # The oldest format: every reader knows it, and no version of HDF5 writes it differently.
     options = {"driver": "core", "backing_store": False, "libver": "earliest"}
-    with h5py.File(uuid.uuid4().hex, "w", **options) as file:
-        for name, array in sorted(arrays.items()):
-            file.create_dataset(name, data=array, dtype=array.dtype.newbyteorder("<"), track_times=False)
-        for name, value in sorted(attributes.items()):
-            file.attrs[name] = _fixed_length(value) if isinstance(value, str) else value
-        file.flush()
-        return file.id.get_file_image()
+    try:
+        with h5py.File(uuid.uuid4().hex, "w", **options) as file:
+            for name, array in sorted(arrays.items()):
+                file.create_dataset(name, data=array, dtype=array.dtype.newbyteorder("<"), track_times=False)
+            for name, value in sorted(attributes.items()):
+                file.attrs[name] = _fixed_length(value) if isinstance(value, str) else value
+            file.flush()
+            return file.id.get_file_image()
+    except OSError as error:  # no file is written to: it grows in memory
+        raise MemoryError(str(error)) from error
 
 
 def _fixed_length(text: str) -> np.ndarray:

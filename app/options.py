@@ -204,7 +204,7 @@ examples:
   python main.py train --network lenet5 --workers 2            two processes share each batch
   python main.py --weights mlp_trained.h5                      classify with what came out
 
-The epoch that is best on the images held out is kept; the test images are read once, at the end, to record what the
+The epoch that is best on the images held out is kept; the test images are used once, at the end, to record what the
 weights promise. Same options, same card or CPU, as many workers: same bits, resumed or not; with other --workers the
 same within rounding. What is not said is the network's own recipe.
 """
@@ -229,9 +229,8 @@ def train_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--workers",
         type=whole_number(1),
-        default=1,
         metavar="N",
-        help="processes that share each batch: a GPU each, or the CPU's cores (default: 1)",
+        help="processes that share each batch: a GPU each, or the CPU's cores (default: 1, or as many as before)",
     )
     how = parser.add_argument_group("how (default: the network's recipe)")
     how.add_argument("--epochs", type=whole_number(1, 10_000), metavar="N", help="passes over the images")

@@ -10,18 +10,21 @@ import numpy as np
 import pytest
 
 from app.networks import NETWORKS
-from app.training.checkpoint import load_progress, load_settings, save_checkpoint
+from app.training.checkpoint import load_checkpoint, save_checkpoint
 from app.training.model import training_model
 from app.training.progress import EpochResult
+from data_tools.idx import write_idx
 from tests.shell import check_error, listing
+from tests.test_train_command import MLP, interrupt_after
 from tests.training_for_tests import OWN, Train, some_settings, unfinished
 
 
 def test_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
     unfinished(tmp_path / "c")
-    settings = load_settings(tmp_path / "c")
+    read = load_checkpoint(tmp_path / "c")
+    settings = read.settings
     assert settings == some_settings()
-    progress = load_progress(tmp_path / "c", training_model(NETWORKS["mlp"], settings.biases))
+    progress = read.progress(training_model(NETWORKS["mlp"], settings.biases))
     assert progress.history == (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),) and progress.best_epoch == 1
     before = (tmp_path / "c").read_bytes()
     save_checkpoint(tmp_path / "c", settings, progress)
@@ -31,11 +34,14 @@ def test_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
-        ("--network lenet5", "--network lenet5 differs from c.checkpoint, which was begun with mlp: leave it out"),
-        ("--epochs 9", "--epochs 9 differs from c.checkpoint, which was begun with 40"),
+        (
+            "--network lenet5",
+            "--network lenet5 differs from c.checkpoint, which was begun with --network mlp: leave it out",
+        ),
+        ("--epochs 9", "--epochs 9 differs from c.checkpoint, which was begun with --epochs 40"),
         ("--seed 2", "--seed 2 differs"),
-        ("--no-flip", "--flip False differs"),
-        ("--dropout fc1=0.5", "--dropout .* differs"),
+        ("--no-flip", "--no-flip differs from c.checkpoint, which was begun with --flip: leave it out"),
+        ("--dropout fc2=0.5,fc1=0.25", "--dropout fc1=0.25,fc2=0.5 differs .* begun with --dropout none: leave"),
         ("--images 30", "--images 30 differs"),
         ("--data images --labels labels", "is not what c.checkpoint was trained on: name those images with --data"),
     ],
@@ -45,6 +51,27 @@ def test_other_settings_than_it_was_begun_with(options: str, wrong: str, train: 
     before = listing(place)
     check_error(*train("--resume", "c.checkpoint", *options.split()), wrong)
     assert listing(place) == before
+
+
+def test_fewer_images_than_it_was_begun_with(train: Train, place: Path) -> None:
+    """Another number cannot be asked for then."""
+    unfinished(place / "c.checkpoint")
+    write_idx(place / "few", np.zeros((30, 28, 28), np.uint8))
+    write_idx(place / "few_labels", np.zeros(30, np.uint8))
+    own = ["--data", "few", "--labels", "few_labels"]
+    check_error(*train("--resume", "c.checkpoint", *own), "few is not what c.checkpoint was trained on: name those")
+
+
+def test_the_order_of_dropouts_does_not_matter(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for the bits nor for going on."""
+    dropouts = ["fc1=0.2,fc2=0.5", "fc2=0.5,fc1=0.2"]
+    for output, dropout in zip(("a.h5", "b.h5"), dropouts, strict=True):
+        assert train(*MLP, "--epochs", "2", "--output", output, "--dropout", dropout)[0] == 0
+    assert (place / "a.h5").read_bytes() == (place / "b.h5").read_bytes()
+    with monkeypatch.context() as patch:
+        interrupt_after(1, patch)
+        assert train(*MLP, "--epochs", "2", "--output", "c.h5", "--dropout", dropouts[0])[0] == 2
+    assert train("--resume", "c.h5.checkpoint", *OWN[:4], "--dropout", dropouts[1], "--flip")[0] == 0
 
 
 def flip(path: Path, name: str) -> None:
@@ -72,6 +99,7 @@ def drop(path: Path) -> None:
         (lambda path: flip(path, "velocity_fc1"), "c.checkpoint is a damaged checkpoint"),
         (lambda path: flip(path, "history"), "c.checkpoint is a damaged checkpoint"),
         (drop, "c.checkpoint is a damaged checkpoint"),
+        (lambda path: unfinished(path, workers=0), "c.checkpoint is a damaged checkpoint"),
         (lambda path: set_attribute(path, "head", np.bytes_(b"{}")), "c.checkpoint is a damaged checkpoint"),
         (lambda path: set_attribute(path, "schema", 99), "c.checkpoint is a checkpoint of another version"),
         (lambda path: set_attribute(path, "kind", np.bytes_(b"x")), "c.checkpoint is not a checkpoint of a training"),

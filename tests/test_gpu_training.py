@@ -13,7 +13,7 @@ import pytest
 from app.cli import main
 from app.networks import NETWORKS, Network
 from app.training import loop
-from app.training.checkpoint import load_settings
+from app.training.checkpoint import load_checkpoint
 from app.training.cpu_engine import CpuEngine
 from app.training.model import training_model
 from app.training.team import Alone, Team
@@ -225,8 +225,12 @@ def test_loss_that_is_no_number(train_on_card: Train, place: Path) -> None:
     """The last good epoch is kept."""
     options = ["--network", "mlp", *OWN, "--batch", "60", "--rate", "1000", "--weight-decay", "1000", "--epochs", "20"]
     code, _, err = train_on_card(*options)
-    assert code == 2 and "loss became" in err and "mlp_trained.h5.checkpoint holds the last whole epoch" in err
-    assert load_settings(place / "mlp_trained.h5.checkpoint").network == "mlp"
+    assert (
+        code == 2
+        and "loss became" in err
+        and "remove mlp_trained.h5.checkpoint, which holds the last whole epoch" in err
+    )
+    assert load_checkpoint(place / "mlp_trained.h5.checkpoint").settings.network == "mlp"
 
 
 @pytest.mark.parametrize("when", ["at first", "in the midst"])

@@ -16,7 +16,7 @@ from app import device
 from app.cli import main
 from app.networks import NETWORKS
 from app.training import cpu_engine, loop
-from app.training.checkpoint import load_progress, load_settings, save_checkpoint
+from app.training.checkpoint import load_checkpoint, save_checkpoint
 from app.training.cpu_engine import dropout_mask
 from app.training.model import training_model
 from app.training.recipes import RECIPES
@@ -150,10 +150,10 @@ def test_gone_on_elsewhere(train: Train, place: Path, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         interrupt_after(1, patch)
         assert train(*MLP, "--epochs", "2")[0] == 2
-    settings = load_settings(place / CHECKPOINT)
-    progress = load_progress(place / CHECKPOINT, training_model(NETWORKS["mlp"], settings.biases))
+    read = load_checkpoint(place / CHECKPOINT)
+    progress = read.progress(training_model(NETWORKS["mlp"], read.settings.biases))
     assert progress.trained_on == "the CPU with NumPy"
-    save_checkpoint(place / CHECKPOINT, settings, replace(progress, trained_on="Some Card"))
+    save_checkpoint(place / CHECKPOINT, read.settings, replace(progress, trained_on="Some Card"))
     code, out, err = train("--resume", CHECKPOINT, *OWN[:4])
     assert (code, err) == (0, "") and f"note: {CHECKPOINT} comes from Some Card: gone on elsewhere" in out
 
@@ -208,7 +208,9 @@ def test_checkpoint_in_the_way(train: Train, place: Path) -> None:
 def test_loss_that_is_no_number(train: Train, place: Path) -> None:
     """The last good epoch is kept."""
     options = [*MLP, "--batch", "60", "--rate", "1000", "--weight-decay", "1000", "--epochs", "20"]
-    wrong = f"the .*loss became (nan|inf).* epoch [0-9]+.*smaller --rate; {CHECKPOINT} holds the last whole epoch"
+    wrong = (
+        f"the .*loss became (nan|inf).* epoch [0-9]+.*: remove {CHECKPOINT}, .* and train again with a smaller --rate"
+    )
     check_failure(train(*options), wrong)
     assert all(np.isfinite(row).all() for row in h5py.File(place / CHECKPOINT)["history"])
     assert not (place / "mlp_trained.h5").exists()
@@ -223,6 +225,8 @@ def test_interrupted_before_there_is_anything(train: Train, place: Path, monkeyp
 
 def test_images_that_do_not_fit(train: Train, place: Path) -> None:
     write_idx(place / "small", np.zeros((60, 8, 9), np.uint8))
+    write_idx(place / "one", np.zeros((1, 28, 28), np.uint8))
+    write_idx(place / "one_label", np.zeros(1, np.uint8))
     write_idx(place / "many", np.full(60, 10, np.uint8))
     with h5py.File(place / "floats", "w") as file:
         file["x"], file["y"] = np.full((3, 28, 28, 1), 0.1234), np.eye(10)[:3]
@@ -234,6 +238,8 @@ def test_images_that_do_not_fit(train: Train, place: Path) -> None:
         "--data floats": "floats has float(32|64) images: store them as bytes",
         "--data images --labels labels --images 61": "--images 61 is more than the 60 of",
         "--data images --labels labels --validation 60": "--validation 60 leaves none of the 60 images",
+        "--data one --labels one_label": "one has 1 image: train needs two or more",
+        "--data images --labels labels --dropout fc1=0.1,fc1=0.3": "fc1=0.1,fc1=0.3 names layer fc1 twice",
         "--data images --labels labels --dropout relu=0.5": "has no layer 'relu' for --dropout: use fc1, fc2",
     }
     before = listing(place)

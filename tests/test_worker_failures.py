@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from multiprocessing import active_children, parent_process
+from collections.abc import Callable
+from multiprocessing import Pipe, active_children, parent_process
+from multiprocessing.connection import Connection
 from pathlib import Path
 from subprocess import PIPE
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -79,8 +82,8 @@ def a_job(**changes: Any) -> Job:
 
 def test_no_memory(capfd: pytest.CaptureFixture[str]) -> None:
     with (
-        pytest.raises(Exception, match=r"^worker 2 of 2 failed: MemoryError: no room for it; all is well$"),
-        team_of(2, a_job(images=NoRoom()), lambda: "; all is well") as team,
+        pytest.raises(Exception, match=r"^worker 2 of 2 failed: MemoryError: no room for it$"),
+        team_of(2, a_job(images=NoRoom()), lambda: "") as team,
     ):
         team.add(np.zeros(3))
     assert active_children() == [] and capfd.readouterr() == ("", "")
@@ -98,9 +101,10 @@ def test_a_lead_that_does_not_notice_is_ended(
 
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(watch, "GRACE", 0.1)
-    with team_of(2, a_job(images=NoRoom()), lambda: ""):
+    with team_of(2, a_job(images=NoRoom()), lambda: "; all is well"):
         assert ended.wait(30)
-    assert codes == [2] and capfd.readouterr() == ("", "error: worker 2 of 2 failed: MemoryError: no room for it\n")
+    expected = "error: worker 2 of 2 failed: MemoryError: no room for it; all is well\n"
+    assert codes == [2] and capfd.readouterr() == ("", expected)
 
 
 def test_an_error_of_the_lead_ends_all() -> None:
@@ -108,6 +112,15 @@ def test_an_error_of_the_lead_ends_all() -> None:
         assert len(active_children()) == 2
         raise ZeroDivisionError
     assert active_children() == []
+
+
+@pytest.mark.parametrize("close", [lambda ours, theirs: ours.close(), lambda ours, theirs: theirs.close()])
+def test_last_words_that_do_not_come(close: Callable[[Connection, Connection], None]) -> None:
+    ours, theirs = Pipe(duplex=False)
+    close(ours, theirs)
+    process: Any = SimpleNamespace(exitcode=1)
+    reason = watch.Follower(1, process, ours, ours).reason(2)
+    assert reason == "worker 2 of 2 ended with exit code 1: train again with fewer --workers"
 
 
 @pytest.mark.parametrize("epochs", [0, 1])

@@ -42,13 +42,14 @@ def some_settings(**changes: Any) -> Settings:
     return Settings(**{**values, **changes})
 
 
-def unfinished(path: Path) -> None:
+def unfinished(path: Path, workers: int = 1) -> None:
     """A checkpoint as it is after one epoch."""
     settings = some_settings()
     model = training_model(NETWORKS["mlp"], settings.biases)
     parameters = model.initial(1)
     history = (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),)
-    save_checkpoint(path, settings, Progress(parameters, empty_slots(settings, parameters), parameters, 1, history))
+    slots = empty_slots(settings, parameters)
+    save_checkpoint(path, settings, Progress(parameters, slots, parameters, 1, history, workers))
 
 
 def begin(place: Path, *options: str) -> subprocess.Popen:

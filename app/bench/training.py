@@ -26,7 +26,7 @@ from app.bench.batch import check_options
 from app.cpu import usable_cores
 from app.errors import UserError
 from app.graph import find_network
-from app.interrupts import exit_on_interrupt
+from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.networks import family
 from app.options import bench_parser
 from app.report import write_json
@@ -47,7 +47,7 @@ ACTIONS = 100  # launches and events of a batch, about
 
 
 @dataclass(frozen=True)
-class Job:
+class Case:
     """One training to measure. hidden: units of mlp's first layer."""
 
     network: str
@@ -61,7 +61,7 @@ class Job:
 
 
 WIDTHS = {100: "mlp", 500: "mlp_500", 1000: "mlp_1000"}
-JOBS = (Job("lenet5", 256), *(Job(name, batch, width) for width, name in WIDTHS.items() for batch in (256, 4096)))
+CASES = (Case("lenet5", 256), *(Case(name, batch, width) for width, name in WIDTHS.items() for batch in (256, 4096)))
 
 
 def run_training(options: argparse.Namespace) -> int:
@@ -75,10 +75,10 @@ def run_training(options: argparse.Namespace) -> int:
     cpu = f"{processor['name']}, {processor['threads']} threads, NumPy {processor['numpy']}"
     rows, shares = [], []
     with device.gpu_errors():
-        for job in tqdm(JOBS, desc="training", unit=" trainings", disable=not sys.stderr.isatty()):
-            measured, by_kernel = measure(job, card["architecture"])
-            rows.append({**job.row, "device": card["name"], **measured, "cpu": cpu})
-            shares += [{**job.row, "kernel": kernel, "share": share} for kernel, share in by_kernel.items()]
+        for case in tqdm(CASES, desc="training", unit=" trainings", disable=not sys.stderr.isatty()):
+            measured, by_kernel = measure(case, card["architecture"])
+            rows.append({**case.row, "device": card["name"], **measured, "cpu": cpu})
+            shares += [{**case.row, "kernel": kernel, "share": share} for kernel, share in by_kernel.items()]
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     document = {"schema": SCHEMA, "date": date, "device": card, "cpu": processor, "rows": rows, "shares": shares}
     if options.json == "-":
@@ -90,34 +90,40 @@ def run_training(options: argparse.Namespace) -> int:
     return 0
 
 
-def measure(job: Job, arch: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Medians of the card and of NumPy, and each kernel's share of the card's time."""
+def measure(case: Case, arch: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Medians of the card and of NumPy, and each kernel's share of the card's time. Raises UserError."""
     with exit_on_interrupt():
-        from app.training.gpu.engine import gpu_engine
+        from app.memory import DeviceMemoryError
+        from app.training.gpu.engine import GpuEngine
 
-    settings, model, images, labels = _task(job)
+    settings, model, images, labels = _task(case)
     start = loop.start(model, settings)
     state = start.parameters, start.slots
     steps = settings.epochs * loop.batches_an_epoch(settings)
-    batches = [np.arange(at, at + job.batch) for at in range(0, WATCHED * job.batch, job.batch)]
-    with gpu_engine(model, settings, images, labels, state, steps, Alone()) as engine:
+    batches = [np.arange(at, at + case.batch) for at in range(0, WATCHED * case.batch, case.batch)]
+    try:
+        engine = GpuEngine(model, settings, images, labels, state, steps, Alone())
         seconds = _epoch_seconds(engine, settings, start)
         shares = _shares(engine, batches, arch)
-    with cpu_pool(1) as pool:
-        reference = CpuEngine(model, settings, images, labels, state, steps, pool, Alone())
+    except DeviceMemoryError:
+        raise UserError(
+            "the GPU has too little free memory for bench --training: make it free, and try again"
+        ) from None
+    with deferred_interrupts() as check_interrupt, cpu_pool(1) as pool:
+        reference = CpuEngine(model, settings, images, labels, state, steps, pool, Alone(), check_interrupt)
         a_batch = _batch_seconds(reference, batches[: 1 + NUMPY_BATCHES])
     return {
         "seconds_per_epoch": seconds,
         "images_per_second": IMAGES / seconds,
-        "numpy_seconds_per_epoch": a_batch * IMAGES / job.batch,
+        "numpy_seconds_per_epoch": a_batch * IMAGES / case.batch,
     }, shares
 
 
-def _task(job: Job) -> tuple[Settings, Model, np.ndarray, np.ndarray]:
+def _task(case: Case) -> tuple[Settings, Model, np.ndarray, np.ndarray]:
     """The network by its recipe, but for the batch; one image is held out, as one must be."""
-    network, recipe = find_network(job.network), recipe_of(job.network)
+    network, recipe = find_network(case.network), recipe_of(case.network)
     assert recipe is not None
-    own = {"network": job.network, "batch": job.batch, "seed": 1, "images": IMAGES + 1, "validation": 1, "data": ""}
+    own = {"network": case.network, "batch": case.batch, "seed": 1, "images": IMAGES + 1, "validation": 1, "data": ""}
     settings = Settings(**{**vars(recipe), **own})
     rng = np.random.default_rng(1)
     images = rng.integers(0, 256, (IMAGES + 1, *network.input_shape), np.uint8)

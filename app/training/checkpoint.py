@@ -45,50 +45,45 @@ def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
         temporary.write_bytes(content)
 
 
-def load_settings(path: Path) -> Settings:
-    """The settings of the training that left this checkpoint. Raises UserError for everything that can be wrong."""
-    return _read(path).settings
-
-
-def load_progress(path: Path, model: Model) -> Progress:
-    """How far it came. Raises UserError, also if it is not of this model."""
-    content = _read(path)
-    settings, arrays = content.settings, content.arrays
-
-    def part(prefix: str) -> Arrays:
-        found = {name: arrays.get(f"{prefix}_{name}") for name in model.shapes}
-        if any(array is None or array.shape != model.shapes[name] for name, array in found.items()):
-            raise UserError(f"{path} does not fit network {model.network.name} as it is here: train it again")
-        return {name: array.astype(np.float32, copy=False) for name, array in found.items() if array is not None}
-
-    slots = {slot: part(slot) for slot in OPTIMISERS[settings.optimiser].slots}
-    history = tuple(EpochResult(*map(float, row)) for row in arrays["history"])
-    best = part("best")
-    return Progress(part("parameter"), slots, best, content.best_epoch, history, content.workers, content.trained_on)
-
-
 @dataclass(frozen=True)
-class _Content:
+class Checkpoint:
+    """What was read, and found to be whole. workers, trained_on: as in ``Progress``."""
+
+    path: Path
     settings: Settings
     best_epoch: int
     workers: int
     trained_on: str
     arrays: Arrays
 
+    def progress(self, model: Model) -> Progress:
+        """How far the training came. Raises UserError if it is not of this model."""
+        slots = {slot: self._part(slot, model) for slot in OPTIMISERS[self.settings.optimiser].slots}
+        history = tuple(EpochResult(*map(float, row)) for row in self.arrays["history"])
+        parameters, best = self._part("parameter", model), self._part("best", model)
+        return Progress(parameters, slots, best, self.best_epoch, history, self.workers, self.trained_on)
 
-def _read(path: Path) -> _Content:
+    def _part(self, prefix: str, model: Model) -> Arrays:
+        found = {name: self.arrays.get(f"{prefix}_{name}") for name in model.shapes}
+        if any(array is None or array.shape != model.shapes[name] for name, array in found.items()):
+            raise UserError(f"{self.path} does not fit network {model.network.name} as it is here: train it again")
+        return {name: array.astype(np.float32, copy=False) for name, array in found.items() if array is not None}
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read it, once. Raises UserError for everything that can be wrong with it."""
     with open_strict(path, read_file(path, MAX_BYTES)) as file:
         if file.attribute("kind") != KIND:
             raise UserError(f"{path} is not a checkpoint of a training: name one that train left ({SUFFIX})")
         if file.attribute("schema") != SCHEMA:
             raise UserError(f"{path} is a checkpoint of another version of this program: train the network again")
         try:
-            return _checked(file)
+            return _checked(path, file)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise UserError(f"{path} is a damaged checkpoint: take another copy, or train the network again") from error
 
 
-def _checked(file: StrictFile) -> _Content:
+def _checked(path: Path, file: StrictFile) -> Checkpoint:
     """Raises anything but UserError for what does not hold together."""
     arrays = {name: file.array(name, MAX_BYTES) for name in file.names()}
     head = file.attribute("head")
@@ -100,7 +95,9 @@ def _checked(file: StrictFile) -> _Content:
     epochs, columns = arrays["history"].shape
     if columns != 5 or not 1 <= best_epoch <= epochs <= settings.epochs or settings.optimiser not in OPTIMISERS:
         raise ValueError("its figures contradict each other")
-    return _Content(settings, best_epoch, workers, str(values["trained_on"]), arrays)
+    if workers < 1:
+        raise ValueError("nobody trained it")
+    return Checkpoint(path, settings, best_epoch, workers, str(values["trained_on"]), arrays)
 
 
 def _digest(arrays: Mapping[str, np.ndarray], head: str) -> str:

@@ -14,9 +14,11 @@ from app.errors import UserError
 from app.graph import find_network
 from app.layers import Linear
 from app.networks import Network
-from app.report import check_writable
-from app.training.checkpoint import SUFFIX, checkpoint_path, load_settings
+from app.training import checkpoint, loop, typed
+from app.training.job import memory_errors
 from app.training.model import Model, training_model
+from app.training.places import check_sizes, find_places
+from app.training.progress import Progress
 from app.training.recipes import RECIPES, Recipe, Settings, recipe_of
 from data_tools.dataset import Dataset, load_fashion_mnist, load_files
 from data_tools.fashion_mnist import load_split
@@ -27,10 +29,11 @@ VALIDATION_PART = 12  # 5,000 of 60,000
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be trained, on what, and where things go."""
+    """What is to be trained, from where on, on what, and where things go."""
 
     settings: Settings
     model: Model
+    progress: Progress  # that of the checkpoint, if one is gone on with
     data: Dataset
     images: np.ndarray  # (N, C, H, W) uint8
     labels: np.ndarray  # (N,) uint8
@@ -41,24 +44,20 @@ class Task:
 
 def choose(options: argparse.Namespace) -> Task:
     """Raises UserError for whatever does not go together, before anything is computed."""
-    stored = None if options.resume is None else load_settings(options.resume)
+    content = None if options.resume is None else checkpoint.load_checkpoint(options.resume)
+    stored = None if content is None else content.settings
     given = {f.name: value for f in fields(Settings) if (value := getattr(options, f.name, None)) is not None}
     if options.dropout is not None:
-        given["dropout"] = _dropout(options.dropout)
+        given["dropout"] = typed.dropout(options.dropout)
     if stored is not None:
         _check_same(options.resume, stored, {name: value for name, value in given.items() if name != "data"})
     elif options.network is None:
         raise UserError(f"say which network to train: --network, one of {', '.join(RECIPES)} (or --resume FILE)")
     network = find_network(options.network if stored is None else stored.network)
-    output = options.output or _default_output(network, options.resume)
-    checkpoint = options.resume or checkpoint_path(output)
-    if stored is None and checkpoint.exists():
-        raise UserError(f"{checkpoint} holds an unfinished training: go on with --resume {checkpoint}, or remove it")
-    check_writable(output, "--output")
-    check_writable(checkpoint, "--output" if stored is None else "--resume")
+    output, kept = find_places(options, network)
     data = _load(options, network)
     count = options.images if stored is None else stored.images
-    if count is not None and count > len(data.images):
+    if stored is None and count is not None and count > len(data.images):
         raise UserError(f"--images {count} is more than the {len(data.images)} of {data.source}: ask for fewer")
     images, labels = data.images[:count], data.labels[:count]  # type: ignore[index]
     digest = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
@@ -66,22 +65,19 @@ def choose(options: argparse.Namespace) -> Task:
         raise UserError(f"{data.source} is not what {options.resume} was trained on: name those images with --data")
     settings = stored or _settings(network, given, len(images), digest)
     model = training_model(network, settings.biases)
+    check_sizes(settings, model)
     _check(settings, model, data, labels)
     test = load_split("test", options.data_dir) if data.split == "train" else None  # now: it may be missing
-    return Task(settings, model, data, images, labels, test, output, checkpoint)
-
-
-def _default_output(network: Network, resume: Path | None) -> Path:
-    if resume is not None and resume.name.endswith(SUFFIX) and resume.name != SUFFIX:
-        return resume.with_name(resume.name.removesuffix(SUFFIX))
-    return Path(f"{network.name}_trained.h5")
+    with memory_errors(settings):
+        progress = loop.start(model, settings) if content is None else content.progress(model)
+    return Task(settings, model, progress, data, images, labels, test, output, kept)
 
 
 def _check_same(path: Path, stored: Settings, given: dict[str, Any]) -> None:
     for name, value in given.items():
-        if (before := getattr(stored, name)) != value:
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option} {value} differs from {path}, which was begun with {before}: leave it out")
+        asked, before = typed.typed(name, value), typed.typed(name, getattr(stored, name))
+        if asked != before:
+            raise UserError(f"{asked} differs from {path}, which was begun with {before}: leave it out")
 
 
 def _load(options: argparse.Namespace, network: Network) -> Dataset:
@@ -95,6 +91,8 @@ def _load(options: argparse.Namespace, network: Network) -> Dataset:
         data = load_files(options.data, options.labels)
     if data.labels is None:
         raise UserError(f"{data.source} has no labels to learn from: name them with --labels FILE")
+    if len(data.images) < 2:
+        raise UserError(f"{data.source} has {len(data.images)} image: train needs two or more, some of them held out")
     if data.images.shape[1:] != network.input_shape:
         raise UserError(
             f"{data.source} has images of shape {data.images.shape[1:]} (channels, height, width), "
@@ -126,19 +124,3 @@ def _check(settings: Settings, model: Model, data: Dataset, labels: np.ndarray) 
     for name, _ in settings.dropout:
         if name not in linear:
             raise UserError(f"network {settings.network} has no layer '{name}' for --dropout: use {', '.join(linear)}")
-
-
-def _dropout(text: str) -> tuple[tuple[str, float], ...]:
-    """Raises UserError unless it is LAYER=SHARE,… or none."""
-    if text == "none":
-        return ()
-    parts: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, share = part.partition("=")
-        try:
-            parts[name] = float(share)
-        except ValueError:
-            parts[name] = -1
-        if not (name and 0 <= parts[name] < 1):
-            raise UserError(f"--dropout {text}: say LAYER=SHARE,… with shares from 0 to below 1, or none")
-    return tuple(parts.items())

@@ -17,11 +17,11 @@ from app.errors import UserError
 from app.graph import build
 from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.reference import compute_reference
-from app.report import check_writable, write_json
+from app.report import write_json
 from app.training import curve, loop
-from app.training.checkpoint import load_progress, save_checkpoint
+from app.training.checkpoint import save_checkpoint
 from app.training.choices import Task, choose
-from app.training.job import Job
+from app.training.job import Job, memory_errors
 from app.training.model import INPUT_SCALE
 from app.training.progress import Progress
 from app.training.workers import check_workers, team_of
@@ -32,44 +32,37 @@ CPU = "the CPU with NumPy"
 
 def train(options: argparse.Namespace) -> int:
     """Train as the options say; prints a line an epoch. Returns the exit code, raises UserError."""
-    if options.json not in (None, "-"):
-        check_writable(Path(options.json))
     if options.plot is not None:
         pictures.prepare(options.plot)
     with exit_on_interrupt():
         kind, why_not = device.choose(options.device)
         task = choose(options)
-        check_workers(options.workers, task.settings, kind)
+        workers = options.workers or task.progress.workers
+        check_workers(workers, task.settings, kind)
         where = device.describe_gpu()["name"] if kind == "cuda" else CPU
-    progress = (
-        loop.start(task.model, task.settings) if options.resume is None else load_progress(options.resume, task.model)
-    )
+    progress = task.progress
     say: Callable[[str], object] = (lambda text: None) if options.json == "-" else tqdm.write
     slowly = "" if kind == "cuda" else f", slowly ({why_not})" if why_not else ", slowly"
     say(f"training {task.settings.network} on {where}{slowly}: {task.settings.describe()}")
     if progress.trained_on not in ("", where):
         say(f"note: {options.resume} comes from {progress.trained_on}: gone on elsewhere, the last bits will differ")
-    if options.resume is not None and options.workers != progress.workers:
-        say(f"note: {options.resume} comes from {progress.workers} workers; with {options.workers} bits may differ")
-    progress = replace(progress, workers=options.workers, trained_on=where)
+    if options.resume is not None and workers != progress.workers:
+        say(f"note: {options.resume} comes from {progress.workers} workers; with {workers} bits may differ")
+    progress = replace(progress, workers=workers, trained_on=where)
     try:
         progress = _epochs(task, progress, kind, say)
-        weights = _write(task, progress)
+        with memory_errors(task.settings):
+            _finish(options, task, progress, say)
     except loop.DivergedError as error:
-        raise UserError(f"{error}: train again with a smaller --rate{_kept(task)}") from error
+        remove = f"remove {task.checkpoint}, which holds the last whole epoch, and " if task.checkpoint.exists() else ""
+        raise UserError(f"{error}: {remove}train again with a smaller --rate") from error
+    except UserError as error:
+        raise UserError(f"{error}{_resumable(task)}") from error
     except KeyboardInterrupt:
         if not task.checkpoint.exists():
             raise
         raise UserError(f"interrupted{_resumable(task)}") from None
-    task.checkpoint.unlink(missing_ok=True)
-    promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in weights.expected_correct.items())
-    say(f"wrote {task.output}: epoch {progress.best_epoch}, {progress.best_accuracy:.2%} on validation")
-    if promise:
-        say(f"correct on the test images: {promise}")
-    if options.plot is not None:
-        say(f"drew {curve.draw(task.settings, progress, options.plot)}")
-    if options.json is not None:
-        write_json(_document(task, progress, weights), None if options.json == "-" else Path(options.json))
+    task.checkpoint.unlink(missing_ok=True)  # last: until all is written, it alone has every epoch's figures
     return 0
 
 
@@ -81,7 +74,7 @@ def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], obje
     with (
         deferred_interrupts() as check_interrupt,
         team_of(progress.workers, job, lambda: _resumable(task)) as team,
-        job.engine(team) as engine,
+        job.engine(team, check_interrupt) as engine,
     ):
         while len(progress.history) < settings.epochs:
             epoch = len(progress.history) + 1
@@ -100,12 +93,23 @@ def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], obje
     return progress
 
 
-def _kept(task: Task) -> str:
-    return f"; {task.checkpoint} holds the last whole epoch" if task.checkpoint.exists() else ""
-
-
 def _resumable(task: Task) -> str:
-    return f"{_kept(task)}: go on with --resume {task.checkpoint}" if task.checkpoint.exists() else ""
+    """What to add where a training ends before its time."""
+    path = task.checkpoint
+    return f"; {path} holds the last whole epoch: go on with --resume {path}" if path.exists() else ""
+
+
+def _finish(options: argparse.Namespace, task: Task, progress: Progress, say: Callable[[str], object]) -> None:
+    """Write everything, and say so."""
+    weights = _write(task, progress)
+    say(f"wrote {task.output}: epoch {progress.best_epoch}, {progress.best_accuracy:.2%} on validation")
+    promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in weights.expected_correct.items())
+    if promise:
+        say(f"correct on the test images: {promise}")
+    if options.plot is not None:
+        say(f"drew {curve.draw(task.settings, progress, options.plot)}")
+    if options.json is not None:
+        write_json(_document(task, progress, weights), None if options.json == "-" else Path(options.json))
 
 
 def _write(task: Task, progress: Progress) -> Weights:

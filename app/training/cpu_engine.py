@@ -27,7 +27,10 @@ class CpuEngine:
     """The NumPy references, pieces of a batch in parallel. The same bits whatever the number of threads.
 
     images: (N, C, H, W) uint8; labels: (N,) uint8; steps: of the whole training. pool: where pieces run.
+    check_interrupt: called before each piece; what it raises ends the work on the batch.
     """
+
+    together = 1  # Ctrl-C and the progress bar wait for all
 
     def __init__(
         self,
@@ -39,13 +42,14 @@ class CpuEngine:
         steps: int,
         pool: ThreadPoolExecutor,
         team: Team,
+        check_interrupt: Callable[[], object] = lambda: None,
     ) -> None:
         self.model, self.settings = model, settings
         self.images, self.labels = images, labels
         self.parameters, self.slots = (_copy(state[0]), {slot: _copy(own) for slot, own in state[1].items()})
         self.steps = steps
         self.optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
-        self._pool, self._team = pool, team
+        self._pool, self._team, self._check_interrupt = pool, team, check_interrupt
         # One array for all gradients, so that a team adds them up in one go, and what is where in it.
         self._gradients = np.zeros(sum(array.size for array in self.parameters.values()), np.float32)
         self._gradient = _parts(self._gradients, self.parameters)
@@ -117,6 +121,7 @@ class CpuEngine:
 
     def _map(self, work: Callable[[np.ndarray], tuple], items: np.ndarray) -> Iterator[tuple]:
         def quietly(some: np.ndarray) -> tuple:
+            self._check_interrupt()
             with QUIET():
                 return work(some)
 

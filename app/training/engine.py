@@ -15,6 +15,8 @@ from app.training.recipes import Settings
 class Engine(Protocol):
     """Holds the images, the parameters and the optimiser's slots."""
 
+    together: int  # batches: what it is best asked to do at once
+
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
         """For each batch, gradients of its mean loss and one update.
 

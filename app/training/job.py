@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
+from app.device import gpu_errors
+from app.errors import UserError
 from app.training.cpu_engine import CpuEngine, cpu_pool
 from app.training.engine import Engine
 from app.training.loop import batches_an_epoch
@@ -32,16 +34,40 @@ class Job:
     device: str
 
     @contextmanager
-    def engine(self, team: Team) -> Iterator[Engine]:
-        """The engine of this member of the team, standing where ``progress`` does."""
+    def engine(self, team: Team, check_interrupt: Callable[[], object]) -> Iterator[Engine]:
+        """The engine of this member of the team, standing where ``progress`` does.
+
+        check_interrupt: called now and then, from any thread, for what it may raise. What goes wrong on the GPU within
+        the block, and too little memory there or here, is a UserError.
+        """
         state = (self.progress.parameters, self.progress.slots)
         steps = self.settings.epochs * batches_an_epoch(self.settings)
         arguments = (self.model, self.settings, self.images, self.labels, state, steps)
         if self.device == "cpu":
-            with cpu_pool(team.size) as pool:
-                yield CpuEngine(*arguments, pool, team)
-        else:
-            from app.training.gpu.engine import gpu_engine  # loads CuPy
+            with memory_errors(self.settings), cpu_pool(team.size) as pool:
+                yield CpuEngine(*arguments, pool, team, check_interrupt)
+            return
+        from app.memory import DeviceMemoryError  # loads CuPy
+        from app.training.gpu.engine import GpuEngine
 
-            with gpu_engine(*arguments, team) as engine:
-                yield engine
+        with gpu_errors():
+            try:
+                yield GpuEngine(*arguments, team)
+            except DeviceMemoryError:
+                raise UserError(_too_little("the GPU", self.settings, "use --device cpu")) from None
+
+
+@contextmanager
+def memory_errors(settings: Settings) -> Iterator[None]:
+    """Too little memory for NumPy within the block is a UserError."""
+    try:
+        yield
+    except MemoryError:
+        raise UserError(_too_little("this machine", settings, "choose a smaller network")) from None
+
+
+def _too_little(where: str, settings: Settings, remedy: str) -> str:
+    return (
+        f"{where} has too little free memory to train {settings.network} with batches of {settings.batch:,}: "
+        f"make it free, say a smaller --batch, or {remedy}"
+    )

@@ -18,7 +18,6 @@ from app.training.recipes import Settings
 
 # Called after some batches with images done, loss and accuracy so far in the epoch.
 AfterBatches = Callable[[int, float, float], None]
-TOGETHER = 8  # batches: what an engine is asked to do at once, so that a card need not wait for the host after each
 
 
 class DivergedError(Exception):
@@ -55,8 +54,8 @@ def run_epoch(engine: Engine, settings: Settings, progress: Progress, after_batc
     step = (epoch - 1) * batches_an_epoch(settings)
     loss_sum, correct, done = 0.0, 0, 0
     batches = [shuffled[at : at + settings.batch] for at in range(0, len(shuffled), settings.batch)]
-    for at in range(0, len(batches), TOGETHER):
-        group = batches[at : at + TOGETHER]
+    for at in range(0, len(batches), engine.together):
+        group = batches[at : at + engine.together]
         for number, (loss, right) in enumerate(engine.train(group, epoch, step + at)):
             if not math.isfinite(loss):
                 raise DivergedError(f"the loss became {loss} in epoch {epoch}, batch {at + number + 1}")

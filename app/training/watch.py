@@ -31,7 +31,7 @@ class Follower:
         if code == 0:
             return None
         name = f"worker {self.rank + 1} of {count}"
-        with suppress(EOFError):
+        with suppress(EOFError, OSError):
             return f"{name} failed: {self.words.recv()}"
         if code is not None and code < 0:
             how = f"by signal {-code} ({signal.strsignal(-code)}), perhaps for want of memory"
@@ -43,7 +43,7 @@ class Watch(Thread):
     """Waits for the workers' ends.
 
     over: set it when they may end. settled: set when all have ended, or one has before its time; ``reason`` then says
-    why.
+    why. kept: called where only this thread can say it, for what to add about what is not lost.
     """
 
     def __init__(self, followers: list[Follower], kept: Callable[[], str]) -> None:
@@ -60,7 +60,7 @@ class Watch(Thread):
                 follower.process.join()
                 reason = follower.reason(len(self._followers) + 1)
                 if reason is not None and not self.reason and not self.over.is_set():
-                    self.reason = f"{reason}{self._kept()}"
+                    self.reason = reason
                     self.settled.set()
                     self._last_resort()
         self.settled.set()
@@ -84,5 +84,5 @@ class Watch(Thread):
             self._kill()
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
-            os.write(2, f"error: {self.reason}\n".encode())
+            os.write(2, f"error: {self.reason}{self._kept()}\n".encode())
             os._exit(2)

@@ -42,7 +42,7 @@ def check_workers(count: int, settings: Settings, device: str) -> None:
 def team_of(count: int, job: Job, kept: Callable[[], str]) -> Iterator[Team]:
     """The lead's team, the job's other processes at work while the block runs. Raises UserError if one of them fails.
 
-    kept: called then, for what to add about what is not lost.
+    kept: as for ``Watch``.
     """
     if count == 1:
         yield Alone()
@@ -73,7 +73,7 @@ def team_of(count: int, job: Job, kept: Callable[[], str]) -> Iterator[Team]:
 def follow(job: Job, team: Team) -> None:
     """Do as the lead does, to the training's end, and keep quiet about it. Raises loop.DivergedError when it does."""
     progress = job.progress
-    with job.engine(team) as engine:
+    with job.engine(team, lambda: None) as engine:
         while len(progress.history) < job.settings.epochs:
             progress = loop.run_epoch(engine, job.settings, progress, lambda *_: None)
 

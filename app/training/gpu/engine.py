@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cupy
 import numpy as np
 
-from app.device import capability, gpu_errors
-from app.errors import UserError
+from app.device import capability
 from app.kernels.compiler import architecture
-from app.memory import DeviceMemoryError, device_array, pinned_array, uploaded
+from app.memory import device_array, pinned_array, uploaded
 from app.training.gpu.arena import layout
 from app.training.gpu.network import DeviceNetwork
 from app.training.gpu.stages import Batch, Site
@@ -34,6 +32,8 @@ class GpuEngine:
     images: (N, C, H, W) uint8; labels: (N,) uint8; steps: of the whole training. Within ``train`` the host waits for
     the device once. team: who shares the batches. Raises DeviceMemoryError if it does not fit.
     """
+
+    together = 8  # so that the device need not wait for the host after each
 
     def __init__(
         self,
@@ -135,24 +135,3 @@ class GpuEngine:
         self.stream.synchronize()
         slots = {name: self._layout.unpacked(arena.get()) for name, arena in self._slots.items()}
         return self._layout.unpacked(self._parameters.get()), slots
-
-
-@contextmanager
-def gpu_engine(
-    model: Model,
-    settings: Settings,
-    images: np.ndarray,
-    labels: np.ndarray,
-    state: tuple[Arrays, Slots],
-    steps: int,
-    team: Team,
-) -> Iterator[GpuEngine]:
-    """An engine on the current GPU; what goes wrong on it within the block is a UserError."""
-    try:
-        with gpu_errors():
-            yield GpuEngine(model, settings, images, labels, state, steps, team)
-    except DeviceMemoryError:
-        raise UserError(
-            f"the GPU has too little free memory to train {settings.network} with batches of {settings.batch:,}: "
-            "make it free, say a smaller --batch, or use --device cpu"
-        ) from None

@@ -19,19 +19,17 @@ NULL = np.uintp(0)
 class DeviceFunction:
     """The entry point of app/kernels/train_NAME.cu, called as the file, for these compile-time constants.
 
-    threads: of a block; shared_bytes: of dynamic shared memory, at most what every card gives without asking (48 KB).
+    threads: of a block.
     """
 
-    def __init__(
-        self, name: str, defines: Mapping[str, str | int], arch: str, *, threads: int, shared_bytes: int = 0
-    ) -> None:
+    def __init__(self, name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> None:
         self.name = name
         self._module = cupy.cuda.function.Module()
         self._module.load(compile_kernel(KERNEL_DIR / f"train_{name}.cu", dict(defines), arch))
         self._function = self._module.get_function(f"train_{name}")
-        self._threads, self._shared = (threads, 1, 1), shared_bytes
+        self._threads = (threads, 1, 1)
 
     def __call__(self, stream: Any, grid: Grid, *values: Value) -> None:
         """Enqueue a launch; returns at once. Nothing is checked: callers make sure of sizes and types."""
         packed = tuple(NULL if value is None else value for value in values)
-        self._function(grid, self._threads, packed, self._shared, stream)
+        self._function(grid, self._threads, packed, 0, stream)  # 0: no dynamic shared memory

@@ -61,7 +61,9 @@ def check_cards(count: int) -> None:
     """Raises UserError unless there are so many, and NCCL."""
     cards = cupy.cuda.runtime.getDeviceCount()
     if count > cards:
-        raise UserError(f"--workers {count} is more than the GPUs here ({cards}): use fewer, or --device cpu")
+        raise UserError(
+            f"{count} workers need a GPU each, here are {cards}: say --workers with fewer, or use --device cpu"
+        )
     _binding()
 
 
@@ -70,7 +72,7 @@ def _errors(nccl: Any) -> Iterator[None]:
     try:
         yield
     except nccl.NcclError as error:
-        raise UserError(f"NCCL reported {error}: NCCL_DEBUG=WARN says more; or train without --workers") from error
+        raise UserError(f"NCCL reported {error}: NCCL_DEBUG=WARN says more; or train with --workers 1") from error
 
 
 def _binding() -> Any:
@@ -79,5 +81,5 @@ def _binding() -> Any:
         from cupy.cuda import nccl
     if not nccl.available:
         package = f"nvidia-nccl-cu{cupy.cuda.runtime.runtimeGetVersion() // 1000}"
-        raise UserError(f"--workers on GPUs needs NCCL, which does not load: pip install {package}, or leave it out")
+        raise UserError(f"--workers on GPUs needs NCCL, which does not load: pip install {package}, or say --workers 1")
     return nccl

@@ -97,7 +97,7 @@ def stages(site: Site, model: Model, settings: Settings, x: Any, shape: Shape) -
     Pooling's backward goes through the activation before it, too: its slopes then cost no pass over the largest arrays.
     """
     made: list[Stage] = []
-    dropouts = {name: (part, share) for part, (name, share) in reversed(list(enumerate(settings.dropout)))}
+    dropouts = {name: (part, share) for part, (name, share) in enumerate(settings.dropout)}
     waiting = list(model.layers)
     before = ""  # the activation, if it comes directly before
     while waiting:

@@ -35,7 +35,8 @@ SUM_THREADS = 256
 class Gemm:
     """y = activation(alpha · op(a) op(b) + beta · y + bias), row-major; a sum may be cut into parts.
 
-    activation: "", "relu", "tanh" or "sigmoid".
+    alpha and beta are there because system 5's product has them; the engine leaves them 1 and 0. activation: "",
+    "relu", "tanh" or "sigmoid".
     """
 
     def __init__(

@@ -1,0 +1,77 @@
+"""What a training writes: checked before it begins, so that hours later nothing is lost or written over."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from itertools import combinations
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from app import weights
+from app.errors import UserError
+from app.networks import Network
+from app.report import check_writable
+from app.training import checkpoint
+from app.training.model import Model
+from app.training.optimisers import OPTIMISERS
+from app.training.recipes import Settings
+
+BESIDE_ARRAYS = 1 << 20  # bytes of a file, more than enough for 10,000 epochs of history
+
+
+def find_places(options: argparse.Namespace, network: Network) -> tuple[Path, Path]:
+    """The files of the weights and of the checkpoint, which is ``--resume``'s if there is one.
+
+    Raises UserError if one of them, or ``--json``, cannot be written, or is another file of this training.
+    """
+    output: Path = options.output or _default_output(network, options.resume)
+    check_writable(output, "--output")
+    kept: Path = options.resume or checkpoint.checkpoint_path(output)
+    check_writable(kept, "--resume" if options.resume else "--output")
+    report = None if options.json in (None, "-") else Path(options.json)
+    if report is not None:
+        check_writable(report)
+    _check_different(
+        {
+            "--output": output,
+            "--json": report,
+            "--resume" if options.resume else "the checkpoint": kept,
+            "--data": options.data,
+            "--labels": options.labels,
+        }
+    )
+    if options.resume is None and kept.exists():
+        raise UserError(f"{kept} holds an unfinished training: go on with --resume {kept}, or remove it")
+    return output, kept
+
+
+def check_sizes(settings: Settings, model: Model) -> None:
+    """Raises UserError if the weights, or the checkpoint, would be too large to be read back."""
+    elements = sum(map(prod, model.shapes.values()))
+    copies = 2 + len(OPTIMISERS[settings.optimiser].slots)  # the parameters, the best ones, the optimiser's slots
+    stored = elements * np.dtype(settings.storage).itemsize
+    for what, size, most in (
+        ("weights", stored, weights.MAX_BYTES),
+        ("checkpoint", copies * elements * np.dtype(np.float32).itemsize, checkpoint.MAX_BYTES),
+    ):
+        if size + BESIDE_ARRAYS > most:
+            raise UserError(
+                f"network {settings.network} has {elements:,} parameters: a {what} file of {size:,} bytes is more "
+                f"than the {most - BESIDE_ARRAYS:,} that can be read back; choose a smaller network"
+            )
+
+
+def _default_output(network: Network, resume: Path | None) -> Path:
+    if resume is not None and resume.name.endswith(checkpoint.SUFFIX) and resume.name != checkpoint.SUFFIX:
+        return resume.with_name(resume.name.removesuffix(checkpoint.SUFFIX))
+    return Path(f"{network.name}_trained.h5")
+
+
+def _check_different(places: dict[str, Path | None]) -> None:
+    given = [(option, path) for option, path in places.items() if path is not None]
+    for (first, path), (second, other) in combinations(given, 2):
+        if os.path.realpath(path) == os.path.realpath(other):
+            raise UserError(f"{first} {path} is the same file as {second} {other}: name different files")
