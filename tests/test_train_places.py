@@ -103,3 +103,8 @@ def test_figures_are_kept_until_they_are_written(
     assert len(json.loads((place / "log.json").read_text())["epochs"]) == 2
     assert set(listing(place)) == {"images", "labels", "log.json", "mlp_trained.h5"}
     assert (place / "mlp_trained.h5").read_bytes() == weights
+
+
+def test_a_refused_training_leaves_no_folder_for_pictures(train: Train, place: Path) -> None:
+    check_error(*train(*MLP, "--images", "99999", "--plot", "plots"), "--images 99999 is more than")
+    assert not (place / "plots").exists()

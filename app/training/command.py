@@ -32,11 +32,11 @@ CPU = "the CPU with NumPy"
 
 def train(options: argparse.Namespace) -> int:
     """Train as the options say; prints a line an epoch. Returns the exit code, raises UserError."""
-    if options.plot is not None:
-        pictures.prepare(options.plot)
     with exit_on_interrupt():
         kind, why_not = device.choose(options.device)
         task = choose(options)
+        if options.plot is not None:
+            pictures.prepare(options.plot)
         workers = options.workers or task.progress.workers
         check_workers(workers, task.settings, kind)
         where = device.describe_gpu()["name"] if kind == "cuda" else CPU
