@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from app import resources, tuning
@@ -15,7 +14,7 @@ from app.kernels.registry import VARIANTS, variants
 from app.kernels.training_rows import TRAINING_KERNELS
 from app.kernels.variant import Variant
 from app.plan import plan
-from app.report import check_writable, write_json
+from app.report import check_json, publish
 
 SCHEMA = "lenet5-inference/kernels/1"
 WIDTH = 124
@@ -58,8 +57,7 @@ def graph(options: argparse.Namespace) -> int:
 def kernels(options: argparse.Namespace) -> int:
     """Every row of the registry; with ``--resources`` also what each compiles to. Raises UserError."""
     check_architecture(options.arch)
-    if options.json not in (None, "-"):
-        check_writable(Path(options.json))
+    check_json(options.json)
     operations = list(dict.fromkeys(row.operation for row in VARIANTS))
     rows = [row for operation in operations for row in variants(operation)]
     training = [{**vars(row), "file": row.source} for row in TRAINING_KERNELS]
@@ -67,13 +65,8 @@ def kernels(options: argparse.Namespace) -> int:
     if options.resources:
         measured = resources.measure(rows, options.arch)
         document |= {"arch": options.arch, "resources": [vars(result) for result in measured]}
-    if options.json == "-":
-        write_json(document, None)
-        return 0
-    lines = _resource_lines(document) if options.resources else _kernel_lines(document)
-    print("\n".join(lines))
-    if options.json is not None:
-        write_json(document, Path(options.json))
+    lines = _resource_lines if options.resources else _kernel_lines
+    publish(document, lambda found: "\n".join(lines(found)), options.json)
     return 0
 
 

@@ -7,13 +7,12 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from app import bundled
 from app.layers import Layer
 from app.networks import NETWORKS, Network
-from app.report import check_writable, write_json
+from app.report import check_json, publish
 from app.training.recipes import RECIPES
 from app.weights import Weights, load_weights
 
@@ -23,17 +22,11 @@ WIDTH = 124
 
 def networks(options: argparse.Namespace) -> int:
     """Every network with its input, layers, parameters, FLOPs an image and shipped accuracy. Raises UserError."""
-    if options.json not in (None, "-"):
-        check_writable(Path(options.json))
+    check_json(options.json)
     weights = shipped()
     rows = [describe(network, weights.get(network.name)) for network in NETWORKS.values()]
     document: dict[str, Any] = {"schema": SCHEMA, "networks": rows}
-    if options.json == "-":
-        write_json(document, None)
-        return 0
-    print("\n".join(_lines(document)))
-    if options.json is not None:
-        write_json(document, Path(options.json))
+    publish(document, lambda found: "\n".join(_lines(found)), options.json)
     return 0
 
 

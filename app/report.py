@@ -10,7 +10,7 @@ import math
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -259,6 +259,12 @@ def check_writable(path: Path, option: str = "--json") -> None:
         raise UserError(f"{option} {path} cannot be written: {error.strerror}; {remedy}") from error
 
 
+def check_json(target: str | None) -> None:
+    """As ``check_writable``, for what ``--json`` says: a file, '-' for standard output, or nothing."""
+    if target not in (None, "-"):
+        check_writable(Path(target))
+
+
 def _finite(value: Any) -> Any:
     """The same with null for numbers that JSON has not, as a margin is infinite where softmax leaves exactly 0."""
     if isinstance(value, Mapping):
@@ -276,3 +282,11 @@ def write_json(report: Mapping[str, Any], path: Path | None) -> None:
         return
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def publish(report: dict[str, Any], text: Callable[[dict[str, Any]], str], target: str | None) -> None:
+    """Print the report as text and write it to the file ``target`` if that is one; if it is '-', print JSON alone."""
+    if target != "-":
+        print(text(report))
+    if target is not None:
+        write_json(report, None if target == "-" else Path(target))

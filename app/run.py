@@ -6,7 +6,6 @@ import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from app.graph import Graph
 from app.interrupts import exit_on_interrupt
 from app.outcome import Outcome
 from app.reference import compute_reference, load_reference
-from app.report import as_text, check_writable, document, write_json
+from app.report import as_text, check_json, document, publish
 from app.stopwatch import Stopwatch
 from app.weights import Weights
 from data_tools.dataset import Dataset, load_fashion_mnist, load_files
@@ -126,8 +125,7 @@ def run(options: argparse.Namespace, watch: Stopwatch) -> int:
 
     watch: what was spent so far.
     """
-    if options.json not in (None, "-"):
-        check_writable(Path(options.json))
+    check_json(options.json)
     with exit_on_interrupt():
         graph, weights = load_graph(options)
         watch.lap("weights")
@@ -146,7 +144,7 @@ def run(options: argparse.Namespace, watch: Stopwatch) -> int:
     if coarser is not None:
         differing = reference_agreement(graph, weights, data, coarser.labels, "float16", options.recheck)
     report = document(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
-    _publish(report, options.json)
+    publish(report, as_text, options.json)
     return 0 if accuracy.passed else 1
 
 
@@ -162,12 +160,3 @@ def _measured(
 
     with device.gpu_errors():
         return run_on_gpu(options, graph, data.images, data.labels, batch, watch.lap)
-
-
-def _publish(report: dict[str, Any], target: str | None) -> None:
-    if target == "-":
-        write_json(report, None)
-        return
-    print(as_text(report))
-    if target is not None:
-        write_json(report, Path(target))

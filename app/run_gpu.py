@@ -26,8 +26,18 @@ FEW = 100
 LAYER_REPEAT = 20
 
 
-def _repeat(batch: int) -> int:
-    return REPEAT if batch > FEW else REPEAT_FEW
+def _session(options: argparse.Namespace, execution: ExecutionPlan, images: np.ndarray) -> Session:
+    """For the images, cut as the options say: a chunk size that was asked for is used."""
+    chunk = chunk_size(options.chunk, len(images))
+    return Session(execution, chunk=chunk, streams=options.streams, always_in_chunks=options.chunk is not None)
+
+
+def _timed(options: argparse.Namespace, session: Session, images: np.ndarray, outputs: Outputs) -> Timing:
+    """End to end, as often as the options say."""
+    few = len(images) <= FEW
+    return measure.end_to_end(
+        session, images, outputs, options.repeat or (REPEAT_FEW if few else REPEAT), options.warmup
+    )
 
 
 def run_on_gpu(
@@ -44,17 +54,14 @@ def run_on_gpu(
     execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
     one_pass = images[:batch]
     chunk = chunk_size(options.chunk, len(one_pass))
-    in_chunks = options.chunk is not None  # a size asked for is a size used
-    with Session(execution, chunk=chunk, streams=options.streams, always_in_chunks=in_chunks) as session:
+    with _session(options, execution, one_pass) as session:
         lap("kernels")
         outputs = session.outputs(len(one_pass))
         cycle = None
         if batch > len(images):
             timing, cycle = _cycled(session, images, truth, batch, outputs, options.repeat or 1)
         else:
-            timing = measure.end_to_end(
-                session, one_pass, outputs, options.repeat or _repeat(len(one_pass)), options.warmup
-            )
+            timing = _timed(options, session, one_pass, outputs)
         labels = outputs.labels.copy()
         direct = session.direct is not None and session.replays(one_pass, outputs)
         use = measure.typical_usage(session, one_pass, outputs)
@@ -109,12 +116,9 @@ def _verdict_of_direct(end_to_end: Timing, resident: measure.OnCard) -> str:
 def _with_coarser(options: argparse.Namespace, execution: ExecutionPlan, images: np.ndarray, found: Outcome) -> Outcome:
     """The outcome, with the same batch in float16 beside it; where there is no room for that, as it is."""
     try:
-        chunk, in_chunks = chunk_size(options.chunk, len(images)), options.chunk is not None
-        with Session(execution, chunk=chunk, streams=options.streams, always_in_chunks=in_chunks) as session:
+        with _session(options, execution, images) as session:
             outputs = session.outputs(len(images))
-            timing = measure.end_to_end(
-                session, images, outputs, options.repeat or _repeat(len(images)), options.warmup
-            )
+            timing = _timed(options, session, images, outputs)
             peak = max(found.peak_device_bytes, session.device_bytes)
             return replace(found, coarser=Coarser(timing, outputs.labels.copy()), peak_device_bytes=peak)
     except (UserError, DeviceMemoryError):

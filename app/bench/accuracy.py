@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from app.networks import NETWORKS
 from app.options import DEFAULT_STREAMS
 from app.plan import ExecutionPlan, plan
 from app.reference import load_reference
-from app.report import check_writable, write_json
+from app.report import check_json, publish
 from app.serving import Choices
 from app.weights import load_weights
 from data_tools.dataset import Dataset, load_fashion_mnist
@@ -36,8 +35,7 @@ def accuracy(options: argparse.Namespace) -> int:
 
     Raises UserError.
     """
-    if options.json not in (None, "-"):
-        check_writable(Path(options.json))
+    check_json(options.json)
     names = list(NETWORKS) if options.network is None else [find_network(options.network).name]
     if options.network is not None:
         bundled.find(options.network)
@@ -54,16 +52,7 @@ def accuracy(options: argparse.Namespace) -> int:
     if not any(row["correct"] for row in rows):
         raise UserError(f"no network ran: {rows[0]['verdict']}")
     document = {"schema": SCHEMA, "device": "NumPy on the CPU" if where == "cpu" else "GPU", "networks": rows}
-    if options.json == "-":
-        write_json(document, None)
-        return _code(rows)
-    print("\n".join(_lines(document)))
-    if options.json is not None:
-        write_json(document, Path(options.json))
-    return _code(rows)
-
-
-def _code(rows: list[dict[str, Any]]) -> int:
+    publish(document, lambda found: "\n".join(_lines(found)), options.json)
     return int(any(row["passed"] is False for row in rows))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from app.graph import Graph, build, find_network
 from app.interrupts import exit_on_interrupt
 from app.options import bench_parser
 from app.reference import Reference, load_reference
-from app.report import check_writable
+from app.report import check_json
 from app.weights import Weights, load_weights
 from data_tools.dataset import load_fashion_mnist
 
@@ -59,8 +58,7 @@ def check_options(options: argparse.Namespace, own: str) -> None:
         if getattr(options, name) != parser.get_default(name):
             raise UserError(f"--{name.replace('_', '-')} is for timing kernels: leave it out with {own}")
     bundled.find(find_network(options.network).name)
-    if options.json not in (None, "-"):
-        check_writable(Path(options.json))
+    check_json(options.json)
     with exit_on_interrupt():
         reason = device.why_no_gpu()
     if reason is not None:

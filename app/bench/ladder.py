@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -30,7 +29,7 @@ from app.graph import Graph
 from app.interrupts import exit_on_interrupt
 from app.kernels.problems import Problem
 from app.options import bench_parser
-from app.report import check_writable, write_json
+from app.report import check_json, publish
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,11 @@ def bench(options: argparse.Namespace) -> int:
         raise UserError(f"bench needs an NVIDIA GPU: {reason}")
     with device.gpu_errors():
         document, tables = _measured(options, job)
-    if options.json == "-":
-        write_json(document, None)
-    else:
-        print(as_text(document))
-        if job.graph is not None:
-            print(_old_report(options.network, document), end="")
-        if options.json is not None:
-            write_json(document, Path(options.json))
+
+    def text(found: dict[str, Any]) -> str:
+        return as_text(found) + ("" if job.graph is None else _old_report(options.network, found))
+
+    publish(document, text, options.json)
     if options.plot is not None:
         plots.draw(document, options.plot)
     return int(any(row.wrong for table in tables for row in table.results))
@@ -86,8 +82,7 @@ def checked(options: argparse.Namespace) -> Job:
         raise UserError(f"--noise {options.noise:g}: say a share between 0 and 1, e.g. 0.01")
     batches = batch_sizes(options.batch, options.batches)
     only = selected(options.only)
-    if options.json not in (None, "-"):
-        check_writable(Path(options.json))
+    check_json(options.json)
     if options.plot is not None:
         pictures.prepare(options.plot)
     if options.shape is not None:
@@ -154,7 +149,7 @@ def _old_report(network: str, document: dict[str, Any]) -> str:
     if report is None:
         return ""
     title, head, rows = beside_old(Bench(network, document), report)
-    return f"\n{title}\n{aligned(head, rows)}\n"
+    return f"\n\n{title}\n{aligned(head, rows)}"
 
 
 def tuned(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:

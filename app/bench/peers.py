@@ -10,7 +10,6 @@ from contextlib import contextmanager, redirect_stdout
 from datetime import datetime, timezone
 from functools import partial
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from app.errors import UserError
 from app.graph import Graph
 from app.interrupts import exit_on_interrupt
 from app.options import PRECISIONS
-from app.report import write_json
+from app.report import publish
 
 SCHEMA = "lenet5-inference/peers/1"
 OURS, JAX = "ours", "jax-jit"
@@ -49,12 +48,7 @@ def compare(options: argparse.Namespace) -> int:
         found = candidates(wanted, options.precision, partial(_our_engine, arch=card["architecture"], known=known))
         rows = measured(found, batch, rounds)
     document = as_document(rows, card, options, rounds)
-    if options.json == "-":
-        write_json(document, None)
-    else:
-        print(as_text(document))
-        if options.json is not None:
-            write_json(document, Path(options.json))
+    publish(document, as_text, options.json)
     return int(any(row["wrong"] for row in rows))
 
 

@@ -13,12 +13,12 @@ from tqdm import tqdm
 
 from app import device
 from app.bench import sweep_plots
-from app.bench.sweep_text import publish
 from app.errors import UserError
 from app.graph import Graph
 from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.options import DEFAULT_STREAMS
 from app.plan import plan
+from app.report import publish
 from app.serving import Choices
 from app.tuning import Tuning
 

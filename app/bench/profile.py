@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from app.interrupts import exit_on_interrupt
 from app.intervals import length, overlap
 from app.outcome import Timing
 from app.plan import plan
-from app.report import check_writable, write_json
+from app.report import check_json, check_writable, publish
 from data_tools.dataset import load_fashion_mnist
 
 if TYPE_CHECKING:  # needs CuPy
@@ -35,8 +34,7 @@ WARMUP = 5
 
 def profile(options: argparse.Namespace) -> int:
     """Profile the main job's pipeline with parsed options; prints the tables. Raises UserError."""
-    if options.json not in (None, "-"):
-        check_writable(Path(options.json))
+    check_json(options.json)
     if options.trace is not None:
         check_writable(options.trace, "--trace")
     with exit_on_interrupt():
@@ -46,12 +44,7 @@ def profile(options: argparse.Namespace) -> int:
         raise UserError(f"profile needs an NVIDIA GPU: {reason}")
     with device.gpu_errors():
         document = {"schema": SCHEMA, "weights": str(weights.path), **_profiled(options, graph)}
-    if options.json == "-":
-        write_json(document, None)
-        return 0
-    print(as_text(document))
-    if options.json is not None:
-        write_json(document, Path(options.json))
+    publish(document, as_text, options.json)
     return 0
 
 

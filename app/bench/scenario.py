@@ -10,7 +10,6 @@ import argparse
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -24,7 +23,7 @@ from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 from app.options import DEFAULT_STREAMS, PRECISIONS
 from app.plan import plan
-from app.report import write_json
+from app.report import publish
 from app.serving import Choices
 
 SCHEMA = "lenet5-inference/scenario/1"
@@ -54,12 +53,7 @@ def run_scenario(options: argparse.Namespace) -> int:
         "images": options.batch,
         "rows": rows,
     }
-    if options.json == "-":
-        write_json(document, None)
-    else:
-        print(as_text(document))
-        if options.json is not None:
-            write_json(document, Path(options.json))
+    publish(document, as_text, options.json)
     return int(any(row["wrong"] for row in rows))
 
 

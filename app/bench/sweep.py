@@ -12,7 +12,7 @@ from app.bench import sweep_plots
 from app.bench.graphs import network_graph
 from app.bench.pipeline_sweep import sweep_pipeline
 from app.bench.sweep_points import Measure, Target, make_target, measure_all, parse_settings
-from app.bench.sweep_text import as_document, as_text, publish
+from app.bench.sweep_text import as_document, as_text
 from app.choices import OPERATIONS
 from app.errors import UserError
 from app.graph import Graph
@@ -21,7 +21,7 @@ from app.kernels import registry
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 from app.plan import plan
-from app.report import check_writable
+from app.report import check_json, publish
 from app.serving import PRECISIONS, Choices
 
 ASSUMED_ARCH = "sm_90a"  # to find mistakes where there is no card
@@ -34,8 +34,7 @@ def sweep(options: argparse.Namespace) -> int:
         raise UserError("say what to sweep: one of --conv NAME, --fc NAME, --pool NAME or --pipeline")
     if options.pipeline and (options.set or options.layer or options.fused):
         raise UserError("--pipeline sweeps the whole job: leave --set, --layer and --fused out")
-    if options.json not in (None, "-"):
-        check_writable(Path(options.json))
+    check_json(options.json)
     with exit_on_interrupt():
         if options.plot is not None:
             pictures.prepare(options.plot)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.bench.stop import describe
 from app.bench.sweep_points import L2, NOISE, Point, Target, spell
 from app.bench.table import SHORT
 from app.kernels.problems import key
-from app.report import write_json
 
 SCHEMA = "lenet5-inference/sweep/1"
 SHOWN_POINTS = 20
@@ -119,11 +117,3 @@ def _layer_lines(layer: Mapping[str, Any]) -> list[str]:
         lines.append(f"  skipped {where}{more}: {skipped['reason']}")
     lines += [f"  WRONG {spell(wrong['parameters'])}: {wrong['reason']}" for wrong in layer["wrong"]]
     return lines
-
-
-def publish(report: dict[str, Any], text: Callable[[dict[str, Any]], str], target: str | None) -> None:
-    """Print the report, as JSON alone if ``target`` is '-', and write it to the file ``target`` if that is a name."""
-    if target != "-":
-        print(text(report))
-    if target is not None:
-        write_json(report, None if target == "-" else Path(target))

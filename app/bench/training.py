@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -29,7 +28,7 @@ from app.graph import find_network
 from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.networks import family
 from app.options import bench_parser
-from app.report import write_json
+from app.report import publish
 from app.training import loop
 from app.training.cpu_engine import CpuEngine, cpu_pool
 from app.training.engine import Engine
@@ -81,12 +80,7 @@ def run_training(options: argparse.Namespace) -> int:
             shares += [{**case.row, "kernel": kernel, "share": share} for kernel, share in by_kernel.items()]
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     document = {"schema": SCHEMA, "date": date, "device": card, "cpu": processor, "rows": rows, "shares": shares}
-    if options.json == "-":
-        write_json(document, None)
-    else:
-        print(as_text(document))
-        if options.json is not None:
-            write_json(document, Path(options.json))
+    publish(document, as_text, options.json)
     return 0
 
 

@@ -53,6 +53,11 @@ def fractions(bits: np.ndarray) -> np.ndarray:
     return (bits >> np.uint64(64 - FRACTION_BITS)).astype(np.float64) / (1 << FRACTION_BITS)
 
 
+def thinning(share: float) -> tuple[int, np.float32]:
+    """Dropout of that share: the FRACTION_BITS-bit number below which a feature becomes 0, and the others' factor."""
+    return round(share * (1 << FRACTION_BITS)), np.float32(1 / (1 - share))
+
+
 def order(seed: int, use: Use, items: np.ndarray, *, epoch: int = 0) -> np.ndarray:
     """The items in an order of their own: sorted by their bits."""
     return items[np.argsort(random_bits(seed, use, items, epoch=epoch)[:, 0], kind="stable")]

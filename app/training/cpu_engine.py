@@ -11,7 +11,7 @@ import numpy as np
 
 from app.cpu import keep_freed_memory, usable_cores
 from app.training.augment import augmented
-from app.training.counter import FRACTION_BITS, Use, random_bits
+from app.training.counter import FRACTION_BITS, Use, random_bits, thinning
 from app.training.gradients import Arrays
 from app.training.loss import add_l2, cross_entropy
 from app.training.model import Model
@@ -146,8 +146,9 @@ def dropout_mask(
     for part, (name, share) in enumerate(settings.dropout):
         if name == layer:
             bits = random_bits(settings.seed, Use.DROPOUT, items, int(np.prod(shape[1:])), part=part, epoch=epoch)
-            kept = bits >> np.uint64(64 - FRACTION_BITS) >= np.uint64(round(share * (1 << FRACTION_BITS)))
-            return (kept * np.float32(1 / (1 - share))).reshape(shape)
+            least, factor = thinning(share)
+            kept = bits >> np.uint64(64 - FRACTION_BITS) >= np.uint64(least)
+            return (kept * factor).reshape(shape)
     return None
 
 

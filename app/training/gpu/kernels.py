@@ -11,10 +11,10 @@ import numpy as np
 
 from app.kernels.defines import BLOCK
 from app.kernels.variant import tiles
-from app.layers import MaxPool, Shape
+from app.layers import Shape
 from app.layers.pool import Pool
 from app.memory import device_array
-from app.training.counter import FRACTION_BITS
+from app.training.counter import thinning
 from app.training.gpu.function import DeviceFunction
 
 TILE = 32  # of the transpose, and the columns that a block sums
@@ -63,8 +63,9 @@ class Dropout:
 
     def __call__(self, stream: Any, x: Any, y: Any, items: Any, images: int, key: np.uint64, share: float) -> None:
         """x and y may be one array. share: of the features that become 0; with 0, y is a copy of x."""
-        least, kept = np.int32(round(share * (1 << FRACTION_BITS))), np.float32(1 / (1 - share))
-        self._function(stream, _one_each(images * self._features), x, y, items, np.int32(images), key, least, kept)
+        least, factor = thinning(share)
+        grid = _one_each(images * self._features)
+        self._function(stream, grid, x, y, items, np.int32(images), key, np.int32(least), factor)
 
 
 class ActivationGradient:
@@ -87,7 +88,7 @@ class PoolGradient:
         channels, height, width = shape
         self._size = channels * height * width
         constants: dict[str, str | int] = {"CHANNELS": channels, "H": height, "W": width, "WINDOW": layer.window}
-        constants |= {"STRIDE": layer.step, "IS_MAX": int(isinstance(layer, MaxPool))}
+        constants |= {"STRIDE": layer.step, "IS_MAX": int(layer.is_max)}
         constants |= {"ACTIVATION": function.upper() or "NONE"}
         self._function = DeviceFunction("pool_gradient", constants, arch, threads=BLOCK)
 
