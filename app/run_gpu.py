@@ -26,9 +26,8 @@ FEW = 100
 LAYER_REPEAT = 20
 
 
-def _session(options: argparse.Namespace, execution: ExecutionPlan, images: np.ndarray) -> Session:
-    """For the images, cut as the options say: a chunk size that was asked for is used."""
-    chunk = chunk_size(options.chunk, len(images))
+def _session(options: argparse.Namespace, execution: ExecutionPlan, chunk: int) -> Session:
+    """As the options say: a chunk size that was asked for is used."""
     return Session(execution, chunk=chunk, streams=options.streams, always_in_chunks=options.chunk is not None)
 
 
@@ -53,8 +52,8 @@ def run_on_gpu(
     chosen = choices(options, tuning.load(card["name"]))
     execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
     one_pass = images[:batch]
-    chunk = chunk_size(options.chunk, len(one_pass))
-    with _session(options, execution, one_pass) as session:
+    chunk = chunk_size(options.chunk, len(one_pass), streamed=batch > len(images))
+    with _session(options, execution, chunk) as session:
         lap("kernels")
         outputs = session.outputs(len(one_pass))
         cycle = None
@@ -116,7 +115,7 @@ def _verdict_of_direct(end_to_end: Timing, resident: measure.OnCard) -> str:
 def _with_coarser(options: argparse.Namespace, execution: ExecutionPlan, images: np.ndarray, found: Outcome) -> Outcome:
     """The outcome, with the same batch in float16 beside it; where there is no room for that, as it is."""
     try:
-        with _session(options, execution, images) as session:
+        with _session(options, execution, chunk_size(options.chunk, len(images))) as session:
             outputs = session.outputs(len(images))
             timing = _timed(options, session, images, outputs)
             peak = max(found.peak_device_bytes, session.device_bytes)

@@ -10,7 +10,8 @@ kernel can read images over the bus, of the kernels alone, with buffers of its o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from math import prod
 from types import TracebackType
@@ -27,16 +28,20 @@ from app.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 from app.replay import BatchGraph
 
 MOST_CHUNKS = 64  # in a graph: beyond, a call more or less does not count
+LARGEST_CHUNK = 4096  # images; nothing is gained beyond
 
 
 def default_chunk(batch: int) -> int:
-    """Images a chunk: a fifth of the batch fills the card and hides its copies; beyond 4,096 nothing is gained."""
-    return min(max(-(-batch // 5), 1), 4096)
+    """Images a chunk: a fifth of the batch fills the card and hides its copies."""
+    return min(max(-(-batch // 5), 1), LARGEST_CHUNK)
 
 
-def chunk_size(asked: int | None, batch: int) -> int:
-    """Images a chunk: as asked for or the default, and never more than there are."""
-    return min(asked or default_chunk(batch), batch)
+def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
+    """Images a chunk: as asked for or the default, and never more than there are.
+
+    streamed: as a pass of many, where nobody waits for the first chunk and fewer calls are better.
+    """
+    return min(asked or (LARGEST_CHUNK if streamed else default_chunk(batch)), batch)
 
 
 def pieces(count: int, chunk: int) -> Iterator[slice]:
@@ -44,15 +49,20 @@ def pieces(count: int, chunk: int) -> Iterator[slice]:
 
     Nothing runs beside the first one's copy, nor beside the last one's kernels.
     """
+    if count <= chunk:
+        yield slice(0, count)
+        return
     half = -(-chunk // 2)
-    between = max(count - 2 * half, 0)
-    many = -(-between // chunk)
-    lengths = [half, *(between * (i + 1) // many - between * i // many for i in range(many)), half]
-    start = 0
-    for length in [count] if count <= chunk else lengths:
-        stop = min(start + length, count)
-        yield slice(start, stop)
-        start = stop
+    yield slice(0, half)
+    yield from equal_pieces(half, count - half, chunk)
+    yield slice(count - half, count)
+
+
+def equal_pieces(start: int, stop: int, chunk: int) -> Iterator[slice]:
+    """From start to stop in as few chunks as may be, of equal length but for one image."""
+    count, many = stop - start, -(-(stop - start) // chunk)
+    for i in range(many):
+        yield slice(start + count * i // many, start + count * (i + 1) // many)
 
 
 Mark = Callable[[Lane], None]  # called before a chunk's copy in, kernels and copy out are enqueued, and after them
@@ -154,14 +164,18 @@ class Session:
 
     def submit(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None) -> None:
         """Enqueue a batch and return at once. The images must stay as they are until ``wait``."""
+        self._submit(images, outputs, zip(pieces(len(images), self.chunk), itertools.cycle(self.lanes)), mark)
+
+    def _submit(
+        self, images: np.ndarray, outputs: Outputs, parts: Iterable[tuple[slice, Lane]], mark: Mark | None = None
+    ) -> None:
         if images.dtype.name != self.plan.input_dtype or not images.flags.c_contiguous:
             raise ValueError(f"images must be contiguous {self.plan.input_dtype}, got {images.dtype}")
         if prod(images.shape[1:]) != self.plan.buffers[IMAGES][1] or len(outputs.labels) < len(images):
             raise ValueError(f"images of shape {images.shape} fit neither the network nor the outputs")
         self._busy = True
         pinned = is_pinned(images)
-        for index, part in enumerate(pieces(len(images), self.chunk)):
-            lane = self.lanes[index % len(self.lanes)]
+        for part, lane in parts:
             self._enqueue(lane, images[part], pinned, outputs, part, mark)
 
     def _enqueue(
@@ -200,9 +214,11 @@ class Session:
         write to the two outputs in turn. While one pass is read, the next is already under way.
         """
         passes = -(-batch // len(images))
+        turns = itertools.cycle(self.lanes)  # that go on from pass to pass: no lane waits for one that has less to do
         for index in range(passes + 1):
             if index < passes:
-                self.submit(images[: batch - index * len(images)], pair[index % 2])
+                some = images[: batch - index * len(images)]
+                self._submit(some, pair[index % 2], zip(equal_pieces(0, len(some), self.chunk), turns, strict=False))
                 for lane, event in zip(self.lanes, self._pass_ends[index % 2], strict=True):
                     event.record(lane.stream)
             if index > 0:

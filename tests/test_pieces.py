@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
-from app.session import default_chunk, pieces
+from app.session import chunk_size, default_chunk, equal_pieces, pieces
 
 
 def lengths(count: int, chunk: int) -> list[int]:
@@ -31,7 +31,16 @@ def test_the_ends_are_short() -> None:
     assert lengths(3, 1) == [1, 1, 1]
 
 
+def test_equal_pieces() -> None:
+    assert [part.stop - part.start for part in equal_pieces(0, 10_000, 4096)] == [3333, 3333, 3334]
+    assert list(equal_pieces(5, 6, 4)) == [slice(5, 6)]
+    assert list(equal_pieces(5, 5, 4)) == []
+
+
 def test_default_chunk() -> None:
     assert default_chunk(10_000) == 2000
     assert default_chunk(1) == default_chunk(5) == 1
     assert default_chunk(10**9) == 4096
+    assert chunk_size(None, 10_000) == 2000 and chunk_size(None, 10_000, streamed=True) == 4096
+    assert chunk_size(700, 10_000) == chunk_size(700, 10_000, streamed=True) == 700
+    assert chunk_size(700, 60) == chunk_size(None, 60, streamed=True) == 60
