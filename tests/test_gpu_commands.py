@@ -13,6 +13,7 @@ from app import tuning
 from app.bench import sweep as sweep_command
 from app.bench.graphs import network_graph
 from app.bench.items import Item, network_items, rungs, shape_items
+from app.bench.results import CPU_NAME
 from app.bench.whole import combinations
 from app.cli import main
 from app.kernels.problems import key
@@ -103,9 +104,11 @@ def test_bench_of_every_variant(capsys: pytest.CaptureFixture[str], own_tuning: 
     assert [table["item"] for table in ops] == ["conv1", "conv2"]
     for table in ops:
         assert any(row["kind"] == "debug" and row["ms"] for row in table["rows"])
-    programs = {(row["precision"], row["conv"]): row for row in document["whole_program"]}
-    assert set(programs) == set(combinations(graph, None))
-    assert all(row["ms"] or "cuBLAS" in row["reason"] for row in programs.values())
+    assert document["whole_program"] == document["batches"][-1]["whole_program"]
+    for batch in document["batches"]:
+        programs = {(row["precision"], row["conv"]): row for row in batch["whole_program"]}
+        assert set(programs) == {*combinations(graph, None), ("fp32", CPU_NAME)}
+        assert all(row["ms"] or "cuBLAS" in row["reason"] for row in programs.values())
     for name in ("Op times", "Whole program", *(row.name for row in variants("conv"))):
         assert name in text, name
     if DRAWS:

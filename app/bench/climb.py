@@ -12,7 +12,7 @@ import numpy as np
 from app.bench import library
 from app.bench.failures import Wrong, reason_of
 from app.bench.items import Item, parameters_of, rungs
-from app.bench.results import CPU, DEBUG, LIBRARY, OURS, Result, Table
+from app.bench.results import CPU, CPU_NAME, CPU_RUNS, DEBUG, LIBRARY, OURS, Result, Table
 from app.bench.trial import Trial
 from app.errors import UserError
 from app.graph import Graph
@@ -24,7 +24,6 @@ from app.tuning import Tuning
 
 CPU_FLOPS = 5e8  # enough for a steady time, few enough not to be waited for
 CPU_ELEMENTS = 1 << 24  # of input
-CPU_RUNS = 3
 DEBUGGED = "direct"  # the variant that is also compiled without optimisation
 
 
@@ -137,7 +136,7 @@ def cpu_row(item: Item, graph: Graph | None, images: int) -> Result:
         item.reference(own, parameters)
         best = min(best, perf_counter() - start)
     ms = best * 1e3 * images / count
-    return Result(CPU, "CPU, NumPy", _cpu_dtype(item.problems), ms=ms, runs=CPU_RUNS, note=_scaled(count, images))
+    return Result(CPU, CPU_NAME, _cpu_dtype(item.problems), ms=ms, runs=CPU_RUNS, note=_scaled(count, images))
 
 
 def _scaled(count: int, images: int) -> str:

@@ -83,8 +83,8 @@ def beside_old(bench: Bench, report: OldReport) -> tuple[str, list[str], list[li
         if old.variant and not report.whole_program:
             total = bench.total(old.variant, old.dtype, old.images)
             own = [*(total["ops"].get(op["item"]) for op in bench.ops), total["sum_ms"]] if total else own
-        elif old.variant and old.images == bench.images:
-            own[2] = _whole_ms(bench, old.variant)
+        elif old.variant:
+            own[2] = _whole_ms(bench, old.variant, old.images)
         rows.append(
             [
                 old.version,
@@ -123,7 +123,7 @@ def _best_here(bench: Bench, report: OldReport) -> list[list[str]]:
         own: list[float | None] = [None, None, None]
         name = "auto"
         if report.whole_program:
-            own[2] = _whole_ms(bench, name, precision) if images == bench.images else None
+            own[2] = _whole_ms(bench, name, images, precision)
         elif (best := bench.best_total(dtype, images)) is not None:
             name = best["name"]
             own = [*(best["ops"].get(op["item"]) for op in bench.ops), best["sum_ms"]]
@@ -134,6 +134,8 @@ def _best_here(bench: Bench, report: OldReport) -> list[list[str]]:
     return rows
 
 
-def _whole_ms(bench: Bench, name: str, precision: str = "fp32") -> float | None:
-    rows = bench.document["whole_program"]
+def _whole_ms(bench: Bench, name: str, images: int, precision: str = "fp32") -> float | None:
+    """The whole program's time with that variant for all convolutions."""
+    batch = next((batch for batch in bench.document["batches"] if batch["images"] == images), None)
+    rows = batch["whole_program"] if batch else []
     return next((row["ms"] for row in rows if (row["conv"], row["precision"]) == (name, precision)), None)

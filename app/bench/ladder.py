@@ -109,16 +109,17 @@ def _measured(options: argparse.Namespace, job: Job) -> tuple[dict[str, Any], li
         climber = Climber(arch, known, options.noise, options.l2, job.only, with_cudnn, lambda: progress.update())
         progress.total = sum(climber.rows(item) for item in job.items)
         progress.total += sum(climber.rows(item) for item in job.ops) * (len(job.batches) - 1)
-        progress.total += len(combinations(job.graph, job.only)) if job.graph else 0
+        progress.total += len(combinations(job.graph, job.only)) * len(job.batches) if job.graph else 0
         peaks = peak.measure(arch)
         tables = [climber.climb(item, job.graph, main) for item in job.items]
         if options.save_tuning:
             notes.append(f"'auto' goes by these results from now on: {tuning.store(card['name'], tuned(tables))}")
             known = tuning.load(card["name"])  # for the whole program
         smaller = [[climber.climb(item, job.graph, size) for item in job.ops] for size in job.batches[:-1]]
-        whole = []
+        whole: dict[int, list[dict[str, Any]]] = {size: [] for size in job.batches}
         if job.graph is not None:
-            whole = whole_program(job.graph, arch, known, main, job.only, progress.update)
+            for size in job.batches:
+                whole[size] = whole_program(job.graph, arch, known, size, job.only, progress.update)
     for size, found in zip([main, *job.batches[:-1]], [tables, *smaller], strict=True):
         notes += [
             f"{table.item}: {size:,} images do not fit in device memory, {table.images:,} were used"
@@ -136,8 +137,8 @@ def _measured(options: argparse.Namespace, job: Job) -> tuple[dict[str, Any], li
         "peaks": {"tflops": dict(peaks.tflops), "gbytes_per_s": peaks.gbytes_per_s},
         "tables": [table_document(table, peaks) for table in tables],
         "totals": totals(tables),
-        "batches": [{"images": size, "totals": totals(found)} for size, found in by_size],
-        "whole_program": whole,
+        "batches": [{"images": size, "totals": totals(found), "whole_program": whole[size]} for size, found in by_size],
+        "whole_program": whole[main],
         "notes": notes,
     }
     return document, tables

@@ -10,6 +10,7 @@ from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Proble
 
 SCHEMA = "lenet5-inference/bench/1"
 CPU, LIBRARY, OURS, DEBUG = "cpu", "library", "kernel", "debug"  # kinds of rows
+CPU_NAME, CPU_RUNS = "CPU, NumPy", 3
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from app import measure
 from app.bench.items import BENCH_PRECISIONS, PAIR_PRECISIONS
+from app.bench.results import CPU_NAME, CPU_RUNS
 from app.bench.stop import MOST_RUNS, PATIENCE
+from app.cpu import CpuSession
 from app.errors import UserError
-from app.graph import Graph
+from app.graph import REFERENCE_CHUNK, Graph
 from app.kernels import registry
 from app.memory import pinned_array
 from app.options import DEFAULT_STREAMS
+from app.outcome import Timing
 from app.plan import plan
 from app.serving import Choices
 from app.session import Session, default_chunk
@@ -24,6 +28,7 @@ from app.tuning import Tuning
 PROGRAMS = BENCH_PRECISIONS | PAIR_PRECISIONS
 SECONDS = 0.5  # of measured time
 WARMUP = 2
+CPU_IMAGES = 1000  # more would take the processor longer than the card takes for all else
 
 
 def combinations(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
@@ -43,11 +48,14 @@ def combinations(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
 def whole_program(
     graph: Graph, arch: str, known: Tuning, batch: int, only: set[str] | None, step: Callable[[], object]
 ) -> list[dict[str, Any]]:
-    """For each combination the end-to-end time in ms, from page-locked images to readable labels, or why none."""
+    """For each combination the end-to-end time in ms, from page-locked images to readable labels, or why none.
+
+    Few images are timed on the processor, too.
+    """
     shape = (batch, *graph.network.input_shape)
     images = pinned_array(shape, np.uint8)
     images[:] = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    rows = []
+    rows = [_on_cpu(graph, images)] if batch <= CPU_IMAGES else []
     for precision, name in combinations(graph, only):
         row: dict[str, Any] = {"precision": precision, "conv": name, "ms": None, "spread_ms": None, "runs": 0}
         try:
@@ -56,6 +64,19 @@ def whole_program(
             rows.append(row | {"reason": str(error)})
         step()
     return rows
+
+
+def _on_cpu(graph: Graph, images: np.ndarray) -> dict[str, Any]:
+    session, labels = CpuSession(graph), np.empty(len(images), np.uint8)
+    samples = []
+    for _ in range(1 + CPU_RUNS):
+        start = perf_counter()
+        session.run(images, labels)
+        samples.append((perf_counter() - start) * 1e3)
+    timing = Timing(tuple(samples[1:]))  # the first is warm-up
+    nodes = [f"{step.layer.name}: NumPy" for step in graph.steps]
+    row = {"precision": "fp32", "conv": CPU_NAME, "ms": timing.median, "spread_ms": timing.spread, "runs": CPU_RUNS}
+    return row | {"chunk": REFERENCE_CHUNK, "nodes": nodes, "reason": ""}
 
 
 def _timed(graph: Graph, arch: str, choices: Choices, images: np.ndarray) -> dict[str, Any]:
