@@ -8,7 +8,7 @@
 //       scales (2), the second of them used; y (images, 64, 4, 4) float16.
 // Launch: one block an SM, three warpgroups that each walk over groups of four images on their own: while one pools
 //         in registers, the others keep the tensor cores busy.
-// Bound by: the tensor cores.
+// Bound by: the tensor cores, and the issue slots that pooling takes from them; images in host memory: the bus.
 #include "bulk_copy.cuh"
 #include "conv_pair.cuh"
 
@@ -19,11 +19,43 @@ constexpr int POOLED_BYTES = IMAGES * POOLED_IMAGE_BYTES;
 constexpr int OWN_BYTES = POOLED_BYTES + 2 * WINDOWS_BYTES;  // of a warpgroup
 static_assert(FILTERS2_BYTES + WARPGROUPS * OWN_BYTES + 8 == SHARED_BYTES, "the row must lay memory out alike");
 
+extern __shared__ __align__(128) unsigned char memory[];  // the second convolution's filters come first
+
+// The second convolution of a group, or of the one image that it has, with ReLU and pooling.
+template <int Images>
+__device__ __forceinline__ void convolve2(float16 *y, const unsigned char *pooled, float scale, int first, int images) {
+    const unsigned long long filter = operand(shared_address(memory), 1024, 128);
+    const unsigned long long pixels = operand(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES * IMAGES / Images);
+    float sums[32 * Images];
+    begin_products();
+#pragma unroll
+    for (int tap = 0; tap < 25; tap++) {
+        const int at = tap / 5 * IMAGES * ROW_BYTES + tap % 5 * 16;
+        multiply(sums, moved(filter, 2 * tap * FILTER2_STEP_BYTES), moved(pixels, at), tap == 0);
+        multiply(sums, moved(filter, (2 * tap + 1) * FILTER2_STEP_BYTES), moved(pixels, at + 2 * PLANE_BYTES * IMAGES),
+                 false);
+    }
+    end_products();
+    wait_for_products(sums);
+    const int number = own_number(), lane = number % 32;
+#pragma unroll
+    for (int image = 0; image < Images; image++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float column[4];
+            pooled2<Images>(column, sums, image, half);
+#pragma unroll
+            for (int row = 0; row < 4; row++) column[row] *= scale;
+            const uint2 row = transposed(column, lane);
+            const int map = number / 32 * 16 + half * 8 + lane / 4;
+            if (first + image < images) *(uint2 *)(y + (first + image) * 1024LL + map * 16 + lane % 4 * 4) = row;
+        }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_pair_wgmma(const unsigned char *__restrict__ x, const uint4 *__restrict__ filters1,
                     const uint4 *__restrict__ filters2, const float *__restrict__ scales, float16 *__restrict__ y,
                     int images) {
-    extern __shared__ __align__(128) unsigned char memory[];
     const int group = threadIdx.x / 128;
     // Windows first: compute-sanitizer takes the overlapping pieces that are read of them for a longer one.
     unsigned char *windows = memory + FILTERS2_BYTES + group * OWN_BYTES;
@@ -41,8 +73,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
 
     const float scale2 = scales[1];
-    const unsigned long long filter = operand(shared_address(memory), 1024, 128);
-    const unsigned long long pixels = operand(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES);
     const int stride = IMAGES * WARPGROUPS * gridDim.x;
     int first = (blockIdx.x + group * gridDim.x) * IMAGES;
     Pieces<IMAGES> pieces;
@@ -90,30 +120,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
 
         wait_for_turn(filters_there, 0);
-        float sums[128];
-        begin_products();
-#pragma unroll
-        for (int tap = 0; tap < 25; tap++) {
-            const int at = tap / 5 * IMAGES * ROW_BYTES + tap % 5 * 16;
-            multiply(sums, moved(filter, 2 * tap * FILTER2_STEP_BYTES), moved(pixels, at), tap == 0);
-            multiply(sums, moved(filter, (2 * tap + 1) * FILTER2_STEP_BYTES),
-                     moved(pixels, at + 2 * PLANE_BYTES * IMAGES), false);
-        }
-        end_products();
-        wait_for_products(sums);
-        const int number = own_number(), lane = number % 32;
-#pragma unroll
-        for (int image = 0; image < IMAGES; image++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float column[4];
-                pooled2<IMAGES>(column, sums, image, half);
-#pragma unroll
-                for (int row = 0; row < 4; row++) column[row] *= scale2;
-                const uint2 row = transposed(column, lane);
-                const int map = number / 32 * 16 + half * 8 + lane / 4;
-                if (first + image < images)
-                    *(uint2 *)(y + (first + image) * 1024LL + map * 16 + lane % 4 * 4) = row;
-            }
+        // Not first + 1 < images, from which the compiler concludes too much about the stores: it would spill.
+        if (passes > 2) convolve2<IMAGES>(y, pooled, scale2, first, images);
+        else convolve2<1>(y, pooled, scale2, first, images);
     }
 }

@@ -8,7 +8,7 @@
 // Data: x (images, 28, 28) uint8; filters1, filters2 packed (see pair_packing.py) float16; scales (2);
 //       y (images, 64, 4, 4) float32.
 // Launch: one block an SM, three warpgroups that each walk over pairs of images.
-// Bound by: the tensor cores.
+// Bound by: the tensor cores, and the issue slots that pooling and adding take from them.
 #include "bulk_copy.cuh"
 #include "conv_pair.cuh"
 
@@ -20,37 +20,100 @@ constexpr int PART_BYTES = IMAGES * POOLED_IMAGE_BYTES;       // high parts, the
 constexpr int OWN_BYTES = 2 * PART_BYTES + 2 * WINDOWS_BYTES;
 static_assert(SLOTS * TAP_BYTES + WARPGROUPS * OWN_BYTES + 2 * SLOTS * 8 == SHARED_BYTES, "laid out as in the row");
 
+// Shared memory: the ring of taps, windows and pooled maps of each warpgroup, barriers.
+extern __shared__ __align__(128) unsigned char memory[];
+__device__ __forceinline__ unsigned long long *full() {
+    return (unsigned long long *)(memory + SLOTS * TAP_BYTES + WARPGROUPS * OWN_BYTES);
+}
+__device__ __forceinline__ unsigned long long *empty() { return full() + SLOTS; }
+
+// Where a warpgroup is in the ring; the parity tells a slot's turns apart.
+struct Place {
+    int slot = 0, parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++slot == SLOTS) slot = 0, parity ^= 1;
+    }
+};
+
+// The second convolution of a group, or of the one image that it has (or none), with ReLU and pooling. One thread of the
+// block brings the taps that come next, unless this is the last round.
+template <int Images>
+__device__ __forceinline__ void convolve2(float *y, const unsigned char *pooled, const unsigned char *filters2,
+                                          const float *scales, Place &ring, int first, int images, bool last_round) {
+    const unsigned long long filter = operand(shared_address(memory), 1024, 128);
+    const unsigned long long pixels = operand(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES * IMAGES / Images);
+    float total[32 * Images] = {};
+#pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes two taps' sums for the same
+    for (int number = 0; number < TAPS; number++) {
+        wait_for_turn(full() + ring.slot, ring.parity);
+        const unsigned long long tap = moved(filter, ring.slot * TAP_BYTES);
+        const unsigned long long high = moved(pixels, number / 5 * IMAGES * ROW_BYTES + number % 5 * 16);
+        const unsigned long long low = moved(high, PART_BYTES);
+        float sums[32 * Images];
+        begin_products();
+#pragma unroll
+        for (int half = 0; half < 2; half++) {  // small terms first
+            const int channels = half * 2 * PLANE_BYTES * IMAGES, step = half * FILTER2_STEP_BYTES;
+            multiply(sums, moved(tap, step), moved(low, channels), half == 0);
+            multiply(sums, moved(tap, step + 2 * FILTER2_STEP_BYTES), moved(high, channels), false);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            multiply(sums, moved(tap, half * FILTER2_STEP_BYTES), moved(high, half * 2 * PLANE_BYTES * IMAGES), false);
+        end_products();
+        wait_for_products(sums);
+        if (own_number() % 32 == 0) arrive(empty() + ring.slot);
+        if (threadIdx.x == 0 && (!last_round || number + SLOTS < TAPS)) {
+            const int coming = (number + SLOTS) % TAPS;  // the tap that takes this one's place
+            wait_for_turn(empty() + ring.slot, ring.parity);
+            copy_bulk(memory + ring.slot * TAP_BYTES, filters2 + coming * TAP_BYTES, TAP_BYTES, full() + ring.slot);
+        }
+        ring.advance();
+#pragma unroll
+        for (int i = 0; i < 32 * Images; i++) total[i] += sums[i];
+    }
+    const int number = own_number(), lane = number % 32;
+    const float scale2 = __ldg(scales + 1);
+#pragma unroll
+    for (int image = 0; image < Images; image++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float column[4];
+            pooled2<Images>(column, total, image, half);
+            const int map = number / 32 * 16 + half * 8 + lane / 4;
+#pragma unroll
+            for (int row = 0; row < 4; row++)
+                if (first + image < images)
+                    y[(first + image) * 1024LL + map * 16 + row * 4 + lane % 4] = column[row] * scale2;
+        }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_pair_wgmma_split(const unsigned char *__restrict__ x, const uint4 *__restrict__ filters1,
                           const unsigned char *__restrict__ filters2, const float *__restrict__ scales,
                           float *__restrict__ y, int images) {
-    extern __shared__ __align__(128) unsigned char memory[];
     const int group = threadIdx.x / 128;
     // Windows first: compute-sanitizer takes the overlapping pieces that are read of them for a longer one.
     unsigned char *windows = memory + SLOTS * TAP_BYTES + group * OWN_BYTES;
     unsigned char *pooled = windows + 2 * WINDOWS_BYTES;
-    unsigned long long *full = (unsigned long long *)(memory + SLOTS * TAP_BYTES + WARPGROUPS * OWN_BYTES);
-    unsigned long long *empty = full + SLOTS;
 
     const int stride = IMAGES * WARPGROUPS * gridDim.x;
     const int rounds = (images - (int)blockIdx.x * IMAGES + stride - 1) / stride;  // of the first warpgroup
     if (threadIdx.x == 0) {
-        for (int slot = 0; slot < SLOTS; slot++) init_barrier(full + slot, 1), init_barrier(empty + slot, THREADS / 32);
+        for (int slot = 0; slot < SLOTS; slot++) init_barrier(full() + slot, 1), init_barrier(empty() + slot, THREADS / 32);
         publish_barriers();
         for (int tap = 0; tap < SLOTS; tap++)
-            copy_bulk(memory + tap * TAP_BYTES, filters2 + tap * TAP_BYTES, TAP_BYTES, full + tap);
+            copy_bulk(memory + tap * TAP_BYTES, filters2 + tap * TAP_BYTES, TAP_BYTES, full() + tap);
     }
     clear_padding(windows, own_number());
     clear_padding(windows + WINDOWS_BYTES, own_number());
     __syncthreads();
 
-    const unsigned long long filter = operand(shared_address(memory), 1024, 128);
-    const unsigned long long pixels = operand(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES);
     int first = (blockIdx.x + group * gridDim.x) * IMAGES;
     Pieces<IMAGES> pieces;
     load_pieces(pieces, x, first, images, own_number());
     // All warpgroups take part in every round, for the ring's sake: what lies beyond the images is not stored.
-    int slot = 0, parity = 0;
+    Place ring;
     for (int round = 0; round < rounds; round++, first += stride) {
         const int t = own_number();
         const Places1 places = places1(IMAGES * ROW_BYTES, t);
@@ -99,49 +162,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int i = 0; i < 18; i++) even[i] = own[i];
         }
 
-        float total[64] = {};
-#pragma unroll 1  // as above
-        for (int number = 0; number < TAPS; number++) {
-            wait_for_turn(full + slot, parity);
-            const unsigned long long tap = moved(filter, slot * TAP_BYTES);
-            const unsigned long long high = moved(pixels, number / 5 * IMAGES * ROW_BYTES + number % 5 * 16);
-            const unsigned long long low = moved(high, PART_BYTES);
-            float sums[64];
-            begin_products();
-#pragma unroll
-            for (int half = 0; half < 2; half++) {  // small terms first
-                const int channels = half * 2 * PLANE_BYTES * IMAGES, step = half * FILTER2_STEP_BYTES;
-                multiply(sums, moved(tap, step), moved(low, channels), half == 0);
-                multiply(sums, moved(tap, step + 2 * FILTER2_STEP_BYTES), moved(high, channels), false);
-            }
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                multiply(sums, moved(tap, half * FILTER2_STEP_BYTES), moved(high, half * 2 * PLANE_BYTES * IMAGES), false);
-            end_products();
-            wait_for_products(sums);
-            if (own_number() % 32 == 0) arrive(empty + slot);
-            if (threadIdx.x == 0 && (round + 1 < rounds || number + SLOTS < TAPS)) {
-                const int coming = (number + SLOTS) % TAPS;  // the tap that takes this one's place
-                wait_for_turn(empty + slot, parity);
-                copy_bulk(memory + slot * TAP_BYTES, filters2 + coming * TAP_BYTES, TAP_BYTES, full + slot);
-            }
-            if (++slot == SLOTS) slot = 0, parity ^= 1;
-#pragma unroll
-            for (int i = 0; i < 64; i++) total[i] += sums[i];
-        }
-        const int number = own_number(), lane = number % 32;
-        const float scale2 = __ldg(scales + 1);
-#pragma unroll
-        for (int image = 0; image < IMAGES; image++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float column[4];
-                pooled2<IMAGES>(column, total, image, half);
-                const int map = number / 32 * 16 + half * 8 + lane / 4;
-#pragma unroll
-                for (int row = 0; row < 4; row++)
-                    if (first + image < images)
-                        y[(first + image) * 1024LL + map * 16 + row * 4 + lane % 4] = column[row] * scale2;
-            }
+        // Not first + 1 < images, from which the compiler concludes too much about the stores: it would spill.
+        if (passes > 2) convolve2<IMAGES>(y, pooled, filters2, scales, ring, first, images, round + 1 == rounds);
+        else convolve2<1>(y, pooled, filters2, scales, ring, first, images, round + 1 == rounds);
     }
 }

@@ -9,8 +9,8 @@
 // Data: x (images, INPUTS) INPUT; w1, w2 packed (see pair_wgmma_packing.py) float16 and float32; bias1 (HIDDEN) or null;
 //       bias2 (CLASSES) or null; y (images, CLASSES) float32; labels (images) uint8.
 // Launch: one block for ROWS images: a warpgroup for 64 hidden values of theirs, and 128 threads that feed.
-// Bound by: shared memory, which takes in both operands once while wgmma reads the first matrix once and the images
-//           twice; with few images by the copies of the first matrix, 64 bytes a clock into one SM.
+// Bound by: no one thing. Of 12.5 µs for 10,000 images in float16, 4 are shared memory's and 2.6 the tensor cores'; blocks
+//           take in 53 MB from the L2 cache, about what it delivers in the time, and wait for each step's images.
 #include "bulk_copy.cuh"
 #include "second_product.cuh"
 #include "wgmma.cuh"

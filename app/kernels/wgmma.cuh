@@ -44,7 +44,7 @@ __device__ __forceinline__ void multiply(float (&d)[36], const uint4 &a, unsigne
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(int(clear)));
 }
 
-// N = 8, 40 and 80, both from shared memory.
+// N = 8, 40, 64 and 80, both from shared memory.
 __device__ __forceinline__ void multiply(float (&d)[4], unsigned long long a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %6, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, grow, 1, 1, 0, 0; }"
@@ -56,6 +56,13 @@ __device__ __forceinline__ void multiply(float (&d)[20], unsigned long long a, u
                  "wgmma.mma_async.sync.aligned.m64n40k16.f32.f16.f16 {" TEN()
                  "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19}, %20, %21, grow, 1, 1, 0, 0; }"
                  : SIXTEEN_OF(d, 0), FOUR_OF(d, 16)
+                 : "l"(a), "l"(b), "r"(int(clear)));
+}
+__device__ __forceinline__ void multiply(float (&d)[32], unsigned long long a, unsigned long long b, bool clear) {
+    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" TEN() TEN(1) TEN(2)
+                 "%30, %31}, %32, %33, grow, 1, 1, 0, 0; }"
+                 : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16)
                  : "l"(a), "l"(b), "r"(int(clear)));
 }
 __device__ __forceinline__ void multiply(float (&d)[40], unsigned long long a, unsigned long long b, bool clear) {
@@ -90,6 +97,9 @@ __device__ __forceinline__ void wait_for_products(float (&d)[36], float (&e)[36]
                  : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16), FOUR_OF(d, 32), SIXTEEN_OF(e, 0), SIXTEEN_OF(e, 16), FOUR_OF(e, 32)
                  :
                  : "memory");
+}
+__device__ __forceinline__ void wait_for_products(float (&d)[32]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16) : : "memory");
 }
 __device__ __forceinline__ void wait_for_products(float (&d)[64]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTY_FOUR_OF(d, 0) : : "memory");
