@@ -267,6 +267,6 @@ def pipeline_options(parser: argparse.ArgumentParser) -> None:
         "--chunk",
         type=whole_number(1),
         metavar="N",
-        help="images per copy (default: a fifth of the batch, up to 4096; with --cycle 4096; or no copies: see "
-        "docs/fast-path.md)",
+        help="images per copy (default: a fifth of the batch, up to 4096; with --cycle as few as may be; or no "
+        "copies: see docs/fast-path.md)",
     )

@@ -63,7 +63,7 @@ def run_on_gpu(
             timing = _timed(options, session, one_pass, outputs)
         labels = outputs.labels.copy()
         direct = session.direct is not None and session.replays(one_pass, outputs)
-        use = measure.typical_usage(session, one_pass, outputs)
+        use = None if cycle else measure.typical_usage(session, one_pass, outputs)
         resident = measure.on_card(session, one_pass, LAYER_REPEAT, options.warmup)
         note = notice(execution, chosen)
         notes = [note] if note else []
@@ -90,7 +90,7 @@ def run_on_gpu(
             on_card=resident.whole,
             on_card_images=resident.images,
             usage=use,
-            limit=_verdict_of_direct(timing, resident) if direct else use.verdict,
+            limit=use.verdict if use and not direct else _verdict(timing.median / batch, resident),
             device_bytes=session.device_bytes,
             peak_device_bytes=session.device_bytes + resident.device_bytes,
             notes=tuple(notes),
@@ -102,13 +102,16 @@ def run_on_gpu(
     return found if compared is None or cycle is not None else _with_coarser(options, compared, one_pass, found)
 
 
-def _verdict_of_direct(end_to_end: Timing, resident: measure.OnCard) -> str:
-    """What limits a run whose first kernel reads the images over the bus."""
-    copy, compute = resident.raw_copy.median, resident.whole.median
+def _verdict(per_image: float, resident: measure.OnCard) -> str:
+    """What limits a run that is not cut into phases: its first kernel reads over the bus, or pass follows on pass.
+
+    per_image: ms.
+    """
+    copy, compute = (timing.median / resident.images for timing in (resident.raw_copy, resident.whole))
     what, remedy = ("the bus", "faster kernels do not help") if copy > compute else ("compute", "faster kernels help")
     return (
-        f"limited by {what}: the images' bytes alone take {copy / end_to_end.median:.0%} of the run, the kernels alone "
-        f"{compute / end_to_end.median:.0%}, and both go on together; {remedy}"
+        f"limited by {what}: the images' bytes alone take {copy / per_image:.0%} of the run, the kernels alone "
+        f"{compute / per_image:.0%}, and both go on together; {remedy}"
     )
 
 

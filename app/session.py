@@ -41,7 +41,8 @@ def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
 
     streamed: as a pass of many, where nobody waits for the first chunk and fewer calls are better.
     """
-    return min(asked or (LARGEST_CHUNK if streamed else default_chunk(batch)), batch)
+    equal = -(-batch // -(-batch // LARGEST_CHUNK))
+    return min(asked or (equal if streamed else default_chunk(batch)), batch)
 
 
 def pieces(count: int, chunk: int) -> Iterator[slice]:

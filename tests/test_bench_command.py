@@ -54,11 +54,15 @@ def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Any]:
         def time(self, launch: Any, noise: float, l2: str) -> Timing:
             return Timing((float(launch.step or 0.5),) * 10)
 
+    def whole_program(graph: Any, arch: str, known: Any, images: int, *_: Any) -> list[dict[str, Any]]:
+        row = {"precision": "fp32", "conv": "auto", "ms": images / 10, "spread_ms": 0.1, "runs": 3}
+        return [row | {"nodes": ["all: fake"], "reason": ""}]
+
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(climb, "Trial", FakeTrial)
     monkeypatch.setattr(peak, "measure", lambda arch: Peaks({"float32": 50.0}, 3000.0))
     monkeypatch.setattr(library, "missing", lambda: "PyTorch is not installed")
-    monkeypatch.setattr(whole, "whole_program", lambda *_: [])
+    monkeypatch.setattr(whole, "whole_program", whole_program)
     monkeypatch.setattr("app.device.why_no_gpu", lambda: None)
     monkeypatch.setattr("app.device.describe_gpu", lambda: CARD)
     return FakeTrial
@@ -142,7 +146,10 @@ def test_every_network(
     ops = [name for name, layer in layers.items() if isinstance(layer, Conv2d)]
     assert [table["item"] for table in found["tables"] if table["is_op"]] == ops
     assert ("resize" in tables) == ("resize" in layers)
-    assert [batch["images"] for batch in found["batches"]] == ([3, 5] if ops else [])
+    assert [(batch["images"], batch["whole_program"][0]["ms"]) for batch in found["batches"]] == [(3, 0.3), (5, 0.5)]
+    assert found["whole_program"] == found["batches"][-1]["whole_program"]
+    assert all(f"Whole program, {images} images" in text for images in (3, 5))
+    assert ("Sum of the op times by batch size" in text) == bool(ops)
     if ops:
         size = layers["resize"].size if "resize" in layers else 28  # type: ignore[attr-defined]
         assert f"height={size} width={size} " in tables["conv1"]["problems"]["float32"]

@@ -56,6 +56,7 @@ def bench_document(network: str) -> dict[str, Any]:
         "date": "2026-01-01 00:00 UTC",
         "subject": f"network {network}",
         "device": CARD,
+        "cpu": {"name": "Some CPU", "threads": 2, "numpy": "2.0"},
         "images": 10_000,
         "settings": {"noise": 0.01, "l2": "cold", "rule": "the rule"},
         "peaks": {"tflops": dict(peaks.tflops), "gbytes_per_s": peaks.gbytes_per_s},

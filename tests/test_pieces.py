@@ -41,6 +41,6 @@ def test_default_chunk() -> None:
     assert default_chunk(10_000) == 2000
     assert default_chunk(1) == default_chunk(5) == 1
     assert default_chunk(10**9) == 4096
-    assert chunk_size(None, 10_000) == 2000 and chunk_size(None, 10_000, streamed=True) == 4096
+    assert chunk_size(None, 10_000) == 2000 and chunk_size(None, 10_000, streamed=True) == 3334
     assert chunk_size(700, 10_000) == chunk_size(700, 10_000, streamed=True) == 700
     assert chunk_size(700, 60) == chunk_size(None, 60, streamed=True) == 60

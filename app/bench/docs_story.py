@@ -102,7 +102,9 @@ def beside_old(bench: Bench, report: OldReport) -> tuple[str, list[str], list[li
     if report.whole_program:  # there are no op times to show
         keep = (0, 1, 4, 5, 8, 9)
         head, rows = [head[at] for at in keep], [[row[at] for at in keep] for row in rows]
+    cpu = bench.document["cpu"]
     where = f"{bench.document['device']['name']}, {bench.document['date']}"
+    where += f" (CPU: {cpu['name']}, one thread, NumPy {cpu['numpy']})"
     return (
         f"The report of {report.year} ({report.card}), {what}; here: the same steps on {where}:",
         head,

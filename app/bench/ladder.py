@@ -24,6 +24,7 @@ from app.bench.scenario import run_scenario
 from app.bench.stop import describe
 from app.bench.table import as_text
 from app.bench.training import run_training
+from app.cpu import usable_cores
 from app.errors import UserError
 from app.graph import Graph
 from app.interrupts import exit_on_interrupt
@@ -126,12 +127,13 @@ def _measured(options: argparse.Namespace, job: Job) -> tuple[dict[str, Any], li
             for table in found
             if table.images < size
         ]
-    by_size = [*zip(job.batches[:-1], smaller, strict=True), (main, tables)] if job.ops else []
+    by_size = [*zip(job.batches[:-1], smaller, strict=True), (main, tables)]
     document = {
         "schema": SCHEMA,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "subject": job.subject,
         "device": card,
+        "cpu": device.describe_cpu(usable_cores()),
         "images": main,
         "settings": {"noise": options.noise, "l2": options.l2, "rule": describe(options.noise, options.l2)},
         "peaks": {"tflops": dict(peaks.tflops), "gbytes_per_s": peaks.gbytes_per_s},

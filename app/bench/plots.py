@@ -21,7 +21,7 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
         written.append(save(_ladder(document), folder / "ladder.png"))
     if roofline_points(document):
         written.append(save(_roofline(document), folder / "roofline.png"))
-    if len(document["batches"]) > 1:
+    if document["totals"] and len(document["batches"]) > 1:
         written.append(save(_batch_sizes(document), folder / "batch_sizes.png"))
     return written
 

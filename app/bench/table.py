@@ -17,14 +17,13 @@ NAME, TYPE = 28, 6
 
 
 def as_text(document: Mapping[str, Any]) -> str:
-    """Header, a table for each item, the sums of the op times, the batch sizes, the whole program."""
+    """Header, a table for each item, the sums of the op times, the batch sizes, the whole program for each of them."""
     parts = [_header(document), *(_table(table) for table in document["tables"])]
     if document["totals"]:
         parts.append(_totals(document))
-    if len(document["batches"]) > 1:
+    if document["totals"] and len(document["batches"]) > 1:
         parts.append(_batches(document["batches"]))
-    if document["whole_program"]:
-        parts.append(_whole_program(document))
+    parts += [_whole_program(batch) for batch in document["batches"] if batch["whole_program"]]
     parts += ["note: " + note for note in document["notes"]]
     return "\n\n".join(parts)
 
@@ -121,18 +120,18 @@ def _batches(batches: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _whole_program(document: Mapping[str, Any]) -> str:
+def _whole_program(batch: Mapping[str, Any]) -> str:
     lines = [
-        f"Whole program, {document['images']:,} images (pinned host memory → host labels, transfers included; host "
+        f"Whole program, {batch['images']:,} images (pinned host memory → host labels, transfers included; host "
         "clock; the other layers as auto chooses)",
         f"  {'convolutions':<{NAME}}{'as':<{TYPE}}{'ms':>11}{'spread':>9}{'images/s':>14}",
     ]
-    for row in document["whole_program"]:
+    for row in batch["whole_program"]:
         start = f"  {row['conv']:<{NAME}}{row['precision']:<{TYPE}}"
         if row["ms"] is None:
             lines.append(f"{start}{'–':>11}  {row['reason']}")
             continue
-        speed = document["images"] / row["ms"] * 1e3
+        speed = batch["images"] / row["ms"] * 1e3
         nodes = f"  {', '.join(row['nodes'])}" if row["conv"] == "auto" else ""
         lines.append(f"{start}{row['ms']:>11.4f}{row['spread_ms']:>9.4f}{speed:>14,.0f}{nodes}")
     return "\n".join(lines)
