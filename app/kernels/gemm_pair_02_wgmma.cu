@@ -9,8 +9,8 @@
 // Data: x (images, INPUTS) INPUT; w1, w2 packed (see pair_wgmma_packing.py) float16 and float32; bias1 (HIDDEN) or null;
 //       bias2 (CLASSES) or null; y (images, CLASSES) float32; labels (images) uint8.
 // Launch: one block for ROWS images: a warpgroup for 64 hidden values of theirs, and 128 threads that feed.
-// Bound by: no one thing. Of 12.5 µs for 10,000 images in float16, 4 are shared memory's and 2.6 the tensor cores'; blocks
-//           take in 53 MB from the L2 cache, about what it delivers in the time, and wait for each step's images.
+// Bound by: no one thing. Shared memory works for a third of the time, the tensor cores for a fifth; blocks take in from
+//           the L2 cache about what it delivers in that time, and wait for each step's images.
 #include "bulk_copy.cuh"
 #include "second_product.cuh"
 #include "wgmma.cuh"
