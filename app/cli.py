@@ -13,7 +13,7 @@ from app import options_listing
 from app.console import Parser, guarded
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
-from app.options import network_options, pipeline_options, whole_number
+from app.options import DEFAULT_WARMUP, network_options, pipeline_options, whole_number
 from app.stopwatch import Stopwatch
 
 DESCRIPTION = "Classify images with LeNet-5 on an NVIDIA GPU, with CUDA kernels of our own; on the CPU without one."
@@ -87,7 +87,11 @@ def run_parser() -> argparse.ArgumentParser:
         help="timed runs (default: 50 on a GPU, 1000 of up to 100 images; 1 on the CPU and with --cycle)",
     )
     measure.add_argument(
-        "--warmup", type=whole_number(0, 100_000), default=5, metavar="N", help="untimed GPU runs before (default: 5)"
+        "--warmup",
+        type=whole_number(0, 100_000),
+        default=DEFAULT_WARMUP,
+        metavar="N",
+        help=f"untimed GPU runs before (default: {DEFAULT_WARMUP})",
     )
     measure.add_argument(
         "--recheck", action="store_true", help="recompute every label by the float64 NumPy reference and compare"

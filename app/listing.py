@@ -39,15 +39,17 @@ def graph(options: argparse.Namespace) -> int:
     total = sum(step.layer.flops(step.in_shape) for step in built.steps) / 1e6
     parameters = sum(array.size for array in built.parameters.values())
     lines.append(f"  {'all':<38}{parameters:>12,}{total:>10.4f}")
+    nodes = plan(built, arch, choices(options, tuning.load(card))).nodes
+    reads = 2 + max(len(node.reads) for node in nodes)
+    writes = 2 + max(len(", ".join(node.writes)) for node in nodes)
     lines += [
         f"launches on {arch}, per image ({'one a layer' if options.no_fuse else 'fused'})",
-        f"  {'layers':<38}{'kernel':<18}{'reads':<14}{'writes':<18}{'MFLOP':>10}{'bytes':>10}",
+        f"  {'layers':<38}{'kernel':<18}{'reads':<{reads}}{'writes':<{writes}}{'MFLOP':>10}{'bytes':>10}",
     ]
-    known = tuning.load(card)
-    for node in plan(built, arch, choices(options, known)).nodes:
+    for node in nodes:
         moved = bytes_moved(node.problem, 2) - bytes_moved(node.problem, 1)  # weights are read once a batch
         lines.append(
-            f"  {node.name:<38}{node.variant.name:<18}{node.reads:<14}{', '.join(node.writes):<18}"
+            f"  {node.name:<38}{node.variant.name:<18}{node.reads:<{reads}}{', '.join(node.writes):<{writes}}"
             f"{node.flops / 1e6:>10.4f}{moved:>10,}"
         )
     print("\n".join(lines))

@@ -10,6 +10,7 @@ from app.console import Parser
 
 MAX_BATCH = 10**12
 DEFAULT_STREAMS = 4
+DEFAULT_WARMUP = 5
 PRECISIONS = ("fp32", "fp32x", "tf32", "fp16")  # that may be asked for
 
 
@@ -118,8 +119,8 @@ examples:
   python main.py bench --training --json train.json      how long an epoch takes, and which kernels take it
 
 Every variant is checked against the float64 reference before it is timed. Times are medians of CUDA events with
-the images on the card; runs go on until the median is steady (see --noise) and between runs the L2 cache is
-%(prog)s's to say: --l2 cold flushes it, --l2 warm does not.
+the images on the card; runs go on until the median is steady (see --noise). The L2 cache is flushed between
+runs, unless --l2 warm says otherwise.
 """
 
 

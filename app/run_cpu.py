@@ -15,6 +15,7 @@ from app.cpu import CpuSession
 from app.errors import UserError
 from app.graph import REFERENCE_CHUNK, Graph
 from app.interrupts import deferred_interrupts
+from app.options import DEFAULT_STREAMS, DEFAULT_WARMUP
 from app.outcome import Cycle, LayerTime, Outcome, Timing
 
 
@@ -25,8 +26,10 @@ def run_on_cpu(
     for option in ("conv", "fc", "pool"):
         if getattr(options, option) != "auto":
             raise UserError(f"--{option} {getattr(options, option)} chooses a GPU kernel: leave it out on the CPU")
-    if options.latency or options.precision not in ("auto", "fp32"):
-        raise UserError("--latency and --precision are for the GPU: leave them out on the CPU")
+    if options.latency:
+        raise UserError("--latency is for the GPU: leave it out on the CPU")
+    if options.precision not in ("auto", "fp32"):
+        raise UserError(f"--precision {options.precision} is for the GPU: leave it out on the CPU")
     session = CpuSession(graph)
     labels = np.full(min(batch, len(images)), 255, np.uint8)
     repeat = options.repeat or 1
@@ -80,8 +83,16 @@ def run_on_cpu(
         limit=f"limited by compute ({threads} threads): {slowest.name} took {share:.0%} of the layers' time",
         device_bytes=0,
         peak_device_bytes=0,
-        notes=(),
+        notes=_without_effect(options),
     )
+
+
+def _without_effect(options: argparse.Namespace) -> tuple[str, ...]:
+    """A note on options that say how a GPU works, where some were given."""
+    given = {"--chunk": options.chunk is not None, "--streams": options.streams != DEFAULT_STREAMS}
+    given |= {"--no-fuse": options.no_fuse, "--warmup": options.warmup != DEFAULT_WARMUP}
+    names = [name for name, is_given in given.items() if is_given]
+    return (f"{', '.join(names)}: for the GPU, without effect on the CPU",) if names else ()
 
 
 def _passes(

@@ -203,6 +203,8 @@ def _json(file: StrictFile, name: str) -> object:
 
 
 def _network(file: StrictFile) -> str:
+    if file.attribute("kind") is not None:
+        raise _BadError("it is a training's checkpoint, not weights; train --resume makes weights of it")
     schema = file.attribute("schema")
     if schema is not None and not (isinstance(schema, int) and schema == SCHEMA):
         raise _bad_attribute("schema", f"{SCHEMA}, the version that this program reads")

@@ -52,12 +52,16 @@ def resize(options: argparse.Namespace) -> None:
     if len(files) > 1 and not target.is_dir():
         raise UserError(f"{target} is not a folder, but there are {len(files)} files: name a folder for them")
     if options.split is not None:
-        _write(_in(target, f"{SPLITS[options.split][0].name}.gz"), options.size, lambda: _split(options))
+        found = fashion_mnist.open_split(options.split, options.data_dir)
+        path = _in(target, f"{SPLITS[options.split][0].name}.gz")
+        for file in SPLITS[options.split]:
+            for copy in fashion_mnist.copies(file, found.directory):
+                _check_apart(copy, path)
+        _write(path, options.size, lambda: found.images)
         return
     targets = [_in(target, file.name) for file in files]
     for file, path in zip(files, targets, strict=True):
-        if path.exists() and file.exists() and path.samefile(file):
-            raise UserError(f"{path} would be written over what it is made from: name another file or folder")
+        _check_apart(file, path)
         if targets.count(path) > 1:
             raise UserError(f"two of the files would become {path}: resize them one by one")
     for file, path in zip(files, targets, strict=True):
@@ -68,8 +72,9 @@ def _in(target: Path, name: str) -> Path:
     return target / name if target.is_dir() else target
 
 
-def _split(options: argparse.Namespace) -> np.ndarray:
-    return fashion_mnist.open_split(options.split, options.data_dir).images
+def _check_apart(source: Path, path: Path) -> None:
+    if path.exists() and source.exists() and path.samefile(source):
+        raise UserError(f"{path} would be written over what it is made from: name another file or folder")
 
 
 def _write(path: Path, size: int, read: Callable[[], np.ndarray]) -> None:

@@ -81,7 +81,8 @@ CASES = {
     "train --network mlp --data missing": "missing does not exist; check the path",
     "train --network mlp --output missing/folder": "--output missing/folder cannot be written: .*; name a file in",
     "train --network mlp --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
-    "train --resume missing": "missing does not exist; check the name",
+    "train --resume missing": r"missing does not exist; check the name \(a training that has ended leaves no",
+    "train --network mlp --data missing --labels none": "--labels none: train learns from labels, name them",
     "profile --trace missing/folder": "--trace missing/folder cannot be written: .*; name a file in",
 }
 FROM_THE_SHELL = ("graph --conv winograd", "bench --shape 1,2,3", "sweep", "profile --network vgg")
@@ -127,6 +128,17 @@ def test_choices_for_the_gpu_on_the_cpu(
     write_good_files(place)
     code = main(["--device", "cpu", "--data", "images", "--labels", "none", *options.split()])
     check_error(code, *capsys.readouterr(), wrong)
+
+
+def test_settings_for_the_gpu_on_the_cpu(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They do nothing, which the report says."""
+    write_good_files(place)
+    given = ["--chunk", "5", "--streams", "2", "--no-fuse", "--warmup", "1"]
+    for options, names in ((given, "--chunk, --streams, --no-fuse, --warmup"), (given[:2], "--chunk"), ([], "")):
+        assert main(["--device", "cpu", "--data", "images", "--labels", "none", *options]) == 0
+        told = capsys.readouterr().out
+        assert (f"note      {names}: for the GPU, without effect on the CPU" in told) == bool(options)
+        assert ("without effect" in told) == bool(options)
 
 
 def test_folders_for_plots_that_cannot_be_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

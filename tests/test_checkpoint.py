@@ -9,10 +9,12 @@ import h5py
 import numpy as np
 import pytest
 
+from app.errors import UserError
 from app.networks import NETWORKS
 from app.training.checkpoint import load_checkpoint, save_checkpoint
 from app.training.model import training_model
 from app.training.progress import EpochResult
+from app.weights import load_weights
 from data_tools.idx import write_idx
 from tests.shell import check_error, listing
 from tests.test_train_command import MLP, interrupt_after
@@ -29,6 +31,12 @@ def test_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
     before = (tmp_path / "c").read_bytes()
     save_checkpoint(tmp_path / "c", settings, progress)
     assert (tmp_path / "c").read_bytes() == before
+
+
+def test_a_checkpoint_is_no_weights(tmp_path: Path) -> None:
+    unfinished(tmp_path / "c")
+    with pytest.raises(UserError, match=r"c: it is a training's checkpoint, not weights; train --resume"):
+        load_weights(tmp_path / "c")
 
 
 @pytest.mark.parametrize(

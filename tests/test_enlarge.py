@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.layers import Resize
-from data_tools import enlarge
+from data_tools import enlarge, fashion_mnist
 from data_tools.__main__ import main
 from data_tools.idx import MAX_BYTES, read_idx, write_idx, write_idx_parts
 from tests.shell import check_error, listing
@@ -119,6 +119,21 @@ def test_mistakes_are_one_line_and_write_nothing(
     filled = arguments.format(small=small, new=folder / "new", folder=folder, other=folder / "other")
     code = command(*filled.split())
     check_error(code, *capsys.readouterr(), pattern)
+    assert listing(folder) == before
+
+
+@pytest.mark.parametrize("target", ["", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte"])
+def test_the_split_itself_is_not_written_over(
+    target: str, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = small.parent
+    for name in ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte"):
+        (folder / name).write_bytes(b"the original")
+    found = fashion_mnist.Split(SMALL, np.zeros(len(SMALL), np.uint8), folder)
+    monkeypatch.setattr(fashion_mnist, "open_split", lambda *_: found)
+    before = listing(folder)
+    code = command("--size", 9, "--split", "test", folder / target)
+    check_error(code, *capsys.readouterr(), "ubyte.* would be written over what it is made from: name another")
     assert listing(folder) == before
 
 

@@ -27,7 +27,10 @@ FILES = {
         )
         for network, file in BENCH.items()
     },
-    PROFILE: ("lenet5-inference/profile/1", f"python main.py profile --counters --json docs/benchmarks/{PROFILE}"),
+    PROFILE: (
+        "lenet5-inference/profile/1",
+        f"python main.py profile --counters --precision fp32 --chunk 1000 --json docs/benchmarks/{PROFILE}",
+    ),
     RESOURCES: (
         "lenet5-inference/kernels/1",
         f"python main.py kernels --resources --json docs/benchmarks/{RESOURCES}",

@@ -97,7 +97,9 @@ def beside_old(bench: Bench, report: OldReport) -> tuple[str, list[str], list[li
             ]
         )
     rows += _best_here(bench, report)
-    what = "the whole program" if report.whole_program else "conv1, conv2 and their sum"
+    what, here = "conv1, conv2 and their sum", "the same steps"
+    if report.whole_program:
+        what, here = "the whole program", f"{here}, from images in page-locked memory to labels on the host,"
     head = ["version of the report", "images", "conv1 ms", "conv2 ms", "ms", "here", "conv1 ms", "conv2 ms", "ms", "×"]
     if report.whole_program:  # there are no op times to show
         keep = (0, 1, 4, 5, 8, 9)
@@ -106,7 +108,7 @@ def beside_old(bench: Bench, report: OldReport) -> tuple[str, list[str], list[li
     where = f"{bench.document['device']['name']}, {bench.document['date']}"
     where += f" (CPU: {cpu['name']}, one thread, NumPy {cpu['numpy']})"
     return (
-        f"The report of {report.year} ({report.card}), {what}; here: the same steps on {where}:",
+        f"The report of {report.year} ({report.card}), {what}; here: {here} on {where}:",
         head,
         rows,
     )

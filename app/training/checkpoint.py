@@ -72,6 +72,8 @@ class Checkpoint:
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read it, once. Raises UserError for everything that can be wrong with it."""
+    if not path.exists():
+        raise UserError(f"{path} does not exist; check the name (a training that has ended leaves no checkpoint)")
     with open_strict(path, read_file(path, MAX_BYTES)) as file:
         if file.attribute("kind") != KIND:
             raise UserError(f"{path} is not a checkpoint of a training: name one that train left ({SUFFIX})")

@@ -88,6 +88,8 @@ def _load(options: argparse.Namespace, network: Network) -> Dataset:
     else:
         if options.data_dir is not None:
             raise UserError("--data-dir is for Fashion-MNIST: leave it out with --data")
+        if str(options.labels) == "none":
+            raise UserError("--labels none: train learns from labels, name them with --labels FILE")
         data = load_files(options.data, options.labels)
     if data.labels is None:
         raise UserError(f"{data.source} has no labels to learn from: name them with --labels FILE")
