@@ -26,8 +26,8 @@ for tool in ${TOOLS-memcheck racecheck initcheck synccheck}; do
     check "$tool" -m pytest -q -m gpu tests/test_gpu_kernels.py -k "test_small or numpy or nan" -p no:cacheprovider
     echo "== $tool: main job, fused and not"
     check "$tool" main.py --device cuda --batch 7 --chunk 3 --repeat 1 --warmup 1
-    for precision in fp16 fp32x; do # blocks of pairs go round twice
-        check "$tool" main.py --device cuda --batch 1700 --chunk 1700 --repeat 1 --warmup 1 --precision "$precision"
+    for precision in fp16 fp32x; do # blocks of pairs go round twice, and a last group is one image
+        check "$tool" main.py --device cuda --batch 1701 --chunk 1701 --repeat 1 --warmup 1 --precision "$precision"
     done
     check "$tool" main.py --device cuda --batch 7 --chunk 3 --repeat 1 --warmup 1 --no-fuse --conv constant --fc naive
     echo "== $tool: training"
