@@ -22,6 +22,15 @@ __device__ __forceinline__ void wait_for_turn(unsigned long long *barrier, int p
                  "@!done bra again; }" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
 }
 
+// Where a walk over slots is that are filled and emptied in turn; the parity tells a slot's turns apart.
+template <int Slots>
+struct Ring {
+    int slot = 0, parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++slot == Slots) slot = 0, parity ^= 1;
+    }
+};
+
 // Starts a copy; both addresses and bytes are multiples of 16. The barrier's turn ends when all of it has arrived.
 __device__ __forceinline__ void copy_bulk(void *shared, const void *global, int bytes, unsigned long long *barrier) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)

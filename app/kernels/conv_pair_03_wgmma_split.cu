@@ -27,19 +27,12 @@ __device__ __forceinline__ unsigned long long *full() {
 }
 __device__ __forceinline__ unsigned long long *empty() { return full() + SLOTS; }
 
-// Where a warpgroup is in the ring; the parity tells a slot's turns apart.
-struct Place {
-    int slot = 0, parity = 0;
-    __device__ __forceinline__ void advance() {
-        if (++slot == SLOTS) slot = 0, parity ^= 1;
-    }
-};
-
 // The second convolution of a group, or of the one image that it has (or none), with ReLU and pooling. One thread of the
 // block brings the taps that come next, unless this is the last round.
 template <int Images>
 __device__ __forceinline__ void convolve2(float *y, const unsigned char *pooled, const unsigned char *filters2,
-                                          const float *scales, Place &ring, int first, int images, bool last_round) {
+                                          const float *scales, Ring<SLOTS> &ring, int first, int images,
+                                          bool last_round) {
     const unsigned long long filter = operand(shared_address(memory), 1024, 128);
     const unsigned long long pixels = operand(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES * IMAGES / Images);
     float total[32 * Images] = {};
@@ -113,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Pieces<IMAGES> pieces;
     load_pieces(pieces, x, first, images, own_number());
     // All warpgroups take part in every round, for the ring's sake: what lies beyond the images is not stored.
-    Place ring;
+    Ring<SLOTS> ring;
     for (int round = 0; round < rounds; round++, first += stride) {
         const int t = own_number();
         const Places1 places = places1(IMAGES * ROW_BYTES, t);

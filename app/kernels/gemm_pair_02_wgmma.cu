@@ -36,19 +36,20 @@ __device__ __forceinline__ unsigned long long *full() { return (unsigned long lo
 __device__ __forceinline__ unsigned long long *empty() { return full() + STAGES; }
 __device__ __forceinline__ unsigned long long *second_there() { return empty() + STAGES; }
 
-// A walk over the steps' slots; the parity tells a slot's turns apart.
+// A walk over the steps' slots.
 struct Walk {
-    int step = 0, slot = 0, parity = 0;
+    int step = 0;
+    Ring<STAGES> ring;
     __device__ __forceinline__ bool goes_on() const { return step < STEPS; }
     __device__ __forceinline__ void advance() {
         step++;
-        if (++slot == STAGES) slot = 0, parity ^= 1;
+        ring.advance();
     }
-    __device__ __forceinline__ unsigned char *memory_of_slot() const { return memory + slot * SLOT_BYTES; }
+    __device__ __forceinline__ unsigned char *memory_of_slot() const { return memory + ring.slot * SLOT_BYTES; }
 };
 
 __device__ __forceinline__ void bring_weights(const Walk &at, const unsigned char *w1) {
-    copy_bulk(at.memory_of_slot(), w1 + at.step * W_BYTES, W_BYTES, full() + at.slot);
+    copy_bulk(at.memory_of_slot(), w1 + at.step * W_BYTES, W_BYTES, full() + at.ring.slot);
 }
 
 // One thread, before all else: the barriers, and the copies that need not wait.
@@ -108,7 +109,7 @@ __device__ __forceinline__ void feed(const INPUT *x, const unsigned char *w1, in
 #pragma unroll 1
     for (Walk at; at.goes_on(); at.advance()) {
         if (at.step >= STAGES) {
-            wait_for_turn(empty() + at.slot, at.parity ^ 1);
+            wait_for_turn(empty() + at.ring.slot, at.ring.parity ^ 1);
             if (t == 0) bring_weights(at, w1);
         }
         unsigned char *place = at.memory_of_slot() + W_BYTES + t % PLANES * X_PLANE_BYTES + t / PLANES * 16;
@@ -117,7 +118,7 @@ __device__ __forceinline__ void feed(const INPUT *x, const unsigned char *w1, in
             if (exists(i, rows, t)) store(pieces[i], place + i * ROWS_APART * 16);
         publish_shared();
         __syncwarp();
-        if (t % 32 == 0) arrive(full() + at.slot);
+        if (t % 32 == 0) arrive(full() + at.ring.slot);
         if (at.step + 1 < STEPS) load(pieces, x + (at.step + 1) * DEPTH, rows, t);
     }
 }
@@ -134,9 +135,10 @@ __device__ __forceinline__ void multiply_first(float (&values)[ROWS / 2], const 
     for (int i = 0; i < Columns / 2; i++) sums[i] = HAS_BIAS1 ? __ldg(bias1 + hidden + i % 4 / 2 * 8) : 0.0f;
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes the sums of two steps for the same
     for (Walk at; at.goes_on(); at.advance()) {
-        const unsigned long long w = moved(weights, at.slot * SLOT_BYTES), x = moved(images, at.slot * SLOT_BYTES);
+        const int slot = at.ring.slot * SLOT_BYTES;
+        const unsigned long long w = moved(weights, slot), x = moved(images, slot);
         float partial[Columns / 2];
-        wait_for_turn(full() + at.slot, at.parity);
+        wait_for_turn(full() + at.ring.slot, at.ring.parity);
         begin_products();
 #pragma unroll
         for (int k = 0; k < PLANES; k += 2) {
@@ -150,7 +152,7 @@ __device__ __forceinline__ void multiply_first(float (&values)[ROWS / 2], const 
         end_products();
         if (SPLIT) wait_for_products(partial, cross);
         else wait_for_products(partial);
-        if (lane == 0) arrive(empty() + at.slot);
+        if (lane == 0) arrive(empty() + at.ring.slot);
 #pragma unroll
         for (int i = 0; i < Columns / 2; i++) sums[i] += partial[i];  // tensor cores cut off what they add
     }
