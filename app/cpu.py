@@ -46,6 +46,10 @@ class CpuSession:
         self.seconds: dict[str, float] = {}
         self._lock = threading.Lock()
 
+    def threads_for(self, images: int) -> int:
+        """How many of the threads so many images keep busy: one chunk keeps one."""
+        return min(self.threads, -(-images // REFERENCE_CHUNK))
+
     def run(self, images: np.ndarray, labels: np.ndarray, progress: Callable[[int], object] | None = None) -> None:
         """Classify (N, C, H, W) images into labels (N) uint8. progress is called with images done."""
 

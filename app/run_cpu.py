@@ -53,7 +53,7 @@ def run_on_cpu(
             cycle = _passes(session, images, truth, batch, labels, progress)
             samples.append((perf_counter() - start) * 1e3)
             spent.append(session.seconds.copy())
-    threads = min(session.threads, -(-len(labels) // REFERENCE_CHUNK))  # one chunk keeps one thread busy
+    threads = session.threads_for(len(labels))
     layers = tuple(
         LayerTime(
             name=step.layer.name,

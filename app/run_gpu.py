@@ -97,9 +97,11 @@ def run_on_gpu(
             arithmetic=execution.arithmetic,
             raw_copy=resident.raw_copy if resident.images == len(one_pass) and cycle is None else None,
         )
+    if cycle is not None:
+        return found
     # When the session above has given its memory back.
     compared = coarser_plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
-    return found if compared is None or cycle is not None else _with_coarser(options, compared, one_pass, found)
+    return found if compared is None else _with_coarser(options, compared, one_pass, found)
 
 
 def _verdict(per_image: float, resident: measure.OnCard) -> str:

@@ -107,11 +107,7 @@ def beside_old(bench: Bench, report: OldReport) -> tuple[str, list[str], list[li
     cpu = bench.document["cpu"]
     where = f"{bench.document['device']['name']}, {bench.document['date']}"
     where += f" (CPU: {cpu['name']}, one thread, NumPy {cpu['numpy']})"
-    return (
-        f"The report of {report.year} ({report.card}), {what}; here: {here} on {where}:",
-        head,
-        rows,
-    )
+    return f"The report of {report.year} ({report.card}), {what}; here: {here} on {where}:", head, rows
 
 
 def _sum(old: OldVersion) -> str:

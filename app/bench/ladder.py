@@ -117,10 +117,10 @@ def _measured(options: argparse.Namespace, job: Job) -> tuple[dict[str, Any], li
             notes.append(f"'auto' goes by these results from now on: {tuning.store(card['name'], tuned(tables))}")
             known = tuning.load(card["name"])  # for the whole program
         smaller = [[climber.climb(item, job.graph, size) for item in job.ops] for size in job.batches[:-1]]
-        whole: dict[int, list[dict[str, Any]]] = {size: [] for size in job.batches}
-        if job.graph is not None:
-            for size in job.batches:
-                whole[size] = whole_program(job.graph, arch, known, size, job.only, progress.update)
+        whole = {
+            size: whole_program(job.graph, arch, known, size, job.only, progress.update) if job.graph else []
+            for size in job.batches
+        }
     for size, found in zip([main, *job.batches[:-1]], [tables, *smaller], strict=True):
         notes += [
             f"{table.item}: {size:,} images do not fit in device memory, {table.images:,} were used"

@@ -75,8 +75,8 @@ def _on_cpu(graph: Graph, images: np.ndarray) -> dict[str, Any]:
         samples.append((perf_counter() - start) * 1e3)
     timing = Timing(tuple(samples[1:]))  # the first is warm-up
     nodes = [f"{step.layer.name}: NumPy" for step in graph.steps]
-    threads = min(session.threads, -(-len(images) // REFERENCE_CHUNK))  # one chunk keeps one thread busy
     row = {"precision": "fp32", "conv": CPU_NAME, "ms": timing.median, "spread_ms": timing.spread, "runs": CPU_RUNS}
+    threads = session.threads_for(len(images))
     return row | {"chunk": REFERENCE_CHUNK, "threads": threads, "nodes": nodes, "reason": ""}
 
 

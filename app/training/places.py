@@ -13,7 +13,7 @@ import numpy as np
 from app import weights
 from app.errors import UserError
 from app.networks import Network
-from app.report import check_writable
+from app.report import check_json, check_writable
 from app.training import checkpoint
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS
@@ -31,13 +31,11 @@ def find_places(options: argparse.Namespace, network: Network) -> tuple[Path, Pa
     check_writable(output, "--output")
     kept: Path = options.resume or checkpoint.checkpoint_path(output)
     check_writable(kept, "--resume" if options.resume else "--output")
-    report = None if options.json in (None, "-") else Path(options.json)
-    if report is not None:
-        check_writable(report)
+    check_json(options.json)
     _check_different(
         {
             "--output": output,
-            "--json": report,
+            "--json": None if options.json in (None, "-") else Path(options.json),
             "--resume" if options.resume else "the checkpoint": kept,
             "--data": options.data,
             "--labels": options.labels,
