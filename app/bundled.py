@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from app.errors import UserError
-from app.hdf5 import read_file
+from app.files import present, read_file
 from app.paths import replacing
 
 FOLDER = Path(__file__).parent.parent / "weights"
@@ -59,7 +59,7 @@ def check(path: Path, content: bytes) -> None:
 def checksums(directory: Path) -> dict[str, str]:
     """File name → SHA-256 in hexadecimal, by the directory's SHA256SUMS; {} if it has none. Raises UserError."""
     path = directory / CHECKSUMS
-    if not path.exists():
+    if not present(path):
         return {}
     lines = read_file(path, 1 << 20).decode(errors="replace").splitlines()
     entries = [re.fullmatch(r"([0-9a-f]{64}) [ *](\S+)", line) for line in lines]

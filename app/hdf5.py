@@ -8,17 +8,16 @@ its declaration alone, before a byte of it is read.
 from __future__ import annotations
 
 import math
-import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 import h5py
 import numpy as np
 
 from app.errors import UserError
+from app.files import open_regular
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 MAX_FILE_BYTES = 4 << 30
@@ -155,7 +154,7 @@ def open_strict(path: Path, image: bytes | None = None) -> Iterator[StrictFile]:
     Raises UserError for everything that can be wrong with the file, here and in the methods of what it yields.
     """
     if image is None:
-        with _open_regular(path, MAX_FILE_BYTES) as stream, _user_errors(path):
+        with open_regular(path, MAX_FILE_BYTES) as stream, _user_errors(path):
             start, size = stream.read(len(SIGNATURE)), stream.seek(0, 2)
     else:
         start, size = image[: len(SIGNATURE)], len(image)
@@ -176,29 +175,6 @@ def _open_image(image: bytes) -> h5py.File:
     access.set_file_image(image)
     name = uuid.uuid4().hex.encode()  # HDF5 takes two images of one name for the same file
     return h5py.File(h5py.h5f.open(name, h5py.h5f.ACC_RDONLY, access))
-
-
-def read_file(path: Path, max_bytes: int) -> bytes:
-    """The whole content of a regular file of at most ``max_bytes``; UserError if it is not one."""
-    with _open_regular(path, max_bytes) as stream, _user_errors(path):
-        return stream.read(max_bytes)
-
-
-def _open_regular(path: Path, max_bytes: int) -> BinaryIO:
-    try:
-        status = path.stat()  # before opening it: opening a named pipe would wait for a writer
-        if stat.S_ISDIR(status.st_mode):
-            raise UserError(f"{path} is a directory; name a file in it")
-        if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{path} is not a regular file; copy its content to one")
-        if status.st_size > max_bytes:
-            raise UserError(f"{path} has {status.st_size:,} bytes, over the limit of {max_bytes:,}; make it smaller")
-        return path.open("rb")
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist; check the name") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot read {path}: {reason}; check the name and its permissions") from error
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from app import bundled
 from app.layers import Layer
 from app.networks import NETWORKS, Network
 from app.report import check_json, publish
-from app.training.recipes import RECIPES
+from app.training.recipes import recipe_of
 from app.weights import Weights, load_weights
 
 SCHEMA = "lenet5-inference/networks/1"
@@ -68,7 +68,8 @@ def _has(name: str, layer: Layer, network: Network, weights: Weights | None) -> 
     """Whether the network has that array: biases are optional, and as in its weights, else as it is trained."""
     if weights is not None:
         return name in weights.arrays
-    return not name.endswith("_bias") or layer.name in RECIPES[network.name].biases
+    recipe = recipe_of(network.name)
+    return not name.endswith("_bias") or recipe is None or layer.name in recipe.biases
 
 
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:

@@ -13,8 +13,9 @@ from app import bundled
 from app.accuracy import top_two_margins
 from app.cpu import keep_freed_memory, usable_cores
 from app.errors import UserError
+from app.files import read_file
 from app.graph import Graph
-from app.hdf5 import file_image, open_strict, read_file
+from app.hdf5 import file_image, open_strict
 from app.interrupts import deferred_interrupts
 from app.layers import Softmax
 from app.paths import replacing

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import UserError
+from app.files import MAX_SHOWN, present, read_json
 from app.kernels import registry
 from app.kernels.compiler import KERNEL_DIR
 from app.kernels.problems import Problem, key, operation
@@ -23,6 +24,7 @@ from app.paths import cache_dir, replacing
 
 SCHEMA = "lenet5-inference/tuning/1"
 SHIPPED = KERNEL_DIR / "tuned"
+REMEDY = "delete it, and sweep again"
 REFERENCE_CARDS = {"sm_90a": "NVIDIA H100 80GB HBM3"}  # whose table speaks for an architecture without a card
 
 
@@ -129,20 +131,19 @@ def _merge(entries: Entries, newer: Mapping[str, Mapping[str, Tuned]]) -> None:
 
 
 def _read(path: Path) -> Entries:
+    if not present(path):
+        return {}
+    document = read_json(path, REMEDY)
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
         if document["schema"] != SCHEMA:
             raise ValueError(f"schema {document['schema']!r}")
         return {
             problem: {name: _tuned(entry) for name, entry in variants.items()}
             for problem, variants in document["entries"].items()
         }
-    except (FileNotFoundError, NotADirectoryError):  # whoever writes to that cache says that it is none
-        return {}
-    except OSError as error:
-        raise UserError(f"cannot read {path} ({error.strerror}): delete it, and sweep again") from None
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise UserError(f"{path} is no tuning table ({error}): delete it, and sweep again") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:MAX_SHOWN]
+        raise UserError(f"{path} is no tuning table ({reason}): {REMEDY}") from None
 
 
 def _tuned(entry: Any) -> Tuned:

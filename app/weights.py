@@ -14,7 +14,9 @@ import numpy as np
 
 from app import bundled
 from app.errors import UserError
-from app.hdf5 import StrictFile, file_image, open_strict, read_file
+from app.files import read_file
+from app.formats import START_BYTES, recognise
+from app.hdf5 import SIGNATURE, StrictFile, file_image, open_strict
 from app.paths import replacing
 
 DEFAULT_NETWORK = "lenet5"
@@ -54,6 +56,9 @@ def load_weights(path: Path | None = None) -> Weights:
     """
     path = bundled.find(DEFAULT_NETWORK) if path is None else path
     content = read_file(path, MAX_BYTES)
+    kind = None if content.startswith(SIGNATURE) else recognise(content[:START_BYTES])
+    if kind is not None:
+        raise UserError(f"{path} is {kind}, not HDF5 weights; store its arrays as conv1, fc1 and so on (README)")
     if bundled.is_bundled(path):
         bundled.check(path, content)
     return _parse(path, content)

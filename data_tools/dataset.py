@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from app.errors import UserError
+from app.files import open_regular
 from app.hdf5 import SIGNATURE, open_strict
 from data_tools.fashion_mnist import CLASSES, open_split, recognise
 from data_tools.idx import MAX_BYTES, Allocate, pageable, read_idx
@@ -67,11 +69,9 @@ def load_files(
 
 def _is_hdf5(path: Path) -> bool:
     try:
-        if not path.is_file():
-            return False  # opening a named pipe would wait for its writer
-        with path.open("rb") as file:
+        with open_regular(path, sys.maxsize) as file:
             return file.read(len(SIGNATURE)) == SIGNATURE
-    except OSError:
+    except (UserError, OSError):
         return False  # the IDX reader says what is wrong
 
 

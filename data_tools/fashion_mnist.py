@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.errors import UserError
+from app.files import present
 from app.paths import cache_dir, replacing
 from data_tools.idx import Allocate, content_sha256, pageable, read_idx
 
@@ -131,17 +132,7 @@ def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
 
 def copies(file: DataFile, directory: Path) -> list[Path]:
     """The paths in ``directory`` at which ``file`` is present, gzipped or plain, good or bad."""
-    return [path for path in (directory / f"{file.name}.gz", directory / file.name) if _present(path)]
-
-
-def _present(path: Path) -> bool:
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True  # reading it will tell what is wrong
-    return True
+    return [path for path in (directory / f"{file.name}.gz", directory / file.name) if present(path)]
 
 
 def read_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> np.ndarray:

@@ -9,23 +9,27 @@ from __future__ import annotations
 import gzip
 import hashlib
 import math
-import stat
+import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import numpy as np
 
 from app.errors import UserError
+from app.files import open_regular
+from app.formats import START_BYTES, recognise
 from app.paths import replacing
 
 Allocate = Callable[[int], np.ndarray]
 """Takes a number of bytes, returns that much memory as a one-dimensional uint8 array."""
 
 MAX_BYTES = 2**31
+MAX_FILE_BYTES = MAX_BYTES + (1 << 20)  # a header before it, or what gzip adds to what it cannot compress
+TOO_LARGE = "split it into files of fewer images"
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_LEVEL = 6  # higher ones take several times as long for a few percent
 GZIP_MAX_RATIO = 1032  # deflate cannot pack more: 258 bytes in two bits
@@ -39,7 +43,10 @@ def pageable(nbytes: int) -> np.ndarray:
 
 
 class _BadError(Exception):
-    """What is wrong with the file, starting with a verb: read_idx puts the path in front."""
+    """What is wrong with the file, starting with a verb, and the remedy: read_idx puts the path in front."""
+
+    def __init__(self, what: str, remedy: str = "get a fresh copy or name another file") -> None:
+        super().__init__(f"{what}; {remedy}")
 
 
 class _Source(Protocol):
@@ -76,18 +83,14 @@ def read_idx(path: Path, rank: int, max_items: int | None = None, allocate: Allo
     Raises UserError, naming the path, for a file that cannot be read or is not exactly one such array.
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise _BadError("is a directory" if path.is_dir() else "is not a regular file")
-        with path.open("rb") as file:
-            return _read(file, path.stat().st_size, rank, max_items, allocate)
+        with open_regular(path, MAX_FILE_BYTES) as file:
+            return _read(file, os.fstat(file.fileno()).st_size, rank, max_items, allocate)
     except _BadError as error:
-        raise UserError(f"{path} {error}; get a fresh copy or name another file") from error
+        raise UserError(f"{path} {error}") from error
     except zlib.error as error:
         raise UserError(f"{path} is a damaged gzip file ({error}); get a fresh copy") from error
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist; check the path") from error
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}; check the path and its permissions") from error
+        raise UserError(f"cannot read {path}: {error.strerror or error}; copy it to another disk") from error
     except MemoryError as error:
         raise UserError(f"not enough memory for the content of {path}; use a file with fewer items") from error
 
@@ -105,11 +108,11 @@ def _read(file: BinaryIO, size: int, rank: int, max_items: int | None, allocate:
         raise _BadError(f"holds no items (shape {shape})")
     if max_items is not None and items > max_items:
         raise _BadError(f"declares {items} items, more than the {max_items} expected")
-    if nbytes > MAX_BYTES:
-        raise _BadError(f"declares {nbytes} bytes of content, more than the {MAX_BYTES} accepted")
     # The header alone must not make us allocate: what follows it can only be so long.
     if nbytes > (size * GZIP_MAX_RATIO if zipped else size):
         raise _BadError(f"declares {nbytes} bytes of content, more than its {size} bytes can hold")
+    if nbytes > MAX_BYTES:
+        raise _BadError(f"holds {nbytes:,} bytes, more than the {MAX_BYTES:,} that are read", TOO_LARGE)
     content = allocate(nbytes)
     filled = source.readinto(content.data)
     if filled < nbytes:
@@ -126,8 +129,7 @@ def _read_shape(source: _Source, rank: int) -> tuple[int, ...]:
     if filled == 0:
         raise _BadError("decompresses to nothing")
     if header[:2] != b"\0\0":
-        kind = "looks like a web page" if header[:1] == b"<" else f"starts with {header[:filled].hex()}"
-        raise _BadError(f"is not an IDX file: it {kind}")
+        raise _no_idx(bytes(header[:filled]), source)
     if filled == 4 and header[2] != UBYTE:
         raise _BadError(f"holds IDX items of type 0x{header[2]:02x}, not unsigned bytes (0x08)")
     if filled == 4 and header[3] != rank:
@@ -135,6 +137,17 @@ def _read_shape(source: _Source, rank: int) -> tuple[int, ...]:
     if filled < 4 or source.readinto(view[4:]) < 4 * rank:
         raise _BadError(f"ends inside the {len(header)}-byte IDX header")
     return struct.unpack(f">{rank}I", header[4:])
+
+
+def _no_idx(start: bytes, source: _Source) -> _BadError:
+    """That the content is something else, and what, as far as its first bytes tell."""
+    rest = bytearray(START_BYTES - len(start))
+    with suppress(zlib.error, _BadError):
+        start += bytes(rest[: source.readinto(memoryview(rest))])
+    kind = recognise(start)
+    if kind is None:
+        return _BadError(f"is not an IDX file: it starts with {start[:4].hex()}")
+    return _BadError(f"is {kind}, not an IDX file", "store the images or labels as IDX, or as x and y in HDF5 (README)")
 
 
 def _header(shape: tuple[int, ...]) -> bytes:

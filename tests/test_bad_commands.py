@@ -78,7 +78,7 @@ CASES = {
     "train --network mlp --dropout fc1=1": "--dropout fc1=1: say LAYER=SHARE,… with shares from 0 to below 1",
     "train --network mlp --labels some": "--labels FILE goes with --data FILE",
     "train --network mlp --data-dir here": "is not in here, the directory given for Fashion-MNIST",
-    "train --network mlp --data missing": "missing does not exist; check the path",
+    "train --network mlp --data missing": "missing does not exist; check the name",
     "train --network mlp --output missing/folder": "--output missing/folder cannot be written: .*; name a file in",
     "train --network mlp --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "train --resume missing": r"missing does not exist; check the name \(a training that has ended leaves no",

@@ -112,7 +112,9 @@ CASES = {
     "missing weights": Case(WEIGHTS, "bad does not exist; check the name"),
     "weights directory": Case(WEIGHTS, "bad is a directory; name a file in it", Path.mkdir),
     "empty weights": Case(WEIGHTS, "bad is not an HDF5 file .*make it again", content(b"")),
-    "text weights": Case(WEIGHTS, "bad is not an HDF5 file .*make it again", content(b"epoch 1: 0.93\n")),
+    "text weights": Case(
+        WEIGHTS, "bad is a text file, not HDF5 weights; store its arrays", content(b"epoch 1: 0.93\n")
+    ),
     "truncated weights": Case(
         WEIGHTS, "truncated file.*fresh copy", content(bundled.find("lenet5").read_bytes()[:400_000])
     ),
@@ -130,16 +132,16 @@ CASES = {
     "virtual dataset": Case(WEIGHTS, "conv1' is virtual.*; store it as", virtual),
     "huge dataset": Case(WEIGHTS, "conv1' declares 703,687,441,776,640 bytes.*; store it", huge),
     "weights of an unknown network": Case("graph --weights bad", "'resnet': choose one of lenet5", unknown_network),
-    "missing images": Case(DATA, "bad does not exist; check the path"),
-    "images directory": Case(DATA, "bad is a directory; .*name another file", Path.mkdir),
+    "missing images": Case(DATA, "bad does not exist; check the name"),
+    "images directory": Case(DATA, "bad is a directory; name a file in it", Path.mkdir),
     "truncated IDX": Case(DATA, "bad is too short: 2351 of the 2352 bytes .*; get a fresh copy", content(IDX[:-1])),
     "truncated header": Case(DATA, "bad ends inside the 16-byte IDX header; get a fresh copy", content(IDX[:9])),
     "truncated gzip": Case(DATA, "bad is a truncated gzip file; get a fresh copy", content(gzip.compress(IDX)[:-400])),
     "corrupt gzip": Case(DATA, "damaged gzip file .*; get a fresh copy", content(gzip.compress(IDX)[:-8] + bytes(8))),
-    "web page": Case(DATA, "bad is not an IDX file: it looks like a web page; ", content(b"<!DOCTYPE html><title>404")),
+    "web page": Case(DATA, "bad is a web page, not an IDX file; store", content(b"<!DOCTYPE html><title>404")),
     "empty gzip": Case(DATA, "bad decompresses to nothing; get a fresh copy", content(gzip.compress(b""))),
     "empty images": Case(DATA, "bad is empty; get a fresh copy", content(b"")),
-    "wrong magic": Case(DATA, "not an IDX file: it starts with 504b0304; ", content(b"PK\3\4" + IDX[4:])),
+    "wrong magic": Case(DATA, "bad is a zip archive, not an IDX file; store", content(b"PK\3\4" + IDX[4:])),
     "wrong type": Case(DATA, "items of type 0x0d, not unsigned bytes.*; ", content(b"\0\0\x0d" + IDX[3:])),
     "labels as images": Case(DATA, "rank 1, where rank 3 is needed; .*name another file", idx(np.zeros(3, np.uint8))),
     "narrow images": Case(
@@ -153,8 +155,8 @@ CASES = {
     "y of probabilities": Case(HDF5, "y in bad is not one-hot: each row must hold a single 1", hdf5(x=X, y=Y / 2)),
     "too few in y": Case(HDF5, "2 labels but .*3 images; name files that belong together", hdf5(x=X, y=Y[:2])),
     "no y": Case(HDF5, "bad has no labels: name them with --labels FILE, or say --labels none", hdf5(x=X)),
-    "missing labels": Case(LABELS, "bad does not exist; check the path"),
-    "labels directory": Case(LABELS, "bad is a directory; .*name another file", Path.mkdir),
+    "missing labels": Case(LABELS, "bad does not exist; check the name"),
+    "labels directory": Case(LABELS, "bad is a directory; name a file in it", Path.mkdir),
     "too few labels": Case(LABELS, "bad has 2 labels but .* 3 images; name files", idx(np.zeros(2, np.uint8))),
     "label 10": Case(LABELS, "label 10, the network knows 0 to 9: .*--labels none", idx(np.full(3, 10, np.uint8))),
     "split of own images": Case(

@@ -233,7 +233,7 @@ def test_refuses_broken_files_of_either_kind(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     cases: list[tuple[Path, Path | None, str]] = [
         (path, None, "data.h5"),
-        (text, None, "not an IDX file"),
+        (text, None, "is a text file, not an IDX file"),
         (tmp_path, None, "is a directory"),
         (fifo, None, "not a regular file"),
         (images, tmp_path / "none", "does not exist"),

@@ -138,7 +138,7 @@ def test_when_all_fails_the_error_says_it_all(
     assert time.monotonic() - start < 3
     message = str(caught.value)
     assert message.splitlines()[0] == "cannot get Fashion-MNIST: no source worked"
-    reasons = ["HTTP status 404", "looks like a web page", "sends more than", "(3 attempts)", "no answer within 0.5 s"]
+    reasons = ["HTTP status 404", "is a web page", "sends more than", "(3 attempts)", "no answer within 0.5 s"]
     reasons += [f"{unused}{NAMES[0]}.gz: Connection refused\n", "apt-get is not on PATH"]
     for text in (*reasons, "apt-get is not on PATH", str(cache), *NAMES, *(file.sha256 for file in FILES)):
         assert text in message

@@ -126,7 +126,7 @@ def test_a_damaged_table_is_an_error_and_stays(content: bytes, tmp_path: Path) -
 
 def test_a_folder_in_the_place_of_the_table(tmp_path: Path) -> None:
     (tmp_path / "cache" / "tuning" / FILE).mkdir(parents=True)
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match="is a directory"):
         tuning.load(CARD)
 
 

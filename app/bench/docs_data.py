@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from app.bench.results import CPU, LIBRARY, OURS, SCHEMA
 from app.choices import LATENCY_KERNEL
 from app.errors import UserError
+from app.files import present, read_json
 
 FIGURES = Path(__file__).parents[2] / "docs" / "benchmarks"
 NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
@@ -57,15 +57,10 @@ def load(folder: Path, name: str) -> dict[str, Any]:
     """One of ``FILES``. Raises MissingError if it is not there, UserError if it is something else."""
     schema, command = FILES[name]
     path = folder / name
-    try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not present(path):
         remedy = f"run {command}" if command else "restore it from the repository"
-        raise MissingError(f"{path} is missing: {remedy}") from None
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; restore it from the repository") from error
-    except ValueError as error:
-        raise UserError(f"{path} is no JSON ({' '.join(str(error).split())}): make it again") from None
+        raise MissingError(f"{path} is missing: {remedy}")
+    document = read_json(path, "make it again")
     found = document.get("schema") if isinstance(document, dict) else None
     if found != schema:
         raise UserError(f"{path} has schema {found!r}, must be {schema!r}: make it again")

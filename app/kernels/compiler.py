@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import UserError
+from app.files import read_file
 from app.paths import cache_dir, replacing
 
 KERNEL_DIR = Path(__file__).parent
 # Architectures that every kernel is compiled for in the tests; 90a is Hopper with its own instructions.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+MAX_CUBIN_BYTES = 64 << 20  # the largest of ours has less than one
 _CACHE_FORMAT = b"lenet5-cubin-2\n"
 
 
@@ -124,8 +126,8 @@ def _compile(binding: Any, source: str, texts: Mapping[str, str], flags: tuple[s
 def _read_cached(path: Path) -> bytes | None:
     """The cached machine code, or None if there is none or the file is damaged."""
     try:
-        content = path.read_bytes()
-    except OSError:
+        content = read_file(path, MAX_CUBIN_BYTES)
+    except UserError:
         return None
     header_length = len(_CACHE_FORMAT) + 32
     header, cubin = content[:header_length], content[header_length:]

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from app.errors import UserError
-from app.hdf5 import StrictFile, file_image, open_strict, read_file
+from app.files import present, read_file
+from app.hdf5 import StrictFile, file_image, open_strict
 from app.paths import replacing
 from app.training.gradients import Arrays
 from app.training.model import Model
@@ -72,7 +73,7 @@ class Checkpoint:
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read it, once. Raises UserError for everything that can be wrong with it."""
-    if not path.exists():
+    if not present(path):
         raise UserError(f"{path} does not exist; check the name (a training that has ended leaves no checkpoint)")
     with open_strict(path, read_file(path, MAX_BYTES)) as file:
         if file.attribute("kind") != KIND:
