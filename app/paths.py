@@ -33,6 +33,7 @@ def cache_dir() -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a path in the same directory to write to; it becomes ``path`` when the block ends, atomically.
 
+    The content is on the disk before the name is, so that a power failure leaves the old file or the new one, whole.
     If the block raises anything, KeyboardInterrupt included, what it wrote is removed and ``path`` stays
     as it was. An OSError, the block's own included, becomes a UserError that names ``path``; so does a ``path`` that is
     a folder, a device or anything else but a file, which must not become one.
@@ -42,10 +43,22 @@ def replacing(path: Path) -> Iterator[Path]:
         if path.exists() and not path.is_file():
             raise OSError(0, "it is not a regular file")
         yield temporary
+        _flush(temporary)
         temporary.replace(path)
+        with suppress(OSError):  # not every file system lets folders be flushed
+            _flush(path.parent)
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"cannot write {path}: {reason}; choose a place that you can write to") from error
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _flush(path: Path) -> None:
+    """Wait until the file or folder is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
