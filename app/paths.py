@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from app.errors import UserError
+
+STALE_SECONDS = 3600.0
+"""Without a change for so long, what a process that has ended was writing is rubbish."""
+
+_PREFIX, _SUFFIX = ".lenet5-inference-", ".part"
+_OURS = re.compile(f"{re.escape(_PREFIX)}([1-9][0-9]{{0,6}})-[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
+_swept: set[Path] = set()
 
 
 def cache_dir() -> Path:
@@ -29,6 +39,44 @@ def cache_dir() -> Path:
     return base / "lenet5-inference"
 
 
+def temporary_beside(path: Path) -> Path:
+    """A new name in the folder of ``path``, for what is not finished; says whose it is.
+
+    The first call for a folder removes what killed processes left there under such names.
+    """
+    _sweep(path.parent.absolute())
+    return path.with_name(f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}")
+
+
+def _sweep(folder: Path) -> None:
+    if folder in _swept:
+        return
+    _swept.add(folder)
+    stale = time.time() - STALE_SECONDS
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            owner = _OURS.fullmatch(entry.name)
+            if owner is None or _runs(int(owner[1])):
+                continue
+            with suppress(OSError):  # it may be gone, or somebody else's
+                if entry.stat(follow_symlinks=False).st_mtime >= stale:
+                    continue  # its owner may run on another machine, or in another container
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path)
+                else:
+                    Path(entry.path).unlink()
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # it is another user's
+    return True
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a path in the same directory to write to; it becomes ``path`` when the block ends, atomically.
@@ -38,7 +86,7 @@ def replacing(path: Path) -> Iterator[Path]:
     as it was. An OSError, the block's own included, becomes a UserError that names ``path``; so does a ``path`` that is
     a folder, a device or anything else but a file, which must not become one.
     """
-    temporary = path.with_name(f".{secrets.token_hex(8)}.part")
+    temporary = temporary_beside(path)
     try:
         if path.exists() and not path.is_file():
             raise OSError(0, "it is not a regular file")

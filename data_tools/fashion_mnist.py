@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +21,7 @@ import numpy as np
 
 from app.errors import UserError
 from app.files import present
-from app.paths import cache_dir, replacing
+from app.paths import cache_dir, replacing, temporary_beside
 from data_tools.idx import Allocate, content_sha256, pageable, read_idx
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -245,8 +247,8 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
     print(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get", file=sys.stderr)
     stored = []
     try:
-        with tempfile.TemporaryDirectory(prefix=".debian-", dir=directory, ignore_cleanup_errors=True) as scratch:
-            tree = debian.unpack(DEBIAN_PACKAGE, Path(scratch))
+        with _scratch(directory) as scratch:
+            tree = debian.unpack(DEBIAN_PACKAGE, scratch)
             for file in (file for pair in SPLITS.values() for file in pair):
                 for path in copies(file, tree / PACKAGE_PATH):
                     with suppress(UserError):
@@ -259,6 +261,17 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
     missing = [file for file in files if file not in stored]
     failures += [f"Debian package {DEBIAN_PACKAGE}: no good copy of {file.name}" for file in missing]
     return missing
+
+
+@contextmanager
+def _scratch(directory: Path) -> Iterator[Path]:
+    """A folder in ``directory`` that goes when the block ends; or, if the process is killed, at a later run."""
+    scratch = temporary_beside(directory / "scratch")
+    scratch.mkdir()
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _advice(missing: list[DataFile], directory: Path, failures: list[str]) -> str:
