@@ -26,7 +26,7 @@ template <int Images>
 __device__ __forceinline__ void convolve2(float16 *y, const unsigned char *pooled, float scale, int first, int images) {
     const unsigned long long filter = operand(shared_address(memory), 1024, 128);
     const unsigned long long pixels = operand(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES * IMAGES / Images);
-    float sums[32 * Images];
+    float sums[32 * Images] = {};
     begin_products();
 #pragma unroll
     for (int tap = 0; tap < 25; tap++) {
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int pass = 0; pass < passes; pass++) {
             const int image = pass / 2;
             const bool odd = pass % 2;
-            float upper[36], lower[36];
+            float upper[36] = {}, lower[36] = {};
             begin_products();
             convolve1(upper, lower, filters, windows + image % 2 * WINDOWS_BYTES, true);
             end_products();

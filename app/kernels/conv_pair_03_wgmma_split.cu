@@ -42,7 +42,7 @@ __device__ __forceinline__ void convolve2(float *y, const unsigned char *pooled,
         const unsigned long long tap = moved(filter, ring.slot * TAP_BYTES);
         const unsigned long long high = moved(pixels, number / 5 * IMAGES * ROW_BYTES + number % 5 * 16);
         const unsigned long long low = moved(high, PART_BYTES);
-        float sums[32 * Images];
+        float sums[32 * Images] = {};
         begin_products();
 #pragma unroll
         for (int half = 0; half < 2; half++) {  // small terms first
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const int image = pass / 2;
             const bool odd = pass % 2;
             const Filters1 low = load_filters1(filters1 + 768, odd, t), high = load_filters1(filters1, odd, t);
-            float upper[36], lower[36];
+            float upper[36] = {}, lower[36] = {};
             begin_products();
             convolve1(upper, lower, low, windows + image % 2 * WINDOWS_BYTES, true);
             convolve1(upper, lower, high, windows + image % 2 * WINDOWS_BYTES, false);

@@ -137,7 +137,7 @@ __device__ __forceinline__ void multiply_first(float (&values)[ROWS / 2], const 
     for (Walk at; at.goes_on(); at.advance()) {
         const int slot = at.ring.slot * SLOT_BYTES;
         const unsigned long long w = moved(weights, slot), x = moved(images, slot);
-        float partial[Columns / 2];
+        float partial[Columns / 2] = {};
         wait_for_turn(full() + at.ring.slot, at.ring.parity);
         begin_products();
 #pragma unroll

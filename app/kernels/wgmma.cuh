@@ -8,6 +8,9 @@
 // The products run asynchronously: begin_products; any number of them; end_products; then wait_for_products with every
 // array of sums, so that the compiler reads none of them earlier. What threads wrote to shared memory is seen after
 // publish_shared and a barrier.
+//
+// An asm statement reads every array that it adds to, also where ``clear`` has the product ignore it: an array is declared
+// with zeros, or its registers would enter undefined. The assembler drops those zeros.
 #pragma once
 #include "async_copy.cuh"
 
