@@ -14,6 +14,29 @@ from app.errors import UserError
 from app.kernels.compiler import architecture, nvrtc
 
 OLDEST_ARCHITECTURE = (7, 5)
+_REMEDIES: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("free memory of the GPU and of this machine, or do less at once", (2,)),  # 2: page-locked memory's error, too
+    ("wait for the other program that has the GPU for itself, or choose another GPU", (46, 216)),
+    ("check nvidia-smi and CUDA_VISIBLE_DEVICES", (100, 101)),
+    ("run it again; if the error returns, restart the machine", (3, 4, 49, 127, 304, 999)),
+    ("update the NVIDIA driver", (35, 36, 222, 225)),
+    ("take the toolkit's folder of stubs out of LD_LIBRARY_PATH", (34,)),
+    ("restart the machine, whose driver and driver library differ", (803,)),
+    ("take the compatibility package's folder out of LD_LIBRARY_PATH, or update the NVIDIA driver", (804,)),
+    ("install the NVIDIA driver again, whose libraries do not load", (302, 303)),
+    ("install a licence for this virtual GPU", (102,)),
+    ("start the service nvidia-fabricmanager, and wait until nvidia-smi shows the GPU ready", (802,)),
+    ("restart the MPS server, or run without it", (805, 806, 807, 808, 809, 810)),
+    ("run it again; if the error returns, the GPU's memory is faulty: reset the GPU, or take another", (214, 226)),
+    ("run it again; if the error returns, the link between the GPUs is faulty: take one GPU", (220,)),
+    ("choose a GPU that drives no display, or a smaller batch", (702,)),
+)
+REMEDY = {status: remedy for remedy, statuses in _REMEDIES for status in statuses}
+"""Number of an error, which driver and run time share, to what the user can do about it.
+
+All others are bugs: reads and writes out of bounds (700, 716, 719), impossible launches (1, 9, 701), machine code for
+another card (98, 200, 209), captures (900 to 908).
+"""
 
 
 def why_no_gpu(lap: Callable[[str], object] = lambda _: None) -> str | None:
@@ -78,16 +101,21 @@ def choose(requested: str, lap: Callable[[str], object] = lambda _: None) -> tup
 
 @contextmanager
 def gpu_errors() -> Iterator[None]:
-    """What the driver or the CUDA run time reports within the block becomes a UserError. Costs nothing without CuPy."""
+    """Turn errors of CUDA within the block that the user can put right into a UserError. Costs nothing without CuPy.
+
+    Any other error passes through: it is a bug.
+    """
     try:
         yield
     except Exception as error:
-        # Their classes are known only once CuPy is loaded, which this must not do.
-        if type(error).__name__ == "DeviceMemoryError":
-            raise UserError(f"the GPU has no room for {error}: free some of its memory, or --device cpu") from None
-        if type(error).__name__ not in ("CUDARuntimeError", "CUDADriverError"):
+        # The classes are known only once CuPy is loaded, which this must not do.
+        name = type(error).__name__
+        if name in ("DeviceMemoryError", "OutOfMemoryError"):
+            raise UserError(f"the GPU has too little free memory ({error}): {REMEDY[2]}") from None
+        remedy = REMEDY.get(getattr(error, "status", 0))
+        if name not in ("CUDARuntimeError", "CUDADriverError") or remedy is None:
             raise
-        raise UserError(f"the GPU reported {error}: free its memory or restart the program") from None
+        raise UserError(f"the GPU reported {error}: {remedy}") from None
 
 
 def capability() -> tuple[int, int]:

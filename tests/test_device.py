@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from app import device
+from app.console import guarded
 from app.errors import UserError
 
 CUPY_CUDA = pytest.importorskip("cupy").cuda.runtime.runtimeGetVersion() // 1000 * 1000
@@ -76,13 +77,66 @@ def test_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.why_no_gpu() == "CuPy is not installed (make run installs it)"
 
 
-def test_what_the_gpu_reports_is_the_users_to_put_right() -> None:
-    reported = type("CUDARuntimeError", (RuntimeError,), {})
-    with (
-        # No option in the remedy: bench, sweep and profile have no --device.
-        pytest.raises(UserError, match=r"reported cudaErrorECCUncorrectable: free its memory or restart the program$"),
-        device.gpu_errors(),
-    ):
-        raise reported("cudaErrorECCUncorrectable")
-    with pytest.raises(ValueError, match="a bug"), device.gpu_errors():
-        raise ValueError("a bug")
+def reported(kind: str, status: int | None) -> Exception:
+    """An error of CuPy's, which numbers those that come from CUDA."""
+    error = type(kind, (RuntimeError,), {})(f"cudaErrorSomething: number {status}")
+    if status is not None:
+        error.status = status
+    return error
+
+
+BUGS = (1, 9, 98, 200, 201, 209, 400, 500, 600, 700, 701, 710, 714, 715, 716, 717, 718, 719, 720, 721, *range(900, 909))
+REPAIRABLE = {
+    "free memory": (2,),
+    "wait for the other program": (46, 216),
+    "CUDA_VISIBLE_DEVICES": (100, 101),
+    "run it again": (3, 4, 214, 220, 226, 304, 999),
+    "update the NVIDIA driver": (35, 36, 222, 804),
+    "LD_LIBRARY_PATH": (34, 804),
+    "restart the machine": (803,),
+    "fabricmanager": (802,),
+    "MPS": tuple(range(805, 811)),
+    "display": (702,),
+}
+
+
+@pytest.mark.parametrize("kind", ["CUDARuntimeError", "CUDADriverError"])
+def test_what_the_user_can_put_right_has_its_remedy(kind: str) -> None:
+    for remedy, statuses in REPAIRABLE.items():
+        for status in statuses:
+            with pytest.raises(UserError, match=rf"^the GPU reported .*{status}: .*{remedy}") as caught:
+                raise_within(reported(kind, status))
+            assert "\n" not in str(caught.value)
+            assert "--" not in str(caught.value)  # bench, sweep and profile have other options than the main job
+
+
+@pytest.mark.parametrize("kind", ["CUDARuntimeError", "CUDADriverError"])
+@pytest.mark.parametrize("status", [*BUGS, None])
+def test_what_only_our_code_can_cause_is_a_bug(
+    kind: str, status: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = reported(kind, status)
+
+    def body() -> int:
+        raise_within(error)
+        return 0
+
+    assert guarded(body) == 3
+    assert kind in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["DeviceMemoryError", "OutOfMemoryError"])
+def test_memory_that_runs_out_is_the_users_to_free(kind: str) -> None:
+    with pytest.raises(UserError, match=r"too little free memory .*: free memory of the GPU"):
+        raise_within(reported(kind, None))
+
+
+def test_other_errors_and_other_numbers_are_no_errors_of_the_gpu() -> None:
+    for error in (ValueError("a bug"), reported("SomeError", 2)):
+        with pytest.raises(type(error)):
+            raise_within(error)
+
+
+def raise_within(error: Exception) -> None:
+    with device.gpu_errors():
+        raise error
