@@ -117,7 +117,7 @@ def _kernel_lines(document: Mapping[str, Any]) -> list[str]:
     lines += [
         *_training_lines(document),
         "--conv NAME, --fc NAME (gemm) and --pool NAME choose one, or one a layer: --conv conv1=NAME,conv2=NAME.",
-        "auto takes the fastest measured on this card (bench, sweep); where none was measured, the highest step.",
+        "auto takes the highest step not marked 'only by name', or one measured faster on this card (bench, sweep).",
     ]
     return lines
 

@@ -148,7 +148,9 @@ def bench_parser() -> argparse.ArgumentParser:
     out = parser.add_argument_group("output")
     out.add_argument("--json", metavar="FILE", help="also write all figures as JSON; '-': to standard output alone")
     out.add_argument("--plot", type=Path, metavar="DIR", help="draw ladder, roofline and batch-size plots (matplotlib)")
-    out.add_argument("--save-tuning", action="store_true", help="let 'auto' go by these results from now on")
+    out.add_argument(
+        "--save-tuning", action="store_true", help="let 'auto' go by these results from now on (not with --only)"
+    )
     return parser
 
 

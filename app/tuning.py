@@ -66,16 +66,19 @@ class Tuning:
     def choose(self, problem: Problem, arch: str, requested: str = "auto") -> tuple[Variant, dict[str, int]] | None:
         """The variant to use and its parameters, or None if none (or not the requested one) serves the problem.
 
-        ``auto`` takes the variant that was measured to be the fastest; where none was measured, the highest step that
-        serves the problem. Raises UserError for an unknown name.
+        ``auto`` takes the highest automatic step that serves the problem, given up only for one that
+        was measured to be faster: nothing wins over it untimed. Raises UserError for an unknown name.
         """
         named = registry.find(operation(problem), requested)
         if named is not None:
             parameters = self.parameters(problem, named, arch)
             return None if named.refusal(problem, arch, parameters) else (named, parameters)
-        found = [(row, self.known(problem, row, arch)) for row in registry.eligible(operation(problem), problem, arch)]
-        found.sort(key=lambda pair: pair[1].per_image if pair[1] else math.inf)  # stable: the highest step stays first
-        return (found[0][0], found[0][1].parameters if found[0][1] else {}) if found else None
+        rows = registry.eligible(operation(problem), problem, arch)
+        timed = [(row, tuned) for row in rows if (tuned := self.known(problem, row, arch)) is not None]
+        if not timed or timed[0][0] is not rows[0]:
+            return (rows[0], {}) if rows else None
+        row, tuned = min(timed, key=lambda pair: pair[1].per_image)  # of equals the first: the highest step
+        return row, tuned.parameters
 
 
 def load(card: str) -> Tuning:

@@ -40,6 +40,7 @@ def row(step: int, name: str) -> Variant:
         configure=configure,
         tunables={"TILE": TILES, "DEPTH": DEPTHS},
         defaults=lambda _: {"TILE": 24, "DEPTH": 8},
+        automatic=True,
     )
 
 

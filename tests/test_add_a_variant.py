@@ -13,12 +13,12 @@ from app.cli import main, run_parser
 from app.kernels import registry
 from app.kernels.compiler import compile_kernel
 from app.kernels.defines import FLOATS, conv_sizes, elementwise, types
-from app.kernels.problems import ConvProblem
+from app.kernels.problems import ConvProblem, key
 from app.kernels.variant import LaunchConfig, Parameters, Variant
 from app.networks import LENET5
 from app.plan import ExecutionPlan, plan
 from app.serving import Choices
-from app.tuning import Tuning
+from app.tuning import Tuned, Tuning
 from tests.networks_for_tests import random_graph
 
 SOURCE = r"""// A convolution of one's own: one thread per output element, sizes as constants.
@@ -98,9 +98,18 @@ def test_it_can_be_chosen(row: Variant) -> None:
         assert _kernels(plan(graph, "sm_90a", choices(options, Tuning()))) == expected
 
 
-def test_auto_takes_it_as_the_highest_step(row: Variant) -> None:
-    """Where nothing is measured and it can do as much at once as others: unfused here, as it does not pool."""
-    assert _kernels(plan(random_graph(LENET5), "sm_90a", Choices(fuse=False))) == {"conv1": NAME, "conv2": NAME}
+@pytest.mark.parametrize("automatic", [False, True])
+def test_auto_takes_it_only_if_its_row_says_so(row: Variant, automatic: bool) -> None:
+    """Then as the highest step, where it can do as much at once as others: unfused here, as it does not pool."""
+    graph, choices = random_graph(LENET5), Choices(fuse=False)
+    first = {node.head.name: node.problem for node in plan(graph, "sm_90a", choices).nodes}["conv1"]
+    fastest = Tuning({key(first): {NAME: Tuned({}, 0.001, 10_000), "register-patch": Tuned({}, 1.0, 10_000)}})
+    changed = replace(row, automatic=True) if automatic else row
+    registry.VARIANTS[registry.VARIANTS.index(row)] = changed
+    for known in (Tuning(), fastest):  # measured or not
+        planned = plan(graph, "sm_90a", replace(choices, tuning=known))
+        assert _kernels(planned)["conv1"] == (NAME if automatic else "register-patch")
+    registry.VARIANTS[registry.VARIANTS.index(changed)] = row
 
 
 def test_the_command_line_shows_it(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:

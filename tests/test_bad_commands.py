@@ -56,6 +56,7 @@ CASES = {
     "bench --shape 0,9,9,2,5,1": "--shape 0,9,9,2,5,1: all must be at least 1",
     "bench --batches 10,many": "--batches 10,many: say whole numbers",
     "bench --batches 0,10": "--batches 0,10: .*1",
+    "bench --only direct --save-tuning": "leave --only out",
     "bench --only direct,winograd": "unknown kernel 'winograd': choose .*direct",
     "bench --noise 0": "--noise 0: say a share between 0 and 1",
     "bench --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",

@@ -187,6 +187,7 @@ def _variant(step: int, technique: str, **changes: Any) -> Variant:
         dtypes=("float32",),
         refuses=lambda _: None,
         configure=lambda problem, parameters: LaunchConfig({}, (launch,)),
+        automatic=True,
     )
     return replace(row, **changes)
 

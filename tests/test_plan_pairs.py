@@ -184,7 +184,10 @@ def test_pair_kernels_are_named_and_tuned_like_others(precision: str) -> None:
                 "mma": Tuned({}, 1.0, 10_000),
                 **{name: Tuned({}, 2.0, 10_000) for name in ("wgmma", "wgmma-split")},
             },
-            key(products): {"mma": Tuned({"ROWS": 48, "STAGES": 3}, 1.0, 10_000)},
+            key(products): {
+                "mma": Tuned({"ROWS": 48, "STAGES": 3}, 1.0, 10_000),
+                "wgmma": Tuned({}, 2.0, 10_000),
+            },
         }
     )
     tuned = plan(graph, HOPPER, Choices(precision, tuning=tuning)).nodes
@@ -192,6 +195,9 @@ def test_pair_kernels_are_named_and_tuned_like_others(precision: str) -> None:
         ("mma", {}),
         ("mma", {"ROWS": 48, "STAGES": 3}),
     ]
+    alone = {problem: {"mma": entries["mma"]} for problem, entries in tuning.entries.items()}
+    untimed = plan(graph, HOPPER, Choices(precision, tuning=Tuning(alone))).nodes
+    assert "mma" not in [node.variant.name for node in untimed], "nothing wins over a kernel that nobody timed"
 
 
 def test_a_named_pair_kernel_that_cannot_serve_is_an_error() -> None:

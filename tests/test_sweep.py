@@ -165,6 +165,20 @@ def test_what_auto_would_take_is_measured_beside(monkeypatch: pytest.MonkeyPatch
     assert chosen == (RIVAL, {})
 
 
+def test_the_rivals_time_is_of_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time of another day, on a busy card perhaps, decides nothing."""
+    monkeypatch.setattr(registry, "VARIANTS", [ROW, RIVAL])
+    tuning.store(CARD, {PROBLEM: {"rival": Tuned({}, 9.0, 100)}})
+    found = target(tuning.load(CARD), tiles=(8,), depths=(4,))
+
+    @contextmanager
+    def measuring(_: Target) -> Iterator[Measure]:
+        yield lambda variant, _: (Timing((0.5 if variant is RIVAL else 3.0,)), 0.1)
+
+    assert sweep.run(options("--conv", "swept"), [found], [], CARD, measuring) == 0
+    assert tuning.load(CARD).choose(PROBLEM, ARCH) == (RIVAL, {})
+
+
 # --- the command -----------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ CARD = "NVIDIA Test 100 (80GB)"
 FILE = "nvidia_test_100_80gb.json"
 PROBLEM = ConvProblem(1, 8, 8, 4, 3)
 OTHER = replace(PROBLEM, maps=5)
+SLOW, SLOWER = Tuned({}, 9.0, 100), Tuned({}, 10.0, 100)
 
 
 def configure(_: ConvProblem, parameters: Parameters) -> LaunchConfig:
@@ -155,11 +156,14 @@ def test_an_interrupted_write_leaves_the_older_table(monkeypatch: pytest.MonkeyP
     [
         (Tuning(), "sm_90a", ("modern", {})),  # the highest automatic step
         (Tuning(), "sm_80", ("plain", {})),
-        (table(old=Tuned({"TILE": 16}, 2.0, 100)), "sm_90a", ("old", {"TILE": 16})),
-        (table(old=Tuned({}, 2.0, 100), plain=Tuned({"TILE": 16}, 1.0, 100)), "sm_90a", ("plain", {"TILE": 16})),
-        (table(old=Tuned({}, 2.0, 1000), plain=Tuned({}, 1.0, 100)), "sm_90a", ("old", {})),  # by time an image
+        (table(old=Tuned({"TILE": 16}, 2.0, 100)), "sm_90a", ("modern", {})),  # which nobody timed
+        (table(old=Tuned({}, 2.0, 100), plain=Tuned({}, 1.0, 100)), "sm_90a", ("modern", {})),
+        (table(old=Tuned({"TILE": 16}, 2.0, 100), modern=SLOW), "sm_90a", ("old", {"TILE": 16})),
+        (table(modern=Tuned({"TILE": 16}, 2.0, 100), old=SLOW), "sm_90a", ("modern", {"TILE": 16})),
+        (table(old=Tuned({}, 2.0, 100), plain=Tuned({"TILE": 16}, 1.0, 100)), "sm_80", ("plain", {"TILE": 16})),
+        (table(old=Tuned({}, 2.0, 1000), plain=Tuned({}, 1.0, 100)), "sm_80", ("old", {})),  # by time an image
         (table(odd=Tuned({}, 0.1, 100)), "sm_90a", ("modern", {})),  # not automatic
-        (table(modern=Tuned({}, 0.1, 100), old=Tuned({}, 9.0, 100)), "sm_80", ("old", {})),  # not on this card
+        (table(modern=Tuned({}, 0.1, 100), old=SLOW, plain=SLOWER), "sm_80", ("old", {})),  # not on this card
         (table(gone=Tuned({}, 0.1, 100)), "sm_90a", ("modern", {})),  # a variant of another version
         (table(old=Tuned({"TILE": 64}, 0.1, 100)), "sm_90a", ("modern", {})),  # no longer valid: nor is its time
         (table(modern=Tuned({"WIDTH": 8}, 0.1, 100)), "sm_90a", ("modern", {})),

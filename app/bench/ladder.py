@@ -83,6 +83,8 @@ def checked(options: argparse.Namespace) -> Job:
         raise UserError(f"--noise {options.noise:g}: say a share between 0 and 1, e.g. 0.01")
     batches = batch_sizes(options.batch, options.batches)
     only = selected(options.only)
+    if options.save_tuning and only is not None:
+        raise UserError("--save-tuning stores times that 'auto' compares with all others: leave --only out")
     check_json(options.json)
     if options.plot is not None:
         pictures.prepare(options.plot)

@@ -50,8 +50,7 @@ class Target:
     """One layer to sweep, and what was found.
 
     grid: the points to try; the defaults and the best known parameters are always among them. rival: what ``auto``
-    would take now, if that is another variant; where it was never measured, it is measured too, for else ``auto``
-    would take the swept variant just because it is the only one with a time.
+    would take now, if that is another variant; it is measured, too, so that both times are of one run.
     """
 
     layer: str
@@ -151,7 +150,6 @@ def make_target(
     chosen = tuning.choose(problem, arch)
     if chosen is not None and row.automatic and chosen[0].name != row.name:
         target.rival = chosen
-        target.rival_result = tuning.known(problem, chosen[0], arch)
     return target
 
 
@@ -204,7 +202,7 @@ def _measure_point(target: Target, parameters: dict[str, int], measure: Measure)
 
 
 def _measure_rival(target: Target, measure: Measure) -> None:
-    if target.rival is None or target.rival_result is not None:
+    if target.rival is None:
         return
     row, parameters = target.rival
     try:

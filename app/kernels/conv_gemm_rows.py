@@ -147,7 +147,6 @@ CONV_GEMM_ROWS: tuple[Variant, ...] = (
         limits="the order of summation is cuBLAS's; needs a workspace of MIB",
         tunables=_WORKSPACE,
         defaults=lambda _: {**_WORKSPACE_DEFAULT},
-        automatic=False,
         needs_cublas=True,
     ),
     Variant(
@@ -162,6 +161,7 @@ CONV_GEMM_ROWS: tuple[Variant, ...] = (
         limits="needs a workspace of MIB",
         tunables={"TILE": (8, 16, 32)} | _WORKSPACE,
         defaults=lambda _: {"TILE": 16} | _WORKSPACE_DEFAULT,
+        automatic=True,
     ),
     Variant(
         "conv",
@@ -175,6 +175,7 @@ CONV_GEMM_ROWS: tuple[Variant, ...] = (
         limits="BM x BN at most 1,024",
         tunables={"BM": (4, 8, 12, 16, 24, 32), "BN": (16, 24, 32, 64), "BK": (8, 16, 25, 32, 49)},
         defaults=_implicit_gemm_defaults,
+        automatic=True,
     ),
     Variant(
         "conv",
@@ -189,5 +190,6 @@ CONV_GEMM_ROWS: tuple[Variant, ...] = (
         pools=True,
         tunables={"BM": (16, 32, 64), "BN": (64, 128, 256, 512), "BK": (4, 5, 7, 8, 16), "TM": (4, 8), "TN": (4, 8)},
         defaults=_register_tiled_defaults,
+        automatic=True,
     ),
 )

@@ -104,6 +104,7 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         limits="lenet5's two convolutions of bytes",
         min_arch=80,
         pools=True,
+        automatic=True,
     ),
     Variant(
         "conv_pair",
@@ -119,6 +120,7 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         only_arch=90,
         pools=True,
         reads_host=True,
+        automatic=True,
     ),
     Variant(
         "conv_pair",
@@ -134,5 +136,6 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         only_arch=90,
         pools=True,
         reads_host=True,
+        automatic=True,
     ),
 )

@@ -127,5 +127,6 @@ CONV_PATCH_ROWS: tuple[Variant, ...] = (
         pools=True,
         tunables=PATCH_TUNABLES,
         defaults=_patch_defaults,
+        automatic=True,
     ),
 )

@@ -181,6 +181,7 @@ CONV_ROWS: tuple[Variant, ...] = (
         refuses=_too_many_maps,
         configure=_image_loop,
         limits=MAPS_LIMIT,
+        automatic=True,
     ),
     Variant(
         "conv",
@@ -192,6 +193,7 @@ CONV_ROWS: tuple[Variant, ...] = (
         refuses=_too_many_maps,
         configure=_direct,
         limits=MAPS_LIMIT,
+        automatic=True,
     ),
     Variant(
         "conv",
@@ -205,6 +207,7 @@ CONV_ROWS: tuple[Variant, ...] = (
         limits=MAPS_LIMIT,
         tunables={"TILE": TILES},
         defaults=_default_tile,
+        automatic=True,
     ),
     Variant(
         "conv",
@@ -216,6 +219,7 @@ CONV_ROWS: tuple[Variant, ...] = (
         refuses=serves_all,
         configure=_constant,
         limits=CONSTANT_LIMIT,
+        automatic=True,
     ),
     Variant(
         "conv",
@@ -229,6 +233,7 @@ CONV_ROWS: tuple[Variant, ...] = (
         limits=CONSTANT_LIMIT,
         tunables={"TILE": TILES},
         defaults=_default_tile,
+        automatic=True,
     ),
     Variant(
         "conv",
@@ -242,6 +247,7 @@ CONV_ROWS: tuple[Variant, ...] = (
         limits=CONSTANT_LIMIT,
         tunables={"TILE": TILES},
         defaults=_default_tile,
+        automatic=True,
     ),
     Variant(
         "conv",
@@ -255,6 +261,7 @@ CONV_ROWS: tuple[Variant, ...] = (
         limits=CONSTANT_LIMIT,
         tunables={"TILE": TILES},
         defaults=_default_tile,
+        automatic=True,
     ),
     Variant(
         "conv",
@@ -268,5 +275,6 @@ CONV_ROWS: tuple[Variant, ...] = (
         limits="two maps' filters at most 64 KB (constant memory)",
         tunables={"TILE": TILES},
         defaults=_default_tile,
+        automatic=True,
     ),
 )

@@ -169,5 +169,6 @@ CONV_TENSOR_ROWS: tuple[Variant, ...] = (
         min_arch=80,
         tunables=TENSOR_TUNABLES,
         defaults=_tensor_defaults,
+        automatic=True,
     ),
 )

@@ -112,6 +112,7 @@ GEMM_PAIR_ROWS: tuple[Variant, ...] = (
         tunables=PRODUCT_TUNABLES,
         # float16x2: what fits cards with 99 KB of shared memory a block.
         defaults=lambda problem: {"ROWS": 48 if _is_split(problem) else 80, "STAGES": 2},
+        automatic=True,
     ),
     Variant(
         "gemm_pair",
@@ -127,5 +128,6 @@ GEMM_PAIR_ROWS: tuple[Variant, ...] = (
         only_arch=90,
         tunables=PRODUCT_WGMMA_TUNABLES,
         defaults=lambda _: {"ROWS": 80, "STAGES": 4},
+        automatic=True,
     ),
 )

@@ -141,7 +141,6 @@ GEMM_ROWS: tuple[Variant, ...] = (
         refuses=_no_argmax,
         configure=_cublas,
         limits="no argmax",
-        automatic=False,
         needs_cublas=True,
     ),
     Variant(
@@ -154,6 +153,7 @@ GEMM_ROWS: tuple[Variant, ...] = (
         refuses=_no_argmax,
         configure=_naive,
         limits="no argmax",
+        automatic=True,
     ),
     Variant(
         "gemm",
@@ -167,6 +167,7 @@ GEMM_ROWS: tuple[Variant, ...] = (
         limits="no argmax",
         tunables={"TILE": (8, 16, 32)},
         defaults=lambda _: {"TILE": 16},
+        automatic=True,
     ),
     Variant(
         "gemm",
@@ -180,6 +181,7 @@ GEMM_ROWS: tuple[Variant, ...] = (
         limits=f"argmax over at most {MOST_CLASSES} classes",
         tunables={"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)},
         defaults=_register_tiled_defaults,
+        automatic=True,
     ),
     Variant(
         "gemm",
@@ -200,6 +202,7 @@ GEMM_ROWS: tuple[Variant, ...] = (
             "WN": (16, 32, 64),
         },
         defaults=_tensor_core_defaults,
+        automatic=True,
     ),
     Variant(
         "gemm",
@@ -213,6 +216,5 @@ GEMM_ROWS: tuple[Variant, ...] = (
         limits="no argmax; another order of summation than steps 1 to 3",
         tunables={"BM": (1, 2, 4, 8), "BN": (32, 64, 128), "PART": (16, 32, 64, 128)},
         defaults=_split_k_defaults,
-        automatic=False,
     ),
 )

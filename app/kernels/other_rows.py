@@ -98,6 +98,7 @@ OTHER_ROWS: tuple[Variant, ...] = (
         dtypes=STORED,
         refuses=serves_all,
         configure=_pool_direct,
+        automatic=True,
     ),
     Variant(
         "pool",
@@ -111,7 +112,6 @@ OTHER_ROWS: tuple[Variant, ...] = (
         limits="a window fits into shared memory",
         tunables={"TILE": (4, 8, 16, 32)},
         defaults=_pool_shared_defaults,
-        automatic=False,
     ),
     Variant(
         "resize",
@@ -122,6 +122,7 @@ OTHER_ROWS: tuple[Variant, ...] = (
         dtypes=("uint8",),
         refuses=serves_all,
         configure=_resize_bilinear,
+        automatic=True,
     ),
     Variant(
         "activation",
@@ -132,6 +133,7 @@ OTHER_ROWS: tuple[Variant, ...] = (
         dtypes=STORED,
         refuses=serves_all,
         configure=_activation_elementwise,
+        automatic=True,
     ),
     Variant(
         "softmax",
@@ -142,6 +144,7 @@ OTHER_ROWS: tuple[Variant, ...] = (
         dtypes=STORED,
         refuses=serves_all,
         configure=_softmax_rows,
+        automatic=True,
     ),
     Variant(
         "argmax",
@@ -153,5 +156,6 @@ OTHER_ROWS: tuple[Variant, ...] = (
         refuses=_argmax_refuses,
         configure=_argmax_rows,
         limits="at most 256 classes (a label is one byte)",
+        automatic=True,
     ),
 )

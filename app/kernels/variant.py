@@ -101,7 +101,8 @@ class Variant:
     summary: the idea. system: the seed systems that had it. limits: what it does not serve, in words.
     tunables: for each parameter the values a sweep tries; defaults: problem → the values used without a sweep.
     reads_host: whether it reads its input just once and in long runs, so that it may be page-locked host memory.
-    automatic: whether ``auto`` may take it. only_arch: the one architecture that has its instructions.
+    automatic: whether ``auto`` may take it; others run only where they are named. only_arch: the one architecture that
+    has its instructions.
     """
 
     operation: str
@@ -119,7 +120,7 @@ class Variant:
     reads_host: bool = False
     tunables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     defaults: Callable[[Any], dict[str, int]] = no_parameters
-    automatic: bool = True
+    automatic: bool = False
     needs_cublas: bool = False
     folder: Path = KERNEL_DIR
 
