@@ -50,6 +50,14 @@ def is_bundled(path: Path) -> bool:
     return real.parent == FOLDER.resolve() and real.name.endswith(SUFFIX)
 
 
+def is_shipped(path: Path) -> bool:
+    """Whether the path, links followed, leads to a file of the folder that SHA256SUMS pins, or would take its place."""
+    real = path.resolve()
+    return real.parent == FOLDER.resolve() and (
+        is_bundled(path) or real.name == CHECKSUMS or real.name in checksums(FOLDER)
+    )
+
+
 def check(path: Path, content: bytes) -> None:
     """UserError unless SHA256SUMS has this content's hash for the bundled file at ``path``."""
     if checksums(FOLDER).get(path.resolve().name) != hashlib.sha256(content).hexdigest():

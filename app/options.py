@@ -220,6 +220,7 @@ def train_parser() -> argparse.ArgumentParser:
     what.add_argument("--network", metavar="NAME", help="the network to train, from scratch; mlp_500: mlp, but wider")
     what.add_argument("--resume", type=Path, metavar="FILE", help="the checkpoint of a training to go on with")
     what.add_argument("--output", type=Path, metavar="FILE", help="weights to write (default: NAME_trained.h5)")
+    what.add_argument("--overwrite", action="store_true", help="replace the weights in --output, if there are any")
     what.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"), help="auto: a GPU if there is one")
     data = parser.add_argument_group("images")
     data.add_argument("--images", type=whole_number(2), metavar="N", help="only the first N (default: all 60,000)")

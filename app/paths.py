@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -78,13 +79,14 @@ def _runs(process: int) -> bool:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Yields a path in the same directory to write to; it becomes ``path`` when the block ends, atomically.
 
     The content is on the disk before the name is, so that a power failure leaves the old file or the new one, whole.
     If the block raises anything, KeyboardInterrupt included, what it wrote is removed and ``path`` stays
     as it was. An OSError, the block's own included, becomes a UserError that names ``path``; so does a ``path`` that is
-    a folder, a device or anything else but a file, which must not become one.
+    a folder, a device or anything else but a file, which must not become one. Without ``overwrite``, so does a ``path``
+    that exists when the block ends, whoever made it meanwhile.
     """
     temporary = temporary_beside(path)
     try:
@@ -92,7 +94,10 @@ def replacing(path: Path) -> Iterator[Path]:
             raise OSError(0, "it is not a regular file")
         yield temporary
         _flush(temporary)
-        temporary.replace(path)
+        if overwrite:
+            temporary.replace(path)
+        else:
+            _rename_to_new(temporary, path)
         with suppress(OSError):  # not every file system lets folders be flushed
             _flush(path.parent)
     except OSError as error:
@@ -110,3 +115,15 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _rename_to_new(old: Path, new: Path) -> None:
+    """FileExistsError where something already has the new name, in one step where the file system has hard links."""
+    try:
+        new.hardlink_to(old)  # the old name is removed by the caller
+    except FileExistsError:
+        raise
+    except OSError:  # as on FAT
+        if os.path.lexists(new):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+        old.rename(new)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from app import bundled
 from app.accuracy import Accuracy, Agreement
 from app.errors import UserError
 from app.graph import Graph
@@ -245,7 +246,10 @@ def _times(report: Mapping[str, Any]) -> str:
 
 
 def check_writable(path: Path, option: str = "--json") -> None:
-    """Fail before the work rather than after it. Raises UserError if ``option``'s ``path`` cannot become a file."""
+    """Fail before the work rather than after it.
+
+    Raises UserError if ``option``'s ``path`` cannot become a file, or is one that is shipped.
+    """
     try:
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(path.stat().st_mode):  # writing would put a file in the place of a device, too
@@ -257,6 +261,8 @@ def check_writable(path: Path, option: str = "--json") -> None:
         if option == "--json":
             remedy += ", or - for standard output"
         raise UserError(f"{option} {path} cannot be written: {error.strerror}; {remedy}") from error
+    if bundled.is_shipped(path):
+        raise UserError(f"{option} {path} is a file that the project ships in {bundled.FOLDER}: name another file")
 
 
 def check_json(target: str | None) -> None:

@@ -84,10 +84,12 @@ def save_weights(
     recipe: str | None,
     expected_correct: Mapping[int, int],
     storage: str = "float32",
+    overwrite: bool = True,
 ) -> None:
     """Write a weights file, atomically; equal arguments give equal bytes. storage: one of ``STORAGES``.
 
-    Raises UserError. Whatever ``load_weights`` would refuse is refused here, and nothing is written.
+    Raises UserError. Whatever ``load_weights`` would refuse is refused here, and nothing is written. Without
+    ``overwrite``, so is a file in the way, unless it holds these very bytes.
     """
     attributes: dict[str, str | int | float] = {
         "schema": SCHEMA,
@@ -101,7 +103,9 @@ def save_weights(
         attributes["recipe"] = recipe
     content = file_image({name: _stored(array, storage) for name, array in arrays.items()}, attributes)
     _parse(path, content)
-    with replacing(path) as temporary:
+    if not overwrite and path.is_file() and read_file(path, MAX_BYTES) == content:
+        return
+    with replacing(path, overwrite=overwrite) as temporary:
         temporary.write_bytes(content)
 
 

@@ -23,12 +23,22 @@ from app.training.recipes import Settings
 SCHEMA = 2
 SUFFIX = ".checkpoint"
 MAX_BYTES = 1 << 30
+Stamp = tuple[int, int, int] | None
 KIND = "lenet5-inference training checkpoint"
 
 
 def checkpoint_path(output: Path) -> Path:
     """Where a training that will write ``output`` keeps its checkpoint."""
     return output.with_name(f"{output.name}{SUFFIX}")
+
+
+def stamp(path: Path) -> Stamp:
+    """What changes when the file does; None if it cannot be found."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
@@ -48,14 +58,20 @@ def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read, and found to be whole. workers, trained_on: as in ``Progress``."""
+    """What was read, and found to be whole. stamp: of the file, before. workers, trained_on: as in ``Progress``."""
 
     path: Path
+    stamp: Stamp
     settings: Settings
     best_epoch: int
     workers: int
     trained_on: str
     arrays: Arrays
+
+    @property
+    def ended(self) -> bool:
+        """Whether no epoch is left."""
+        return len(self.arrays["history"]) == self.settings.epochs
 
     def progress(self, model: Model) -> Progress:
         """How far the training came. Raises UserError if it is not of this model."""
@@ -75,18 +91,19 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read it, once. Raises UserError for everything that can be wrong with it."""
     if not present(path):
         raise UserError(f"{path} does not exist; check the name (a training that has ended leaves no checkpoint)")
+    before = stamp(path)
     with open_strict(path, read_file(path, MAX_BYTES)) as file:
         if file.attribute("kind") != KIND:
             raise UserError(f"{path} is not a checkpoint of a training: name one that train left ({SUFFIX})")
         if file.attribute("schema") != SCHEMA:
             raise UserError(f"{path} is a checkpoint of another version of this program: train the network again")
         try:
-            return _checked(path, file)
+            return _checked(path, before, file)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise UserError(f"{path} is a damaged checkpoint: take another copy, or train the network again") from error
 
 
-def _checked(path: Path, file: StrictFile) -> Checkpoint:
+def _checked(path: Path, before: Stamp, file: StrictFile) -> Checkpoint:
     """Raises anything but UserError for what does not hold together."""
     arrays = {name: file.array(name, MAX_BYTES) for name in file.names()}
     head = file.attribute("head")
@@ -100,7 +117,7 @@ def _checked(path: Path, file: StrictFile) -> Checkpoint:
         raise ValueError("its figures contradict each other")
     if workers < 1:
         raise ValueError("nobody trained it")
-    return Checkpoint(path, settings, best_epoch, workers, str(values["trained_on"]), arrays)
+    return Checkpoint(path, before, settings, best_epoch, workers, str(values["trained_on"]), arrays)
 
 
 def _digest(arrays: Mapping[str, np.ndarray], head: str) -> str:

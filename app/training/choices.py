@@ -17,7 +17,7 @@ from app.networks import Network
 from app.training import checkpoint, loop, typed
 from app.training.job import memory_errors
 from app.training.model import Model, training_model
-from app.training.places import check_sizes, find_places
+from app.training.places import Places, check_sizes, find_places
 from app.training.progress import Progress
 from app.training.recipes import RECIPES, Recipe, Settings, recipe_of
 from data_tools.dataset import Dataset, load_fashion_mnist, load_files
@@ -38,8 +38,7 @@ class Task:
     images: np.ndarray  # (N, C, H, W) uint8
     labels: np.ndarray  # (N,) uint8
     test: tuple[np.ndarray, np.ndarray] | None  # Fashion-MNIST's test split, (N, 28, 28) and (N,), if it is its own
-    output: Path
-    checkpoint: Path
+    places: Places
 
 
 def choose(options: argparse.Namespace) -> Task:
@@ -54,7 +53,7 @@ def choose(options: argparse.Namespace) -> Task:
     elif options.network is None:
         raise UserError(f"say which network to train: --network, one of {', '.join(RECIPES)} (or --resume FILE)")
     network = find_network(options.network if stored is None else stored.network)
-    output, kept = find_places(options, network)
+    places = find_places(options, network, content)
     data = _load(options, network)
     count = options.images if stored is None else stored.images
     if stored is None and count is not None and count > len(data.images):
@@ -70,7 +69,7 @@ def choose(options: argparse.Namespace) -> Task:
     test = load_split("test", options.data_dir) if data.split == "train" else None  # now: it may be missing
     with memory_errors(settings):
         progress = loop.start(model, settings) if content is None else content.progress(model)
-    return Task(settings, model, progress, data, images, labels, test, output, kept)
+    return Task(settings, model, progress, data, images, labels, test, places)
 
 
 def _check_same(path: Path, stored: Settings, given: dict[str, Any]) -> None:

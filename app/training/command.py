@@ -40,30 +40,39 @@ def train(options: argparse.Namespace) -> int:
         workers = options.workers or task.progress.workers
         check_workers(workers, task.settings, kind)
         where = device.describe_gpu()["name"] if kind == "cuda" else CPU
-    progress = task.progress
-    say: Callable[[str], object] = (lambda text: None) if options.json == "-" else tqdm.write
-    slowly = "" if kind == "cuda" else f", slowly ({why_not})" if why_not else ", slowly"
-    say(f"training {task.settings.network} on {where}{slowly}: {task.settings.describe()}")
-    if progress.trained_on not in ("", where):
-        say(f"note: {options.resume} comes from {progress.trained_on}: gone on elsewhere, the last bits will differ")
-    if options.resume is not None and workers != progress.workers:
-        say(f"note: {options.resume} comes from {progress.workers} workers; with {workers} bits may differ")
-    progress = replace(progress, workers=workers, trained_on=where)
+    with task.places.claimed():
+        progress = task.progress
+        say: Callable[[str], object] = (lambda text: None) if options.json == "-" else tqdm.write
+        slowly = "" if kind == "cuda" else f", slowly ({why_not})" if why_not else ", slowly"
+        say(f"training {task.settings.network} on {where}{slowly}: {task.settings.describe()}")
+        if progress.trained_on not in ("", where):
+            say(
+                f"note: {options.resume} comes from {progress.trained_on}: gone on elsewhere, the last bits will differ"
+            )
+        if options.resume is not None and workers != progress.workers:
+            say(f"note: {options.resume} comes from {progress.workers} workers; with {workers} bits may differ")
+        progress = replace(progress, workers=workers, trained_on=where)
+        _run(options, task, progress, kind, say)
+    return 0
+
+
+def _run(options: argparse.Namespace, task: Task, progress: Progress, kind: str, say: Callable[[str], object]) -> None:
+    """All epochs that are left, and what comes of them. Raises UserError, with what to do about the checkpoint."""
     try:
         progress = _epochs(task, progress, kind, say)
         with memory_errors(task.settings):
             _finish(options, task, progress, say)
     except loop.DivergedError as error:
-        remove = f"remove {task.checkpoint}, which holds the last whole epoch, and " if task.checkpoint.exists() else ""
+        kept = task.places.checkpoint
+        remove = f"remove {kept}, which holds the last whole epoch, and " if kept.exists() else ""
         raise UserError(f"{error}: {remove}train again with a smaller --rate") from error
     except UserError as error:
         raise UserError(f"{error}{_resumable(task)}") from error
     except KeyboardInterrupt:
-        if not task.checkpoint.exists():
+        if not task.places.checkpoint.exists():
             raise
         raise UserError(f"interrupted{_resumable(task)}") from None
-    task.checkpoint.unlink(missing_ok=True)  # last: until all is written, it alone has every epoch's figures
-    return 0
+    task.places.checkpoint.unlink(missing_ok=True)  # last: until all is written, it alone has every epoch's figures
 
 
 def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], object]) -> Progress:
@@ -87,7 +96,7 @@ def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], obje
                     bar.update(count)
 
                 progress = loop.run_epoch(engine, settings, progress, after_batches)
-            save_checkpoint(task.checkpoint, settings, progress)
+            save_checkpoint(task.places.checkpoint, settings, progress)
             say(progress.history[-1].describe(epoch, settings.epochs))
             check_interrupt()
     return progress
@@ -95,14 +104,14 @@ def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], obje
 
 def _resumable(task: Task) -> str:
     """What to add where a training ends before its time."""
-    path = task.checkpoint
+    path = task.places.checkpoint
     return f"; {path} holds the last whole epoch: go on with --resume {path}" if path.exists() else ""
 
 
 def _finish(options: argparse.Namespace, task: Task, progress: Progress, say: Callable[[str], object]) -> None:
     """Write everything, and say so."""
     weights = _write(task, progress)
-    say(f"wrote {task.output}: epoch {progress.best_epoch}, {progress.best_accuracy:.2%} on validation")
+    say(f"wrote {task.places.output}: epoch {progress.best_epoch}, {progress.best_accuracy:.2%} on validation")
     promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in weights.expected_correct.items())
     if promise:
         say(f"correct on the test images: {promise}")
@@ -122,10 +131,10 @@ def _write(task: Task, progress: Progress) -> Weights:
     promise: dict[int, int] = {}
     if task.test is not None:
         images, truth = task.test
-        graph = build(network, Weights(best, network.name, None, INPUT_SCALE, None, {}, "", task.output))
+        graph = build(network, Weights(best, network.name, None, INPUT_SCALE, None, {}, "", task.places.output))
         promise = correct_counts(compute_reference(graph, images[:, None]).labels, truth)
     save_weights(
-        task.output,
+        task.places.output,
         best,
         network=network.name,
         classes=task.data.classes,
@@ -133,8 +142,9 @@ def _write(task: Task, progress: Progress) -> Weights:
         recipe=recipe,
         expected_correct=promise,
         storage=settings.storage,
+        overwrite=task.places.overwrite,
     )
-    return load_weights(task.output)
+    return load_weights(task.places.output)
 
 
 def _document(task: Task, progress: Progress, weights: Weights) -> dict[str, Any]:
@@ -143,6 +153,6 @@ def _document(task: Task, progress: Progress, weights: Weights) -> dict[str, Any
         "workers": progress.workers,
         "epochs": [vars(result) for result in progress.history],
         "best_epoch": progress.best_epoch,
-        "weights": {"path": str(task.output), "sha256": weights.sha256},
+        "weights": {"path": str(task.places.output), "sha256": weights.sha256},
         "test_correct": {str(count): correct for count, correct in weights.expected_correct.items()},
     }

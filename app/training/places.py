@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 from pathlib import Path
@@ -15,6 +18,8 @@ from app.errors import UserError
 from app.networks import Network
 from app.report import check_json, check_writable
 from app.training import checkpoint
+from app.training.checkpoint import Checkpoint, stamp
+from app.training.lock import alone
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS
 from app.training.recipes import Settings
@@ -22,8 +27,36 @@ from app.training.recipes import Settings
 BESIDE_ARRAYS = 1 << 20  # bytes of a file, more than enough for 10,000 epochs of history
 
 
-def find_places(options: argparse.Namespace, network: Network) -> tuple[Path, Path]:
-    """The files of the weights and of the checkpoint, which is ``--resume``'s if there is one.
+@dataclass(frozen=True)
+class Places:
+    """The files of a training. overwrite: whether an ``output`` of others may be replaced.
+
+    resumed: the checkpoint that the training goes on with, which ``checkpoint`` then names.
+    """
+
+    output: Path
+    checkpoint: Path
+    overwrite: bool
+    resumed: Checkpoint | None
+
+    def check_output(self) -> None:
+        """Raises UserError if something is in the way that must not be overwritten."""
+        ended = self.resumed is not None and self.resumed.ended  # it may have written its output before it failed
+        if not (self.overwrite or ended) and os.path.lexists(self.output):
+            raise UserError(f"{self.output} exists: name another --output, or replace it with --overwrite")
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """No other training writes there while the block runs. Raises UserError if one does, or did meanwhile."""
+        with alone(self.output, self.checkpoint):
+            self.check_output()
+            if stamp(self.checkpoint) != (self.resumed and self.resumed.stamp):
+                raise UserError(f"another training wrote or removed {self.checkpoint} just now: see what it left")
+            yield
+
+
+def find_places(options: argparse.Namespace, network: Network, resumed: Checkpoint | None) -> Places:
+    """Where the weights and the checkpoint, which is ``--resume``'s if there is one, belong.
 
     Raises UserError if one of them, or ``--json``, cannot be written, or is another file of this training.
     """
@@ -43,7 +76,9 @@ def find_places(options: argparse.Namespace, network: Network) -> tuple[Path, Pa
     )
     if options.resume is None and kept.exists():
         raise UserError(f"{kept} holds an unfinished training: go on with --resume {kept}, or remove it")
-    return output, kept
+    places = Places(output, kept, options.overwrite, resumed)
+    places.check_output()
+    return places
 
 
 def check_sizes(settings: Settings, model: Model) -> None:
