@@ -14,6 +14,7 @@ from app.console import Parser, guarded
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 from app.options import DEFAULT_WARMUP, network_options, pipeline_options, whole_number
+from app.room import check_room
 from app.stopwatch import Stopwatch
 
 DESCRIPTION = "Classify images with LeNet-5 on an NVIDIA GPU, with CUDA kernels of our own; on the CPU without one."
@@ -107,12 +108,14 @@ def dispatch(arguments: Sequence[str]) -> int:
         name = arguments[0]
         parser, module = COMMANDS[name]
         options = parser().parse_args(arguments[1:])
+        check_room()
         with exit_on_interrupt():
             command = getattr(importlib.import_module(module), name)
         return command(options)
     if arguments and not arguments[0].startswith("-"):
         raise UserError(f"unknown command {arguments[0]!r}: there are {', '.join(COMMANDS)}; see main.py --help")
     options = run_parser().parse_args(arguments)
+    check_room()
     watch = Stopwatch()
     with exit_on_interrupt():
         import numpy  # noqa: F401 - here so that its time is booked by itself

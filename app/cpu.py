@@ -14,6 +14,7 @@ import numpy as np
 
 from app.graph import REFERENCE_CHUNK, Graph
 from app.layers import Layer
+from app.room import check_room
 
 
 def usable_cores() -> int:
@@ -43,6 +44,7 @@ class CpuSession:
         keep_freed_memory()
         self.graph = graph
         self.threads = usable_cores()
+        check_room(self.threads)
         self.seconds: dict[str, float] = {}
         self._lock = threading.Lock()
 

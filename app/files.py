@@ -43,7 +43,7 @@ def read_file(path: Path, max_bytes: int) -> bytes:
     """The whole content of a regular file of at most ``max_bytes``; UserError if it is not one or cannot be read."""
     with open_regular(path, max_bytes) as stream:
         try:
-            return stream.read(max_bytes)
+            return stream.read(os.fstat(stream.fileno()).st_size)  # so much memory is taken, however little is read
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror or error}; copy it to another disk") from error
         except MemoryError as error:

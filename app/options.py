@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from app.console import Parser
+from app.console import Parser, Switch
 
 MAX_BATCH = 10**12
 DEFAULT_STREAMS = 4
@@ -247,7 +247,7 @@ def train_parser() -> argparse.ArgumentParser:
     how.add_argument("--smoothing", type=number(0, 1), metavar="X", help="of the labels")
     how.add_argument("--dropout", metavar="LAYER=X,…", help="share of a layer's inputs left out (or: none)")
     how.add_argument("--shift", type=whole_number(0, 8), metavar="N", help="most pixels that images are shifted by")
-    how.add_argument("--flip", action=argparse.BooleanOptionalAction, default=None, help="flip half of the images")
+    how.add_argument("--flip", action=Switch, default=None, help="flip half of the images")
     out = parser.add_argument_group("output")
     out.add_argument(
         "--json", metavar="FILE", help="also write settings and epochs as JSON; '-': to standard output alone"

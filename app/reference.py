@@ -19,6 +19,7 @@ from app.hdf5 import file_image, open_strict
 from app.interrupts import deferred_interrupts
 from app.layers import Softmax
 from app.paths import replacing
+from app.room import check_room
 from app.weights import MAX_BYTES, Weights
 
 CHUNK = 32  # images on a core at a time: in float64, the maps of an enlarged one take a megabyte
@@ -41,6 +42,7 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
     from tqdm import tqdm  # not worth its import where results are stored
 
     keep_freed_memory()
+    check_room(usable_cores())
     has_softmax = isinstance(graph.steps[-2].layer, Softmax)
 
     def results(at: int) -> tuple[np.ndarray, np.ndarray]:

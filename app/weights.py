@@ -56,11 +56,11 @@ def load_weights(path: Path | None = None) -> Weights:
     """
     path = bundled.find(DEFAULT_NETWORK) if path is None else path
     content = read_file(path, MAX_BYTES)
+    if bundled.is_bundled(path):
+        bundled.check(path, content)
     kind = None if content.startswith(SIGNATURE) else recognise(content[:START_BYTES])
     if kind is not None:
         raise UserError(f"{path} is {kind}, not HDF5 weights; store its arrays as conv1, fc1 and so on (README)")
-    if bundled.is_bundled(path):
-        bundled.check(path, content)
     return _parse(path, content)
 
 

@@ -2,68 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from app.console import Parser, guarded
-from app.errors import UserError
+from app.console import guarded
 from app.interrupts import exit_on_interrupt
-
-with exit_on_interrupt():
-    import numpy as np
-
-    from data_tools import bundle, enlarge, fashion_mnist
-    from data_tools.fashion_mnist import CLASSES, SPLITS
-
-
-def fetch(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Print where each split is, after fetching what is missing: into ``data_dir`` or else the cache."""
-    for split in splits:
-        directory = fashion_mnist.fetch(split, data_dir) if data_dir else fashion_mnist.open_split(split).directory
-        print(f"{split}: {directory}")
-
-
-def verify(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Print OK for each good copy in the places searched; UserError if any is bad or a file is nowhere."""
-    failures = []
-    directories = fashion_mnist.search_dirs(data_dir)
-    for file in (file for split in splits for file in SPLITS[split]):
-        paths = [path for directory in directories for path in fashion_mnist.copies(file, directory)]
-        if not paths:
-            places = " or ".join(map(str, directories))
-            there = f" --data-dir {data_dir}" if data_dir else ""
-            failures.append(f"{file.name}.gz is not in {places}; run: python -m data_tools fetch{there}")
-        for path in paths:
-            try:
-                fashion_mnist.read_file(path, file)
-                print(f"OK  {path}")
-            except UserError as error:
-                failures.append(str(error))
-    if failures:
-        more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
-        raise UserError(failures[0] + more)
-
-
-def info(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Print shapes, classes, mean pixel, hashes and the directory of each split, fetching it if need be."""
-    for split in splits:
-        images, labels, directory = fashion_mnist.open_split(split, data_dir)
-        print(f"{split} split, from {directory}")
-        print(f"  images      {images.shape} {images.dtype}, mean pixel {images.mean():.3f} of 255")
-        print(f"  labels      {labels.shape} {labels.dtype}")
-        for name, count in zip(CLASSES, np.bincount(labels, minlength=len(CLASSES)), strict=True):
-            print(f"  {name:<12}{count:>6}")
-        for file in SPLITS[split]:
-            print(f"  SHA-256 of {file.name}  {file.sha256}")
-
-
-COMMANDS = {
-    "fetch": (fetch, "get the data if it is not there yet, and print where it is"),
-    "verify": (verify, "check every copy that is found against the known SHA-256"),
-    "info": (info, "print shapes, classes, class counts, mean pixel and hashes"),
-}
+from app.room import check_room
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,48 +17,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = Parser(
-        prog="python -m data_tools",
-        description="Fetch, verify, describe and resize Fashion-MNIST; ship weights trained on it.",
-        epilog="Looked for in --data-dir (then nowhere else), $FASHION_MNIST_DIR, the cache ($LENET_CACHE_DIR, "
-        "$XDG_CACHE_HOME/lenet5-inference or ~/.cache/lenet5-inference) and /usr/share/datasets/fashion-mnist; "
-        "fetched from three mirrors or, on Debian and Ubuntu, with apt-get (needs no root).",
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="fetch|verify|info|resize|bundle")
-    for name, (_, text) in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        where = "directory to put the files in" if name == "fetch" else "directory that holds the files"
-        command.add_argument("--data-dir", type=Path, metavar="DIR", help=where)
-        command.add_argument("--split", choices=[*SPLITS, "both"], default="both", help="default: %(default)s")
-    enlarge.add_options(
-        commands.add_parser(
-            "resize",
-            help="write the images in another size",
-            description=enlarge.DESCRIPTION,
-            epilog=enlarge.EPILOG,
-            usage="%(prog)s --size N (--split test|train | FILE …) OUT",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-    )
-    bundle.add_options(
-        commands.add_parser(
-            "bundle",
-            help="ship weights that main.py train wrote",
-            description=bundle.DESCRIPTION,
-            epilog=bundle.EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-    )
-    options = parser.parse_args(arguments)
-    if options.command == "resize":
-        enlarge.resize(options)
-        return 0
-    if options.command == "bundle":
-        bundle.bundle(options)
-        return 0
-    splits = list(SPLITS) if options.split == "both" else [options.split]
-    COMMANDS[options.command][0](splits, options.data_dir)
-    return 0
+    # NumPy is loaded here and not at the top, so that too little memory for it is one line.
+    check_room()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in main.py
+    with exit_on_interrupt():
+        from data_tools.commands import run
+    return run(arguments)
 
 
 if __name__ == "__main__":

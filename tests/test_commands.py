@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,8 @@ def test_kernels(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     for row in VARIANTS:
         assert any(row.name in line for line in lines)
+
+
+def test_a_network_without_a_recipe_is_listed_with_its_biases() -> None:
+    network = replace(NETWORKS["mlp"], name="no_recipe")
+    assert overview.describe(network, None)["parameters"] == overview.describe(NETWORKS["mlp"], None)["parameters"]

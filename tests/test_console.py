@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+from app.cli import COMMANDS, main, run_parser
 from app.console import guarded
 from app.errors import UserError
+from data_tools.commands import data_parser
+from tests.shell import check_error, write_good_files
+
+ROOT = Path(__file__).parent.parent
 
 
 def fails_with(error: BaseException) -> int:
@@ -25,9 +36,115 @@ def test_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ("error: numpy is not installed here: run make run, then . .venv/bin/activate\n")
 
 
-@pytest.mark.parametrize(
-    "bug", [ZeroDivisionError("a bug"), ModuleNotFoundError("x", name="app.nowhere"), FileNotFoundError(2, "x", "file")]
+BUGS = pytest.mark.parametrize(
+    "bug",
+    [ZeroDivisionError("a\nbug"), ModuleNotFoundError("x", name="app.nowhere"), FileNotFoundError(2, "x", "file")],
 )
-def test_a_bug_shows_where_it_is(bug: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+
+
+@BUGS
+def test_a_bug_is_one_line_that_says_where(
+    bug: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LENET_TRACEBACK", raising=False)
+    assert fails_with(bug) == 3
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: a bug in this program: {type(bug).__name__}: ") and err.count("\n") == 1
+    assert f" at {__file__}:" in err and err.endswith("; LENET_TRACEBACK=1 shows the traceback\n")
+
+
+@BUGS
+def test_the_traceback_of_a_bug_on_request(
+    bug: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LENET_TRACEBACK", "1")
     assert fails_with(bug) == 3
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_long_message_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fails_with(RuntimeError("kernel.cu does not compile\n" + "line\n" * 1000)) == 3
+    err = capsys.readouterr().err
+    assert "kernel.cu does not compile line" in err and len(err) < 600 and err.count("\n") == 1
+
+
+SHORTAGES: dict[str, list[Exception]] = {
+    "too little memory: free some": [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ImportError("libx.so: failed to map segment from shared object"),
+    ],
+    "no more threads or processes can be started: end some": [
+        RuntimeError("can't start new thread"),
+        BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+    ],
+    "too many files are open: close some": [OSError(errno.EMFILE, "Too many open files", "file")],
+}
+
+
+@pytest.mark.parametrize(("said", "error"), [(said, error) for said in SHORTAGES for error in SHORTAGES[said]])
+def test_a_shortage_is_no_bug(said: str, error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fails_with(error) == 2
+    out, err = capsys.readouterr()
+    check_error(2, out, err, said)
+
+
+@pytest.mark.parametrize("megabytes", [40, 100, 140, 190, 240])
+@pytest.mark.parametrize(
+    "command", ["main.py --device cpu --data images --labels none", "-m data_tools resize --size 30 images new"]
+)
+def test_little_address_space(command: str, megabytes: int, tmp_path: Path) -> None:
+    """Where it gets no memory, the matrix library itself ends the process, with 1 or a signal."""
+    write_good_files(tmp_path)
+    limit = f"ulimit -v {megabytes * 1024}; cd {tmp_path}; exec"
+    python = f"{sys.executable} {command}".replace("main.py", str(ROOT / "main.py"))
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "FASHION_MNIST_DIR": str(tmp_path),
+        "HOME": str(tmp_path),
+    }
+    done = subprocess.run(
+        ["sh", "-c", f"{limit} {python}"], capture_output=True, text=True, timeout=60, env=environment
+    )
+    if done.returncode:
+        check_error(done.returncode, done.stdout, done.stderr, "(memory|threads)")
+
+
+TWICE = {
+    "--data a --data b": "--data: given twice",
+    "--batch 5 --batch 5": "--batch: given twice",
+    "train --flip --no-flip": "--flip/--no-flip: given twice",
+    "sweep --conv shared-tile --set TILE=8 --set TILE=16": "--set TILE=8: TILE is given twice",
+}
+
+
+@pytest.mark.parametrize(("command", "wrong"), TWICE.items())
+def test_what_is_given_twice(command: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(command.split())
+    check_error(code, *capsys.readouterr(), f"{wrong}.*say")
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    found = {"": run_parser()} | {name: make() for name, (make, _) in COMMANDS.items()}
+    for action in data_parser()._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= {f"data_tools {name}": parser for name, parser in action.choices.items()}
+    return found
+
+
+def test_no_option_of_any_command_wins_silently_over_itself() -> None:
+    """Every option takes one value, is a switch, or collects all that it is given."""
+    for name, parser in parsers().items():
+        for action in parser._actions:
+            collects = isinstance(action, argparse._AppendAction | argparse._HelpAction | argparse._SubParsersAction)
+            if collects or isinstance(action, argparse._StoreTrueAction):
+                continue
+            if not action.option_strings:
+                continue
+            few = action.option_strings[0] in ("--smoothing", "--noise")
+            text = str(next(iter(action.choices))) if action.choices else "0.5" if few else "5"
+            values = [] if action.nargs == 0 else [text]
+            given = [action.option_strings[0], *values, action.option_strings[-1], *values]
+            with pytest.raises(UserError, match="given twice"):
+                raise AssertionError(f"{name} {given}: {parser.parse_args(given)}")

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.interrupts import INTERRUPTED
-from data_tools import __main__ as cli
-from data_tools import fashion_mnist
+from data_tools import commands, fashion_mnist
 from data_tools.__main__ import main
 from data_tools.idx import write_idx
 from tests.tiny_fashion import FILES, IMAGES, NAMES, isolate, write
@@ -85,7 +84,7 @@ def test_interrupt_one_line(system: Path, monkeypatch: pytest.MonkeyPatch, capsy
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(cli.COMMANDS, "info", (interrupted, "x"))
+    monkeypatch.setitem(commands.COMMANDS, "info", (interrupted, "x"))
     assert main(["info"]) == 2
     assert capsys.readouterr() == ("", f"{INTERRUPTED}\n")
 

@@ -108,10 +108,13 @@ def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, .
             f"{row.operation} kernel '{row.name}' has no parameters to sweep: choose another (see 'kernels')"
         )
     values = dict(row.tunables)
+    named = [text.partition("=")[0] for text in texts]
     for text in texts:
         name, _, given = text.partition("=")
         if name not in values:
             raise UserError(f"--set {text}: {row.name} has no parameter '{name}', it has {', '.join(values)}")
+        if named.count(name) > 1:
+            raise UserError(f"--set {text}: {name} is given twice, say all its values at once")
         numbers = given.split(",")
         if not all(re.fullmatch(r"0*[1-9][0-9]{0,8}", number.strip()) for number in numbers):
             raise UserError(f"--set {text}: say {name}=V,V,… with positive whole numbers")

@@ -1,0 +1,23 @@
+"""Whether ``ulimit -v`` leaves room to work in: where it does not, the matrix library ends the process by itself."""
+
+from __future__ import annotations
+
+import mmap
+import resource
+
+THREAD_BYTES = 128 << 20
+"""Address space of a thread: its stack, malloc's arena, the matrix library's buffer and a chunk's arrays. Loading the
+libraries takes as much."""
+
+
+def check_room(threads: int = 1) -> None:
+    """Raises MemoryError if the limit leaves too little address space for so many threads. Costs nothing without one.
+
+    With the limit met, OpenBLAS ends in exit code 1 (which says that an accuracy check failed) or in a signal.
+    """
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return
+    try:
+        mmap.mmap(-1, threads * THREAD_BYTES, flags=mmap.MAP_PRIVATE).close()
+    except OSError as error:
+        raise MemoryError(str(error)) from error
