@@ -85,7 +85,7 @@ def run_parser() -> argparse.ArgumentParser:
         "--repeat",
         type=whole_number(1, 100_000),
         metavar="N",
-        help="timed runs (default: 50 on a GPU, 1000 of up to 100 images; 1 on the CPU and with --cycle)",
+        help="timed runs (default: 100 on a GPU, 1000 of up to 100 images; 1 on the CPU and with --cycle)",
     )
     measure.add_argument(
         "--warmup",

@@ -10,25 +10,34 @@ import numpy as np
 from app.intervals import Usage
 
 
+def supported(q: int, runs: int) -> bool:
+    """Whether so many runs have a q-th percentile (1..99): the median always, others if a run's share lies beyond them.
+
+    p10 and p90 take 10 runs, p99 takes 100; of fewer it would be the slowest run by another name.
+    """
+    return q == 50 or runs * min(q, 100 - q) >= 100
+
+
 @dataclass(frozen=True)
 class Timing:
     """Repeated measurements of one thing: ms each."""
 
     samples: tuple[float, ...]
 
-    def percentile(self, q: float) -> float:
-        """The q-th percentile, 0..100."""
-        return float(np.percentile(self.samples, q))
+    def percentile(self, q: int) -> float | None:
+        """The q-th percentile, 1..99; None where there are too few samples for it."""
+        return float(np.percentile(self.samples, q)) if supported(q, len(self.samples)) else None
 
     @property
     def median(self) -> float:
         """The 50th percentile."""
-        return self.percentile(50)
+        return float(np.median(self.samples))
 
     @property
-    def spread(self) -> float:
-        """The 90th percentile minus the 10th."""
-        return self.percentile(90) - self.percentile(10)
+    def spread(self) -> float | None:
+        """The 90th percentile minus the 10th; None where there are too few samples for them."""
+        low, high = self.percentile(10), self.percentile(90)
+        return None if low is None or high is None else high - low
 
 
 @dataclass(frozen=True)

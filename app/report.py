@@ -25,7 +25,7 @@ from app.stopwatch import own
 from app.weights import Weights
 from data_tools.dataset import Dataset
 
-SCHEMA = "lenet5-inference/report/2"
+SCHEMA = "lenet5-inference/report/3"
 PRECISION = {"float64": "fp64", "float32": "fp32", "float16x2": "fp32x", "tfloat32": "tf32", "float16": "fp16"}
 SHOWN_LABELS = 6
 SHOWN_DIFFERENCES = 10
@@ -98,7 +98,7 @@ def _coarser(outcome: Outcome, coarser: Coarser, agreement: Agreement | None) ->
     }
 
 
-def _percentiles(timing: Timing) -> dict[str, float]:
+def _percentiles(timing: Timing) -> dict[str, float | None]:
     quantiles = {f"p{q}": timing.percentile(q) for q in (50, 90, 99)}
     return {**quantiles, "min": min(timing.samples), "runs": len(timing.samples)}
 
@@ -196,8 +196,9 @@ def _layers(report: Mapping[str, Any]) -> str:
 
 def _row(layer: Mapping[str, Any]) -> str:
     share = "" if layer["share"] is None else f"{layer['share']:.1%}"
+    spread = "" if layer["spread_ms"] is None else f"{layer['spread_ms']:.4f}"
     return (
-        f"  {layer['name']:<38}{layer['kernel']:<16}{layer['ms']:>10.4f}{layer['spread_ms']:>9.4f}"
+        f"  {layer['name']:<38}{layer['kernel']:<16}{layer['ms']:>10.4f}{spread:>9}"
         f"{layer['gflop']:>9.3f}{layer['tflops']:>9.2f}{layer['gbytes_per_s']:>8.0f}{share:>7}"
     )
 
@@ -206,10 +207,9 @@ def _times(report: Mapping[str, Any]) -> str:
     lines = [f"Times for {report['batch']:,} images"]
     on_card, pipeline, whole = report["on_card_ms"], report["pipeline"], report["end_to_end_ms"]
     if on_card is not None:
-        lines.append(
-            f"  on the card        {on_card['p50']:.3f} ms median, {on_card['p90']:.3f} p90 "
-            f"({on_card['images']:,} images; kernels only, no transfers)"
-        )
+        p90 = "" if on_card["p90"] is None else f", {on_card['p90']:.3f} p90"
+        what = f"{on_card['images']:,} images; kernels only, no transfers"
+        lines.append(f"  on the card        {on_card['p50']:.3f} ms median{p90} ({what})")
     if pipeline is not None:
         lines.append(
             f"  in chunks, traced  H2D {pipeline['h2d_ms']:.3f} ms, kernels {pipeline['kernels_ms']:.3f} ms, "
@@ -217,10 +217,9 @@ def _times(report: Mapping[str, Any]) -> str:
             f"{pipeline['overlap']:.0%} of copy time behind kernels"
         )
     transfers = "pinned host memory → host labels, transfers included" if on_card is not None else "images → labels"
-    lines.append(
-        f"  end to end         p50 {whole['p50']:.3f} ms, p90 {whole['p90']:.3f} ms, p99 {whole['p99']:.3f} ms "
-        f"over {whole['runs']} runs ({transfers}; host clock)"
-    )
+    quantiles = ", ".join(f"p{q} {whole[f'p{q}']:.3f} ms" for q in (50, 90, 99) if whole[f"p{q}"] is not None)
+    runs = f"{whole['runs']} run{'' if whole['runs'] == 1 else 's'}"
+    lines.append(f"  end to end         {quantiles} over {runs} ({transfers}; host clock)")
     raw = report["raw_copy_ms"]
     if raw is not None:
         lines.append(

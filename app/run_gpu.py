@@ -21,7 +21,7 @@ from app.outcome import Coarser, Cycle, Outcome, Timing
 from app.plan import ExecutionPlan, notice, plan
 from app.session import Session, chunk_size
 
-REPEAT, REPEAT_FEW = 50, 1000  # of batches, and of those up to FEW images: a percentile wants many
+REPEAT, REPEAT_FEW = 100, 1000  # of batches, and of those up to FEW images: a percentile wants many
 FEW = 100
 LAYER_REPEAT = 20
 

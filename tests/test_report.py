@@ -170,11 +170,28 @@ def test_percentiles() -> None:
     told = report(GPU)
     expected = {"p50": 50.5, "p90": 90.1, "p99": 99.01, "min": 1.0, "runs": 100}
     assert told["end_to_end_ms"] == pytest.approx(expected)
-    assert told["on_card_ms"] == pytest.approx(
-        {"p50": 0.6, "p90": 0.68, "p99": 0.698, "min": 0.5, "runs": 2, "images": 40}
-    )
+    on_card = {"p50": pytest.approx(0.6), "p90": None, "p99": None, "min": 0.5, "runs": 2, "images": 40}
+    assert told["on_card_ms"] == on_card
     assert told["images_per_s"] == pytest.approx(BATCH / 50.5e-3)
     assert "p50 50.500 ms, p90 90.100 ms, p99 99.010 ms over 100 runs" in as_text(told)
+
+
+@pytest.mark.parametrize(
+    ("runs", "told", "untold"),
+    [(1, [], [90, 99]), (9, [], [90, 99]), (10, [90], [99]), (99, [90], [99]), (100, [90, 99], [])],
+)
+def test_a_percentile_is_told_only_over_enough_runs(runs: int, told: list[int], untold: list[int]) -> None:
+    """The slowest of twenty runs is no 99th percentile; in JSON it is null, in text it is not there at all."""
+    timing = Timing(tuple(float(ms) for ms in range(1, runs + 1)))
+    layers = (replace(LAYERS[0], timing=timing),)
+    found = report(replace(GPU, end_to_end=timing, on_card=timing, raw_copy=timing, layers=layers, op_times=layers))
+    for name in ("end_to_end_ms", "on_card_ms", "raw_copy_ms"):
+        assert all(found[name][f"p{q}"] is not None for q in (50, *told))
+        assert all(found[name][f"p{q}"] is None for q in untold)
+    assert (found["layers"][0]["spread_ms"] is None) == (found["op_times"][0]["spread_ms"] is None) == (90 in untold)
+    text = as_text(found)
+    assert "p50" in text and f"over {runs} run{'s'[: runs > 1]} (" in text and "None" not in text
+    assert all(f"p{q}" in text for q in told) and not any(f"p{q}" in text for q in untold)
 
 
 def test_start_up_is_what_the_laps_add_up_to() -> None:
@@ -189,7 +206,7 @@ def test_start_up_is_what_the_laps_add_up_to() -> None:
 
 def test_layer_figures() -> None:
     first, second = report(GPU)["layers"]
-    assert (first["ms"], first["spread_ms"], first["share"]) == pytest.approx((3.0, 1.6, 0.75))
+    assert (first["ms"], first["share"]) == pytest.approx((3.0, 0.75))
     assert (first["gflop"], first["tflops"], first["gbytes_per_s"]) == pytest.approx((6.0, 2.0, 3.0))
     assert second["share"] == pytest.approx(0.25) and report(GPU)["op_times"][0]["share"] is None
     assert "75.0%" in as_text(report(GPU))

@@ -82,9 +82,13 @@ def _row(row: Mapping[str, Any]) -> str:
     margin = "" if row["largest_margin"] is None else f"{row['largest_margin']:.2g}"
     wrong = "  WRONG" if row["wrong"] else ""
     return (
-        f"{start}{''.join(f'{ms:>9.4f}' for ms in times)}{row['correct']:>9,}{row['changed']:>7,}{margin:>9}".rstrip()
+        f"{start}{''.join(f'{_ms(ms):>9}' for ms in times)}{row['correct']:>9,}{row['changed']:>7,}{margin:>9}".rstrip()
         + wrong
     )
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
 
 
 def _ratios(entries: Sequence[Mapping[str, Any]]) -> str:

@@ -28,7 +28,7 @@ CHUNKS = (250, 500, 1000, 1250, 2000, 2500, 5000, 10_000)
 REPEAT = 50
 WARMUP = 5
 Setting = tuple[int, int]  # streams, images a chunk
-Figures = dict[str, float]  # ms and p90_ms end to end; overlap: share of copy time behind kernels
+Figures = Mapping[str, float | None]  # ms and p90_ms end to end; overlap: share of copy time behind kernels
 Measure = Callable[[int, int], Figures | None]  # None: it does not fit in device memory
 
 

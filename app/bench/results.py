@@ -26,7 +26,7 @@ class Result:
     dtype: str
     step: int | None = None
     ms: float | None = None
-    spread_ms: float = 0.0
+    spread_ms: float | None = None
     runs: int = 0
     error: float | None = None
     settings: Mapping[str, int] = field(default_factory=dict)

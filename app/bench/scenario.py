@@ -155,7 +155,8 @@ def as_text(document: Mapping[str, Any]) -> str:
             lines.append(f"  {row['precision']:<7}{'–':>{width or 10}}  {row['reason']}")
             continue
         rate = f"{row['samples_per_s']:,.0f}" if own else ""
-        times = "".join(f"{row['latency_ms'][q]:>10.4f}" for q in ("p50", "p90", "p99"))
+        latency = row["latency_ms"]
+        times = "".join(f"{'' if latency[q] is None else f'{latency[q]:.4f}':>10}" for q in ("p50", "p90", "p99"))
         times += f"{row['identical_ms']['p50']:>11.4f}" if own else ""
         wrong = "  WRONG" if row["wrong"] else ""
         lines.append(f"  {row['precision']:<7}{rate:>{width}}{times}{row['correct']:>9,}{row['changed']:>7,}{wrong}")

@@ -98,7 +98,8 @@ def _layer_lines(layer: Mapping[str, Any]) -> list[str]:
         lines.append(f"  {names}{'ms':>11}{'± ms':>9}{'TFLOP/s':>9}{'× best':>8}")
     for point in layer["points"][:SHOWN_POINTS]:
         values = "".join(f"{value:>9}" for value in point["parameters"].values())
-        figures = f"{point['ms']:>11.4f}{point['spread_ms']:>9.4f}{point['tflops']:>9.2f}"
+        spread = "" if point["spread_ms"] is None else f"{point['spread_ms']:.4f}"
+        figures = f"{point['ms']:>11.4f}{spread:>9}{point['tflops']:>9.2f}"
         mark = "  default" if point["parameters"] == layer["default"] else ""
         lines.append(f"  {values}{figures}{point['ms'] / layer['best_ms']:>8.3f}{mark}")
     if len(layer["points"]) > SHOWN_POINTS:

@@ -67,7 +67,7 @@ def _row(row: Mapping[str, Any]) -> str:
     settings = " ".join(f"{name}={value}" for name, value in row["settings"].items())
     remarks = ", ".join(text for text in (row["note"], settings) if text)
     return (
-        f"{start}{row['ms']:>11.4f}{row['spread_ms']:>9.4f}{rates['tflops']:>9.2f}{rates['gbytes_per_s']:>8.0f}"
+        f"{start}{row['ms']:>11.4f}{_ms(row['spread_ms']):>9}{rates['tflops']:>9.2f}{rates['gbytes_per_s']:>8.0f}"
         f"{share:>11}{_ratio(rates['library_ratio']):>11}{_ratio(rates['previous_ratio']):>10}{error:>7}"
         f"{row['runs']:>6}  {remarks}"
     ).rstrip()
@@ -133,5 +133,5 @@ def _whole_program(batch: Mapping[str, Any]) -> str:
             continue
         speed = batch["images"] / row["ms"] * 1e3
         nodes = f"  {', '.join(row['nodes'])}" if row["conv"] == "auto" else ""
-        lines.append(f"{start}{row['ms']:>11.4f}{row['spread_ms']:>9.4f}{speed:>14,.0f}{nodes}")
+        lines.append(f"{start}{row['ms']:>11.4f}{_ms(row['spread_ms']):>9}{speed:>14,.0f}{nodes}")
     return "\n".join(lines)
