@@ -4,9 +4,10 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 VENV := .venv
 PY := $(VENV)/bin/python
 BATCH ?= 10000
+SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format gpu-test sanitize clean
+.PHONY: help run test lint format gpu-test sanitize soak clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,6 +33,9 @@ gpu-test: $(VENV)/.dev ## only the tests that need a GPU
 
 sanitize: $(VENV)/.dev ## the four compute-sanitizer tools over every kernel (needs a CUDA toolkit's compute-sanitizer)
 	PYTHON=$(PY) sh tests/sanitize.sh
+
+soak: $(VENV)/.dev ## sessions in two threads for SECONDS (600), on every route: the same bits as in one thread?
+	$(PY) -m tests.soak --seconds $(SECONDS)
 
 clean: ## remove the environment and caches inside the tree
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

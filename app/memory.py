@@ -28,9 +28,14 @@ def device_array(elements: int, dtype: str) -> cupy.ndarray:
 
 
 def uploaded(array: np.ndarray) -> cupy.ndarray:
-    """A flat copy of a contiguous host array on the device."""
+    """A flat copy of a contiguous host array on the device; it has arrived when this returns.
+
+    On this thread's own default stream: waiting for the device would break what other threads capture.
+    """
     copy = device_array(array.size, array.dtype.name)
-    copy.data.copy_from_host(array.ctypes.data, array.nbytes)
+    stream = cupy.cuda.Stream.ptds
+    copy.data.copy_from_host_async(array.ctypes.data, array.nbytes, stream)
+    stream.synchronize()
     return copy
 
 

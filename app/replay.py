@@ -10,6 +10,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
+from app.kernels.launch import DEVICE_WIDE
 from app.memory import is_pinned
 
 
@@ -53,14 +54,16 @@ class BatchGraph:
 
     def _captured(self, enqueue: Callable[[cupy.cuda.Stream], None]) -> Any:
         origin = self._stream = self._stream or cupy.cuda.Stream(non_blocking=True)
-        origin.begin_capture()
-        try:
-            enqueue(origin)
-        except BaseException:
-            with suppress(runtime.CUDARuntimeError):
-                origin.end_capture()  # else the streams would stay in capture
-            raise
-        graph = origin.end_capture()
+        with DEVICE_WIDE:
+            # Relaxed: other threads may allocate meanwhile, and this one's garbage collector may free.
+            origin.begin_capture(runtime.streamCaptureModeRelaxed)
+            try:
+                enqueue(origin)
+            except BaseException:
+                with suppress(runtime.CUDARuntimeError):
+                    origin.end_capture()  # else the streams would stay in capture
+                raise
+            graph = origin.end_capture()
         graph.upload(origin)
         return graph
 

@@ -72,6 +72,8 @@ Mark = Callable[[Lane], None]  # called before a chunk's copy in, kernels and co
 class Session:
     """A graph ready to run on the current GPU. A context manager; reusable for any number of batches.
 
+    Several threads may have sessions at once, each its own; nothing here waits for the whole device or its null stream.
+
     chunk: images a chunk; halved until the buffers fit in device memory (``shrunk`` then says so).
     always_in_chunks: whether a batch that comes again is copied in chunks even where a kernel could read it itself.
     Raises UserError if not even one image fits.
@@ -98,7 +100,6 @@ class Session:
         self.direct: Direct | None = None  # what the graph replays, if not chunks
         self._busy = False  # whether anything may be under way in the lanes
         self._pass_ends = [[cupy.cuda.Event(disable_timing=True) for _ in self.lanes] for _ in range(2)]
-        cupy.cuda.Device().synchronize()  # the weights have arrived
 
     def _allocate(self, chunk: int, streams: int) -> bool:
         try:

@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
+from threading import RLock
 from typing import Any
 
 import cupy
@@ -35,6 +36,8 @@ from app.kernels.variant import (
 from app.memory import device_array
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+DEVICE_WIDE = RLock()
+"""Held by a thread that captures a graph, and by one that waits for the whole device, which would break the capture."""
 Step = Callable[[int, int], None]  # enqueues one action: stream pointer, images
 
 
@@ -210,7 +213,8 @@ class Launch:
 
         def step(stream: int, images: int) -> None:
             m, n, k = action.sizes(images)
-            with cupy.cuda.ExternalStream(stream):  # the binding takes CuPy's current stream, not the handle's
+            # The binding takes CuPy's current stream, not the handle's.
+            with cupy.cuda.Stream.from_external(_Borrowed(stream)):
                 # cuBLAS is column-major: what it computes is cᵀ = bᵀ aᵀ.
                 handle.library.sgemm(
                     *(handle.value, handle.library.CUBLAS_OP_N, handle.library.CUBLAS_OP_N, n, m, k),
@@ -226,9 +230,21 @@ def _persistent(grid: Callable[[int], Grid]) -> Callable[[int], Grid]:
     return lambda images: (min(grid(images)[0], most), 1, 1)
 
 
+class _Borrowed:
+    """Somebody else's stream, by its pointer, in the form that CuPy takes."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Version of the protocol, pointer."""
+        return 0, self._pointer
+
+
 class _Handle:
     """CuPy's cuBLAS binding, and a handle of a launch's own: its workspace is shared with no other stream.
 
+    Making and destroying one waits for the device.
     Raises UserError if the library is not installed.
     """
 
@@ -237,11 +253,12 @@ class _Handle:
             from cupy_backends.cuda.libs import cublas
 
             self.library = cublas
-            self.value = cublas.create()
+            with DEVICE_WIDE:
+                self.value = cublas.create()
         except Exception as error:  # CuPy reports a missing library in several ways
             reason = " ".join(str(error).split()) or type(error).__name__
             raise UserError(f"cuBLAS cannot be loaded ({reason}): pip install -e '.[bench]'") from None
 
     def __del__(self) -> None:
-        with suppress(Exception):  # there may be no handle, and at the end of the program no library
+        with suppress(Exception), DEVICE_WIDE:  # there may be no handle, and at the end of the program no library
             self.library.destroy(self.value)

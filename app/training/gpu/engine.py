@@ -61,7 +61,6 @@ class GpuEngine:
         self._optimise = Update(arch, self._layout, optimiser, settings.l2)
         self._items, self._staged = device_array(0, "int32"), np.empty(0)
         self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
-        cupy.cuda.Stream.null.synchronize()  # what was copied from pageable memory is there
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
         """As ``Engine`` says."""

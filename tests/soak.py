@@ -1,0 +1,210 @@
+"""Sessions in several threads at once, on every route and in three precisions: the same bits as in one thread?
+
+``python -m tests.soak --seconds 600`` needs a GPU; it ends with ``N batches, 0 differences``, and with exit code 1 if
+any result differed or a batch that came again was not captured as a graph.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Event
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from app.console import Parser, guarded
+from app.errors import UserError
+from app.interrupts import deferred_interrupts
+from app.networks import LENET5
+from app.options import whole_number
+from app.plan import ExecutionPlan, plan
+from app.serving import Choices
+from tests.networks_for_tests import random_graph, random_images
+
+POOL = 700  # different images
+PRECISIONS = ("fp32", "fp32x", "fp16")
+CHUNKS = (9, 32, 100, 1000)
+MOST_STREAMS = 4
+TIMES = 4  # that a batch comes again after its graph was captured
+ROUTES = ("page-locked", "pageable", "chunks replayed", "read over the bus", "cycle", "cuBLAS")
+SHOWN = 10  # differences that are printed
+
+
+class Soak:
+    """What all threads share: plans, images and, for each precision, what one thread alone made of every image."""
+
+    def __init__(self, seed: int) -> None:
+        from app.device import describe_gpu
+
+        self.seed = seed
+        self.images = random_images(LENET5, POOL, seed=seed)
+        graph, arch = random_graph(LENET5, seed=seed), describe_gpu()["architecture"]
+        self.plans = {name: plan(graph, arch, Choices(precision=name)) for name in PRECISIONS}
+        self.library = plan(graph, arch, Choices(precision="fp32", kernels={"gemm": "cublas"}))
+        self.labels: dict[str, np.ndarray] = {}
+        self.logits: dict[str, np.ndarray] = {}
+        for name, execution in self.plans.items():
+            with _session(execution, chunk=POOL, streams=1) as session:
+                outputs = session.outputs(POOL, logits=True)
+                session.run(self.images, outputs)
+                self.labels[name], self.logits[name] = outputs.labels.copy(), outputs.logits.copy()
+
+
+class Thread:
+    """One thread's sessions. batches: by route; differences: a line each."""
+
+    def __init__(self, soak: Soak, number: int) -> None:
+        self._soak, self._number = soak, number
+        self._rng = np.random.default_rng([soak.seed, number])
+        self._precision = ""
+        self.batches: Counter[str] = Counter()
+        self.differences: list[str] = []
+
+    def work(self, deadline: float, stop: Event) -> None:
+        """Build sessions, run random batches and close them again until the deadline, or until told to stop."""
+        while monotonic() < deadline and not stop.is_set():
+            if self._rng.random() < 0.1:
+                self._library()
+                continue
+            self._precision = str(self._rng.choice(PRECISIONS))
+            settings = {
+                "chunk": int(self._rng.choice(CHUNKS)),
+                "streams": int(self._rng.integers(1, MOST_STREAMS + 1)),
+                "always_in_chunks": bool(self._rng.integers(2)),
+            }
+            with _session(self._soak.plans[self._precision], **settings) as session:
+                routes = (self._page_locked, self._pageable, self._again, self._cycle)
+                for index in self._rng.integers(0, len(routes), self._rng.integers(1, 8)):
+                    routes[index](session)
+
+    def _page_locked(self, session: Any) -> None:
+        items = self._items()
+        self._run(session, self._pinned(items), items, "page-locked")
+
+    def _pageable(self, session: Any) -> None:
+        items = self._items()
+        self._run(session, self._soak.images[items], items, "pageable")
+
+    def _run(self, session: Any, images: np.ndarray, items: np.ndarray, route: str) -> None:
+        outputs = self._outputs(session, len(items))
+        session.run(images, outputs)
+        self._check(route, items, outputs)
+
+    def _again(self, session: Any) -> None:
+        """A batch in the same arrays: enqueued, captured, then replayed with other images in them."""
+        items = self._items(most=9 * 60)  # as many chunks as a graph may have
+        images, outputs = self._pinned(items), self._outputs(session, len(items))
+        for _ in range(2):
+            self._poison(outputs)
+            session.run(images, outputs)
+            self._check("page-locked", items, outputs)
+        route = "chunks replayed" if session.direct is None else "read over the bus"
+        if not session.replays(images, outputs):
+            self.differences.append(f"{self._precision}: a batch of {len(items)} images was not captured")
+        for _ in range(TIMES):
+            items = self._items(count=len(items))
+            images[:] = self._soak.images[items]
+            self._poison(outputs)
+            session.run(images, outputs)
+            self._check(route, items, outputs)
+
+    def _cycle(self, session: Any) -> None:
+        items = self._items()
+        pair = self._outputs(session, len(items), logits=False), self._outputs(session, len(items), logits=False)
+        batch = int(self._rng.integers(1, 4 * len(items)))
+        for count, labels in session.cycle(self._pinned(items), batch, pair):
+            self._compare("cycle", items[:count], labels, self._soak.labels[self._precision])
+            self.batches["cycle"] += 1
+
+    def _library(self) -> None:
+        """Handles of cuBLAS made, used and destroyed, which waits for the whole device; where it is installed."""
+        with suppress(UserError), _session(self._soak.library, chunk=100, streams=2) as session:
+            session.run(self._soak.images, session.outputs(POOL))
+            self.batches["cuBLAS"] += 1
+
+    def _items(self, *, count: int | None = None, most: int = POOL) -> np.ndarray:
+        """Which of the images, so many or up to ``most``."""
+        return self._rng.integers(0, POOL, count or self._rng.integers(1, most + 1))
+
+    def _pinned(self, items: np.ndarray) -> np.ndarray:
+        from app.memory import pinned_copy
+
+        return pinned_copy(self._soak.images[items])
+
+    def _outputs(self, session: Any, count: int, *, logits: bool | None = None) -> Any:
+        outputs = session.outputs(count, logits=bool(self._rng.integers(2)) if logits is None else logits)
+        self._poison(outputs)
+        return outputs
+
+    def _poison(self, outputs: Any) -> None:
+        outputs.labels.fill(255)
+        if outputs.logits is not None:
+            outputs.logits.fill(np.nan)
+
+    def _check(self, route: str, items: np.ndarray, outputs: Any) -> None:
+        self._compare(route, items, outputs.labels, self._soak.labels[self._precision])
+        if outputs.logits is not None:
+            self._compare(f"{route}, logits", items, outputs.logits, self._soak.logits[self._precision])
+        self.batches[route] += 1
+
+    def _compare(self, what: str, items: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
+        wanted = expected[items]
+        if found.tobytes() != wanted.tobytes():
+            rows = (found != wanted).reshape(len(items), -1).any(axis=1)
+            self.differences.append(f"{self._precision}, {what}: {rows.sum()} of {len(items)} images differ")
+
+
+def _session(execution: ExecutionPlan, **settings: Any) -> Any:
+    from app.session import Session
+
+    return Session(execution, **settings)
+
+
+def soak(seconds: float, *, threads: int = 2, seed: int = 0) -> tuple[Counter[str], list[str]]:
+    """Batches by route, and the differences found. Raises what a thread raises."""
+    shared = Soak(seed)
+    workers = [Thread(shared, number) for number in range(threads)]
+    deadline, stop = monotonic() + seconds, Event()
+    with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(threads) as pool:
+        running = [pool.submit(worker.work, deadline, stop) for worker in workers]
+        try:
+            while not all(each.done() for each in running) and not any(e.done() and e.exception() for e in running):
+                check_interrupt()
+                stop.wait(0.1)
+        finally:
+            stop.set()
+        for each in running:
+            each.result()
+    batches = sum((worker.batches for worker in workers), Counter[str]())
+    return batches, [line for worker in workers for line in worker.differences]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = Parser(prog="python -m tests.soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seconds", type=whole_number(1), default=600, metavar="N", help="how long (default: 600)")
+    parser.add_argument("--threads", type=whole_number(1), default=2, metavar="N", help="at once (default: 2)")
+    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="of images, weights and choices")
+    options = parser.parse_args(arguments)
+
+    from app.device import gpu_errors, why_no_gpu
+
+    if (reason := why_no_gpu()) is not None:
+        raise UserError(f"the soak test needs a GPU: {reason}")
+    with gpu_errors():
+        batches, differences = soak(options.seconds, threads=options.threads, seed=options.seed)
+    for line in differences[:SHOWN]:
+        print(line, file=sys.stderr)
+    print(", ".join(f"{route}: {batches[route]:,}" for route in ROUTES))
+    print(f"{batches.total():,} batches, {len(differences)} differences")
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))
