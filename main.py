@@ -7,6 +7,10 @@ try:
     import time
 
     STARTED = time.perf_counter()
+    from app.interrupts import exit_with, leave_on_interrupt
+
+    if __name__ == "__main__":  # a worker process imports this file, too
+        leave_on_interrupt()
     # The CPU route gives each thread its own chunk of images; a threaded matrix library would only get in the way.
     # Must be set before NumPy is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -17,4 +21,4 @@ except KeyboardInterrupt:
     sys.exit(2)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main())

@@ -38,7 +38,8 @@ examples:
 
 Each command has its own --help.
 
-exit codes: 0 the accuracy check passed; 1 it did not; 2 a usage, data, weights or device error; 3 a bug.
+exit codes: 0 the accuracy check passed; 1 it did not; 2 a usage, data, weights or device error, or an
+interruption (Ctrl-C, SIGTERM, SIGHUP); 3 a bug.
 """
 # Command → its parser, and the module whose function of the command's name returns the exit code.
 COMMANDS: dict[str, tuple[Callable[[], argparse.ArgumentParser], str]] = {

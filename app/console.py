@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 from app.errors import UserError
-from app.interrupts import INTERRUPTED
+from app.interrupts import INTERRUPTED, interruptible
 
 USER_ERROR = 2
 OWN_PACKAGES = ("app", "data_tools", "tests")
@@ -73,10 +73,11 @@ def guarded(body: Callable[[], int]) -> int:
     """
     _prepare_streams()
     try:
-        try:
-            return body()
-        finally:
-            sys.stdout.flush()  # here, where its failure can be reported; also after --help
+        with interruptible():
+            try:
+                return body()
+            finally:
+                sys.stdout.flush()  # here, where its failure can be reported; also after --help
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:

@@ -1,30 +1,64 @@
-"""Ctrl-C where KeyboardInterrupt, which may be raised between any two steps of the main thread, would do harm."""
+"""Ctrl-C where KeyboardInterrupt, which may be raised between any two steps of the main thread, would do harm.
+
+SIGTERM (a scheduler's, ``kill``'s) and SIGHUP (the terminal was closed) mean the same in every program here.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 INTERRUPTED = "error: interrupted; nothing half-written was left, run the same command again"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Handler = Callable[..., object] | int | None  # as the signal module has them
+
+
+def _leave(*_: object) -> None:
+    with suppress(OSError):  # nobody may be there to read it
+        os.write(2, f"{INTERRUPTED}\n".encode())
+    os._exit(2)
+
+
+def leave_on_interrupt() -> None:
+    """From now on the signals end this program at once, with one line and exit code 2; unless it ignores them.
+
+    To be called by a program before it imports anything more.
+    """
+    _handle(signal.SIG_DFL, signal.default_int_handler, by=_leave)
+    sys.unraisablehook = _unraisable
+
+
+def exit_with(code: int) -> None:
+    """End the program with ``code``, whatever comes while the interpreter tidies up: the work is done."""
+    _handle(_leave, by=lambda *_: os._exit(code))
+    sys.exit(code)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """While the block runs, the signals raise KeyboardInterrupt; unless the process ignores or handles them."""
+    before: dict[signal.Signals, Handler] = {}
+    try:
+        before = _handle(signal.SIG_DFL, _leave, by=signal.default_int_handler)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def on_interrupt(action: Callable[[], object]) -> Iterator[None]:
     """While the block runs, Ctrl-C calls ``action``; unless the process ignores it, or somebody else handles it."""
-    ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if ours:
-        signal.signal(signal.SIGINT, lambda *_: action())
+    ours = _handle(signal.default_int_handler, by=lambda *_: action())
     try:
         yield
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in ours:
+            signal.signal(number, signal.default_int_handler)
 
 
 def exit_on_interrupt() -> AbstractContextManager[None]:
@@ -33,12 +67,7 @@ def exit_on_interrupt() -> AbstractContextManager[None]:
     For blocks that have nothing to undo but load C extensions, which turn KeyboardInterrupt into an ImportError,
     or use HDF5, in whose callbacks it gets lost.
     """
-
-    def leave() -> None:
-        os.write(2, f"{INTERRUPTED}\n".encode())
-        os._exit(2)
-
-    return on_interrupt(leave)
+    return on_interrupt(_leave)
 
 
 @contextmanager
@@ -61,3 +90,21 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
     with on_interrupt(note):
         yield check
     check()
+
+
+def _handle(*replaced: object, by: Callable[..., object]) -> dict[signal.Signals, Handler]:
+    """Make ``by`` handle those signals that one of ``replaced`` handles; returns what did. Other threads cannot."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: handler for number, handler in before.items() if handler in replaced}
+    for number in before:
+        signal.signal(number, by)
+    return before
+
+
+def _unraisable(lost: sys.UnraisableHookArgs) -> None:
+    """Python goes on after an exception in a callback or a finaliser; KeyboardInterrupt must not get lost there."""
+    if lost.exc_type is KeyboardInterrupt:
+        _leave()
+    sys.__unraisablehook__(lost)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 
 from app.console import guarded
-from app.interrupts import exit_on_interrupt
+from app.interrupts import exit_on_interrupt, exit_with, leave_on_interrupt
 from app.room import check_room
 
 
@@ -26,4 +25,5 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    leave_on_interrupt()
+    exit_with(main())

@@ -1,10 +1,11 @@
-"""Ctrl-C at any moment: one line, exit code 2, soon, and nothing half-written."""
+"""Ctrl-C, SIGTERM and SIGHUP at any moment: one line, exit code 2, soon, and nothing half-written."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -14,11 +15,40 @@ import pytest
 from app.cli import main
 from app.cpu import CpuSession
 from app.interrupts import INTERRUPTED
-from tests.shell import COMMAND, check_error, listing, shell
+from app.networks import LENET5
+from data_tools.idx import write_idx
+from tests.networks_for_tests import random_images
+from tests.shell import COMMAND, check_error, listing, shell, write_good_files
 
-RUN = ("--device", "cpu", "--batch", "10000", "--repeat", "50", "--json", "report.json")  # would take half a minute
+ROOT = Path(__file__).parent.parent
+RUN = ("--device", "cpu", "--data", "images", "--labels", "none", "--repeat", "500", "--json", "report.json")
 SURELY_OURS = 0.8
 """Seconds after which the interpreter has long since started and runs our code."""
+# Sends itself signal NUMBER at the AT-th call or return since main.py's first line; if AT is 0, prints after how many
+# SIGTERM and SIGHUP, which until then end the process without a word, have our handler, and how many there are.
+AT_AN_EVENT = """
+import os, runpy, sys
+at, number, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+sys.argv[:] = sys.argv[3:]
+sys.path[0] = os.path.dirname(path)
+events = ours = 0
+
+def count(frame, event, argument):
+    global events, ours
+    if events or frame.f_code.co_filename == path:
+        events += 1
+        if events == at:
+            os.kill(os.getpid(), number)
+        if (event, frame.f_code.co_name) == ("return", "leave_on_interrupt"):
+            ours = events
+
+sys.setprofile(count)
+try:
+    runpy.run_path(path, run_name="__main__")
+except SystemExit:
+    os.write(2, f"{ours} {events}".encode() * (at == 0))
+    raise
+"""
 # As C extensions do while they load.
 BAD_IMPORT = """
 import os, signal, time
@@ -30,8 +60,18 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("seconds", [0.05, 0.3, SURELY_OURS, 2.0])
-def test_moments(seconds: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "number"),
+    [
+        (0.05, signal.SIGINT),
+        (0.3, signal.SIGTERM),
+        (SURELY_OURS, signal.SIGHUP),
+        (1.5, signal.SIGINT),
+        (1.5, signal.SIGTERM),
+    ],
+)
+def test_moments(seconds: float, number: signal.Signals, tmp_path: Path) -> None:
+    write_idx(tmp_path / "images", random_images(LENET5, 5000)[:, 0])
     (tmp_path / "report.json").write_text("an older one")
     before = listing(tmp_path)
     process = subprocess.Popen(
@@ -45,17 +85,84 @@ def test_moments(seconds: float, tmp_path: Path) -> None:
     )
     try:
         time.sleep(seconds)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         start = time.monotonic()
         out, err = process.communicate(timeout=30)
         assert time.monotonic() - start < 5
     finally:
         process.kill()
     assert out == "" and listing(tmp_path) == before
-    if seconds < SURELY_OURS and process.returncode in (1, -signal.SIGINT):
+    if seconds < SURELY_OURS and process.returncode in (1, -number):
         assert "app/" not in err  # before our code ran
     else:
         check_error(process.returncode, out, err, "interrupted")
+
+
+def at_event(event: int, number: signal.Signals) -> tuple[int, str, str]:
+    arguments = [str(event), str(int(number)), os.path.realpath(COMMAND[1]), "graph", "--arch", "sm_80"]
+    done = subprocess.run(
+        [sys.executable, "-c", AT_AN_EVENT, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_every_moment_since_the_first_line() -> None:
+    """From there to the interpreter's end, evenly by the logarithm: imports, arguments, work, output, tidying up."""
+    code, whole, err = at_event(0, signal.SIGINT)
+    ours, events = map(int, err.split())
+    assert code == 0 and whole.count("\n") > 5 and 0 < ours < events / 10
+    moments = int(os.environ.get("LENET_SIGNALS", "16"))
+    ended = 0
+    for index in range(moments):
+        number = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[index % 3]
+        first = 2 if number == signal.SIGINT else ours + 1
+        event = round(first * (1.001 * events / first) ** (index / (moments - 1)))
+        code, out, err = at_event(event, number)
+        if code == 0:
+            assert (out, err) == (whole, "") and event > 0.9 * events, "only what has done its work may end well"
+        else:
+            assert (code, err) == (2, f"{INTERRUPTED}\n") and out in ("", whole), (event, number, out, err)
+            ended += 1
+    assert ended > moments // 2
+
+
+def test_an_interrupt_that_python_would_pass_over_is_obeyed() -> None:
+    """An exception in a finaliser is printed and forgotten, KeyboardInterrupt, too."""
+    script = (
+        "import os, signal\n"
+        "from app.interrupts import interruptible, leave_on_interrupt\n"
+        "class Late:\n"
+        "    def __del__(self): os.kill(os.getpid(), signal.SIGTERM); sum(range(10))\n"
+        "leave_on_interrupt()\n"
+        "with interruptible():\n"
+        "    Late()\n"
+        "    print('went on')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{INTERRUPTED}\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_is_ignored_stays_so(number: signal.Signals) -> None:
+    """As under nohup, or behind a shell's &."""
+    script = (
+        "import os, signal, sys\n"
+        f"signal.signal({int(number)}, signal.SIG_IGN)\n"
+        "from app.console import guarded\n"
+        "from app.interrupts import deferred_interrupts, exit_on_interrupt, exit_with, leave_on_interrupt\n"
+        "def body():\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    with exit_on_interrupt(), deferred_interrupts():\n"
+        f"        os.kill(os.getpid(), {int(number)})\n"
+        "    return 0\n"
+        "leave_on_interrupt()\n"
+        "exit_with(guarded(body))\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
 
 
 def test_while_modules_load(tmp_path: Path) -> None:
@@ -74,9 +181,12 @@ def test_ctrl_c_while_threads_work_is_obeyed_at_the_next_step(
         steps.append("not cut off while it may hold a lock")
 
     monkeypatch.setattr(CpuSession, "run", interrupted)
-    code = main([*RUN[:4], "--json", str(tmp_path / "report.json")])
+    write_good_files(tmp_path)
+    before = listing(tmp_path)
+    own = ["--data", str(tmp_path / "images"), "--labels", "none"]
+    code = main(["--device", "cpu", *own, "--json", str(tmp_path / "report.json")])
     check_error(code, *capsys.readouterr(), "interrupted; nothing half-written was left")
-    assert steps and listing(tmp_path) == {}
+    assert steps and listing(tmp_path) == before
 
 
 def test_while_the_report_is_written(
@@ -84,6 +194,7 @@ def test_while_the_report_is_written(
 ) -> None:
     path = tmp_path / "report.json"
     path.write_text("an older one")
+    write_good_files(tmp_path)
     before = listing(tmp_path)
 
     def interrupted(self: Path, text: str, encoding: str) -> None:
@@ -91,6 +202,7 @@ def test_while_the_report_is_written(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Path, "write_text", interrupted)
-    assert main(["--device", "cpu", "--batch", "1", "--json", str(path)]) == 2
+    own = ["--data", str(tmp_path / "images"), "--labels", "none"]
+    assert main(["--device", "cpu", *own, "--json", str(path)]) == 2
     assert capsys.readouterr().err == f"{INTERRUPTED}\n"
     assert listing(tmp_path) == before

@@ -123,13 +123,25 @@ def test_last_words_that_do_not_come(close: Callable[[Connection, Connection], N
     assert reason == "worker 2 of 2 ended with exit code 1: train again with fewer --workers"
 
 
-@pytest.mark.parametrize("epochs", [0, 1])
-def test_ctrl_c_is_answered_once(epochs: int, place: Path) -> None:
-    """Though the terminal sends it to every process, also while the workers start."""
+@pytest.mark.parametrize(
+    ("epochs", "number", "send"),
+    [
+        (0, signal.SIGINT, os.killpg),
+        (1, signal.SIGINT, os.killpg),
+        (0, signal.SIGTERM, os.killpg),
+        (1, signal.SIGTERM, os.kill),
+    ],
+)
+def test_ctrl_c_is_answered_once(
+    epochs: int, number: signal.Signals, send: Callable[[int, int], None], place: Path
+) -> None:
+    """Though the terminal, or a scheduler, sends it to every process, also while the workers start."""
     process = begin(place)
     wait_for((place / CHECKPOINT).exists if epochs else lambda: workers_of(process))
-    os.killpg(process.pid, signal.SIGINT)
+    workers = workers_of(process)
+    send(process.pid, number)
     code, _, err = ended(process)
+    assert workers and not any(Path(f"/proc/{worker}").exists() for worker in workers), "no orphans"
     assert code == 2 and re.fullmatch(r"error: interrupted; [^\n]*\n", err), err
     assert not epochs or f"--resume {CHECKPOINT}" in err
     assert [name for name in listing(place) if name.startswith(".")] == []

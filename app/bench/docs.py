@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from app.bench.docs_document import Document
 from app.bench.docs_figures import Figures
 from app.console import Parser, guarded
 from app.errors import UserError
+from app.interrupts import exit_with
 
 ROOT = Path(__file__).parents[2]
 CONV_STEPS, GEMM_STEPS = range(14), range(6)
@@ -85,4 +85,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    exit_with(guarded(main))

@@ -84,5 +84,6 @@ class Watch(Thread):
             self._kill()
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
-            os.write(2, f"error: {self.reason}{self._kept()}\n".encode())
+            with suppress(OSError):  # nobody may be there to read it
+                os.write(2, f"error: {self.reason}{self._kept()}\n".encode())
             os._exit(2)

@@ -17,6 +17,7 @@ from threading import Thread
 from typing import Any
 
 from app.errors import UserError
+from app.interrupts import SIGNALS
 from app.training import loop
 from app.training.job import Job
 from app.training.recipes import Settings
@@ -98,9 +99,9 @@ def _member(job: Job, rank: int, count: int, links: list[Connection], memory: An
 
 def _start(count: int, memory: Any) -> list[Follower]:
     context = get_context("spawn")  # a fork would take threads' locks and the card's context with it
-    resource_tracker.ensure_running()  # it would unblock the signal that is blocked next
+    resource_tracker.ensure_running()  # it would unblock the signals that are blocked next
     # Ctrl-C reaches every process of the terminal; only the lead may answer. A worker keeps what is blocked here.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     followers: list[Follower] = []
     try:
         for rank in range(1, count):
