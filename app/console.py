@@ -44,6 +44,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{' '.join(message.split())} (see {self.prog} --help)")
 
+    def print_help(self, file: Any = None) -> None:
+        """Raises OSError where it cannot be written, which argparse passes over."""
+        (file or sys.stdout).write(self.format_help())
+
 
 class _Once(argparse.Action):
     """Stores an option's value, which is given once at most."""
@@ -69,7 +73,8 @@ def guarded(body: Callable[[], int]) -> int:
     """Run a program's body and return its exit code.
 
     Whatever a user can put right ends as one line on standard error and code 2; anything else is a bug and ends
-    as one line, or as a traceback if $LENET_TRACEBACK is set, and code 3.
+    as one line, or as a traceback if $LENET_TRACEBACK is set, and code 3. What cannot be written to standard error
+    changes nothing of that.
     """
     _prepare_streams()
     try:
@@ -128,11 +133,29 @@ def _other(error: Exception) -> int:
     return BUG
 
 
+class _Lenient(io.FileIO):
+    """Drops what cannot be written: nobody could be told, and the exit code still says what happened."""
+
+    def write(self, data: Any, /) -> int:
+        """As FileIO, and all of it where that fails."""
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
 def _prepare_streams() -> None:
     """Closed streams swallow what they are given; characters that an encoding lacks are escaped."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-        elif isinstance(stream, io.TextIOWrapper):
+    # A file that is opened later must not get a closed stream's number: the next message would go into it.
+    while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(lowest, True)
+    os.close(lowest)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - for as long as the process lives
+    if sys.stderr is sys.__stderr__:  # not a test's
+        encoding = None if sys.stderr is None else sys.stderr.encoding
+        raw = io.BufferedWriter(_Lenient(2, "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(raw, encoding, line_buffering=True)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
