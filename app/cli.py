@@ -14,6 +14,7 @@ from app.console import Parser, guarded
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 from app.options import DEFAULT_WARMUP, network_options, pipeline_options, whole_number
+from app.output import check_outputs
 from app.room import check_room
 from app.stopwatch import Stopwatch
 
@@ -109,6 +110,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         name = arguments[0]
         parser, module = COMMANDS[name]
         options = parser().parse_args(arguments[1:])
+        check_outputs(options)
         check_room()
         with exit_on_interrupt():
             command = getattr(importlib.import_module(module), name)
@@ -116,6 +118,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         raise UserError(f"unknown command {arguments[0]!r}: there are {', '.join(COMMANDS)}; see main.py --help")
     options = run_parser().parse_args(arguments)
+    check_outputs(options)
     check_room()
     watch = Stopwatch()
     with exit_on_interrupt():

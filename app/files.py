@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,7 +15,7 @@ MAX_JSON_BYTES = 64 << 20
 MAX_SHOWN = 120  # characters of a reason
 
 
-def open_regular(path: Path, max_bytes: int) -> BinaryIO:
+def open_regular(path: Path, max_bytes: int = sys.maxsize) -> BinaryIO:
     """Open a regular file of at most ``max_bytes`` for reading; UserError if it is not one or cannot be read."""
     try:
         # Without O_NONBLOCK, opening a named pipe would wait for a writer. Devices are not even opened: that may act.

@@ -12,7 +12,7 @@ from typing import Any
 from app import bundled
 from app.layers import Layer
 from app.networks import NETWORKS, Network
-from app.report import check_json, publish
+from app.report import publish
 from app.training.recipes import recipe_of
 from app.weights import Weights, load_weights
 
@@ -22,7 +22,6 @@ WIDTH = 124
 
 def networks(options: argparse.Namespace) -> int:
     """Every network with its input, layers, parameters, FLOPs an image and shipped accuracy. Raises UserError."""
-    check_json(options.json)
     weights = shipped()
     rows = [describe(network, weights.get(network.name)) for network in NETWORKS.values()]
     document: dict[str, Any] = {"schema": SCHEMA, "networks": rows}

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -84,15 +85,21 @@ def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
 
     The content is on the disk before the name is, so that a power failure leaves the old file or the new one, whole.
     If the block raises anything, KeyboardInterrupt included, what it wrote is removed and ``path`` stays
-    as it was. An OSError, the block's own included, becomes a UserError that names ``path``; so does a ``path`` that is
-    a folder, a device or anything else but a file, which must not become one. Without ``overwrite``, so does a ``path``
-    that exists when the block ends, whoever made it meanwhile.
+    as it was. A file that is there keeps its permissions, and the links that lead to it.
+
+    An OSError, the block's own included, becomes a UserError that names ``path``; so does a ``path`` that is a folder,
+    a device or anything else but a file, which must not become one. Without ``overwrite``, so does a ``path`` that exists
+    when the block ends, whoever made it meanwhile.
     """
+    if overwrite:
+        path = Path(os.path.realpath(path))
     temporary = temporary_beside(path)
     try:
         if path.exists() and not path.is_file():
             raise OSError(0, "it is not a regular file")
         yield temporary
+        if overwrite and path.exists():
+            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
         _flush(temporary)
         if overwrite:
             temporary.replace(path)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import UserError
+from app.files import open_regular, present
 from app.paths import replacing
 
 DPI = 110
+PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def prepare(folder: Path) -> None:
@@ -40,7 +42,11 @@ def figure_of(width: float, height: float, columns: int = 1) -> tuple[Any, list[
 
 
 def save(figure: Any, path: Path) -> Path:
-    """Write a figure as PNG; returns the path. Raises UserError if it cannot be written."""
+    """Write a figure as PNG; returns the path. Raises UserError if it cannot be written, or is there and no picture."""
+    if present(path):
+        with open_regular(path) as file:
+            if file.read(len(PNG)) not in (b"", PNG):
+                raise UserError(f"{path} is there already and no picture: remove it, or name another --plot folder")
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=DPI)
     return path

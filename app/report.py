@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from app import bundled
 from app.accuracy import Accuracy, Agreement
-from app.errors import UserError
 from app.graph import Graph
 from app.outcome import Coarser, LayerTime, Outcome, Timing
 from app.paths import replacing
@@ -242,32 +237,6 @@ def _times(report: Mapping[str, Any]) -> str:
     )
     lines.append(f"  whole command      {report['command_ms'] / 1e3:,.2f} s so far, the measurements included")
     return "\n".join(lines)
-
-
-def check_writable(path: Path, option: str = "--json") -> None:
-    """Fail before the work rather than after it.
-
-    Raises UserError if ``option``'s ``path`` cannot become a file, or is one that is shipped.
-    """
-    try:
-        with suppress(FileNotFoundError):
-            if not stat.S_ISREG(path.stat().st_mode):  # writing would put a file in the place of a device, too
-                raise OSError(0, "it is not a regular file")
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        remedy = "name a file in a folder that you can write to"
-        if option == "--json":
-            remedy += ", or - for standard output"
-        raise UserError(f"{option} {path} cannot be written: {error.strerror}; {remedy}") from error
-    if bundled.is_shipped(path):
-        raise UserError(f"{option} {path} is a file that the project ships in {bundled.FOLDER}: name another file")
-
-
-def check_json(target: str | None) -> None:
-    """As ``check_writable``, for what ``--json`` says: a file, '-' for standard output, or nothing."""
-    if target not in (None, "-"):
-        check_writable(Path(target))
 
 
 def _finite(value: Any) -> Any:

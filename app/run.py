@@ -17,7 +17,7 @@ from app.graph import Graph
 from app.interrupts import exit_on_interrupt
 from app.outcome import Outcome
 from app.reference import compute_reference, load_reference
-from app.report import as_text, check_json, document, publish
+from app.report import as_text, document, publish
 from app.stopwatch import Stopwatch
 from app.weights import Weights
 from data_tools.dataset import Dataset, load_fashion_mnist, load_files
@@ -125,7 +125,6 @@ def run(options: argparse.Namespace, watch: Stopwatch) -> int:
 
     watch: what was spent so far.
     """
-    check_json(options.json)
     with exit_on_interrupt():
         graph, weights = load_graph(options)
         watch.lap("weights")

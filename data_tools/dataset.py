@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +68,7 @@ def load_files(
 
 def _is_hdf5(path: Path) -> bool:
     try:
-        with open_regular(path, sys.maxsize) as file:
+        with open_regular(path) as file:
             return file.read(len(SIGNATURE)) == SIGNATURE
     except (UserError, OSError):
         return False  # the IDX reader says what is wrong

@@ -12,7 +12,7 @@ import pytest
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from app.device import why_no_gpu
-from tests.training_for_tests import Train, write_images
+from tests.training_for_tests import Train, last_of_each, write_images
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,7 +42,7 @@ def train(place: Path, capsys: pytest.CaptureFixture[str]) -> Train:
     from app.cli import main
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(["train", "--device", "cpu", *arguments])
+        code = main(["train", *last_of_each(["--device", "cpu", *arguments])])
         assert active_children() == []
         return (code, *capsys.readouterr())
 

@@ -26,7 +26,7 @@ from tests.training_for_tests import OWN, Train, unfinished
         ("--resume mlp_trained.h5", "--output mlp_trained.h5", "--resume mlp_trained.h5"),
         ("--resume c.checkpoint --json c.checkpoint", "--json c.checkpoint", "--resume c.checkpoint"),
         ("--network mlp --output same.h5 --json same.h5", "--output same.h5", "--json same.h5"),
-        ("--network mlp --json mlp_trained.h5", "--output mlp_trained.h5", "--json mlp_trained.h5"),
+        ("--resume c.checkpoint --json c", "--output c", "--json c"),
         ("--network mlp --json mlp_trained.h5.checkpoint", "--json mlp_trained.h5.checkpoint", "the checkpoint"),
         ("--network mlp --output images", "--output images", "--data images"),
         ("--network mlp --json labels", "--json labels", "--labels labels"),

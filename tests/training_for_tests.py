@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE
@@ -24,6 +24,17 @@ from tests.shell import COMMAND
 
 Train = Callable[..., tuple[int, str, str]]
 OWN = ["--data", "images", "--labels", "labels", "--batch", "16", "--validation", "8"]
+
+
+def last_of_each(arguments: Sequence[str]) -> list[str]:
+    """The same options without those that come again: the command takes each of them once."""
+    options: list[list[str]] = []
+    for argument in arguments:
+        if argument.startswith("--"):
+            options.append([argument])
+        else:
+            options[-1].append(argument)
+    return [word for option in {option[0]: option for option in options}.values() for word in option]
 
 
 def write_images(directory: Path) -> None:

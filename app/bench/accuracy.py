@@ -22,7 +22,7 @@ from app.networks import NETWORKS
 from app.options import DEFAULT_STREAMS
 from app.plan import ExecutionPlan, plan
 from app.reference import load_reference
-from app.report import check_json, publish
+from app.report import publish
 from app.serving import Choices
 from app.weights import load_weights
 from data_tools.dataset import Dataset, load_fashion_mnist
@@ -35,7 +35,6 @@ def accuracy(options: argparse.Namespace) -> int:
 
     Raises UserError.
     """
-    check_json(options.json)
     names = list(NETWORKS) if options.network is None else [find_network(options.network).name]
     if options.network is not None:
         bundled.find(options.network)

@@ -15,7 +15,6 @@ from app.graph import Graph, build, find_network
 from app.interrupts import exit_on_interrupt
 from app.options import bench_parser
 from app.reference import Reference, load_reference
-from app.report import check_json
 from app.weights import Weights, load_weights
 from data_tools.dataset import load_fashion_mnist
 
@@ -58,7 +57,6 @@ def check_options(options: argparse.Namespace, own: str) -> None:
         if getattr(options, name) != parser.get_default(name):
             raise UserError(f"--{name.replace('_', '-')} is for timing kernels: leave it out with {own}")
     bundled.find(find_network(options.network).name)
-    check_json(options.json)
     with exit_on_interrupt():
         reason = device.why_no_gpu()
     if reason is not None:

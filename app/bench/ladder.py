@@ -30,7 +30,7 @@ from app.graph import Graph
 from app.interrupts import exit_on_interrupt
 from app.kernels.problems import Problem
 from app.options import bench_parser
-from app.report import check_json, publish
+from app.report import publish
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,6 @@ def checked(options: argparse.Namespace) -> Job:
     only = selected(options.only)
     if options.save_tuning and only is not None:
         raise UserError("--save-tuning stores times that 'auto' compares with all others: leave --only out")
-    check_json(options.json)
     if options.plot is not None:
         pictures.prepare(options.plot)
     if options.shape is not None:

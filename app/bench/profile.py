@@ -21,7 +21,7 @@ from app.interrupts import exit_on_interrupt
 from app.intervals import length, overlap
 from app.outcome import Timing
 from app.plan import plan
-from app.report import check_json, check_writable, publish
+from app.report import publish
 from data_tools.dataset import load_fashion_mnist
 
 if TYPE_CHECKING:  # needs CuPy
@@ -34,9 +34,6 @@ WARMUP = 5
 
 def profile(options: argparse.Namespace) -> int:
     """Profile the main job's pipeline with parsed options; prints the tables. Raises UserError."""
-    check_json(options.json)
-    if options.trace is not None:
-        check_writable(options.trace, "--trace")
     with exit_on_interrupt():
         graph, weights = load_graph(options)
         reason = device.why_no_gpu()

@@ -21,7 +21,7 @@ from app.kernels import registry
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 from app.plan import plan
-from app.report import check_json, publish
+from app.report import publish
 from app.serving import PRECISIONS, Choices
 
 ASSUMED_ARCH = "sm_90a"  # to find mistakes where there is no card
@@ -34,7 +34,6 @@ def sweep(options: argparse.Namespace) -> int:
         raise UserError("say what to sweep: one of --conv NAME, --fc NAME, --pool NAME or --pipeline")
     if options.pipeline and (options.set or options.layer or options.fused):
         raise UserError("--pipeline sweeps the whole job: leave --set, --layer and --fused out")
-    check_json(options.json)
     with exit_on_interrupt():
         if options.plot is not None:
             pictures.prepare(options.plot)

@@ -27,6 +27,7 @@ from app.training.progress import Progress
 from app.training.workers import check_workers, team_of
 from app.weights import Weights, load_weights, rounded, save_weights
 
+SCHEMA = "lenet5-inference/train/1"
 CPU = "the CPU with NumPy"
 
 
@@ -149,6 +150,7 @@ def _write(task: Task, progress: Progress) -> Weights:
 
 def _document(task: Task, progress: Progress, weights: Weights) -> dict[str, Any]:
     return {
+        "schema": SCHEMA,
         "settings": task.settings.as_dict(),
         "workers": progress.workers,
         "epochs": [vars(result) for result in progress.history],

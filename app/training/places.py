@@ -16,7 +16,7 @@ import numpy as np
 from app import weights
 from app.errors import UserError
 from app.networks import Network
-from app.report import check_json, check_writable
+from app.output import check_writable
 from app.training import checkpoint
 from app.training.checkpoint import Checkpoint, stamp
 from app.training.lock import alone
@@ -64,7 +64,6 @@ def find_places(options: argparse.Namespace, network: Network, resumed: Checkpoi
     check_writable(output, "--output")
     kept: Path = options.resume or checkpoint.checkpoint_path(output)
     check_writable(kept, "--resume" if options.resume else "--output")
-    check_json(options.json)
     _check_different(
         {
             "--output": output,

@@ -1,0 +1,80 @@
+"""The files that a command writes besides its main result: looked at before the work, so that nothing is lost by it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import combinations
+from pathlib import Path
+
+from app import bundled
+from app.errors import UserError
+from app.files import open_regular, present
+
+INPUTS = ("weights", "data", "labels", "resume")
+# Option → how a file begins that an earlier run wrote for it, and that may be replaced. None: its command decides.
+OUTPUTS = {
+    "output": None,
+    "json": re.compile(rb'\Z|\{\s*"schema": "lenet5-inference/(?!tuning/|old-reports/)'),  # those two are read
+    "trace": re.compile(rb'\Z|\{"traceEvents": '),
+}
+START_BYTES = 64
+NO_FILE = {"json": "-", "labels": "none"}  # what these options may say instead of a file
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """Raises UserError if what a command writes cannot be written, is something it reads, or is not ours to replace."""
+    written = _files(options, OUTPUTS)
+    for option, path in written.items():
+        check_writable(path, f"--{option}")
+    for (option, path), (other, read) in combinations((written | _files(options, INPUTS)).items(), 2):
+        if option in written and _same(path, read):
+            raise UserError(f"--{option} {path} is the same file as --{other} {read}: name different files")
+    for option, path in written.items():
+        ours = OUTPUTS[option]
+        if ours is not None and present(path):
+            with open_regular(path) as file:
+                if not ours.match(file.read(START_BYTES)):
+                    raise UserError(
+                        f"--{option} {path} is there already, and no run of this program wrote it as --{option}: "
+                        "name another file, or remove it first"
+                    )
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Fail before the work rather than after it.
+
+    Raises UserError if ``option``'s ``path`` cannot become a file, or is one that is shipped.
+    """
+    try:
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(path.stat().st_mode):  # writing would put a file in the place of a device, too
+                raise OSError(0, "it is not a regular file")
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        remedy = "name a file in a folder that you can write to"
+        if option == "--json":
+            remedy += ", or - for standard output"
+        raise UserError(f"{option} {path} cannot be written: {error.strerror}; {remedy}") from error
+    if bundled.is_shipped(path):
+        raise UserError(f"{option} {path} is a file that the project ships in {bundled.FOLDER}: name another file")
+
+
+def _files(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Path]:
+    """The files that these options name."""
+    given = {name: getattr(options, name, None) for name in names}
+    return {name: Path(value) for name, value in given.items() if value not in (None, NO_FILE.get(name))}
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether both are one file, by whatever names or links; or would be, once they are written."""
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return os.path.realpath(one) == os.path.realpath(other)

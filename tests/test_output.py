@@ -1,0 +1,150 @@
+"""No command writes over what it reads, over another of its outputs, or over a file that it did not write before."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import COMMANDS, main, run_parser
+from app.errors import UserError
+from app.output import INPUTS, OUTPUTS, check_outputs
+from app.paths import replacing
+from tests.shell import check_error, listing, write_good_files
+
+RUN = "--device cpu --data images --labels labels --weights weights.h5"
+TRAIN = "train --network mlp --data images --labels labels --output new.h5"
+PROFILE = "profile --weights weights.h5"
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_good_files(tmp_path)
+    return tmp_path
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    return {"": run_parser()} | {name: make() for name, (make, _) in COMMANDS.items()}
+
+
+def test_every_option_that_names_a_file_is_known_as_read_or_written() -> None:
+    named = {
+        action.dest
+        for parser in parsers().values()
+        for action in parser._actions
+        if action.metavar == "FILE" or action.type is Path
+    }
+    assert named == {*INPUTS, *OUTPUTS, "data_dir", "plot"}  # these two are folders
+
+
+def chain(path: Path, other: Path) -> None:
+    path.with_name("middle").symlink_to(other)
+    path.symlink_to(path.with_name("middle"))
+
+
+LINKS: dict[str, Callable[[Path, Path], object]] = {
+    "symbolic link": Path.symlink_to,
+    "hard link": Path.hardlink_to,
+    "chain of links": chain,
+}
+CLASHES = [
+    (RUN, "json", "weights", "weights.h5"),
+    (RUN, "json", "data", "images"),
+    (RUN, "json", "labels", "labels"),
+    (PROFILE, "json", "weights", "weights.h5"),
+    (PROFILE, "trace", "weights", "weights.h5"),
+    (TRAIN, "json", "data", "images"),
+    (TRAIN, "json", "labels", "labels"),
+    (TRAIN.replace("new.h5", "images"), "output", "data", "images"),
+]
+
+
+@pytest.mark.parametrize(("command", "written", "read", "name"), CLASHES)
+@pytest.mark.parametrize("how", ["itself", "dot", "whole path", *LINKS])
+def test_an_output_is_no_input(
+    command: str, written: str, read: str, name: str, how: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = {"dot": f"./{name}", "whole path": str(place / name)}.get(how, name)
+    if how in LINKS:
+        target = "link"
+        LINKS[how](place / target, place / name)
+    before = listing(place)
+    if written == "output":
+        command = command.replace(f"--output {name}", f"--output {target}")
+    else:
+        command = f"{command} --{written} {target}"
+    code = main(command.split())
+    check_error(code, *capsys.readouterr(), f"--{written} .* is the same file as --{read} {name}: name different files")
+    assert listing(place) == before
+
+
+@pytest.mark.parametrize("names", [("new", "new"), ("new", "./new"), ("new", "folder/../new")])
+def test_two_outputs_are_two_files(names: tuple[str, str], place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "folder").mkdir()
+    code = main([*PROFILE.split(), "--json", names[0], "--trace", names[1]])
+    check_error(code, *capsys.readouterr(), "--json new is the same file as --trace .*new: name different files")
+
+
+OURS = {"json": '{\n  "schema": "lenet5-inference/bench/1",\n', "trace": '{"traceEvents": ['}
+THEIRS = ["text", "{}", '{"schema": "lenet5-inference/tuning/1"}', '{"schema": "other/1"}', " " * 999 + "text", "[1]"]
+
+
+@pytest.mark.parametrize("option", OURS)
+@pytest.mark.parametrize("content", THEIRS)
+def test_a_file_that_is_there_is_kept_unless_we_wrote_it(option: str, content: str, place: Path) -> None:
+    (place / "old").write_text(content)
+    with pytest.raises(UserError, match=f"--{option} old is there already, and no run .*: name another file, or rem"):
+        check_outputs(argparse.Namespace(**{option: "old"}))
+    for ours in ("", OURS[option]):
+        (place / "old").write_text(ours)
+        check_outputs(argparse.Namespace(**{option: "old"}))
+
+
+@pytest.mark.parametrize("command", ["networks", "kernels", RUN])
+def test_whoever_writes_json_keeps_what_others_wrote(
+    command: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "notes").write_text("mine")
+    code = main([*command.split(), "--json", "notes"])
+    check_error(code, *capsys.readouterr(), "--json notes is there already")
+    assert (place / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["networks", "kernels", RUN])
+def test_what_was_written_is_written_again(command: str, place: Path) -> None:
+    for _ in range(2):
+        assert main([*command.split(), "--json", "report"]) == 0
+        assert json.loads((place / "report").read_text())["schema"].startswith("lenet5-inference/")
+
+
+def test_a_replaced_file_keeps_its_permissions_and_links(tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    file.chmod(0o600)
+    link.symlink_to("file")
+    with replacing(link) as temporary:
+        temporary.write_text("new")
+    assert link.is_symlink() and file.read_text() == "new" and file.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+def test_a_plot_takes_the_place_of_plots_alone(tmp_path: Path) -> None:
+    from app import pictures
+
+    class Figure:
+        def savefig(self, path: Path, **_: Any) -> None:
+            path.write_bytes(pictures.PNG + b"new")
+
+    path = tmp_path / "plot.png"
+    path.write_text("notes")
+    with pytest.raises(UserError, match=r"plot.png is there already and no picture: remove it"):
+        pictures.save(Figure(), path)
+    for old in (b"", pictures.PNG + b"old"):
+        path.write_bytes(old)
+        assert pictures.save(Figure(), path).read_bytes() == pictures.PNG + b"new"
