@@ -15,7 +15,7 @@ from app.cpu import keep_freed_memory, usable_cores
 from app.errors import UserError
 from app.files import read_file
 from app.graph import Graph
-from app.hdf5 import file_image, open_strict
+from app.hdf5 import Wanted, file_image, read_pinned
 from app.interrupts import deferred_interrupts
 from app.layers import Softmax
 from app.paths import replacing
@@ -78,10 +78,10 @@ def load_reference(weights: Weights) -> Reference | None:
     path = bundled.reference_path(origin)
     content = read_file(path, MAX_BYTES)
     bundled.check(path, content)
-    with open_strict(path, content) as file:
-        if file.attribute("weights_sha256") != weights.sha256:
-            raise UserError(f"{path} belongs to other weights; run: python -m data_tools bundle {origin}")
-        return Reference(file.array("labels"), file.array("margins"))
+    found = read_pinned(path, content, Wanted(None, ("weights_sha256",), MAX_BYTES))
+    if found.attributes.get("weights_sha256") != weights.sha256:
+        raise UserError(f"{path} belongs to other weights; run: python -m data_tools bundle {origin}")
+    return Reference(found.arrays["labels"], found.arrays["margins"])
 
 
 def save_reference(path: Path, reference: Reference, weights_sha256: str) -> None:

@@ -16,7 +16,7 @@ from app import bundled
 from app.errors import UserError
 from app.files import read_file
 from app.formats import START_BYTES, recognise
-from app.hdf5 import SIGNATURE, StrictFile, file_image, open_strict
+from app.hdf5 import SIGNATURE, Attribute, Contents, Wanted, file_image, printable, read_pinned, read_untrusted
 from app.paths import replacing
 
 DEFAULT_NETWORK = "lenet5"
@@ -24,6 +24,9 @@ STORAGES = ("float32", "float16")  # what save_weights can write
 MAX_BYTES = 256 << 20
 SCHEMA = 1
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_ATTRIBUTES = ("kind", "schema", "network", "classes", "input_scale", "recipe", "expected_correct")
+
+Attributes = Mapping[str, Attribute]
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,14 @@ def load_weights(path: Path | None = None) -> Weights:
     """
     path = bundled.find(DEFAULT_NETWORK) if path is None else path
     content = read_file(path, MAX_BYTES)
-    if bundled.is_bundled(path):
+    shipped = bundled.is_bundled(path)
+    if shipped:
         bundled.check(path, content)
     kind = None if content.startswith(SIGNATURE) else recognise(content[:START_BYTES])
     if kind is not None:
         raise UserError(f"{path} is {kind}, not HDF5 weights; store its arrays as conv1, fc1 and so on (README)")
-    return _parse(path, content)
+    read = read_pinned if shipped else read_untrusted
+    return _parse(path, content, read(path, content, _wanted()))
 
 
 def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
@@ -102,7 +107,7 @@ def save_weights(
     if recipe is not None:
         attributes["recipe"] = recipe
     content = file_image({name: _stored(array, storage) for name, array in arrays.items()}, attributes)
-    _parse(path, content)
+    _parse(path, content, read_pinned(path, content, _wanted()))
     if not overwrite and path.is_file() and read_file(path, MAX_BYTES) == content:
         return
     with replacing(path, overwrite=overwrite) as temporary:
@@ -132,45 +137,41 @@ class _BadError(Exception):
     """What is wrong with a weights file, and the remedy; the path is put before it."""
 
 
-def _parse(path: Path, content: bytes) -> Weights:
+def _wanted() -> Wanted:
+    return Wanted(None, _ATTRIBUTES, MAX_BYTES)
+
+
+def _parse(path: Path, content: bytes, found: Contents) -> Weights:
     try:
-        with open_strict(path, content) as file:
-            stored = _arrays(file)
-            return Weights(
-                arrays={name: _float32(name, array) for name, array in stored.items()},
-                network=_network(file),
-                classes=_classes(file),
-                input_scale=_input_scale(file),
-                recipe=_text(file, "recipe"),
-                expected_correct=_expected_correct(file),
-                sha256=hashlib.sha256(content).hexdigest(),
-                path=path,
-                storage="float16" if all(array.dtype == np.float16 for array in stored.values()) else "float32",
-            )
+        _check_arrays(found.arrays)
+        return Weights(
+            arrays={name: _float32(name, array) for name, array in found.arrays.items()},
+            network=_network(found.attributes),
+            classes=_classes(found.attributes),
+            input_scale=_input_scale(found.attributes),
+            recipe=_text(found.attributes, "recipe"),
+            expected_correct=_expected_correct(found.attributes),
+            sha256=hashlib.sha256(content).hexdigest(),
+            path=path,
+            storage="float16" if all(array.dtype == np.float16 for array in found.arrays.values()) else "float32",
+        )
     except _BadError as error:
         raise UserError(f"{path}: {error}") from error
 
 
-def _arrays(file: StrictFile) -> dict[str, np.ndarray]:
-    names = sorted(file.names())
-    if not names:
+def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
+    if not arrays:
         raise _BadError("holds no datasets; name a file with a network's weights")
-    arrays: dict[str, np.ndarray] = {}
-    left = MAX_BYTES  # for all together: many names may lead to one dataset
-    for name in names:
+    for name, array in arrays.items():
         if not _NAME.fullmatch(name):
-            raise _BadError(f"dataset {name!r} is not named like fc1 or fc1_bias; rename or remove it")
-        array = file.array(name, max_bytes=left)
-        left -= array.nbytes
+            raise _BadError(f"dataset {printable(repr(name))} is not named like fc1 or fc1_bias; rename or remove it")
         _check_numbers(name, array)
-        arrays[name] = array
     for name in arrays:
         layer = name.removesuffix("_bias")
         if layer not in arrays or (layer != name and arrays[name].shape != arrays[layer].shape[-1:]):
             raise _BadError(
                 f"{name} does not go with {layer}, which is missing or has another number of outputs; add it"
             )
-    return arrays
 
 
 def _check_numbers(name: str, array: np.ndarray) -> None:
@@ -196,35 +197,35 @@ def _bad_attribute(name: str, needed: str) -> _BadError:
     return _BadError(f"attribute {name!r} is not {needed}; correct or remove it")
 
 
-def _text(file: StrictFile, name: str) -> str | None:
-    text = file.attribute(name)
+def _text(attributes: Attributes, name: str) -> str | None:
+    text = attributes.get(name)
     if text is not None and not (isinstance(text, str) and text.isprintable()):
         raise _bad_attribute(name, "one line of text")
     return text
 
 
-def _json(file: StrictFile, name: str) -> object:
-    text = _text(file, name)
+def _json(attributes: Attributes, name: str) -> object:
+    text = _text(attributes, name)
     try:
         return None if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _bad_attribute(name, "JSON") from error
 
 
-def _network(file: StrictFile) -> str:
-    if file.attribute("kind") is not None:
+def _network(attributes: Attributes) -> str:
+    if attributes.get("kind") is not None:
         raise _BadError("it is a training's checkpoint, not weights; train --resume makes weights of it")
-    schema = file.attribute("schema")
+    schema = attributes.get("schema")
     if schema is not None and not (isinstance(schema, int) and schema == SCHEMA):
         raise _bad_attribute("schema", f"{SCHEMA}, the version that this program reads")
-    network = _text(file, "network")
+    network = _text(attributes, "network")
     if network is not None and not _NAME.fullmatch(network):
         raise _bad_attribute("network", "the name of a network")
     return network or "lenet5"
 
 
-def _classes(file: StrictFile) -> tuple[str, ...] | None:
-    classes = _json(file, "classes")
+def _classes(attributes: Attributes) -> tuple[str, ...] | None:
+    classes = _json(attributes, "classes")
     if classes is None:
         return None
     if not isinstance(classes, list) or not classes or not all(isinstance(c, str) and c.isprintable() for c in classes):
@@ -232,8 +233,8 @@ def _classes(file: StrictFile) -> tuple[str, ...] | None:
     return tuple(classes)
 
 
-def _input_scale(file: StrictFile) -> float:
-    scale = file.attribute("input_scale")
+def _input_scale(attributes: Attributes) -> float:
+    scale = attributes.get("input_scale")
     if scale is None:
         return 1 / 255
     if not isinstance(scale, int | float) or not (math.isfinite(scale) and scale > 0):
@@ -241,8 +242,8 @@ def _input_scale(file: StrictFile) -> float:
     return float(scale)
 
 
-def _expected_correct(file: StrictFile) -> dict[int, int]:
-    promise = _json(file, "expected_correct")
+def _expected_correct(attributes: Attributes) -> dict[int, int]:
+    promise = _json(attributes, "expected_correct")
     if promise is None:
         return {}
     if not isinstance(promise, dict) or not all(

@@ -9,12 +9,14 @@ import numpy as np
 
 from app.errors import UserError
 from app.files import open_regular
-from app.hdf5 import SIGNATURE, open_strict
+from app.hdf5 import SIGNATURE, Wanted, printable, read_untrusted
 from data_tools.fashion_mnist import CLASSES, open_split, recognise
 from data_tools.idx import MAX_BYTES, Allocate, pageable, read_idx
 
 CHUNK = 1000
 """Images converted at a time, so that the temporary arrays stay small."""
+
+MAX_LISTED = 10  # names in an error
 
 INTEGER_TOLERANCE = 255 * 4 * float(np.finfo(np.float32).eps)
 """How far x·255 may be from an integer if x is k/255, or k·(1/255), rounded to float32."""
@@ -75,14 +77,18 @@ def _is_hdf5(path: Path) -> bool:
 
 
 def _read_hdf5(path: Path, allocate: Allocate, with_labels: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    with open_strict(path) as file:
-        names = file.names()
-        if "x" not in names:
-            held = ", ".join(sorted(names)) or "nothing"
-            raise UserError(f"{path} holds {held}, but no dataset x; store the images as x, shape (N, H, W, C)")
-        x = file.array("x", max_bytes=MAX_BYTES)
-        y = file.array("y", max_bytes=MAX_BYTES) if with_labels and "y" in names else None
+    found = read_untrusted(path, None, Wanted(("x", "y") if with_labels else ("x",), (), MAX_BYTES))
+    if "x" not in found.arrays:
+        raise UserError(
+            f"{path} holds {_listed(found.names)}, but no dataset x; store the images as x, shape (N, H, W, C)"
+        )
+    x, y = found.arrays["x"], found.arrays.get("y")
     return _images(x, path, allocate), None if y is None else _labels(y, path)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return (", ".join(printable(name, 40) for name in names[:MAX_LISTED]) or "nothing") + more
 
 
 def _images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:

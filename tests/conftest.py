@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import nullcontext
 from multiprocessing import active_children
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import pytest
 # Chunks, not the matrix library, are what the CPU route runs in parallel; as in main.py.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+from app import hdf5_process
 from app.device import why_no_gpu
+from app.hdf5_process import Reader
 from tests.training_for_tests import Train, last_of_each, write_images
 
 
@@ -26,6 +30,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         import cupy
 
         cupy.cuda.set_allocator(None)  # a checker then sees the exact bounds of every array
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_reader() -> Iterator[None]:
+    """One process reads the HDF5 files of all tests: to start one for each file would take a minute in all."""
+    with Reader() as reader, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hdf5_process, "Reader", lambda: nullcontext(reader))
+        yield
 
 
 @pytest.fixture

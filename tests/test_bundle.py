@@ -110,7 +110,7 @@ def test_network_without_weights(release: Path, capsys: pytest.CaptureFixture[st
 def test_damaged_weights_never_reach_hdf5(alias: str, release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damage(bundled.find("lenet5"))
     (release / "link").symlink_to(bundled.find("lenet5"))
-    monkeypatch.setattr(module, "open_strict", lambda *_: pytest.fail("opened before its hash was checked"))
+    monkeypatch.setattr(module, "read_pinned", lambda *_: pytest.fail("opened before its hash was checked"))
     with pytest.raises(UserError, match="is not the file that SHA256SUMS"):
         load_weights(release / alias)
 

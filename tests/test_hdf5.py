@@ -6,7 +6,8 @@ import os
 import random
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import h5py
@@ -14,13 +15,20 @@ import numpy as np
 import pytest
 
 from app.errors import UserError
-from app.hdf5 import file_image, open_strict
+from app.hdf5 import Wanted, file_image, read_untrusted
+from app.hdf5_strict import StrictFile, open_strict
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
+@contextmanager
+def _opened(path: Path, in_memory: bool = False) -> Iterator[StrictFile]:
+    with path.open("rb") as stream, open_strict(path, stream.read() if in_memory else stream.fileno()) as file:
+        yield file
+
+
 def _read(path: Path, in_memory: bool = False, name: str = "x") -> np.ndarray:
-    with open_strict(path, path.read_bytes() if in_memory else None) as file:
+    with _opened(path, in_memory) as file:
         return file.array(name)
 
 
@@ -70,7 +78,6 @@ def _dataset(**options: object) -> Callable[[h5py.File, Path], object]:
     return lambda file, directory: file.create_dataset("x", **options)
 
 
-NOISE = np.random.default_rng(0).integers(0, 256, 1_100_000, dtype=np.uint8)
 REFUSED: dict[str, tuple[Callable[[h5py.File, Path], object], str]] = {
     "soft link": (_soft, "soft or external link"),
     "external link": (_external_link, "soft or external link"),
@@ -83,10 +90,9 @@ REFUSED: dict[str, tuple[Callable[[h5py.File, Path], object], str]] = {
     "petabytes": (_dataset(shape=(2**50,), dtype="f4"), "declares 4,503,599,627,370,496 bytes"),
     "petabytes in chunks": (_dataset(shape=(2**50,), dtype="f4", chunks=(1024,)), "declares 4,503,599"),
     "never written": (_dataset(shape=(1000,), dtype="f4"), "stores 0"),
-    "never written chunks": (_dataset(shape=(1000,), dtype="f4", compression="gzip"), "stores only 0"),
+    "never written chunks": (_dataset(shape=(1000,), dtype="f4", compression="gzip"), "lacks some of its chunks"),
     "chunk of a gigabyte": (_oversized_chunk, "chunks that are too large"),
     "chunks longer than the file": (_lying_chunk, "claims 900,000 stored bytes in a file of"),
-    "possible bomb": (_dataset(data=NOISE, chunks=NOISE.shape, compression="gzip"), "compressed chunks"),
     "gzip in gzip": (_double_gzip, "filters"),
     "other filter": (_dataset(data=np.arange(100), scaleoffset=0), "filters"),
     "no dataspace": (lambda file, _: file.__setitem__("x", h5py.Empty("f4")), "empty"),
@@ -128,7 +134,7 @@ def test_refuses_content(content: bytes, message: str, in_memory: bool, tmp_path
     path = tmp_path / "file.h5"
     path.write_bytes(content)
     with pytest.raises(UserError, match=message):
-        _read(path, in_memory)
+        read_untrusted(path, path.read_bytes() if in_memory else None, Wanted(None, (), 100))
 
 
 def test_refuses_what_is_not_a_regular_file(tmp_path: Path) -> None:
@@ -143,7 +149,7 @@ def test_refuses_what_is_not_a_regular_file(tmp_path: Path) -> None:
         ("nul\0", "cannot read"),
     ]:
         with pytest.raises(UserError, match=message):
-            _read(tmp_path / name)
+            read_untrusted(tmp_path / name, None, Wanted(None, (), 100))
 
 
 def test_names(tmp_path: Path) -> None:
@@ -154,8 +160,8 @@ def test_names(tmp_path: Path) -> None:
         file["group/y"] = VALUES
         file["soft"] = h5py.SoftLink("/group")
         file["outside"] = h5py.ExternalLink("absent.h5", "/x")
-    with open_strict(tmp_path / "file.h5") as opened:
-        assert opened.names() == {"x", "alias", "soft", "outside"}
+    with _opened(tmp_path / "file.h5") as opened:
+        assert opened.names() == ("alias", "outside", "soft", "x")
         np.testing.assert_array_equal(opened.array("alias"), VALUES)
         for path in ("group/y", "soft/y", "/", "/x", "."):
             with pytest.raises(UserError, match="is missing"):
@@ -197,7 +203,7 @@ def test_reads_highly_compressed_zeros(tmp_path: Path) -> None:
 
 def test_max_bytes(tmp_path: Path) -> None:
     (tmp_path / "file.h5").write_bytes(file_image({"x": VALUES}, {}))
-    with open_strict(tmp_path / "file.h5") as file:
+    with _opened(tmp_path / "file.h5") as file:
         assert file.array("x", max_bytes=48).nbytes == 48
         with pytest.raises(UserError, match="48 bytes, more than the 47"):
             file.array("x", max_bytes=47)
@@ -209,7 +215,7 @@ def test_attributes(tmp_path: Path) -> None:
         file.attrs["integer"] = np.array(7, ">i2")
         file.attrs["number"] = 0.25
         file.attrs["list"] = np.array([1, 2], ">i4")
-    with open_strict(tmp_path / "file.h5") as opened:
+    with _opened(tmp_path / "file.h5") as opened:
         assert opened.attribute("text") == "Ünïcode"
         assert repr([opened.attribute("integer"), opened.attribute("number")]) == "[7, 0.25]"
         np.testing.assert_array_equal(opened.attribute("list"), np.array([1, 2], np.int32), strict=True)
@@ -230,13 +236,13 @@ def test_attributes(tmp_path: Path) -> None:
 def test_refuses_attribute(value: object, message: str, tmp_path: Path) -> None:
     with h5py.File(tmp_path / "file.h5", "w", libver="latest") as file:
         file.attrs["a"] = value
-    with open_strict(tmp_path / "file.h5") as opened, pytest.raises(UserError, match=message):
+    with _opened(tmp_path / "file.h5") as opened, pytest.raises(UserError, match=message):
         opened.attribute("a")
 
 
 def test_errors_of_the_caller_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file.h5").write_bytes(file_image({"x": VALUES}, {}))
-    with pytest.raises(ValueError, match="mine"), open_strict(tmp_path / "file.h5"):
+    with pytest.raises(ValueError, match="mine"), _opened(tmp_path / "file.h5"):
         raise ValueError("mine")
 
 

@@ -158,12 +158,10 @@ def test_refuses_attributes(name: str, value: object, tmp_path: Path) -> None:
     assert f"'{name}'" in _message(_write(tmp_path / "w.h5", {"fc1": FC}, **{name: value}))
 
 
-def test_many_names_of_one_dataset_are_counted_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with h5py.File(tmp_path / "w.h5", "w") as file:
-        for i in range(10):
-            file[f"fc{i}"] = file["fc0"] if i else np.ones((64, 64), "f4")
-    monkeypatch.setattr(module, "MAX_BYTES", 9 * 64 * 64 * 4)
-    assert "more than the 0 allowed" in _message(tmp_path / "w.h5")
+def test_all_datasets_together_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", sum(array.nbytes for array in SMALL.values()) - 1)
+    with pytest.raises(UserError, match="fc1_bias' declares 12 bytes, more than the 11 allowed"):
+        _save(tmp_path / "w.h5")
 
 
 def test_check_shapes_names_every_fault() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import numpy as np
 
 from app.errors import UserError
 from app.files import present, read_file
-from app.hdf5 import StrictFile, file_image, open_strict
+from app.hdf5 import Contents, Wanted, content_hash, file_image, read_untrusted
 from app.paths import replacing
 from app.training.gradients import Arrays
 from app.training.model import Model
@@ -51,7 +49,7 @@ def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
     values = {name: getattr(progress, name) for name in ("best_epoch", "workers", "trained_on")}
     head = json.dumps({"settings": settings.as_dict(), **values})
     attributes: dict[str, str | int | float] = {"kind": KIND, "schema": SCHEMA, "head": head}
-    content = file_image(arrays, {**attributes, "sha256": _digest(arrays, head)})
+    content = file_image(arrays, {**attributes, "sha256": content_hash(arrays, head)})
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
@@ -92,22 +90,22 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if not present(path):
         raise UserError(f"{path} does not exist; check the name (a training that has ended leaves no checkpoint)")
     before = stamp(path)
-    with open_strict(path, read_file(path, MAX_BYTES)) as file:
-        if file.attribute("kind") != KIND:
-            raise UserError(f"{path} is not a checkpoint of a training: name one that train left ({SUFFIX})")
-        if file.attribute("schema") != SCHEMA:
-            raise UserError(f"{path} is a checkpoint of another version of this program: train the network again")
-        try:
-            return _checked(path, before, file)
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise UserError(f"{path} is a damaged checkpoint: take another copy, or train the network again") from error
+    wanted = Wanted(None, ("kind", "schema", "head", "sha256"), MAX_BYTES)
+    found = read_untrusted(path, read_file(path, MAX_BYTES), wanted)
+    if found.attributes.get("kind") != KIND:
+        raise UserError(f"{path} is not a checkpoint of a training: name one that train left ({SUFFIX})")
+    if found.attributes.get("schema") != SCHEMA:
+        raise UserError(f"{path} is a checkpoint of another version of this program: train the network again")
+    try:
+        return _checked(path, before, found)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is a damaged checkpoint: take another copy, or train the network again") from error
 
 
-def _checked(path: Path, before: Stamp, file: StrictFile) -> Checkpoint:
+def _checked(path: Path, before: Stamp, found: Contents) -> Checkpoint:
     """Raises anything but UserError for what does not hold together."""
-    arrays = {name: file.array(name, MAX_BYTES) for name in file.names()}
-    head = file.attribute("head")
-    if not isinstance(head, str) or file.attribute("sha256") != _digest(arrays, head):
+    arrays, head = found.arrays, found.attributes.get("head")
+    if not isinstance(head, str) or found.attributes.get("sha256") != content_hash(arrays, head):
         raise ValueError("its hash differs")
     values = json.loads(head)
     settings = Settings.from_dict(values["settings"])
@@ -118,12 +116,3 @@ def _checked(path: Path, before: Stamp, file: StrictFile) -> Checkpoint:
     if workers < 1:
         raise ValueError("nobody trained it")
     return Checkpoint(path, before, settings, best_epoch, workers, str(values["trained_on"]), arrays)
-
-
-def _digest(arrays: Mapping[str, np.ndarray], head: str) -> str:
-    """Of content, not of bytes in the file: whoever copies the data sets keeps it."""
-    digest = hashlib.sha256(head.encode())
-    for name, array in sorted(arrays.items()):
-        digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
