@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,15 @@ def figure_of(width: float, height: float, columns: int = 1) -> tuple[Any, list[
     return figure, list(axes)
 
 
-def save(figure: Any, path: Path) -> Path:
-    """Write a figure as PNG; returns the path. Raises UserError if it cannot be written, or is there and no picture."""
+def save(figure: Any, path: Path, texts: Mapping[str, str] | None = None) -> Path:
+    """Write a figure as PNG; returns the path. texts: what it says of itself, by keyword.
+
+    Raises UserError if it cannot be written, or is there and no picture.
+    """
     if present(path):
         with open_regular(path) as file:
             if file.read(len(PNG)) not in (b"", PNG):
                 raise UserError(f"{path} is there already and no picture: remove it, or name another --plot folder")
     with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=DPI)
+        figure.savefig(temporary, format="png", dpi=DPI, metadata=texts)
     return path

@@ -1,11 +1,11 @@
-"""``python -m app.bench.docs``: writes the figures into docs/kernels.md, docs/systems.md and README.md."""
+"""``python -m app.bench.docs``: writes figures into docs/kernels.md, docs/systems.md and README.md, draws pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from app.bench import docs_profile, docs_story, docs_systems, docs_tables, docs_targets, docs_verdicts
+from app.bench import docs_pictures, docs_profile, docs_story, docs_systems, docs_tables, docs_targets, docs_verdicts
 from app.bench.docs_data import FIGURES, NETWORKS, PROFILE, RESOURCES
 from app.bench.docs_document import Document
 from app.bench.docs_figures import Figures
@@ -80,8 +80,16 @@ def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> 
 def main() -> int:
     """The program."""
     description = "Write the figures of docs/benchmarks/*.json and weights/*.h5 into docs/ and README.md."
-    Parser(prog="python -m app.bench.docs", description=description, allow_abbrev=False).parse_args()
-    return write()
+    parser = Parser(prog="python -m app.bench.docs", description=description, allow_abbrev=False)
+    parser.add_argument("--draw", action="store_true", help="also draw docs/images/ anew (matplotlib)")
+    drawn = docs_pictures.draw(FIGURES) if parser.parse_args().draw else []
+    for path in drawn:
+        print(f"{path}: drawn")
+    stale = docs_pictures.stale(FIGURES)
+    write()
+    if stale:
+        raise UserError(f"{docs_pictures.FOLDER / stale[0]} shows another run than the tables: add --draw")
+    return 0
 
 
 if __name__ == "__main__":

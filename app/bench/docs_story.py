@@ -5,11 +5,10 @@ from __future__ import annotations
 import textwrap
 
 from app.bench.docs_data import Bench, OldReport, OldVersion
-from app.bench.docs_tables import Benches, ratio, share, time, times
+from app.bench.docs_tables import WIDTH, Benches, ratio, share, time, times
 from app.bench.results import DEBUG
 from app.bench.table import SHORT
 
-WIDTH = 119
 # Variant → its types, each with the variant and type that its file says it improves on; others: the step before.
 SINCE: dict[str, tuple[tuple[str, str, str], ...]] = {
     "constant": (("float32", "direct", "float32"),),

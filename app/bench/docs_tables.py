@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from app.bench.docs_data import BENCH, FILES, PROFILE, RESOURCES, Bench, Row
@@ -11,6 +12,7 @@ from app.bench.table import SHORT
 PRECISIONS = {"fp32": "float32", "tf32": "tfloat32", "fp16": "float16"}
 Benches = Mapping[str, Bench]
 NOISE = 0.01  # bench's default
+WIDTH = 119  # of prose
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
@@ -89,7 +91,7 @@ def header(benches: Benches) -> str:
     return (
         f"{markdown(head, rows, 6)}\n\nfp32, tf32, fp16: the card's measured TFLOP/s in registers (tf32 and fp16 by "
         f"`mma.sync`).\n\nTimes{whose}: CUDA events; {rules[0]}. Rows that a table lacks were not in its run.\n\n"
-        "```console\n" + "\n".join([*commands, "python -m app.bench.docs"]) + "\n```"
+        "```console\n" + "\n".join([*commands, "python -m app.bench.docs --draw"]) + "\n```"
     )
 
 
@@ -219,4 +221,29 @@ def whole_program(benches: Benches) -> str:
         for (conv, precision), found in cells.items()
     ]
     head = ["convolutions", "as", *(f"{name} ms" for name in benches)]
-    return f"{_images(benches)} images:\n\n" + markdown(head, rows, 2)
+    notes = textwrap.fill(f"Fastest: {_fastest(benches)}. {_below_op_times(benches)}", WIDTH, break_on_hyphens=False)
+    return f"{_images(benches)} images:\n\n{markdown(head, rows, 2)}\n\n{notes}"
+
+
+def _fastest(benches: Benches) -> str:
+    """The least time of each network, and what it was reached by."""
+    found = []
+    for name, bench in benches.items():
+        timed = [row for row in bench.document["whole_program"] if row["ms"]]
+        best = min(timed, key=lambda row: row["ms"])
+        found.append(f"`{name}` by {best['conv']} in {best['precision']}")
+    return ", ".join(found)
+
+
+def _below_op_times(benches: Benches) -> str:
+    """The variants with which the whole program takes less than their convolutions alone."""
+    found: dict[str, list[str]] = {}
+    for name, bench in benches.items():
+        for row in bench.document["whole_program"]:
+            alone = bench.sum_ms(row["conv"], PRECISIONS.get(row["precision"], ""))
+            if row["ms"] and alone and row["ms"] < alone:
+                found.setdefault(f"{row['conv']} in {row['precision']}", []).append(f"`{name}`")
+    if not found:
+        return "No variant takes less than its op times."
+    where = "; ".join(f"{variant} ({', '.join(networks)})" for variant, networks in found.items())
+    return f"Less than their op times take: {where}."

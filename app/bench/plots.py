@@ -18,11 +18,11 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write ladder.png, roofline.png and, with several batch sizes, batch_sizes.png; returns what was written."""
     written = []
     if ladder_bars(document):
-        written.append(save(_ladder(document), folder / "ladder.png"))
+        written.append(save(ladder(document), folder / "ladder.png"))
     if roofline_points(document):
-        written.append(save(_roofline(document), folder / "roofline.png"))
+        written.append(save(roofline(document), folder / "roofline.png"))
     if document["totals"] and len(document["batches"]) > 1:
-        written.append(save(_batch_sizes(document), folder / "batch_sizes.png"))
+        written.append(save(batch_sizes(document), folder / "batch_sizes.png"))
     return written
 
 
@@ -59,7 +59,8 @@ def _title(document: Mapping[str, Any], what: str) -> str:
     return f"{what}: {document['subject']}\n{document['device']['name']}"
 
 
-def _ladder(document: Mapping[str, Any]) -> Any:
+def ladder(document: Mapping[str, Any]) -> Any:
+    """Bars: the op times, a plot for each convolution."""
     bars = ladder_bars(document)
     ops = list(dict.fromkeys(bar[0] for bar in bars))
     most = max(sum(bar[0] == op for bar in bars) for op in ops)
@@ -80,7 +81,8 @@ def _ladder(document: Mapping[str, Any]) -> Any:
     return figure
 
 
-def _roofline(document: Mapping[str, Any]) -> Any:
+def roofline(document: Mapping[str, Any]) -> Any:
+    """Points: TFLOP/s over FLOPs a byte, below the measured peaks."""
     points = roofline_points(document)
     peaks = document["peaks"]
     ops = list(dict.fromkeys(point[0] for point in points))
@@ -108,7 +110,8 @@ def _roofline(document: Mapping[str, Any]) -> Any:
     return figure
 
 
-def _batch_sizes(document: Mapping[str, Any]) -> Any:
+def batch_sizes(document: Mapping[str, Any]) -> Any:
+    """Lines: the sum of the op times over the number of images."""
     batches = document["batches"]
     lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for batch in batches:
