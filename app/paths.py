@@ -88,8 +88,8 @@ def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     as it was. A file that is there keeps its permissions, and the links that lead to it.
 
     An OSError, the block's own included, becomes a UserError that names ``path``; so does a ``path`` that is a folder,
-    a device or anything else but a file, which must not become one. Without ``overwrite``, so does a ``path`` that exists
-    when the block ends, whoever made it meanwhile.
+    a device or anything else but a file, which must not become one. Without ``overwrite``, so does a ``path`` that
+    exists when the block ends, whoever made it meanwhile.
     """
     if overwrite:
         path = Path(os.path.realpath(path))

@@ -49,7 +49,7 @@ def load_files(
     """The user's own images: an IDX file (rank 3, gzipped or raw), or an HDF5 file, told apart by content.
 
     HDF5: ``x`` (N, H, W, C), float32 or float64 in [0, 1] or uint8, and optionally ``y``, (N, classes) one-hot
-    or (N,) integers. Floats that are all k/255 become uint8. ``labels``: an IDX file, used instead of ``y``;
+    or integers, (N,) or (N, 1). Floats that are all k/255 become uint8. ``labels``: an IDX file, used instead of ``y``;
     ``unlabelled``: there are none, ``y`` is not read.
     The images lie in memory from ``allocate``. Raises UserError for files that cannot be read or do not fit.
     """
@@ -124,12 +124,14 @@ def _holds_pixels(x: np.ndarray, path: Path) -> bool:
 
 
 def _labels(y: np.ndarray, path: Path) -> np.ndarray:
-    """(N, classes) one-hot or (N,) integers → (N,) uint8."""
-    if y.ndim == 2 and y.dtype.kind in "fiub":
+    """(N, classes) one-hot, or integers (N,) or (N, 1) → (N,) uint8."""
+    if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "iu":
+        y = y[:, 0]
+    if y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind in "fiub":
         if not (((y == 0) | (y == 1)).all() and (y.sum(axis=1) == 1).all()):
             raise UserError(f"y in {path} is not one-hot: each row must hold a single 1 and otherwise 0")
         y = y.argmax(axis=1)
-    elif y.ndim != 1 or y.dtype.kind not in "iu":
+    if y.ndim != 1 or y.dtype.kind not in "iu":
         raise UserError(f"y in {path} is {y.dtype} {y.shape}; it must be (N, classes) one-hot or (N,) integers")
     if y.size and (y.min() < 0 or y.max() > 255):
         raise UserError(f"y in {path} holds labels from {y.min()} to {y.max()}; they must be within 0 … 255")

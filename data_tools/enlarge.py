@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from app.errors import UserError
+from app.files import open_regular
 from app.layers import Resize
 from app.layers.resize import MAX_SIZE
 from data_tools import fashion_mnist
@@ -26,6 +28,7 @@ examples:
   python -m data_tools resize --size 86 images.gz large          one file; gzipped if its new name ends in .gz
   python -m data_tools resize --size 72 a.gz b.gz folder         several, into a folder, under their names
 
+No file that is there already is written over.
 Bilinear interpolation: half-pixel centres, edges clamped, rounded to the nearest byte, halves upwards.
 """
 
@@ -52,16 +55,16 @@ def resize(options: argparse.Namespace) -> None:
     if len(files) > 1 and not target.is_dir():
         raise UserError(f"{target} is not a folder, but there are {len(files)} files: name a folder for them")
     if options.split is not None:
-        found = fashion_mnist.open_split(options.split, options.data_dir)
         path = _in(target, f"{SPLITS[options.split][0].name}.gz")
-        for file in SPLITS[options.split]:
-            for copy in fashion_mnist.copies(file, found.directory):
-                _check_apart(copy, path)
+        _check_new(path)
+        found = fashion_mnist.open_split(options.split, options.data_dir)
         _write(path, options.size, lambda: found.images)
         return
     targets = [_in(target, file.name) for file in files]
+    # All of them before any is written: no file is written over, nor read after another took its place.
     for file, path in zip(files, targets, strict=True):
-        _check_apart(file, path)
+        open_regular(file).close()
+        _check_new(path)
         if targets.count(path) > 1:
             raise UserError(f"two of the files would become {path}: resize them one by one")
     for file, path in zip(files, targets, strict=True):
@@ -72,9 +75,9 @@ def _in(target: Path, name: str) -> Path:
     return target / name if target.is_dir() else target
 
 
-def _check_apart(source: Path, path: Path) -> None:
-    if path.exists() and source.exists() and path.samefile(source):
-        raise UserError(f"{path} would be written over what it is made from: name another file or folder")
+def _check_new(path: Path) -> None:
+    if os.path.lexists(path):
+        raise UserError(f"{path} is there already: name another file or folder, or remove it first")
 
 
 def _write(path: Path, size: int, read: Callable[[], np.ndarray]) -> None:
@@ -85,7 +88,7 @@ def _write(path: Path, size: int, read: Callable[[], np.ndarray]) -> None:
             "choose a smaller --size"
         )
     with tqdm(total=len(images), desc=path.name, unit=" images", disable=not sys.stderr.isatty()) as bar:
-        write_idx_parts(path, (len(images), size, size), _resized(images, size, bar.update))
+        write_idx_parts(path, (len(images), size, size), _resized(images, size, bar.update), overwrite=False)
     print(f"{path}: {len(images):,} images of {size} x {size}")
 
 

@@ -251,6 +251,9 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
             tree = debian.unpack(DEBIAN_PACKAGE, scratch)
             for file in (file for pair in SPLITS.values() for file in pair):
                 for path in copies(file, tree / PACKAGE_PATH):
+                    # What was not asked for is taken along, but not over anything that is there.
+                    if file not in files and copies(file, directory):
+                        continue
                     with suppress(UserError):
                         read_file(path, file)
                         path.replace(directory / path.name)

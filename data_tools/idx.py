@@ -169,9 +169,12 @@ def write_idx(path: Path, array: np.ndarray) -> None:
     write_idx_parts(path, array.shape, [array])
 
 
-def write_idx_parts(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarray]) -> None:
-    """As ``write_idx``, of an array of that shape whose items come in parts, one after the other."""
-    with replacing(path) as temporary, ExitStack() as opened:
+def write_idx_parts(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarray], *, overwrite: bool = True) -> None:
+    """As ``write_idx``, of an array of that shape whose items come in parts, one after the other.
+
+    overwrite: whether a file that is there is replaced; else it is a UserError.
+    """
+    with replacing(path, overwrite=overwrite) as temporary, ExitStack() as opened:
         target: BinaryIO = opened.enter_context(temporary.open("wb"))
         if path.name.endswith(".gz"):
             zipped = gzip.GzipFile("", "wb", GZIP_LEVEL, fileobj=target, mtime=0)

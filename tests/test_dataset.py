@@ -155,7 +155,7 @@ def test_idx_files_that_are_fashion_mnist_are_recognised(cache: Path, tmp_path: 
     ],
     ids=["uint8", "float64", "float32", "times 1/255", "big-endian", "one rounding below"],
 )
-@pytest.mark.parametrize("y", [ONE_HOT, ONE_HOT.astype(np.uint8), TRUTH, TRUTH.astype(np.int64)])
+@pytest.mark.parametrize("y", [ONE_HOT, ONE_HOT.astype(np.uint8), TRUTH, TRUTH.astype(np.int64), TRUTH[:, None]])
 def test_hdf5_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, x: np.ndarray, y: np.ndarray) -> None:
     monkeypatch.setattr(dataset, "CHUNK", 3)
     memory = np.zeros(PIXELS.size, np.uint8)
@@ -179,6 +179,14 @@ def test_hdf5_floats_between_pixels_stay_floats(
     assert data.images.dtype == np.float32 and data.images.flags.c_contiguous and np.shares_memory(data.images, memory)
     np.testing.assert_array_equal(data.images, x.transpose(0, 3, 1, 2).astype(np.float32))
     assert data.labels is None
+
+
+@pytest.mark.parametrize("label", [0, 1, 3])
+def test_a_column_of_one_class_is_that_class(label: int, tmp_path: Path) -> None:
+    """A column of ones alone could pass for one-hot."""
+    for dtype in (np.uint8, np.int32, np.int64):
+        data = load_files(hdf5(tmp_path, x=PIXELS, y=np.full((7, 1), label, dtype)), None)
+        np.testing.assert_array_equal(data.labels, np.full(7, label))
 
 
 def test_labels_file_goes_before_y(tmp_path: Path) -> None:
@@ -206,6 +214,11 @@ BAD_HDF5: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "no one": ({"x": X, "y": ONE_HOT * 0}, "not one-hot"),
     "halves": ({"x": X, "y": ONE_HOT / 2}, "not one-hot"),
     "NaN label": ({"x": X, "y": changed(ONE_HOT, np.nan)}, "not one-hot"),
+    "float labels in a column": ({"x": X, "y": np.ones((7, 1))}, r"is float64 \(7, 1\)"),
+    "label 300 in a column": ({"x": X, "y": np.arange(294, 301)[:, None]}, "labels from 294 to 300"),
+    "NaN labels": ({"x": X, "y": TRUTH * np.nan}, "is float64"),
+    "no columns": ({"x": X, "y": np.zeros((7, 0))}, r"is float64 \(7, 0\)"),
+    "minus one": ({"x": X, "y": changed(ONE_HOT, -1)}, "not one-hot"),
     "float labels": ({"x": X, "y": TRUTH / 1.0}, "is float64"),
     "rank of y": ({"x": X, "y": ONE_HOT[None]}, "must be"),
     "label above 255": ({"x": X, "y": np.arange(250, 257)}, "labels from 250 to 256"),

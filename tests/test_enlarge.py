@@ -43,6 +43,7 @@ def test_a_file(name: str, small: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     before = target.read_bytes()
     assert before.startswith(b"\x1f\x8b") == name.endswith(".gz")
     monkeypatch.setattr(enlarge, "CHUNK", 2)
+    target.unlink()
     assert command("--size", 13, small, target) == 0
     assert target.read_bytes() == before
 
@@ -80,7 +81,6 @@ def test_nothing_is_left_half_written(
         return reference(self, x, parameters)
 
     target = small.with_name("large")
-    target.write_bytes(b"what was there")
     before = listing(small.parent)
     monkeypatch.setattr(enlarge, "CHUNK", 2)
     monkeypatch.setattr(Resize, "reference", failing)
@@ -105,8 +105,8 @@ def test_nothing_is_left_half_written(
         ("--size 9 {folder} {new}", "is a directory; name a file in it"),
         ("--size 9 {small} {folder}/none/new", "cannot write .*none/new: No such file or directory; choose a place"),
         ("--size 9 {small} {small} {new}", "new is not a folder, but there are 2 files: name a folder"),
-        ("--size 9 {small} {small}", "small.gz would be written over what it is made from"),
-        ("--size 9 {small} {folder}", "small.gz would be written over what it is made from"),
+        ("--size 9 {small} {small}", "small.gz is there already: name another file"),
+        ("--size 9 {small} {folder}", "small.gz is there already: name another file"),
         ("--size 9 {small} {small} {other}", "two of the files would become .*small.gz: resize them one by one"),
     ],
 )
@@ -133,8 +133,44 @@ def test_the_split_itself_is_not_written_over(
     monkeypatch.setattr(fashion_mnist, "open_split", lambda *_: found)
     before = listing(folder)
     code = command("--size", 9, "--split", "test", folder / target)
-    check_error(code, *capsys.readouterr(), "ubyte.* would be written over what it is made from: name another")
+    check_error(code, *capsys.readouterr(), "ubyte.* is there already: name another")
     assert listing(folder) == before
+
+
+@pytest.mark.parametrize("how", ["file", "link", "dangling link", "hard link to an input", "other split"])
+def test_nothing_that_is_there_is_written_over(
+    how: str, small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever it is: an input of this run, the target of another, or a split in the cache."""
+    isolate(small.parent, monkeypatch)
+    folder = write(small.parent / "system")
+    first, second, out = small.with_name("first.gz"), small.with_name("second.gz"), small.with_name("out")
+    out.mkdir()
+    write_idx(first, SMALL)
+    write_idx(second, SMALL)
+    target = out / "second.gz"
+    if how == "file":
+        target.touch(0o600)
+    elif how in ("link", "dangling link"):
+        target.symlink_to(first if how == "link" else "none")
+    elif how == "hard link to an input":
+        target.hardlink_to(first)
+    before = listing(small.parent)
+    if how == "other split":
+        code = command("--size", 9, "--split", "test", folder / f"{NAMES[1]}.gz")
+    else:
+        code = command("--size", 9, first, second, out)
+    check_error(code, *capsys.readouterr(), ".gz is there already: name another file or folder, or remove it first")
+    assert listing(small.parent) == before
+
+
+def test_an_input_that_an_earlier_target_would_become(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, link = small.with_name("out"), small.with_name("link")
+    out.mkdir()
+    link.symlink_to(out / small.name)
+    before = listing(small.parent)
+    check_error(command("--size", 9, small, link, out), *capsys.readouterr(), "link does not exist")
+    assert listing(small.parent) == before
 
 
 def test_more_than_a_file_may_hold(
