@@ -13,7 +13,7 @@ from app import options_listing
 from app.console import Parser, guarded
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
-from app.options import DEFAULT_WARMUP, network_options, pipeline_options, whole_number
+from app.options import DEFAULT_WARMUP, network_options, number, pipeline_options, whole_number
 from app.output import check_outputs
 from app.room import check_room
 from app.stopwatch import Stopwatch
@@ -39,7 +39,7 @@ examples:
 
 Each command has its own --help.
 
-exit codes: 0 the accuracy check passed; 1 it did not; 2 a usage, data, weights or device error, or an
+exit codes: 0 neither agreement nor answers failed; 1 one did; 2 a usage, data, weights or device error, or an
 interruption (Ctrl-C, SIGTERM, SIGHUP); 3 a bug.
 """
 # Command → its parser, and the module whose function of the command's name returns the exit code.
@@ -98,6 +98,12 @@ def run_parser() -> argparse.ArgumentParser:
     )
     measure.add_argument(
         "--recheck", action="store_true", help="recompute every label by the float64 NumPy reference and compare"
+    )
+    measure.add_argument(
+        "--min-accuracy",
+        type=number(0, 1),
+        metavar="X",
+        help="fail, with exit code 1, where less than this share of the answers is correct, 0 to 1",
     )
     measure.add_argument("--json", metavar="FILE", help="also write the report as JSON; '-': to standard output alone")
     return parser

@@ -78,12 +78,13 @@ class Graph:
         after_layer is called as each layer ends, for timing.
         """
         scores = x = images
-        for at, step in enumerate(self.steps):
-            if at == self.scaled_at:
-                x = x.astype(dtype) * dtype(self.pixel_scale(x.dtype))
-            scores, x = x, step.layer.reference(x, self.parameters)
-            if after_layer is not None:
-                after_layer(step.layer)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the scores
+            for at, step in enumerate(self.steps):
+                if at == self.scaled_at:
+                    x = x.astype(dtype) * dtype(self.pixel_scale(x.dtype))
+                scores, x = x, step.layer.reference(x, self.parameters)
+                if after_layer is not None:
+                    after_layer(step.layer)
         return scores, x
 
     def reference(self, images: np.ndarray, dtype: type = np.float64) -> np.ndarray:

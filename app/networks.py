@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 
@@ -30,6 +31,11 @@ class Network:
     summary: str
     input_shape: Shape  # (C, H, W) of one image
     layers: tuple[Layer, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what it computes, in hexadecimal: of what it reads and its layers, whatever it is called."""
+        return hashlib.sha256(repr((self.input_shape, self.layers)).encode()).hexdigest()
 
 
 LENET5 = Network(

@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from app import bundled
-from app.accuracy import top_two_margins
+from app.accuracy import Reference, top_two_margins
 from app.cpu import keep_freed_memory, usable_cores
 from app.errors import UserError
 from app.files import read_file
 from app.graph import Graph
 from app.hdf5 import Wanted, file_image, read_pinned
 from app.interrupts import deferred_interrupts
-from app.layers import Softmax
+from app.layers import Argmax, Softmax
+from app.networks import Network
 from app.paths import replacing
 from app.room import check_room
 from app.weights import MAX_BYTES, Weights
 
+_BUNDLE = "run: python -m data_tools bundle"
 CHUNK = 32  # images on a core at a time: in float64, the maps of an enlarged one take a megabyte
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Float64 NumPy results on images.
-
-    labels: (N,) uint8, the best class; margins: (N,) float64, its logit minus the second best's: how far the label is
-    from flipping.
-    """
-
-    labels: np.ndarray
-    margins: np.ndarray
 
 
 def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
@@ -43,15 +33,9 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
 
     keep_freed_memory()
     check_room(usable_cores())
-    has_softmax = isinstance(graph.steps[-2].layer, Softmax)
 
-    def results(at: int) -> tuple[np.ndarray, np.ndarray]:
-        scores = graph.reference(images[at : at + CHUNK])
-        labels = scores.argmax(axis=1).astype(np.uint8)
-        if has_softmax:
-            with np.errstate(divide="ignore"):  # a probability may be 0
-                scores = np.log(scores)  # the logits, but for what is subtracted from all
-        return labels, top_two_margins(scores)
+    def results(at: int) -> Reference:
+        return _of_chunk(graph, images[at : at + CHUNK])
 
     with (
         deferred_interrupts() as check_interrupt,
@@ -59,15 +43,33 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
         tqdm(total=len(images), desc="reference", unit="im", disable=not sys.stderr.isatty()) as progress,
     ):
         found = []
-        for labels, margins in pool.map(results, range(0, len(images), CHUNK)):
+        for part in pool.map(results, range(0, len(images), CHUNK)):
             check_interrupt()
-            found.append((labels, margins))
-            progress.update(len(labels))
-    return Reference(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+            found.append(part)
+            progress.update(len(part.labels))
+    names = ("labels", "margins", "magnitudes")
+    return Reference(**{name: np.concatenate([getattr(part, name) for part in found]) for name in names})
 
 
-def load_reference(weights: Weights) -> Reference | None:
-    """The stored results if ``weights`` are bundled ones (by hash), else None.
+def _of_chunk(graph: Graph, images: np.ndarray) -> Reference:
+    """The reference of few images; the logits are what there is before a softmax.
+
+    Magnitudes: the layer that gives the logits is run once more, on what it reads and its parameters without signs. A
+    softmax adds 1: it gives two classes the same probability where their logits differ by less than a rounding of 1.
+    """
+    *steps, last = (step for step in graph.steps if not isinstance(step.layer, Softmax | Argmax))
+    has_softmax = isinstance(graph.steps[-2].layer, Softmax)
+    _, x = replace(graph, steps=tuple(steps)).forward(images, np.float64)
+    sizes = {name: np.abs(array) for name, array in graph.parameters.items() if name.startswith(last.layer.name)}
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told by the magnitudes
+        magnitudes = last.layer.reference(np.abs(x), sizes).max(axis=1) + has_softmax
+        logits = last.layer.reference(x, graph.parameters)
+        margins = top_two_margins(logits)
+        return Reference(logits.argmax(axis=1).astype(np.uint8), margins, magnitudes.astype(np.float32))
+
+
+def load_reference(weights: Weights, network: Network) -> Reference | None:
+    """The stored results if ``weights`` are bundled ones (by hash) and the network computes what it did, else None.
 
     Raises UserError if the bundled reference file is missing, damaged or of other weights.
     """
@@ -78,18 +80,30 @@ def load_reference(weights: Weights) -> Reference | None:
     path = bundled.reference_path(origin)
     content = read_file(path, MAX_BYTES)
     bundled.check(path, content)
-    found = read_pinned(path, content, Wanted(None, ("weights_sha256",), MAX_BYTES))
+    found = read_pinned(path, content, Wanted(None, ("weights_sha256", "network"), MAX_BYTES))
     if found.attributes.get("weights_sha256") != weights.sha256:
-        raise UserError(f"{path} belongs to other weights; run: python -m data_tools bundle {origin}")
-    return Reference(found.arrays["labels"], found.arrays["margins"])
+        raise UserError(f"{path} belongs to other weights; {_BUNDLE} {origin}")
+    if found.attributes.get("network") != network.digest:  # another network may have arrays of the same shapes
+        return None
+    return Reference(found.arrays["labels"], found.arrays["margins"], found.arrays["magnitudes"])
 
 
-def save_reference(path: Path, reference: Reference, weights_sha256: str) -> None:
-    """Write the results of the weights with this hash, atomically and reproducibly. Raises UserError."""
+def shipped_reference(weights: Weights, network: Network) -> Reference:
+    """The stored results of shipped weights. Raises UserError where the network has changed since."""
+    found = load_reference(weights, network)
+    if found is None:
+        path = weights.path
+        raise UserError(f"network {network.name} is not what {path} was shipped for; {_BUNDLE} {path}")
+    return found
+
+
+def save_reference(path: Path, reference: Reference, weights_sha256: str, network: Network) -> None:
+    """Write the results of the weights with this hash in the network, atomically and reproducibly. Raises UserError."""
     arrays: dict[str, np.ndarray] = {
         "labels": reference.labels.astype(np.uint8),
         "margins": reference.margins.astype(np.float64),
+        "magnitudes": reference.magnitudes.astype(np.float32),
     }
-    content = file_image(arrays, {"weights_sha256": weights_sha256})
+    content = file_image(arrays, {"weights_sha256": weights_sha256, "network": network.digest})
     with replacing(path) as temporary:
         temporary.write_bytes(content)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ from app.graph import Graph
 from app.outcome import Coarser, LayerTime, Outcome, Timing
 from app.paths import replacing
 from app.stopwatch import own
+from app.verdicts import difference_lines, verdict_text, verdicts
 from app.weights import Weights
 from data_tools.dataset import Dataset
 
 SCHEMA = "lenet5-inference/report/3"
 PRECISION = {"float64": "fp64", "float32": "fp32", "float16x2": "fp32x", "tfloat32": "tf32", "float16": "fp16"}
 SHOWN_LABELS = 6
-SHOWN_DIFFERENCES = 10
 
 
 def document(
@@ -54,16 +54,7 @@ def document(
         "precision": PRECISION[outcome.arithmetic],
         "batch": batch,
         "settings": outcome.settings,
-        "accuracy": {
-            "passed": accuracy.passed,
-            "verdict": accuracy.verdict,
-            "correct": accuracy.correct if cycle is None else cycle.correct,
-            "total": accuracy.total if cycle is None else cycle.total,
-            "expected": accuracy.expected if cycle is None else None,
-            "reference": accuracy.agreement.source,
-            "compared": accuracy.agreement.compared,
-            "differences": [vars(difference) for difference in accuracy.agreement.differences],
-        },
+        **verdicts(accuracy, cycle),
         "first_labels": [names[label] if names else str(label) for label in first],
         "layers": [_layer(layer, outcome.layers) for layer in outcome.layers],
         "op_times": [_layer(layer) for layer in outcome.op_times],
@@ -116,7 +107,7 @@ def _layer(layer: LayerTime, among: Iterable[LayerTime] = ()) -> dict[str, Any]:
 
 def as_text(report: Mapping[str, Any]) -> str:
     """The document for people: plain text, no colours, so that it reads the same in a file."""
-    blocks = [_head(report), _accuracy(report), _layers(report), _times(report), report["limit"], _fp16(report)]
+    blocks = [_head(report), verdict_text(report), _layers(report), _times(report), report["limit"], _fp16(report)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -142,27 +133,6 @@ def _head(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _accuracy(report: Mapping[str, Any]) -> str:
-    accuracy = report["accuracy"]
-    correct, total = accuracy["correct"], accuracy["total"]
-    share = "unlabelled" if correct is None else f"{correct:,} / {total:,} correct = {correct / total:.2%}"
-    lines = [f"Accuracy: {share}", f"  {'PASSED' if accuracy['passed'] else 'FAILED'}: {accuracy['verdict']}"]
-    return "\n".join(lines + _differences(accuracy["differences"]))
-
-
-def _differences(differences: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = []
-    for difference in differences[:SHOWN_DIFFERENCES]:
-        kind = "near-tie" if difference["excused"] else "WRONG"
-        lines.append(
-            f"  image {difference['index']}: {difference['label']} instead of {difference['reference']}, "
-            f"float64 margin {difference['margin']:.3g} ({kind})"
-        )
-    if len(differences) > SHOWN_DIFFERENCES:
-        lines.append(f"  … and {len(differences) - SHOWN_DIFFERENCES} more (all in --json)")
-    return lines
-
-
 def _fp16(report: Mapping[str, Any]) -> str:
     """What the coarser arithmetic would bring and cost; empty where it was not tried."""
     fp16 = report["fp16"]
@@ -173,7 +143,7 @@ def _fp16(report: Mapping[str, Any]) -> str:
         f"--precision fp16 takes {fp16['end_to_end_ms']['p50']:.3f} ms end to end, {fp16['gain']:.2f} × as fast, and "
         f"{changed} label{'' if changed == 1 else 's'} of {fp16['compared']:,} compared differ from the reference"
     )
-    return "\n".join([line, *_differences(fp16["differences"])])
+    return "\n".join([line, *difference_lines(fp16["differences"])])
 
 
 def _layers(report: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from app.choices import load_graph
 from app.errors import UserError
 from app.graph import Graph
 from app.interrupts import exit_on_interrupt
+from app.networks import Network, named
 from app.outcome import Outcome
 from app.reference import compute_reference, load_reference
 from app.report import as_text, document, publish
@@ -39,6 +40,8 @@ def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> tuple[
             return pinned_array((nbytes,), np.uint8)
 
     unlabelled = options.labels == "none"
+    if unlabelled and options.min_accuracy is not None:
+        raise UserError("--min-accuracy needs labels: leave it out with --labels none")
     if options.data is None:
         if options.labels is not None and not unlabelled:
             raise UserError("--labels FILE goes with --data FILE; Fashion-MNIST has its own labels")
@@ -96,12 +99,16 @@ def reference_agreement(
     graph: Graph, weights: Weights, data: Dataset, labels: np.ndarray, dtype: str, recheck: bool
 ) -> Agreement:
     """Hold the labels against the stored float64 reference, or against one recomputed here."""
-    stored = load_reference(weights) if data.split == "test" and not recheck else None
+    stored = load_reference(weights, graph.network) if data.split == "test" and not recheck else None
     if stored is not None:
-        return agree(labels, stored.labels, stored.margins, "stored float64 reference", dtype)
-    count = len(labels) if recheck else min(len(labels), RECHECKED)
-    found = compute_reference(graph, data.images[:count])
-    return agree(labels, found.labels, found.margins, "recomputed float64 reference", dtype)
+        return agree(labels, stored, "stored float64 reference", dtype)
+    images = data.images[: len(labels) if recheck else min(len(labels), RECHECKED)]
+    found = compute_reference(graph, images)
+    agreement = agree(labels, found, "recomputed float64 reference", dtype)
+    if found.constant and (images != images[0]).any():  # equal labels tell nothing then
+        fault = f"scores are the same for all {len(images)} images by the {agreement.source}"
+        return replace(agreement, fault=agreement.fault or fault)
+    return agreement
 
 
 def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, options: argparse.Namespace) -> Accuracy:
@@ -109,15 +116,21 @@ def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, optio
     labels = outcome.labels
     truth = None if data.labels is None else data.labels[: len(labels)]
     agreement = reference_agreement(graph, weights, data, labels, outcome.arithmetic, options.recheck)
-    expected = weights.expected_correct.get(len(labels)) if data.split == "test" else None
-    accuracy = judge(labels, truth, expected, agreement, outcome.arithmetic)
-    cycle = outcome.cycle
-    if cycle is None:
-        return accuracy
-    if cycle.unsteady:
-        verdict = f"{cycle.unsteady} passes over the data gave other labels than the first"
-        return replace(accuracy, passed=False, verdict=verdict)
-    return replace(accuracy, verdict=f"every pass gave the same labels; of the first, {accuracy.verdict}")
+    if outcome.cycle is not None:
+        agreement = replace(agreement, steady=True)
+        if outcome.cycle.unsteady:
+            fault = f"{outcome.cycle.unsteady} passes over the data gave other labels than the first"
+            agreement = replace(agreement, fault=fault)
+    expected = None
+    if data.split == "test" and promises(weights, graph.network):
+        expected = weights.expected_correct.get(len(labels))
+    return judge(labels, truth, expected, agreement, classes=graph.classes, least=options.min_accuracy)
+
+
+def promises(weights: Weights, network: Network) -> bool:
+    """Whether the weights' promises are for that network: for the one they were made for, whatever it is called."""
+    own = named(weights.network)
+    return own is not None and own.digest == network.digest
 
 
 def run(options: argparse.Namespace, watch: Stopwatch) -> int:

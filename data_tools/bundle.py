@@ -47,7 +47,8 @@ def bundle(options: argparse.Namespace) -> None:
 def _ship(weights: Weights, data_dir: Path | None) -> Weights:
     """Everything is computed before anything is written, and Ctrl-C waits until all files fit together."""
     images, truth = load_split("test", data_dir)
-    reference = compute_reference(build(find_network(weights.network), weights), images[:, None])
+    network = find_network(weights.network)
+    reference = compute_reference(build(network, weights), images[:, None])
     target = bundled.weights_path(weights.network)
     with deferred_interrupts():
         save_weights(
@@ -62,6 +63,6 @@ def _ship(weights: Weights, data_dir: Path | None) -> Weights:
         )
         bundled.record_checksums(target)
         shipped = load_weights(target)
-        save_reference(bundled.reference_path(target), reference, shipped.sha256)
+        save_reference(bundled.reference_path(target), reference, shipped.sha256, network)
         bundled.record_checksums(bundled.reference_path(target))
     return shipped

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from app.accuracy import Reference, agree
 from app.graph import Graph, build
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool, Relu, Resize, Softmax, Tanh
 from app.networks import NETWORKS, Network
@@ -115,6 +116,12 @@ def score_scale(graph: Graph, scores: np.ndarray) -> float:
     """The magnitude that rounding errors of the scores scale with: before the last bias centres them."""
     biases = [np.abs(array).max() for name, array in graph.parameters.items() if name.endswith("_bias")]
     return float(max(np.abs(scores).max(), *biases[-1:], 0.0))
+
+
+def check_labels(labels: np.ndarray, reference: Reference, dtype: str = "float32") -> None:
+    """Every label is the reference's save near-ties, of which there may be many among few images."""
+    wrong = [found for found in agree(labels, reference, "reference", dtype).differences if not found.excused]
+    assert not wrong
 
 
 def random_images(network: Network, count: int, seed: int = 1) -> np.ndarray:

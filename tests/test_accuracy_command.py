@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from app import bundled
+from app.accuracy import Reference
 from app.bench import accuracy
 from app.cli import main
 from app.device import why_no_gpu
 from app.errors import UserError
 from app.graph import Graph
 from app.networks import NETWORKS
-from app.reference import Reference, load_reference, save_reference
+from app.reference import load_reference, save_reference
 from app.weights import load_weights
 from data_tools.dataset import Dataset
 from tests.bundle_for_tests import IMAGES, TRUTH, folder, release
@@ -37,7 +38,7 @@ def shipped(release: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def correct(network: str) -> int:
-    reference = load_reference(load_weights(bundled.find(network)))
+    reference = load_reference(load_weights(bundled.find(network)), NETWORKS[network])
     assert reference is not None
     return int((reference.labels[:100] == TRUTH[:100]).sum())
 
@@ -72,7 +73,8 @@ def test_one_network_as_json(shipped: Path, capsys: pytest.CaptureFixture[str]) 
 def test_labels_that_are_not_the_reference_fail(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = load_weights(bundled.find("mlp"))
     path = bundled.reference_path(bundled.find("mlp"))
-    save_reference(path, Reference(np.full(130, 11, np.uint8), np.ones(130)), weights.sha256)
+    other = Reference(np.full(130, 11, np.uint8), np.ones(130), np.ones(130))
+    save_reference(path, other, weights.sha256, NETWORKS["mlp"])
     bundled.record_checksums(path)
     assert main(CPU) == 1
     assert "FAILED: 130 of 130 labels differ" in capsys.readouterr().out

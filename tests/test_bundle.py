@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 
 from app import bundled
 from app import weights as module
+from app.accuracy import Reference
 from app.cli import main
 from app.errors import UserError
 from app.graph import build
 from app.networks import NETWORKS
-from app.reference import Reference, compute_reference, load_reference, save_reference
+from app.reference import compute_reference, load_reference, save_reference
 from app.weights import load_weights, save_weights
 from data_tools.__main__ import main as data_tools
 from tests.bundle_for_tests import FILES, IMAGES, STORAGE, TRUTH, folder, release
@@ -38,7 +40,7 @@ def test_release(network: str, release: Path, tmp_path: Path) -> None:
     assert (weights.network, weights.storage, weights.recipe) == (network, STORAGE[network], "random")
     for name, array in own.arrays.items():
         np.testing.assert_array_equal(weights.arrays[name], array, strict=True)
-    reference = load_reference(weights)
+    reference = load_reference(weights, NETWORKS[network])
     assert reference is not None
     scores = build(NETWORKS[network], weights).forward(IMAGES[:, None], np.float64)[0]
     np.testing.assert_array_equal(reference.labels, scores.argmax(axis=1))
@@ -49,8 +51,8 @@ def test_release(network: str, release: Path, tmp_path: Path) -> None:
     assert {path.name for path in release.iterdir()} == FILES
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=release, check=True)
     copy = Path(shutil.copy(bundled.find(network), tmp_path / "copy.h5"))
-    assert load_reference(load_weights(copy)) is not None
-    assert load_reference(own) is None
+    assert load_reference(load_weights(copy), NETWORKS[network]) is not None
+    assert load_reference(own, NETWORKS[network]) is None
 
 
 def test_shipped_again_is_the_same(release: Path) -> None:
@@ -74,8 +76,24 @@ def test_margins_are_of_logits() -> None:
     graph = random_graph(NETWORKS["mlp"])
     images = random_images(graph.network, 5)
     certain = {name: array * 1e4 if name.startswith("fc2") else array for name, array in graph.parameters.items()}
-    found = compute_reference(build(graph.network, load_like(certain)), images)
-    assert np.isinf(found.margins).any() and (found.margins > 0).all()
+    certain_graph = build(graph.network, load_like(certain))
+    assert (certain_graph.reference(images) == 0).any()
+    found = compute_reference(certain_graph, images)
+    assert np.isfinite(found.margins).all() and (found.margins > 700).any()
+
+
+@pytest.mark.parametrize("network", ["lenet5", "mlp"])
+def test_magnitudes_are_what_the_scores_terms_sum_to_without_signs(network: str) -> None:
+    """Of the last layer, with its bias; a softmax adds 1. Far above the scores where a bias takes most of them away."""
+    graph = random_graph(NETWORKS[network])
+    images = random_images(graph.network, 5)
+    found = compute_reference(graph, images)
+    before = next(at for at, step in enumerate(graph.steps) if step.layer.name == "fc2")
+    _, hidden = replace(graph, steps=graph.steps[:before]).forward(images, np.float64)
+    terms = np.abs(hidden[:, :, None] * graph.parameters["fc2"].astype(np.float64)).sum(axis=1)
+    expected = (terms + np.abs(graph.parameters["fc2_bias"])).max(axis=1) + (network == "mlp")
+    np.testing.assert_allclose(found.magnitudes, expected, rtol=1e-6)
+    assert found.magnitudes.dtype == np.float32
 
 
 def load_like(arrays: dict[str, np.ndarray]) -> module.Weights:
@@ -120,14 +138,14 @@ def test_damaged_reference(release: Path) -> None:
     path = bundled.reference_path(bundled.find("mlp"))
     damage(path)
     with pytest.raises(UserError, match="SHA256SUMS"):
-        load_reference(weights)
-    save_reference(path, Reference(np.zeros(3), np.ones(3)), "0" * 64)
+        load_reference(weights, NETWORKS["mlp"])
+    save_reference(path, Reference(np.zeros(3), np.ones(3), np.ones(3)), "0" * 64, NETWORKS["mlp"])
     bundled.record_checksums(path)
     with pytest.raises(UserError, match="other weights; run: python -m data_tools bundle"):
-        load_reference(weights)
+        load_reference(weights, NETWORKS["mlp"])
     path.unlink()
     with pytest.raises(UserError, match="does not exist"):
-        load_reference(weights)
+        load_reference(weights, NETWORKS["mlp"])
 
 
 @pytest.mark.parametrize("sums", ["", "no checksum\n", None])

@@ -44,9 +44,9 @@ def engine_labels(network: str) -> np.ndarray:
 
 @of_each
 def test_engine_agrees_with_the_stored_reference(network: str) -> None:
-    reference = load_reference(load_weights(bundled.find(network)))
+    reference = load_reference(load_weights(bundled.find(network)), NETWORKS[network])
     assert reference is not None and len(reference.labels) == len(reference.margins) == 10_000
-    found = agree(engine_labels(network), reference.labels, reference.margins, "reference")
+    found = agree(engine_labels(network), reference, "reference")
     assert found.holds and len(found.differences) <= 1, found.differences
 
 
@@ -54,7 +54,7 @@ def test_engine_agrees_with_the_stored_reference(network: str) -> None:
 def test_promises_are_what_the_reference_gets_right(network: str) -> None:
     """And good enough to ship."""
     weights = load_weights(bundled.find(network))
-    reference = load_reference(weights)
+    reference = load_reference(weights, NETWORKS[network])
     assert reference is not None and weights.network == network
     assert weights.expected_correct == correct_counts(reference.labels, split_images()[1])
     assert set(weights.expected_correct) == set(COUNTED)

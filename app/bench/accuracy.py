@@ -21,7 +21,7 @@ from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.networks import NETWORKS
 from app.options import DEFAULT_STREAMS
 from app.plan import ExecutionPlan, plan
-from app.reference import load_reference
+from app.reference import shipped_reference
 from app.report import publish
 from app.serving import Choices
 from app.weights import load_weights
@@ -68,10 +68,10 @@ def _row(name: str, data: Dataset, where: str, options: argparse.Namespace) -> d
     if not path.exists():
         return row | {"verdict": "no weights are shipped yet"}
     weights = load_weights(path)
-    reference = load_reference(weights)
-    if reference is None or data.labels is None:
-        raise ValueError("shipped weights have reference results, and the test images labels")
     graph = build(find_network(name), weights)
+    reference = shipped_reference(weights, graph.network)
+    if data.labels is None:
+        raise ValueError("the test images have labels")
     if where == "cpu":
         labels, arithmetic = _on_cpu(graph, data.images), "float32"
     else:
@@ -83,14 +83,18 @@ def _row(name: str, data: Dataset, where: str, options: argparse.Namespace) -> d
                 raise
             return row | {"verdict": str(error)}
         labels, arithmetic = _on_gpu(execution, data.images), execution.arithmetic
-    agreement = agree(labels, reference.labels, reference.margins, "stored float64 reference", arithmetic)
-    found = judge(labels, data.labels, weights.expected_correct.get(len(labels)), agreement, arithmetic)
+    agreement = agree(labels, reference, "stored float64 reference", arithmetic)
+    expected = weights.expected_correct.get(len(labels))
+    found = judge(labels, data.labels, expected, agreement, classes=graph.classes)
+    verdicts = [agreement.verdict, found.answers.verdict]
+    if found.answers.warning:
+        verdicts.append(f"WARNING: {found.answers.warning}")
     counts = {str(count): correct for count, correct in correct_counts(labels, data.labels).items()}
     return row | {
         "precision": SHORT[arithmetic],
         "correct": counts,
         "passed": found.passed,
-        "verdict": found.verdict,
+        "verdict": "; ".join(verdicts),
     }
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from app import bundled, device
-from app.accuracy import agree, judge
+from app.accuracy import Reference, agree, judge
 from app.errors import UserError
 from app.graph import Graph, build, find_network
 from app.interrupts import exit_on_interrupt
 from app.options import bench_parser
-from app.reference import Reference, load_reference
+from app.reference import shipped_reference
 from app.weights import Weights, load_weights
 from data_tools.dataset import load_fashion_mnist
 
@@ -40,13 +40,13 @@ class Batch:
 
         wrong: whether they break the application's own rule for this arithmetic type; None: nobody's promise.
         """
-        found = agree(labels, self.reference.labels, self.reference.margins, "reference", arithmetic or "float32")
+        found = agree(labels, self.reference, "reference", arithmetic or "float32")
         expected = self.weights.expected_correct.get(len(labels))
         return {
             "correct": int((labels == self.truth).sum()),
             "changed": len(found.differences),
             "largest_margin": max((difference.margin for difference in found.differences), default=None),
-            "wrong": arithmetic is not None and not judge(labels, self.truth, expected, found, arithmetic).passed,
+            "wrong": arithmetic is not None and not judge(labels, self.truth, expected, found).passed,
         }
 
 
@@ -75,8 +75,8 @@ def load_batch(network: str, count: int) -> Batch:
     data = load_fashion_mnist("test", None, lambda nbytes: pinned_array((nbytes,), np.uint8))
     if count > len(data.images):
         raise UserError(f"--batch {count} is more than the {len(data.images)} images of {data.source}: ask for fewer")
-    reference = load_reference(weights)
-    if reference is None or data.labels is None:
-        raise ValueError("shipped weights and the test images have reference labels and labels")
+    if data.labels is None:
+        raise ValueError("the test images have labels")
     graph = build(find_network(network), weights)
+    reference = shipped_reference(weights, graph.network)
     return Batch(graph, weights, data.images[:count], data.labels[:count], reference)

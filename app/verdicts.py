@@ -1,0 +1,65 @@
+"""The accuracy check in the report: as plain data, and as text in which no verdict can be taken for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.accuracy import Accuracy
+from app.outcome import Cycle
+
+VERDICTS = {True: "PASSED", False: "FAILED", None: "not judged"}
+SHOWN_DIFFERENCES = 10
+
+
+def verdicts(accuracy: Accuracy, cycle: Cycle | None) -> dict[str, Any]:
+    """The report's fields on the check: ``passed``, ``agreement`` and ``accuracy``. Correct answers are the cycle's."""
+    agreement, answers = accuracy.agreement, accuracy.answers
+    return {
+        "passed": accuracy.passed,
+        "agreement": {
+            "passed": agreement.holds,
+            "verdict": agreement.verdict,
+            "reference": agreement.source,
+            "compared": agreement.compared,
+            "near_ties_allowed": agreement.most,
+            "differences": [vars(difference) for difference in agreement.differences],
+        },
+        "accuracy": {
+            "passed": answers.passed,
+            "verdict": answers.verdict,
+            "warning": answers.warning,
+            "correct": answers.correct if cycle is None else cycle.correct,
+            "total": answers.total if cycle is None else cycle.total,
+            "expected": answers.expected if cycle is None else None,
+            "least": answers.least,
+        },
+    }
+
+
+def verdict_text(report: Mapping[str, Any]) -> str:
+    """These fields for people; nothing asked of the answers is not said where they are warned of."""
+    agreement, answers = report["agreement"], report["accuracy"]
+    correct, total = answers["correct"], answers["total"]
+    share = "unlabelled" if correct is None else f"{correct:,} / {total:,} correct = {correct / total:.2%}"
+    lines = [f"Accuracy: {share}"]
+    if answers["passed"] is not None or not answers["warning"]:
+        lines.append(f"  answers    {VERDICTS[answers['passed']]}: {answers['verdict']}")
+    if answers["warning"]:
+        lines.append(f"  answers    WARNING: {answers['warning']}")
+    lines.append(f"  agreement  {VERDICTS[agreement['passed']]}: {agreement['verdict']}")
+    return "\n".join(lines + difference_lines(agreement["differences"]))
+
+
+def difference_lines(differences: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line a label that is not the reference's, for the first of them."""
+    lines = []
+    for difference in differences[:SHOWN_DIFFERENCES]:
+        kind = "near-tie" if difference["excused"] else "WRONG"
+        lines.append(
+            f"  image {difference['index']}: {difference['label']} instead of {difference['reference']}, "
+            f"float64 margin {difference['margin']:.3g} ({kind})"
+        )
+    if len(differences) > SHOWN_DIFFERENCES:
+        lines.append(f"  … and {len(differences) - SHOWN_DIFFERENCES} more (all in --json)")
+    return lines

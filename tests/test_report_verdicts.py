@@ -1,0 +1,60 @@
+"""The check in the report: two verdicts, and the labels that differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.accuracy import agree, judge
+from app.report import as_text
+from app.verdicts import SHOWN_DIFFERENCES
+from tests.test_report import AGREED, BATCH, CPU, LABELS, STORED, report
+
+
+def test_differences() -> None:
+    margins = np.ones(BATCH)
+    margins[0] = 0.0
+    other = replace(STORED, labels=(LABELS + 1) % 10, margins=margins)
+    told = report(CPU, judge(LABELS, LABELS, None, agree(LABELS, other, "stored float64 reference")))
+    text = as_text(told)
+    assert "agreement  FAILED: 49 of 50 labels differ" in text and f"and {BATCH - SHOWN_DIFFERENCES} more" in text
+    assert text.count("(WRONG)") == SHOWN_DIFFERENCES - 1 and text.count("(near-tie)") == 1
+    first = {"index": 0, "label": 0, "reference": 1, "margin": 0.0, "excused": True}
+    assert len(told["agreement"]["differences"]) == BATCH and told["agreement"]["differences"][0] == first
+    assert (told["passed"], told["agreement"]["passed"], told["accuracy"]["passed"]) == (False, False, None)
+
+
+@pytest.mark.parametrize(
+    ("truth", "expected", "least", "lines"),
+    [
+        (LABELS, BATCH, None, ["answers    PASSED: 50 correct as promised"]),
+        (LABELS, None, 0.9, ["answers    PASSED: 100.00% is at least the 90.00% asked for"]),
+        (
+            LABELS,
+            None,
+            None,
+            ["answers    not judged: nothing is promised for these images, and no --min-accuracy given"],
+        ),
+        ((LABELS + 1) % 10, None, None, ["answers    WARNING: near chance, which is 10.0%; likely causes: fc1's rows"]),
+        (
+            (LABELS + 1) % 10,
+            None,
+            0.9,
+            ["answers    FAILED: 0.00% is less than the 90.00% asked for", "answers    WARNING: near chance"],
+        ),
+        (None, None, None, ["answers    not judged: the images have no labels"]),
+    ],
+)
+def test_the_two_verdicts(
+    truth: np.ndarray | None, expected: int | None, least: float | None, lines: list[str]
+) -> None:
+    """A model that is nonsense is told from kernels that compute it as they should: PASSED never stands alone."""
+    accuracy = judge(LABELS, truth, expected, AGREED, least=least)
+    told = report(CPU, accuracy)
+    found = as_text(told).split("\n\n")[1].splitlines()
+    for line, start in zip(found[1:], [*lines, "agreement  PASSED: all 50 labels equal the stored"], strict=True):
+        assert line.startswith(f"  {start}") and len(line) < 160
+    assert told["passed"] is accuracy.passed is ("FAILED" not in found[1]) and told["agreement"]["passed"]
+    assert (told["accuracy"]["least"], told["accuracy"]["expected"]) == (least, expected)
