@@ -98,9 +98,10 @@ def test_fused_kernels_and_convolutions_alone(stub: list[tuple[str, tuple[str, .
 def test_other_options_are_other_kernels(
     stub: list[tuple[str, tuple[str, ...]]], cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary(capsys, "--arch", "sm_90a", "--precision", "fp32")
-    for more in (["--conv", "direct"], ["--no-fuse"], ["--precision", "fp16"]):
-        assert summary(capsys, "--arch", "sm_90a", "--precision", "fp32", *more)[4] > 0
+    fp32 = ["--precision", "fp32"]
+    summary(capsys, "--arch", "sm_90a", *fp32)
+    for other in ([*fp32, "--conv", "direct"], [*fp32, "--no-fuse"], ["--precision", "fp16"]):
+        assert summary(capsys, "--arch", "sm_90a", *other)[4] > 0
     assert "conv_02_direct.cu" in {source for source, _ in stub}
 
 

@@ -5,14 +5,20 @@ Compiling needs neither a GPU nor a CUDA toolkit: only the NVRTC library, which 
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import os
 import re
+import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from app.errors import UserError
 from app.files import read_file
+from app.kernels.compiler_process import compile_program
 from app.paths import cache_dir, replacing
 
 KERNEL_DIR = Path(__file__).parent
@@ -20,6 +26,7 @@ KERNEL_DIR = Path(__file__).parent
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 MAX_CUBIN_BYTES = 64 << 20  # the largest of ours has less than one
+_ELF_NOTE = 4  # PT_NOTE
 _CACHE_FORMAT = b"lenet5-cubin-2\n"
 
 
@@ -35,6 +42,55 @@ def nvrtc() -> Any:
             f"NVRTC, the run-time compiler, cannot be loaded ({reason}): run make run, or pip install -e '.[cuda]'"
         ) from None
     return binding
+
+
+@dataclass(frozen=True)
+class Library:
+    """The NVRTC in use: its file, its version (major, minor), and what tells its build from others of that version."""
+
+    path: str
+    version: tuple[int, int]
+    build: str
+
+
+def find_library() -> Library:
+    """The NVRTC that CuPy loads. Raises UserError as ``nvrtc`` does."""
+    version = nvrtc().getVersion()
+    path = _loaded_from(version[0])
+    return Library(path, version, build_of(path))
+
+
+@cache
+def _loaded_from(major: int) -> str:
+    class Symbol(ctypes.Structure):
+        _fields_ = (
+            ("file", ctypes.c_char_p),
+            ("base", ctypes.c_void_p),
+            ("name", ctypes.c_char_p),
+            ("address", ctypes.c_void_p),
+        )
+
+    library, found = ctypes.CDLL(f"libnvrtc.so.{major}", mode=os.RTLD_NOLOAD), Symbol()
+    ctypes.CDLL(None).dladdr(library.nvrtcVersion, ctypes.byref(found))
+    return os.path.realpath(os.fsdecode(found.file))
+
+
+@cache
+def build_of(path: str) -> str:
+    """What differs between builds of a library (ELF, 64 bits): its size and notes, where linkers leave a build ID."""
+    with Path(path).open("rb") as file:
+        header = file.read(64)
+        (table,) = struct.unpack_from("<Q", header, 0x20)
+        size, count = struct.unpack_from("<2H", header, 0x36)
+        file.seek(table)
+        segments = [file.read(size) for _ in range(count)]
+        notes = []
+        for segment in segments:
+            kind, _, offset, _, _, nbytes = struct.unpack_from("<IIQQQQ", segment)
+            if kind == _ELF_NOTE:
+                file.seek(offset)
+                notes.append(file.read(nbytes))
+        return hashlib.sha256(repr((os.fstat(file.fileno()).st_size, notes)).encode()).hexdigest()
 
 
 def architecture(major: int, minor: int) -> str:
@@ -77,50 +133,45 @@ def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, d
     Raises UserError if NVRTC is missing or the cache cannot be written; a kernel that does not compile is a
     bug and raises RuntimeError with file, options and the compiler's log.
     """
-    binding, texts, flags = nvrtc(), sources(path), options(defines, arch, debug)
-    cached = _place(binding, path, texts, flags)
+    library, texts, flags = find_library(), sources(path), options(defines, arch, debug)
+    cached = _place(library, path, texts, flags)
     cubin = _read_cached(cached)
     if cubin is None:
-        cubin, _ = _compile(binding, path.name, texts, flags)
+        cubin, _ = _compile(library, path.name, texts, flags)
         _write_cached(cached, cubin)
     return cubin
 
 
 def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
     """Whether ``compile_kernel`` would find its machine code, undamaged, in the cache. Raises UserError as it does."""
-    return _read_cached(_place(nvrtc(), path, sources(path), options(defines, arch))) is not None
+    return _read_cached(_place(find_library(), path, sources(path), options(defines, arch))) is not None
 
 
-def _place(binding: Any, path: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> Path:
+def _place(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> Path:
     """Where the cache has the machine code of these sources, compiled so by this NVRTC."""
-    key = hashlib.sha256(repr((binding.getVersion(), flags, path.name, sorted(texts.items()))).encode()).hexdigest()
+    key = hashlib.sha256(
+        repr((library.version, library.build, flags, path.name, sorted(texts.items()))).encode()
+    ).hexdigest()
     return cache_dir() / "kernels" / f"{key}.cubin"
 
 
 def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> str:
     """What the assembler says of registers, shared memory and spills; compiled afresh. Raises as compile_kernel."""
-    _, log = _compile(nvrtc(), path.name, sources(path), (*options(defines, arch), "--ptxas-options=-v"))
+    _, log = _compile(find_library(), path.name, sources(path), (*options(defines, arch), "--ptxas-options=-v"))
     return log
 
 
-def _compile(binding: Any, source: str, texts: Mapping[str, str], flags: tuple[str, ...]) -> tuple[bytes, str]:
-    names = [name for name in texts if name != source]
-    headers = [texts[name].encode() for name in names]
-    program = binding.createProgram(texts[source], source, headers, [name.encode() for name in names])
-    try:
-        binding.compileProgram(program, flags)
-        # The binding drops the last byte, a zero, as if machine code were text; disassemblers want the whole file.
-        return binding.getCUBIN(program) + b"\0", binding.getProgramLog(program)
-    except binding.NVRTCError as error:
-        if "INVALID_OPTION" in str(error):
-            arch = flags[0].partition("=")[2]
-            raise UserError(
-                f"this NVRTC does not know {arch}: pip install -U nvidia-cuda-nvrtc-cu12 (CUDA 13: nvidia-cuda-nvrtc)"
-            ) from None
-        log = binding.getProgramLog(program).strip()
-        raise RuntimeError(f"{source} does not compile ({error}) with {' '.join(flags)}\n{log}") from None
-    finally:
-        binding.destroyProgram(program)
+def _compile(library: Library, source: str, texts: Mapping[str, str], flags: tuple[str, ...]) -> tuple[bytes, str]:
+    headers = {name: text for name, text in texts.items() if name != source}
+    error, cubin, log = compile_program(library.path, source, texts[source], headers, flags)
+    if error == "NVRTC_ERROR_INVALID_OPTION":
+        arch = flags[0].partition("=")[2]
+        raise UserError(
+            f"this NVRTC does not know {arch}: pip install -U nvidia-cuda-nvrtc-cu12 (CUDA 13: nvidia-cuda-nvrtc)"
+        )
+    if error:
+        raise RuntimeError(f"{source} does not compile ({error}) with {' '.join(flags)}\n{log.strip()}")
+    return cubin, log
 
 
 def _read_cached(path: Path) -> bytes | None:

@@ -1,0 +1,81 @@
+"""Compiles in processes of their own, which ``compiler_worker`` describes: any thread may, and Ctrl-C interrupts it."""
+
+from __future__ import annotations
+
+import atexit
+import marshal
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from app.errors import UserError
+
+WORKER = Path(__file__).with_name("compiler_worker.py")
+
+
+class Process:
+    """A compiler that runs and waits for programs. library: NVRTC's file."""
+
+    def __init__(self, library: str) -> None:
+        try:
+            # In a session of its own: Ctrl-C at the terminal is for us, who then end it.
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(WORKER), library],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UserError(f"cannot start the compiler's process ({error.strerror}): end other programs") from None
+
+    def ask(self, name: str, *request: Any) -> tuple[str, bytes, str]:
+        """The answer to a request; both as ``compiler_worker.compiled`` has them."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            marshal.dump((name, *request), self._process.stdin)
+            self._process.stdin.flush()
+            return marshal.load(self._process.stdout)
+        except (EOFError, ValueError, BrokenPipeError):
+            code = self._process.wait()
+        if code == -signal.SIGKILL:
+            raise UserError(f"the compiler was killed at {name}, perhaps for want of memory: free some, and try again")
+        raise RuntimeError(f"the compiler ended with code {code} at {name}")
+
+    def end(self) -> None:
+        """Kill it and wait for its end."""
+        self._process.kill()
+        with suppress(OSError), self._process:  # closes the pipes, even those with half a request in them
+            pass
+
+
+_idle: list[Process] = []  # taken and given back by single operations on a list, which threads may do
+
+
+def compile_program(
+    library: str, name: str, text: str, headers: Mapping[str, str], flags: tuple[str, ...]
+) -> tuple[str, bytes, str]:
+    """The program ``name`` → the error's name (empty if there was none), machine code, the compiler's log.
+
+    headers: texts by name. Raises UserError where there is no process or memory for it, RuntimeError if NVRTC crashes.
+    """
+    try:
+        process = _idle.pop()
+    except IndexError:
+        process = Process(library)
+    try:
+        answer = process.ask(name, text, list(headers.items()), flags)
+    except BaseException:
+        process.end()
+        raise
+    _idle.append(process)
+    return answer
+
+
+@atexit.register
+def _end_all() -> None:
+    while _idle:
+        _idle.pop().end()
