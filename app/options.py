@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from app import checks
 from app.console import Parser, Switch
+from app.training.limits import NUMBERS, WHOLE, WORDS
 
 MAX_BATCH = 10**12
 DEFAULT_STREAMS = 4
@@ -16,34 +19,31 @@ PRECISIONS = ("fp32", "fp32x", "tf32", "fp16")  # that may be asked for
 
 def whole_number(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
     """An argparse type: a whole number from ``least`` to ``most``."""
-
-    def convert(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
-        if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{value} is not between {least} and {most:,}")
-        return value
-
-    return convert
+    return _typed(int, "a whole number", checks.whole(least, most))
 
 
-def number(least: float, most: float, *, above: bool = False) -> Callable[[str], float]:
+def number(least: float, most: float, above: bool = False) -> Callable[[str], float]:
     """An argparse type: a number from ``least`` (or only ``above`` it) up to ``most``."""
+    return _typed(float, "a number", checks.number(least, most, above))
 
-    def convert(text: str) -> float:
+
+def _typed(kind: Callable[[str], Any], what: str, check: checks.Check) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
         try:
-            value = float(text)
+            value = kind(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
-        if not least <= value <= most or (above and value == least):
-            raise argparse.ArgumentTypeError(
-                f"{text} is not {'above' if above else 'at least'} {least:g} and at most {most:g}"
-            )
-        return value
+            raise argparse.ArgumentTypeError(f"'{text}' is not {what}") from None
+        try:
+            return check(value)
+        except checks.BadValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
 
     return convert
+
+
+def _setting(name: str) -> Callable[[str], Any]:
+    """The argparse type of a training's setting."""
+    return whole_number(*WHOLE[name]) if name in WHOLE else number(*NUMBERS[name])
 
 
 def network_options(parser: argparse.ArgumentParser) -> None:
@@ -209,7 +209,11 @@ examples:
 
 The epoch that is best on the images held out is kept; the test images are used once, at the end, to record what the
 weights promise. Same options, same card or CPU, as many workers: same bits, resumed or not; with other --workers the
-same within rounding. What is not said is the network's own recipe.
+same within rounding. What is not said is the network's own recipe. --resume remembers the options of images, --plot
+and --json.
+
+exit codes: 0 the weights are written; 2 a usage, data or device error, an interruption, or a training that diverges
+(its loss is no number, or over ten times that of guessing); 3 a bug.
 """
 
 
@@ -223,36 +227,39 @@ def train_parser() -> argparse.ArgumentParser:
     what.add_argument("--overwrite", action="store_true", help="replace the weights in --output, if there are any")
     what.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"), help="auto: a GPU if there is one")
     data = parser.add_argument_group("images")
-    data.add_argument("--images", type=whole_number(2), metavar="N", help="only the first N (default: all 60,000)")
+    data.add_argument("--images", type=_setting("images"), metavar="N", help="only the first N (default: all 60,000)")
     data.add_argument(
-        "--validation", type=whole_number(1), metavar="N", help="held out to choose the best epoch (default: a twelfth)"
+        "--validation",
+        type=_setting("validation"),
+        metavar="N",
+        help="held out to choose the best epoch (default: a twelfth)",
     )
     data.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
     data.add_argument("--data", type=Path, metavar="FILE", help="own images: IDX (.gz or not), or HDF5 with x and y")
     data.add_argument("--labels", type=Path, metavar="FILE", help="IDX labels for --data")
     parser.add_argument(
         "--workers",
-        type=whole_number(1),
+        type=_setting("workers"),
         metavar="N",
         help="processes that share each batch: a GPU each, or the CPU's cores (default: 1, or as many as before)",
     )
     how = parser.add_argument_group("how (default: the network's recipe)")
-    how.add_argument("--epochs", type=whole_number(1, 10_000), metavar="N", help="passes over the images")
-    how.add_argument("--batch", type=whole_number(1), metavar="N", help="images between two updates")
-    how.add_argument("--seed", type=whole_number(0, 2**63 - 1), metavar="N", help="of everything random (default: 1)")
-    how.add_argument("--optimiser", choices=("adamw", "sgd"), help="sgd has momentum")
-    how.add_argument("--rate", type=number(0, 1e3, above=True), metavar="X", help="peak of the one-cycle schedule")
-    how.add_argument("--weight-decay", type=number(0, 1e3), metavar="X", help="decoupled, times the rate")
-    how.add_argument("--l2", type=number(0, 1e3), metavar="X", help="X/2 times the weights' squares, in the loss")
-    how.add_argument("--smoothing", type=number(0, 1), metavar="X", help="of the labels")
+    how.add_argument("--epochs", type=_setting("epochs"), metavar="N", help="passes over the images")
+    how.add_argument("--batch", type=_setting("batch"), metavar="N", help="images between two updates")
+    how.add_argument("--seed", type=_setting("seed"), metavar="N", help="of everything random (default: 1)")
+    how.add_argument("--optimiser", choices=WORDS["optimiser"], help="sgd has momentum")
+    how.add_argument("--rate", type=_setting("rate"), metavar="X", help="peak of the one-cycle schedule")
+    how.add_argument("--weight-decay", type=_setting("weight_decay"), metavar="X", help="decoupled, times the rate")
+    how.add_argument("--l2", type=_setting("l2"), metavar="X", help="X/2 times the weights' squares, in the loss")
+    how.add_argument("--smoothing", type=_setting("smoothing"), metavar="X", help="of the labels")
     how.add_argument("--dropout", metavar="LAYER=X,…", help="share of a layer's inputs left out (or: none)")
-    how.add_argument("--shift", type=whole_number(0, 8), metavar="N", help="most pixels that images are shifted by")
+    how.add_argument("--shift", type=_setting("shift"), metavar="N", help="most pixels that images are shifted by")
     how.add_argument("--flip", action=Switch, default=None, help="flip half of the images")
     out = parser.add_argument_group("output")
     out.add_argument(
         "--json", metavar="FILE", help="also write settings and epochs as JSON; '-': to standard output alone"
     )
-    out.add_argument("--storage", choices=("float32", "float16"), help="type of the weights in their file")
+    out.add_argument("--storage", choices=WORDS["storage"], help="type of the weights in their file")
     out.add_argument("--plot", type=Path, metavar="DIR", help="draw the learning curve (matplotlib)")
     return parser
 

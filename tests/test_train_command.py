@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from app.training import cpu_engine, loop
 from app.training.checkpoint import load_checkpoint, save_checkpoint
 from app.training.cpu_engine import dropout_mask
 from app.training.model import training_model
+from app.training.progress import EpochResult
 from app.training.recipes import RECIPES
 from app.weights import load_weights, rounded
 from data_tools.idx import write_idx
@@ -125,7 +127,19 @@ def test_learning_curve(train: Train, place: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        [*MLP, "--optimiser", "adamw", "--dropout", "fc1=0.2,fc2=0.5", "--shift", "2", "--l2", "0.01"],
+        [
+            *MLP,
+            "--optimiser",
+            "adamw",
+            "--rate",
+            "0.01",
+            "--dropout",
+            "fc1=0.2,fc2=0.5",
+            "--shift",
+            "2",
+            "--l2",
+            "0.01",
+        ],
         ["--network", "lenet5", *OWN, "--images", "40"],
     ],
     ids=["mlp", "lenet5"],
@@ -151,7 +165,7 @@ def test_gone_on_elsewhere(train: Train, place: Path, monkeypatch: pytest.Monkey
         interrupt_after(1, patch)
         assert train(*MLP, "--epochs", "2")[0] == 2
     read = load_checkpoint(place / CHECKPOINT)
-    progress = read.progress(training_model(NETWORKS["mlp"], read.settings.biases))
+    progress = read.progress
     assert progress.trained_on == "the CPU with NumPy"
     save_checkpoint(place / CHECKPOINT, read.settings, replace(progress, trained_on="Some Card"))
     code, out, err = train("--resume", CHECKPOINT, *OWN[:4])
@@ -205,8 +219,31 @@ def test_checkpoint_in_the_way(train: Train, place: Path) -> None:
     assert (place / CHECKPOINT).read_text() == "precious"
 
 
-def test_loss_that_is_no_number(train: Train, place: Path) -> None:
+@pytest.mark.parametrize("options", ["--rate 1000", "--rate 1000 --workers 2"])
+def test_loss_far_above_guessing(options: str, train: Train, place: Path) -> None:
+    """Refused at the end of the epoch, though it is a number."""
+    wrong = "the loss became [0-9.e+]+ in epoch 1, that of guessing is 2.30, with .*%.*: train again with a smaller"
+    check_failure(train(*MLP, *options.split()), wrong)
+    assert set(listing(place)) == {"images", "labels"}
+
+
+def test_what_is_no_divergence() -> None:
+    """Learning by heart, the loss of guessing itself, few kinds of labels: one bad figure is not enough."""
+    labels, few = np.arange(100) % 10, np.zeros(100, np.int64)
+    bad = EpochResult(loss=30, accuracy=0.1, validation_loss=30, validation_accuracy=0.1, seconds=1)
+    fine = [replace(bad, accuracy=0.9), replace(bad, validation_accuracy=0.2), replace(bad, loss=9, validation_loss=9)]
+    before = loop.start(training_model(NETWORKS["mlp"], ()), some_settings())
+    for result in fine:
+        loop.check_sense(replace(before, history=(result,)), labels, 10)
+    with pytest.raises(loop.DivergedError, match=r"30 in epoch 1, .* 10.0% correct"):
+        loop.check_sense(replace(before, history=(bad,)), labels, 10)
+    with pytest.raises(loop.DivergedError):
+        loop.check_sense(replace(before, history=(replace(bad, accuracy=0.9, validation_accuracy=1.0),)), few, 10)
+
+
+def test_loss_that_is_no_number(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last good epoch is kept."""
+    monkeypatch.setattr(loop, "FAR", math.inf)
     options = [*MLP, "--batch", "60", "--rate", "1000", "--weight-decay", "1000", "--epochs", "20"]
     wrong = (
         f"the .*loss became (nan|inf).* epoch [0-9]+.*: remove {CHECKPOINT}, .* and train again with a smaller --rate"

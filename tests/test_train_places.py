@@ -13,8 +13,8 @@ from app import pictures
 from app.errors import UserError
 from app.training import command, curve
 from tests.shell import check_error, listing
-from tests.test_train_command import CHECKPOINT, MLP, check_failure
-from tests.training_for_tests import OWN, Train, unfinished
+from tests.test_train_command import CHECKPOINT, MLP, check_failure, interrupt_after
+from tests.training_for_tests import Train, unfinished
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,41 @@ def test_figures_are_kept_until_they_are_written(
         kept = f"{wrong}{CHECKPOINT} holds the last whole epoch: go on with --resume {CHECKPOINT}"
         check_failure(train(*MLP, "--epochs", "2", option, "figures"), kept)
     weights = (place / "mlp_trained.h5").read_bytes()
-    code, out, _ = train("--resume", CHECKPOINT, *OWN[:4], "--json", "log.json")
+    monkeypatch.setattr(curve, "draw", lambda settings, progress, folder: folder / "curve")
+    code, out, _ = train("--resume", CHECKPOINT, "--json", "log.json")
     assert code == 0 and "\nepoch " not in out
+    assert (f"drew {place / 'figures' / 'curve'}\n" in out) == (option == "--plot")  # as it was begun
     assert len(json.loads((place / "log.json").read_text())["epochs"]) == 2
     assert set(listing(place)) == {"images", "labels", "log.json", "mlp_trained.h5"}
     assert (place / "mlp_trained.h5").read_bytes() == weights
+
+
+def test_an_interrupted_training_needs_no_other_option(
+    train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its images nor where its figures go; what is said again counts."""
+    monkeypatch.setattr(pictures, "prepare", lambda folder: None)
+    monkeypatch.setattr(curve, "draw", lambda settings, progress, folder: folder / "curve")
+    own = ["--output", "a/b.h5", "--json", "log.json", "--plot", "plots"]
+    (place / "a").mkdir()
+    with monkeypatch.context() as patch:
+        interrupt_after(1, patch)
+        check_failure(train(*MLP, "--epochs", "3", *own), "go on with --resume a/b.h5.checkpoint")
+    (place / "log.json").write_text("precious")
+    wrong = r"/log.json, the --json of the checkpoint, exists: name a file for the figures with --json"
+    check_error(*train("--resume", "a/b.h5.checkpoint"), wrong)
+    monkeypatch.chdir(place / "a")
+    with monkeypatch.context() as patch:
+        interrupt_after(2, patch)
+        hint = "--resume b.h5.checkpoint --output ../c.h5"
+        check_failure(train("--resume", "b.h5.checkpoint", "--output", "../c.h5", "--json", "new.json"), hint)
+    code, out, err = train(*hint.split())
+    assert (code, err) == (0, "") and f"drew {place / 'plots' / 'curve'}\n" in out
+    kept = {"data": "images", "labels": "labels", "plot": "plots", "json": "a/new.json"}
+    words = " ".join(f"--{name} {place / path}" for name, path in kept.items())
+    assert f"note: as b.h5.checkpoint was begun: {words}\n" in out
+    assert json.loads((place / "a" / "new.json").read_text())["best_epoch"]
+    assert (place / "log.json").read_text() == "precious"
 
 
 def test_a_refused_training_leaves_no_folder_for_pictures(train: Train, place: Path) -> None:

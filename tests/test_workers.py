@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import time
 from multiprocessing import get_context
 from pathlib import Path
@@ -12,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
+from app.training import loop
 from app.weights import load_weights
 from tests.shell import check_error, listing
 from tests.test_train_command import MLP, check_failure, interrupt_after
@@ -53,7 +55,8 @@ def test_resumed_gives_the_same_bits(train: Train, place: Path, monkeypatch: pyt
     assert code == 0 and "note: copy.checkpoint comes from 2 workers; with 1 bits may differ" in out
 
 
-def test_loss_that_is_no_number(train: Train, place: Path) -> None:
+def test_loss_that_is_no_number(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "FAR", math.inf)
     options = [*MLP, "--batch", "60", "--rate", "1000", "--weight-decay", "1000", "--epochs", "20", "--workers", "2"]
     begun = time.monotonic()
     check_failure(train(*options), "loss became (nan|inf).*: remove .* and train again with a smaller --rate")

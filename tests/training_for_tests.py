@@ -49,7 +49,7 @@ def write_images(directory: Path) -> None:
 
 
 def some_settings(**changes: Any) -> Settings:
-    values = {**vars(RECIPES["mlp"]), "network": "mlp", "seed": 1, "images": 60, "validation": 8, "data": ""}
+    values = {**vars(RECIPES["mlp"]), "network": "mlp", "seed": 1, "images": 60, "validation": 8, "data": "0" * 64}
     return Settings(**{**values, **changes})
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from math import prod
 from pathlib import Path
 
 import numpy as np
 
+from app.checks import BadValueError
 from app.errors import UserError
 from app.files import present, read_file
-from app.hdf5 import Contents, Wanted, content_hash, file_image, read_untrusted
+from app.hdf5 import Wanted, content_hash, file_image
+from app.hdf5_process import Reader
 from app.paths import replacing
 from app.training.gradients import Arrays
+from app.training.header import Header, parsed
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS
 from app.training.progress import EpochResult, Progress
 from app.training.recipes import Settings
 
-SCHEMA = 2
+SCHEMA = 3
 SUFFIX = ".checkpoint"
 MAX_BYTES = 1 << 30
 Stamp = tuple[int, int, int] | None
@@ -41,48 +44,30 @@ def stamp(path: Path) -> Stamp:
 
 def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
     """Write it, atomically. Raises UserError."""
-    arrays = {f"parameter_{name}": array for name, array in progress.parameters.items()}
-    arrays |= {f"best_{name}": array for name, array in progress.best.items()}
-    for slot, own in progress.slots.items():
-        arrays |= {f"{slot}_{name}": array for name, array in own.items()}
-    arrays["history"] = progress.history_array()
-    values = {name: getattr(progress, name) for name in ("best_epoch", "workers", "trained_on")}
-    head = json.dumps({"settings": settings.as_dict(), **values})
-    attributes: dict[str, str | int | float] = {"kind": KIND, "schema": SCHEMA, "head": head}
-    content = file_image(arrays, {**attributes, "sha256": content_hash(arrays, head)})
+    header = Header(settings, progress.best_epoch, progress.workers, progress.trained_on, progress.options).text()
+    arrays = {"history": progress.history_array()}
+    for part, own in {"parameter": progress.parameters, "best": progress.best, **progress.slots}.items():
+        arrays |= {f"{part}_{name}": array for name, array in own.items()}
+    attributes: dict[str, str | int | float] = {"kind": KIND, "schema": SCHEMA, "head": header}
+    content = file_image(arrays, {**attributes, "sha256": content_hash(arrays, header)})
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read, and found to be whole. stamp: of the file, before. workers, trained_on: as in ``Progress``."""
+    """What was read, and found to fit together. stamp: of the file, before it was read."""
 
     path: Path
     stamp: Stamp
     settings: Settings
-    best_epoch: int
-    workers: int
-    trained_on: str
-    arrays: Arrays
+    model: Model
+    progress: Progress
 
     @property
     def ended(self) -> bool:
         """Whether no epoch is left."""
-        return len(self.arrays["history"]) == self.settings.epochs
-
-    def progress(self, model: Model) -> Progress:
-        """How far the training came. Raises UserError if it is not of this model."""
-        slots = {slot: self._part(slot, model) for slot in OPTIMISERS[self.settings.optimiser].slots}
-        history = tuple(EpochResult(*map(float, row)) for row in self.arrays["history"])
-        parameters, best = self._part("parameter", model), self._part("best", model)
-        return Progress(parameters, slots, best, self.best_epoch, history, self.workers, self.trained_on)
-
-    def _part(self, prefix: str, model: Model) -> Arrays:
-        found = {name: self.arrays.get(f"{prefix}_{name}") for name in model.shapes}
-        if any(array is None or array.shape != model.shapes[name] for name, array in found.items()):
-            raise UserError(f"{self.path} does not fit network {model.network.name} as it is here: train it again")
-        return {name: array.astype(np.float32, copy=False) for name, array in found.items() if array is not None}
+        return len(self.progress.history) == self.settings.epochs
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -90,29 +75,66 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if not present(path):
         raise UserError(f"{path} does not exist; check the name (a training that has ended leaves no checkpoint)")
     before = stamp(path)
-    wanted = Wanted(None, ("kind", "schema", "head", "sha256"), MAX_BYTES)
-    found = read_untrusted(path, read_file(path, MAX_BYTES), wanted)
-    if found.attributes.get("kind") != KIND:
-        raise UserError(f"{path} is not a checkpoint of a training: name one that train left ({SUFFIX})")
-    if found.attributes.get("schema") != SCHEMA:
-        raise UserError(f"{path} is a checkpoint of another version of this program: train the network again")
-    try:
-        return _checked(path, before, found)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is a damaged checkpoint: take another copy, or train the network again") from error
+    content = read_file(path, MAX_BYTES)
+    with Reader() as reader:
+        words = reader.read(path, content, Wanted((), ("kind", "schema", "head", "sha256"), 0))
+        if words.attributes.get("kind") != KIND:
+            raise UserError(f"{path} is not a checkpoint of a training: name one that train left ({SUFFIX})")
+        if words.attributes.get("schema") != SCHEMA:
+            raise UserError(f"{path} is a checkpoint of another version of this program: train the network again")
+        try:
+            head = str(words.attributes.get("head"))
+            header, model = parsed(head)
+            limits = array_limits(header.settings, model)
+            # Each array lies in the file as it is, so names that lead to one of them cannot make it much of a little.
+            if sum(limits.values()) - limits["history"] > len(content):
+                raise BadValueError("it is too small for its network")
+            if set(words.names) != limits.keys():
+                raise BadValueError("it holds other arrays than its network has")
+            arrays = reader.read(path, content, Wanted(tuple(limits), (), sum(limits.values()))).arrays
+            if words.attributes.get("sha256") != content_hash(arrays, head):
+                raise BadValueError("its hash differs")
+            return Checkpoint(path, before, header.settings, model, checked_progress(header, model, arrays))
+        except BadValueError as error:
+            text = f"{path} is a damaged checkpoint ({error}): take another copy, or train the network again"
+            raise UserError(text) from error
 
 
-def _checked(path: Path, before: Stamp, found: Contents) -> Checkpoint:
-    """Raises anything but UserError for what does not hold together."""
-    arrays, head = found.arrays, found.attributes.get("head")
-    if not isinstance(head, str) or found.attributes.get("sha256") != content_hash(arrays, head):
-        raise ValueError("its hash differs")
-    values = json.loads(head)
-    settings = Settings.from_dict(values["settings"])
-    best_epoch, workers = int(values["best_epoch"]), int(values["workers"])
-    epochs, columns = arrays["history"].shape
-    if columns != 5 or not 1 <= best_epoch <= epochs <= settings.epochs or settings.optimiser not in OPTIMISERS:
-        raise ValueError("its figures contradict each other")
-    if workers < 1:
-        raise ValueError("nobody trained it")
-    return Checkpoint(path, before, settings, best_epoch, workers, str(values["trained_on"]), arrays)
+def array_limits(settings: Settings, model: Model) -> dict[str, int]:
+    """Array → the most bytes that it can have in a checkpoint."""
+    parts = ("parameter", "best", *OPTIMISERS[settings.optimiser].slots)
+    sizes = {f"{part}_{name}": 4 * prod(shape) for part in parts for name, shape in model.shapes.items()}
+    return {**sizes, "history": 8 * len(fields(EpochResult)) * settings.epochs}
+
+
+def checked_progress(header: Header, model: Model, arrays: Arrays) -> Progress:
+    """How far the training came. arrays: those of ``array_limits``. Raises BadValueError if something does not fit."""
+    slots = OPTIMISERS[header.settings.optimiser].slots
+    parameters, best, *own = (_part(part, model, arrays) for part in ("parameter", "best", *slots))
+    if "square" in slots and any((array < 0).any() for array in own[slots.index("square")].values()):
+        raise BadValueError("a mean of squares is negative")
+    history = arrays["history"]
+    if history.dtype != np.float64 or history.ndim != 2 or history.shape[1] != len(fields(EpochResult)):
+        raise BadValueError("its history is of another kind")
+    epochs, accuracies = len(history), history[:, [1, 3]]
+    if not (np.isfinite(history).all() and (history >= 0).all() and (accuracies <= 1).all()):
+        raise BadValueError("its history has impossible figures")
+    if not 1 <= epochs <= header.settings.epochs or history[:, 3].argmax() + 1 != header.best_epoch:
+        raise BadValueError("its history is not that of its best epoch")
+    if header.best_epoch == epochs and any(not np.array_equal(best[name], parameters[name]) for name in best):
+        raise BadValueError("its best parameters are not those of the best epoch")
+    results = tuple(EpochResult(*map(float, row)) for row in history)
+    state = dict(zip(slots, own, strict=True))
+    return Progress(
+        parameters, state, best, header.best_epoch, results, header.workers, header.trained_on, header.options
+    )
+
+
+def _part(part: str, model: Model, arrays: Arrays) -> Arrays:
+    found = {name: arrays[f"{part}_{name}"] for name in model.shapes}
+    for name, array in found.items():
+        if array.shape != model.shapes[name] or array.dtype != np.float32:
+            raise BadValueError(f"{part}_{name} is of another shape or type than in its network")
+        if not np.isfinite(array).all():
+            raise BadValueError(f"{part}_{name} holds NaN or infinite values")
+    return found

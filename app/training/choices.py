@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from app.errors import UserError
 from app.graph import find_network
 from app.layers import Linear
 from app.networks import Network
-from app.training import checkpoint, loop, typed
+from app.training import checkpoint, kept_options, loop, typed
 from app.training.job import memory_errors
 from app.training.model import Model, training_model
 from app.training.places import Places, check_sizes, find_places
@@ -34,6 +35,7 @@ class Task:
     settings: Settings
     model: Model
     progress: Progress  # that of the checkpoint, if one is gone on with
+    again: Mapping[str, str]  # options that were not given, but are those of the checkpoint
     data: Dataset
     images: np.ndarray  # (N, C, H, W) uint8
     labels: np.ndarray  # (N,) uint8
@@ -45,6 +47,7 @@ def choose(options: argparse.Namespace) -> Task:
     """Raises UserError for whatever does not go together, before anything is computed."""
     content = None if options.resume is None else checkpoint.load_checkpoint(options.resume)
     stored = None if content is None else content.settings
+    again = {} if content is None else kept_options.fill_in(options, content.progress.options)
     given = {f.name: value for f in fields(Settings) if (value := getattr(options, f.name, None)) is not None}
     if options.dropout is not None:
         given["dropout"] = typed.dropout(options.dropout)
@@ -60,7 +63,7 @@ def choose(options: argparse.Namespace) -> Task:
         raise UserError(f"--images {count} is more than the {len(data.images)} of {data.source}: ask for fewer")
     images, labels = data.images[:count], data.labels[:count]  # type: ignore[index]
     digest = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
-    if stored is not None and digest != stored.data:
+    if stored is not None and (len(images), digest) != (stored.images, stored.data):
         raise UserError(f"{data.source} is not what {options.resume} was trained on: name those images with --data")
     settings = stored or _settings(network, given, len(images), digest)
     model = training_model(network, settings.biases)
@@ -68,8 +71,9 @@ def choose(options: argparse.Namespace) -> Task:
     _check(settings, model, data, labels)
     test = load_split("test", options.data_dir) if data.split == "train" else None  # now: it may be missing
     with memory_errors(settings):
-        progress = loop.start(model, settings) if content is None else content.progress(model)
-    return Task(settings, model, progress, data, images, labels, test, places)
+        progress = loop.start(model, settings) if content is None else content.progress
+    progress = replace(progress, options=kept_options.of(options))
+    return Task(settings, model, progress, again, data, images, labels, test, places)
 
 
 def _check_same(path: Path, stored: Settings, given: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from app.training.choices import Task, choose
 from app.training.job import Job, memory_errors
 from app.training.model import INPUT_SCALE
 from app.training.progress import Progress
+from app.training.typed import typed
 from app.training.workers import check_workers, team_of
 from app.weights import Weights, load_weights, rounded, save_weights
 
@@ -50,6 +51,9 @@ def train(options: argparse.Namespace) -> int:
             say(
                 f"note: {options.resume} comes from {progress.trained_on}: gone on elsewhere, the last bits will differ"
             )
+        if task.again:
+            words = " ".join(typed(name, value) for name, value in task.again.items())
+            say(f"note: as {options.resume} was begun: {words}")
         if options.resume is not None and workers != progress.workers:
             say(f"note: {options.resume} comes from {progress.workers} workers; with {workers} bits may differ")
         progress = replace(progress, workers=workers, trained_on=where)
@@ -97,6 +101,7 @@ def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], obje
                     bar.update(count)
 
                 progress = loop.run_epoch(engine, settings, progress, after_batches)
+                loop.check_sense(progress, task.labels, task.model.classes)
             save_checkpoint(task.places.checkpoint, settings, progress)
             say(progress.history[-1].describe(epoch, settings.epochs))
             check_interrupt()
@@ -106,7 +111,7 @@ def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], obje
 def _resumable(task: Task) -> str:
     """What to add where a training ends before its time."""
     path = task.places.checkpoint
-    return f"; {path} holds the last whole epoch: go on with --resume {path}" if path.exists() else ""
+    return f"; {path} holds the last whole epoch: go on with {task.places.go_on()}" if path.exists() else ""
 
 
 def _finish(options: argparse.Namespace, task: Task, progress: Progress, say: Callable[[str], object]) -> None:

@@ -20,8 +20,12 @@ from app.training.recipes import Settings
 AfterBatches = Callable[[int, float, float], None]
 
 
+FAR = 10  # times the loss of guessing: no training that learns comes near
+GUESSING = 1.5  # times the share of the most frequent label: who knows nothing else is right no more often
+
+
 class DivergedError(Exception):
-    """The loss is no number any more; the text says where."""
+    """The loss is no number any more, or far above that of guessing; the text says where."""
 
 
 @lru_cache(1)  # every epoch asks for it
@@ -70,7 +74,24 @@ def run_epoch(engine: Engine, settings: Settings, progress: Progress, after_batc
         loss_sum / done, correct / done, validation_loss, right / len(held_out), perf_counter() - begun
     )
     parameters, slots = engine.state()
+    if not all(np.isfinite(array).all() for part in (parameters, *slots.values()) for array in part.values()):
+        raise DivergedError(f"parameters or optimiser overflowed in epoch {epoch}")
     after = replace(progress, parameters=parameters, slots=slots, history=(*progress.history, result))
     if result.validation_accuracy > progress.best_accuracy:
         return replace(after, best=parameters, best_epoch=epoch)
     return after
+
+
+def check_sense(progress: Progress, labels: np.ndarray, classes: int) -> None:
+    """Raises DivergedError if the last epoch was far worse than guessing: the steps were too large, more do not help.
+
+    labels: of all images. Both accuracies must be those of guessing, too: one who learns by heart may lose by much.
+    """
+    last, guess = progress.history[-1], math.log(classes)
+    loss = max(last.loss, last.validation_loss)
+    often = GUESSING * np.bincount(labels).max() / len(labels)
+    if loss > FAR * guess and max(last.accuracy, last.validation_accuracy) <= often:
+        raise DivergedError(
+            f"the loss became {loss:.4g} in epoch {len(progress.history)}, that of guessing is {guess:.2f}, "
+            f"with {last.validation_accuracy:.1%} correct on validation"
+        )

@@ -45,6 +45,12 @@ class Places:
         if not (self.overwrite or ended) and os.path.lexists(self.output):
             raise UserError(f"{self.output} exists: name another --output, or replace it with --overwrite")
 
+    def go_on(self) -> str:
+        """The options that go on from the checkpoint."""
+        output = f" --output {self.output}" if self.checkpoint != checkpoint.checkpoint_path(self.output) else ""
+        overwrite = " --overwrite" if self.overwrite and os.path.lexists(self.output) else ""
+        return f"--resume {self.checkpoint}{output}{overwrite}"
+
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """No other training writes there while the block runs. Raises UserError if one does, or did meanwhile."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -37,7 +38,8 @@ class Progress:
     """After ``len(history)`` epochs. best: the parameters after ``best_epoch``, the most accurate on validation.
 
     workers, trained_on: processes that shared the batches of the last epoch, and what they ran on; others round sums
-    differently. Nothing else is random state: all that is drawn is a function of the seed, the epoch and the image.
+    differently. options: of the command that --resume need not repeat. Nothing
+    else is random state: all that is drawn is a function of the seed, the epoch and the image.
     """
 
     parameters: Arrays
@@ -47,6 +49,7 @@ class Progress:
     history: tuple[EpochResult, ...] = ()
     workers: int = 1
     trained_on: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def best_accuracy(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from app.networks import family
@@ -78,16 +78,6 @@ class Settings(Recipe):
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Settings:
-        """What ``as_dict`` gave, from JSON. Raises TypeError, KeyError or ValueError for anything else."""
-        known = {field.name: values[field.name] for field in fields(cls)}
-        known["dropout"] = tuple((str(layer), float(share)) for layer, share in known["dropout"])
-        known["biases"] = tuple(map(str, known["biases"]))
-        if len(known) != len(values):
-            raise ValueError("more settings than there are")
-        return cls(**known)
 
     def describe(self) -> str:
         """One line for the weights file."""

@@ -1,0 +1,171 @@
+"""What a value must be to be taken, typed or from a file: a check returns the value, or raises BadValueError.
+
+Composed, checks describe a JSON document; what is wrong is then said with its place in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+Check = Callable[[Any], Any]
+MAX_SHOWN = 60  # characters of a value
+
+
+class BadValueError(ValueError):
+    """Why a value is not taken: one printable line."""
+
+
+def whole(least: int, most: int) -> Check:
+    """A whole number from ``least`` to ``most``."""
+
+    def check(value: Any) -> int:
+        if type(value) is not int:  # True is an int, too
+            raise BadValueError(f"{shown(value)} is not a whole number")
+        if not least <= value <= most:
+            raise BadValueError(f"{shown(value)} is not between {least} and {most:,}")
+        return value
+
+    return check
+
+
+def number(least: float, most: float, above: bool = False) -> Check:
+    """A number, as float, from ``least`` (or only ``above`` it) up to ``most``."""
+
+    def check(value: Any) -> float:
+        if type(value) not in (int, float):
+            raise BadValueError(f"{shown(value)} is not a number")
+        if not least <= value <= most or (above and value == least):  # NaN is neither
+            raise BadValueError(
+                f"{shown(value)} is not {'above' if above else 'at least'} {least:g} and at most {most:g}"
+            )
+        return float(value)
+
+    return check
+
+
+def text(most: int = 200) -> Check:
+    """One line of at most so many printable characters."""
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or not value.isprintable() or len(value) > most:
+            raise BadValueError(f"{shown(value)} is not one line of up to {most} characters")
+        return value
+
+    return check
+
+
+def one_of(*values: str) -> Check:
+    """One of these words."""
+
+    def check(value: Any) -> str:
+        if value not in values or not isinstance(value, str):
+            raise BadValueError(f"{shown(value)} is none of {', '.join(values)}")
+        return value
+
+    return check
+
+
+def flag(value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise BadValueError(f"{shown(value)} is neither true nor false")
+    return value
+
+
+def nullable(check: Check) -> Check:
+    """Null, or what ``check`` takes."""
+    return lambda value: None if value is None else check(value)
+
+
+def items(check: Check, least: int = 0) -> Check:
+    """A list of at least so many values, each checked."""
+
+    def check_all(value: Any) -> list[Any]:
+        if not isinstance(value, list) or len(value) < least:
+            raise BadValueError(f"{shown(value)} is not a list" + (f" of {least} or more" if least else ""))
+        return [_at(f"[{at}]", check, item) for at, item in enumerate(value)]
+
+    return check_all
+
+
+def row(*checks: Check) -> Check:
+    """A list of as many values as there are checks, each for one; as a tuple."""
+
+    def check_all(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) != len(checks):
+            raise BadValueError(f"{shown(value)} is not a list of {len(checks)}")
+        return tuple(_at(f"[{at}]", check, item) for at, (check, item) in enumerate(zip(checks, value, strict=True)))
+
+    return check_all
+
+
+def mapping(check: Check) -> Check:
+    """An object of any one-line names, each value checked."""
+
+    def check_all(value: Any) -> dict[str, Any]:
+        return {text()(name): _at(f".{name}", check, item) for name, item in _object(value).items()}
+
+    return check_all
+
+
+def fields(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others: bool = False) -> Check:
+    """An object with these names, some ``optional``; ``others`` are an error, or left as they are."""
+    needed = checks.keys() - set(optional)
+
+    def check_all(value: Any) -> dict[str, Any]:
+        found = _object(value)
+        if missing := sorted(needed - found.keys()):
+            raise BadValueError(f"{', '.join(missing)} missing")
+        if not others and (unknown := sorted(found.keys() - checks.keys())):
+            raise BadValueError(f"{shown(unknown[0])} is unknown")
+        checked = {name: _at(f".{name}", check, found[name]) for name, check in checks.items() if name in found}
+        return {**found, **checked}
+
+    return check_all
+
+
+def parsed_json(content: str) -> Any:
+    """What the JSON says: no name twice in an object, no NaN or infinity. Raises BadValueError."""
+    try:
+        return json.loads(content, object_pairs_hook=_no_name_twice, parse_constant=_no_constant)
+    except BadValueError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise BadValueError(f"no JSON: {shown(str(error))}") from None
+
+
+def shown(value: Any) -> str:
+    """A value for an error: short, in one line."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    if isinstance(value, int) and abs(value) > 10**MAX_SHOWN:
+        return "a huge number"  # Python refuses to print the largest
+    said = str(value).removesuffix(".0") if isinstance(value, int | float) else ascii(value)
+    return said if len(said) <= MAX_SHOWN else f"{said[: MAX_SHOWN - 1]}…"
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadValueError(f"{shown(value)} is not an object")
+    return value
+
+
+def _at(place: str, check: Check, value: Any) -> Any:
+    try:
+        return check(value)
+    except BadValueError as error:
+        deeper = str(error)
+        raise BadValueError(f"{place}{'' if deeper[:1] in '.[' else ': '}{deeper}") from None
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise BadValueError("a name is there twice in an object")
+    return found
+
+
+def _no_constant(constant: str) -> Any:
+    raise BadValueError(f"{constant} is no number of JSON")
