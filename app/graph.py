@@ -11,7 +11,7 @@ import numpy as np
 from app.errors import UserError
 from app.layers import Argmax, Layer, Parameters, Resize, Shape
 from app.networks import NETWORKS, Network, named
-from app.weights import Weights, check_shapes
+from app.weights import LEAST_SCALE, MOST_SCALE, Weights, check_shapes
 
 REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small enough for the caches
 
@@ -117,7 +117,21 @@ def build(network: Network, weights: Weights) -> Graph:
         raise UserError(f"network {network.name} must end with an Argmax layer")
     check_shapes(replace(weights, network=network.name), expected)  # the file may name another
     graph = Graph(network, tuple(steps), weights.arrays, weights.input_scale)
+    _check_scale(graph, weights)
     if weights.classes is not None and len(weights.classes) != graph.classes:
         named = f"{weights.path} names {len(weights.classes)} classes"
         raise UserError(f"{named}, network {network.name} has {graph.classes}: correct its attribute 'classes'")
     return graph
+
+
+def _check_scale(graph: Graph, weights: Weights) -> None:
+    """UserError where float32 cannot hold what the first weights become when the pixel scale is folded into them."""
+    first = next((step for step in graph.steps if step.layer.parameter_shapes(step.in_shape)), None)
+    if first is None:
+        return
+    largest = float(np.abs(graph.parameters[first.layer.name]).max())
+    if largest and not LEAST_SCALE <= largest * graph.input_scale <= MOST_SCALE:
+        raise UserError(
+            f"{weights.path}: attribute 'input_scale' of {graph.input_scale:g} takes the weights of {first.layer.name} "
+            "beyond float32's range; correct it, 1/255 is for pixels that were divided by 255"
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +22,8 @@ DEFAULT_NETWORK = "lenet5"
 STORAGES = ("float32", "float16")  # what save_weights can write
 MAX_BYTES = 256 << 20
 SCHEMA = 1
+# Of pixels, with or without the first weights: what float32 holds with all its bits, for the brightest pixel, too.
+LEAST_SCALE, MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 255
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _ATTRIBUTES = ("kind", "schema", "network", "classes", "input_scale", "recipe", "expected_correct")
 
@@ -237,8 +238,8 @@ def _input_scale(attributes: Attributes) -> float:
     scale = attributes.get("input_scale")
     if scale is None:
         return 1 / 255
-    if not isinstance(scale, int | float) or not (math.isfinite(scale) and scale > 0):
-        raise _bad_attribute("input_scale", "a number above 0")
+    if not isinstance(scale, int | float) or not LEAST_SCALE <= scale <= MOST_SCALE:
+        raise _bad_attribute("input_scale", f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}")
     return float(scale)
 
 

@@ -179,6 +179,29 @@ def test_a_network_that_was_renamed_keeps_its_promises(
     assert "correct as promised" in out and "equal the stored float64 reference" in out
 
 
+@pytest.mark.parametrize("scale", [1e308, 1e39, 5e-324, 1e-40, 0.0, -1.0, np.nan, np.inf, -np.inf])
+def test_absurd_pixel_scales_are_refused(scale: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = weights_file(tmp_path / "odd.h5", dict(random_graph(LENET5).parameters), scale)
+    code = main(["--weights", path, *own_images(tmp_path / "images")])
+    check_error(
+        code, *capsys.readouterr(), "odd.h5: attribute 'input_scale' is not a number from .*; correct or remove it"
+    )
+
+
+@pytest.mark.parametrize(("scale", "factor"), [(1e30, 1e10), (1e-30, 1e-10), (1 / 255, 1e38)])
+def test_pixel_scales_that_the_first_weights_do_not_stand(
+    scale: float, factor: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrays = dict(random_graph(LENET5).parameters)
+    arrays["conv1"] = (arrays["conv1"] / np.abs(arrays["conv1"]).max() * factor).astype(np.float32)
+    path = weights_file(tmp_path / "odd.h5", arrays, scale)
+    code = main(["--weights", path, *own_images(tmp_path / "images")])
+    if scale == 1 / 255:  # large, but no more than float32 holds
+        assert code == 1
+    else:
+        check_error(code, *capsys.readouterr(), "odd.h5: attribute 'input_scale' of .* weights of conv1 beyond float32")
+
+
 @pytest.mark.parametrize("factor", [0.0, 1e20])
 @pytest.mark.parametrize("recheck", [(), ("--recheck",)])
 def test_scores_that_tell_nothing_fail(
