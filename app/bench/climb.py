@@ -115,6 +115,7 @@ class Climber:
             runs=len(timing.samples),
             error=error,
             settings=settings,
+            instructions=row.instructions,
         )
 
 

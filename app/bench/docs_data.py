@@ -138,7 +138,7 @@ class Bench:
             timed = [row for row in table["rows"] if row["ms"] and row["dtype"] == dtype and row["kind"] != CPU]
             if not timed:
                 return None
-            floors.append(timed[0]["ms"] * timed[0]["rates"]["share"])
+            floors.append(min(row["ms"] * row["rates"]["share"] for row in timed))  # by the fastest instructions
         return sum(floors)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from app.bench.docs_data import BENCH, FILES, PROFILE, RESOURCES, Bench, Row
 from app.bench.results import CPU
-from app.bench.table import SHORT
+from app.bench.table import SHORT, short_peak
 
 PRECISIONS = {"fp32": "float32", "tf32": "tfloat32", "fp16": "float16"}
 Benches = Mapping[str, Bench]
@@ -67,11 +67,12 @@ def label(row: Row) -> str:
 
 def header(benches: Benches) -> str:
     """When and on what each network was measured, and the commands."""
-    head = ["network", "measured", "card", "driver", "CUDA", "CuPy", "fp32", "tf32", "fp16", "copy GB/s"]
+    peak_names = list(dict.fromkeys(name for bench in benches.values() for name in bench.document["peaks"]["tflops"]))
+    head = ["network", "measured", "card", "driver", "CUDA", "CuPy", *map(short_peak, peak_names), "copy GB/s"]
     rows = []
     for name, bench in benches.items():
         card, peaks = bench.document["device"], bench.document["peaks"]
-        peak = [f"{peaks['tflops'][dtype]:.1f}" if dtype in peaks["tflops"] else "" for dtype in PRECISIONS.values()]
+        peak = [f"{peaks['tflops'][name]:.1f}" if name in peaks["tflops"] else "" for name in peak_names]
         rows.append(
             [
                 f"`{name}`",
@@ -88,9 +89,10 @@ def header(benches: Benches) -> str:
     whose = f" (`{next(iter(benches))}`; the others by the `--noise` shown below)" if len(rules) > 1 else ""
     commands = [bench_command(bench) for bench in benches.values()]
     commands += [FILES[name][1] for name in (PROFILE, RESOURCES)]
+    peaks_are = f"{', '.join(map(short_peak, peak_names))}: the card's measured TFLOP/s (tf32, fp16: by `mma.sync`)."
     return (
-        f"{markdown(head, rows, 6)}\n\nfp32, tf32, fp16: the card's measured TFLOP/s in registers (tf32 and fp16 by "
-        f"`mma.sync`).\n\nTimes{whose}: CUDA events; {rules[0]}. Rows that a table lacks were not in its run.\n\n"
+        f"{markdown(head, rows, 6)}\n\n{peaks_are}\n\n"
+        f"Times{whose}: CUDA events; {rules[0]}. Rows that a table lacks were not in its run.\n\n"
         "```console\n" + "\n".join([*commands, "python -m app.bench.docs --draw"]) + "\n```"
     )
 

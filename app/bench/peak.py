@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import cupy
 from cupy.cuda import runtime
@@ -15,12 +17,6 @@ from app.kernels.compiler import architecture_number, compile_kernel
 from app.memory import DeviceMemoryError, device_array
 
 SOURCE = Path(__file__).with_name("peak.cu")
-# Arithmetic type → the file's constant, operations of one instruction for each of its threads, lowest architecture.
-LOOPS = {
-    "float32": ("FMA", 2, 75),
-    "tfloat32": ("TF32", 2 * 16 * 8 * 8 // 32, 80),
-    "float16": ("F16", 2 * 16 * 8 * 16 // 32, 80),
-}
 CHAINS, UNROLL, THREADS = 8, 16, 256  # as in the file
 BLOCKS_EACH = 8  # blocks a multiprocessor
 TARGET_MS = 5.0
@@ -28,18 +24,36 @@ COPY_BYTES = 1 << 30
 NOISE = 0.01
 
 
+class Loop(NamedTuple):
+    """constant: the file's; operations: a round and thread; serves: architecture number → whether it is there."""
+
+    constant: str
+    operations: int
+    serves: Callable[[int], bool] = lambda number: number >= 75
+
+
+# Peak (results.peak_name) → the loop that measures it.
+LOOPS = {
+    "float32": Loop("FMA", 2 * CHAINS * UNROLL),
+    "tfloat32": Loop("TF32", 2 * 16 * 8 * 8 // 32 * CHAINS * UNROLL, lambda number: number >= 80),
+    "float16": Loop("F16", 2 * 16 * 8 * 16 // 32 * CHAINS * UNROLL, lambda number: number >= 80),
+    "float16 hfma2": Loop("HFMA2", 4 * CHAINS * UNROLL),
+    "float16 wgmma": Loop("WGMMA", 2 * 64 * 256 * 16 // 128 * UNROLL, lambda number: number == 90),
+}
+
+
 def measure(arch: str) -> Peaks:
-    """Fused multiply-adds in float32, mma.sync in tf32 and float16, and a copy, counted as read and written."""
+    """Every family of instructions that the architecture has, and a copy, counted as read and written."""
     clock = Clock(arch)
     number = architecture_number(arch)
-    rates = {dtype: _loop(clock, arch, *loop[:2]) for dtype, loop in LOOPS.items() if number >= loop[2]}
+    rates = {name: _rate(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
     return Peaks(rates, _copy(clock))
 
 
-def _loop(clock: Clock, arch: str, constant: str, operations: int) -> float:
+def _rate(clock: Clock, arch: str, loop: Loop) -> float:
     """TFLOP/s."""
     module = cupy.cuda.function.Module()
-    module.load(compile_kernel(SOURCE, {constant: 1}, arch))
+    module.load(compile_kernel(SOURCE, {loop.constant: 1}, arch))
     function = module.get_function("peak")
     blocks = BLOCKS_EACH * runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
     out = device_array(THREADS, "float32")
@@ -54,7 +68,7 @@ def _loop(clock: Clock, arch: str, constant: str, operations: int) -> float:
     short = clock.time(launch, NOISE, "warm").median
     rounds.value = max(int(64 * TARGET_MS / short), 64)
     ms = clock.time(launch, NOISE, "warm").median
-    return blocks * THREADS * rounds.value * CHAINS * UNROLL * operations / ms / 1e9
+    return blocks * THREADS * rounds.value * loop.operations / ms / 1e9
 
 
 def _copy(clock: Clock) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.bench.table import SHORT
+from app.bench.table import SHORT, short_peak
 from app.pictures import figure_of, save
 
 DEBUG = "debug"
@@ -92,10 +92,12 @@ def roofline(document: Mapping[str, Any]) -> Any:
         ridges = [peak * 1e3 / peaks["gbytes_per_s"] for peak in peaks["tflops"].values()]  # FLOPs a byte
         low = min(point[3] for point in own) / 4
         high = max(*(2 * ridge for ridge in ridges), *(4 * point[3] for point in own))
-        for dtype, peak in peaks["tflops"].items():
+        for name, peak in peaks["tflops"].items():
             xs = sorted({low, max(peak * 1e3 / peaks["gbytes_per_s"], low), high})
             roof = [min(peak, x * peaks["gbytes_per_s"] / 1e3) for x in xs]
-            axis.plot(xs, roof, color=COLOURS[dtype], label=f"measured peak {SHORT[dtype]}: {peak:.0f} TFLOP/s")
+            dtype, *family = name.split()
+            style, label = "--" if family else "-", f"measured peak {short_peak(name)}: {peak:.0f} TFLOP/s"
+            axis.plot(xs, roof, style, color=COLOURS[dtype], label=label)
         for index, (_, name, dtype, intensity, rate) in enumerate(own):
             marker = MARKERS[index % len(MARKERS)]
             axis.plot(intensity, rate, marker, color=COLOURS[dtype], label=name)

@@ -19,6 +19,7 @@ class Result:
 
     error: the worst error ÷ what is allowed for it. settings: the kernel's parameters that are not its defaults.
     note: anything a reader of the time must know. wrong: the result was wrong, or the kernel failed.
+    instructions: the registry row's; empty for others, whose instructions are not known.
     """
 
     kind: str
@@ -33,6 +34,7 @@ class Result:
     note: str = ""
     reason: str = ""
     wrong: bool = False
+    instructions: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Peaks:
-    """Measured limits of the card: TFLOP/s by arithmetic type, and GB/s of a copy within device memory."""
+    """Measured limits of the card: TFLOP/s by ``peak_name``, and GB/s of a copy within device memory."""
 
     tflops: Mapping[str, float]
     gbytes_per_s: float
@@ -66,15 +68,37 @@ class Rates:
     limit: str  # "arithmetic" or "memory"
 
 
-def rates(problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks) -> Rates:
-    """The rates of a batch served in ``ms``, each array counted as moved once."""
+def peak_name(instructions: str, dtype: str) -> str:
+    """Which peak kernels of that family are held against: the type's (tensor cores' mma.sync, but for float32), or
+    ``float16 hfma2``, ``float16 wgmma``."""
+    dtype = "float16" if dtype == "float16x2" else dtype
+    return {"fma": "float32", "mma": dtype}.get(instructions, f"{dtype} {instructions}")
+
+
+def executed(problem: Problem) -> int:
+    """Operations an image that are carried out: of split operands three products for each that counts, or two where
+    one of both is a byte, which is not split."""
+    if isinstance(problem, PairProblem):
+        return executed(problem.first) + executed(problem.second)
+    if isinstance(problem, ConvProblem | LinearProblem) and problem.dtype == "float16x2":
+        return problem.flops * (2 if problem.input_dtype == "uint8" else 3)
+    return problem.flops
+
+
+def rates(problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "") -> Rates:
+    """The rates of a batch served in ``ms``, each array counted as moved once.
+
+    instructions: the family that multiplies; where it is not known, the fastest that the type has.
+    """
     flops, nbytes = problem.flops * images, bytes_moved(problem, images)
     tflops, gbytes = flops / ms / 1e9, nbytes / ms / 1e6
-    # Pooling, activations and so on compute in float32 however their numbers are stored. Split operands are multiplied
-    # as float16, three times for each product that counts.
+    # Pooling, activations and so on compute in float32 however their numbers are stored.
     multiplies = isinstance(problem, ConvProblem | LinearProblem | PairProblem)
-    peak = peaks.tflops.get(("float16" if dtype == "float16x2" else dtype) if multiplies else "float32")
-    shares = {"memory": gbytes / peaks.gbytes_per_s} | ({"arithmetic": tflops / peak} if peak else {})
+    families = (instructions,) if instructions else ("mma", "wgmma")
+    known = [peaks.tflops.get(peak_name(family if multiplies else "fma", dtype)) for family in families]
+    peak = max((rate for rate in known if rate), default=None)
+    arithmetic = {"arithmetic": executed(problem) * images / ms / 1e9 / peak} if peak else {}
+    shares = {"memory": gbytes / peaks.gbytes_per_s} | arithmetic
     limit = max(shares, key=lambda name: shares[name])
     return Rates(tflops, gbytes, flops / nbytes, shares[limit], limit)
 
@@ -140,7 +164,7 @@ def table_document(table: Table, peaks: Peaks) -> dict[str, Any]:
     for index, row in enumerate(table.results):
         figures = None
         if row.ms is not None:
-            found = rates(table.problems[row.dtype], row.dtype, table.images, row.ms, peaks)
+            found = rates(table.problems[row.dtype], row.dtype, table.images, row.ms, peaks, row.instructions)
             figures = vars(found) | {
                 "share": None if row.kind == CPU else found.share,  # of the card's peaks
                 "library_ratio": ratio(row.ms, library_ms(table.results, row.dtype)),

@@ -30,21 +30,27 @@ def as_text(document: Mapping[str, Any]) -> str:
 
 def _header(document: Mapping[str, Any]) -> str:
     card, peaks = document["device"], document["peaks"]
-    arithmetic = ", ".join(f"{SHORT[dtype]} {rate:.1f}" for dtype, rate in peaks["tflops"].items())
+    arithmetic = ", ".join(f"{short_peak(name)} {rate:.1f}" for name, rate in peaks["tflops"].items())
     return "\n".join(
         [
             f"Bench of {document['subject']}, {document['images']:,} images, {document['date']}",
             f"  card     {card['name']} ({card['architecture']}), driver {card['driver'] or 'unknown'}, "
             f"CUDA {card['cuda']} (driver serves {card['driver_cuda']}), CuPy {card['cupy']}",
-            f"  peaks    measured: {arithmetic} TFLOP/s in registers (tf32, fp16: mma.sync); "
+            f"  peaks    measured: {arithmetic} TFLOP/s (tf32 and fp16 alone: by mma.sync); "
             f"copy {peaks['gbytes_per_s']:,.0f} GB/s",
             f"  times    CUDA events, images on the card; {document['settings']['rule']}",
             "  checks   every element against float64; 'error' is the worst one ÷ what is allowed for it",
-            "  columns  '% peak': the larger of the shares of measured arithmetic (ari; fp32x: fp16's, though it takes "
-            "three products for one) and bandwidth (mem); "
+            "  columns  '% peak': the larger of the shares of measured arithmetic (ari: of its own instructions, in "
+            "fp32x by all fp16 products) and bandwidth (mem); "
             "'× library', '× before': times as fast as cuBLAS (else cuDNN), as the step before, in the same type",
         ]
     )
+
+
+def short_peak(name: str) -> str:
+    """A peak's name for people: ``fp16``, ``fp16 wgmma``."""
+    dtype, *family = name.split()
+    return " ".join([SHORT[dtype], *family])
 
 
 def _table(table: Mapping[str, Any]) -> str:

@@ -105,6 +105,7 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         min_arch=80,
         pools=True,
         automatic=True,
+        instructions="mma",
     ),
     Variant(
         "conv_pair",
@@ -121,6 +122,7 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         pools=True,
         reads_host=True,
         automatic=True,
+        instructions="wgmma",
     ),
     Variant(
         "conv_pair",
@@ -137,5 +139,6 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         pools=True,
         reads_host=True,
         automatic=True,
+        instructions="wgmma",
     ),
 )

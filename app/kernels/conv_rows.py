@@ -276,5 +276,6 @@ CONV_ROWS: tuple[Variant, ...] = (
         tunables={"TILE": TILES},
         defaults=_default_tile,
         automatic=True,
+        instructions="hfma2",
     ),
 )

@@ -170,5 +170,6 @@ CONV_TENSOR_ROWS: tuple[Variant, ...] = (
         tunables=TENSOR_TUNABLES,
         defaults=_tensor_defaults,
         automatic=True,
+        instructions="mma",
     ),
 )

@@ -113,6 +113,7 @@ GEMM_PAIR_ROWS: tuple[Variant, ...] = (
         # float16x2: what fits cards with 99 KB of shared memory a block.
         defaults=lambda problem: {"ROWS": 48 if _is_split(problem) else 80, "STAGES": 2},
         automatic=True,
+        instructions="mma",
     ),
     Variant(
         "gemm_pair",
@@ -129,5 +130,6 @@ GEMM_PAIR_ROWS: tuple[Variant, ...] = (
         tunables=PRODUCT_WGMMA_TUNABLES,
         defaults=lambda _: {"ROWS": 80, "STAGES": 4},
         automatic=True,
+        instructions="wgmma",
     ),
 )

@@ -203,6 +203,7 @@ GEMM_ROWS: tuple[Variant, ...] = (
         },
         defaults=_tensor_core_defaults,
         automatic=True,
+        instructions="mma",
     ),
     Variant(
         "gemm",

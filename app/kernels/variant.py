@@ -102,7 +102,8 @@ class Variant:
     tunables: for each parameter the values a sweep tries; defaults: problem → the values used without a sweep.
     reads_host: whether it reads its input just once and in long runs, so that it may be page-locked host memory.
     automatic: whether ``auto`` may take it; others run only where they are named. only_arch: the one architecture that
-    has its instructions.
+    has its instructions. instructions: what multiplies, fma, hfma2, mma or wgmma: its peak is what the kernel is held
+    against.
     """
 
     operation: str
@@ -122,6 +123,7 @@ class Variant:
     defaults: Callable[[Any], dict[str, int]] = no_parameters
     automatic: bool = False
     needs_cublas: bool = False
+    instructions: str = "fma"
     folder: Path = KERNEL_DIR
 
     @property
