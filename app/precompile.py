@@ -18,7 +18,7 @@ from app.coarser import coarser_plan
 from app.cpu import usable_cores
 from app.errors import UserError
 from app.interrupts import deferred_interrupts
-from app.kernels.compiler import compile_kernel, is_cached, nvrtc
+from app.kernels.compiler import check_cache, compile_kernel, is_cached, nvrtc
 from app.kernels.problems import ConvProblem, alone
 from app.options import PRECISIONS
 from app.plan import ExecutionPlan, plan
@@ -29,6 +29,7 @@ Build = tuple[Path, tuple[tuple[str, str | int], ...]]  # a .cu file and its com
 def precompile(options: argparse.Namespace) -> int:
     """Fill the kernel cache and say how much of it was there already. Returns 0. Raises UserError."""
     start = perf_counter()
+    check_cache()
     graph, _ = load_graph(options)
     arch, card = target(options.arch)
     wanted = choices(options, tuning.load(card))

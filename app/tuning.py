@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from app.cache import private_folder, trusted, why_untrusted
 from app.errors import UserError
 from app.files import MAX_SHOWN, present, read_json
 from app.kernels import registry
@@ -84,20 +85,25 @@ class Tuning:
 def load(card: str) -> Tuning:
     """What is known of the card of that name (as CUDA gives it): the shipped table, overridden by the user's.
 
-    A damaged table is an error; a missing one is none. Raises UserError.
+    A damaged table is an error; a missing one is none; one that another user could have written is passed over with a
+    note. Raises UserError.
     """
     entries: Entries = {}
-    for folder in (SHIPPED, cache_dir() / "tuning"):
-        _merge(entries, _read(folder / file_name(card)))
+    _merge(entries, _read(SHIPPED / file_name(card)))
+    own = cache_dir() / "tuning" / file_name(card)
+    if trusted(own):
+        _merge(entries, _read(own))
     return Tuning(entries)
 
 
 def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]], folder: Path | None = None) -> Path:
     """Merge results (problem → variant name → result) into the user's table, or the one in ``folder``; its path.
 
-    Raises UserError if the table is damaged or cannot be written.
+    Raises UserError if the table is damaged, cannot be written, or lies where another user could write it.
     """
     path = (folder or cache_dir() / "tuning") / file_name(card)
+    if folder is None and (reason := why_untrusted(path)) is not None:
+        raise UserError(f"cannot store the results: {reason}")
     entries = _read(path)
     _merge(entries, {key(problem): variants for problem, variants in results.items()})
     document = {
@@ -109,13 +115,18 @@ def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]], folder: Pat
         },
     }
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if folder is None:
+            private_folder(path.parent)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
             f"cannot create {path.parent}: set LENET_CACHE_DIR to a folder that you can write to"
         ) from error
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        if folder is None:
+            temporary.chmod(0o600)
     return path
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from app.cache import private_folder
 from app.errors import UserError
 from app.files import present
 from app.paths import cache_dir, replacing, temporary_beside
@@ -182,7 +183,7 @@ def fetch(split: str, data_dir: Path | None = None) -> Path:
     directory = (data_dir or cache_dir() / "fashion-mnist").absolute()
     missing = [file for file in SPLITS[split] if not _has(file, directory)]
     if missing:
-        _check_writable(directory)
+        _make_folder(directory, private=data_dir is None)
         print(f"fetching the {split} split of Fashion-MNIST into {directory}", file=sys.stderr)
     failures: list[str] = []
     for source in (_from_mirrors, _from_debian):
@@ -201,8 +202,11 @@ def _has(file: DataFile, directory: Path) -> bool:
     return True
 
 
-def _check_writable(directory: Path) -> None:
+def _make_folder(directory: Path, *, private: bool) -> None:
+    """A folder that can be written to. private: for this user alone, as all of the cache, where kernels lie, too."""
     try:
+        if private:
+            private_folder(directory)
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass

@@ -19,6 +19,11 @@ from app.hdf5_process import Reader
 from tests.training_for_tests import Train, last_of_each, write_images
 
 
+def pytest_configure() -> None:
+    """The usual umask: what tests put into caches by themselves may not be writable by others."""
+    os.umask(0o022)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip GPU tests where there is no GPU, each with the same reason that the program would print."""
     marked = [item for item in items if item.get_closest_marker("gpu")]

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from app.cache import private_folder, trusted, why_untrusted
 from app.errors import UserError
 from app.files import read_file
 from app.kernels.compiler_process import compile_program
@@ -147,6 +148,12 @@ def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
     return _read_cached(_place(find_library(), path, sources(path), options(defines, arch))) is not None
 
 
+def check_cache() -> None:
+    """Raise UserError if compiled kernels would not be kept because other users could replace them."""
+    if (reason := why_untrusted(cache_dir() / "kernels" / "any.cubin")) is not None:
+        raise UserError(f"cannot keep compiled kernels: {reason}")
+
+
 def _place(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> Path:
     """Where the cache has the machine code of these sources, compiled so by this NVRTC."""
     key = hashlib.sha256(
@@ -175,7 +182,9 @@ def _compile(library: Library, source: str, texts: Mapping[str, str], flags: tup
 
 
 def _read_cached(path: Path) -> bytes | None:
-    """The cached machine code, or None if there is none or the file is damaged."""
+    """The cached machine code, or None if there is none, the file is damaged or another user could have written it."""
+    if not trusted(path):
+        return None
     try:
         content = read_file(path, MAX_CUBIN_BYTES)
     except UserError:
@@ -188,9 +197,11 @@ def _read_cached(path: Path) -> bytes | None:
 def _write_cached(path: Path, cubin: bytes) -> None:
     """Written under a temporary name and renamed, so that another process never sees half a file."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_bytes(_CACHE_FORMAT + hashlib.sha256(cubin).digest() + cubin)
+        private_folder(path.parent)
+        if trusted(path):
+            with replacing(path) as temporary:
+                temporary.write_bytes(_CACHE_FORMAT + hashlib.sha256(cubin).digest() + cubin)
+                temporary.chmod(0o600)
     except (OSError, UserError):
         raise UserError(
             f"cannot write the kernel cache {path.parent}: set LENET_CACHE_DIR to a folder that you can write to"
