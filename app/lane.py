@@ -44,9 +44,14 @@ class Lane:
         self.launches = bound(plan, kernels, weights, self.buffers, chunk)
 
     @property
+    def arrays(self) -> list[cupy.ndarray]:
+        """The buffers and the kernels' workspaces: all that a run writes on the device."""
+        return [*self.buffers.values(), *(array for launch in self.launches for array in launch.workspace)]
+
+    @property
     def nbytes(self) -> int:
-        """Device memory of the buffers and of the kernels' workspaces."""
-        return sum(buffer.nbytes for buffer in self.buffers.values()) + sum(launch.nbytes for launch in self.launches)
+        """Device memory held."""
+        return sum(array.nbytes for array in self.arrays)
 
     def stage(self, images: np.ndarray) -> np.ndarray:
         """The images copied into this lane's page-locked buffer, once that is free."""
@@ -89,9 +94,14 @@ class Direct:
         return plan.nodes[0].variant.reads_host and all(is_pinned(a) and a.ctypes.data % 16 == 0 for a in arrays)
 
     @property
+    def arrays(self) -> list[cupy.ndarray]:
+        """As a lane's: what lies between the images and the labels, which are the host's."""
+        return [*self._own.values(), *(array for launch in self._launches for array in launch.workspace)]
+
+    @property
     def nbytes(self) -> int:
         """Device memory held."""
-        return sum(array.nbytes for array in self._own.values()) + sum(launch.nbytes for launch in self._launches)
+        return sum(array.nbytes for array in self.arrays)
 
     def enqueue(self, stream: cupy.cuda.Stream) -> None:
         """The batch on one stream; returns at once."""

@@ -115,6 +115,12 @@ class Session:
         direct = 0 if self.direct is None else self.direct.nbytes
         return weights + sum(lane.nbytes for lane in self.lanes) + direct
 
+    @property
+    def arrays(self) -> list[cupy.ndarray]:
+        """All that a run writes on the device: of every lane, and of a graph's own."""
+        own = [] if self.direct is None else self.direct.arrays
+        return [*(array for lane in self.lanes for array in lane.arrays), *own]
+
     def outputs(self, count: int, *, logits: bool = False) -> Outputs:
         """Page-locked arrays for the results of ``count`` images."""
         dtype, classes = self.plan.buffers[LOGITS]

@@ -53,7 +53,7 @@ class Engine(Protocol):
         """The labels that the last pass left on the card: (N,) uint8."""
 
     def wipe(self) -> None:
-        """Put rubbish where images will be copied to on the card, where their memory is used again."""
+        """Put rubbish where images, features and labels will be on the card, where their memory is used again."""
 
     def run(self) -> None:
         """End to end: when this returns, the labels are readable in the array that the engine was made with."""

@@ -42,9 +42,8 @@ class OurEngine:
 
     def load(self) -> None:
         """Into the resident lane."""
+        _overwrite(self._resident)
         self._lane.buffers[IMAGES].data.copy_from_host(self._images.ctypes.data, self._images.nbytes)
-        labels = self._lane.buffers[LABELS]
-        labels.data.memset(UNWRITTEN, labels.nbytes)
 
     def enqueue(self) -> None:
         """The kernels alone."""
@@ -61,10 +60,8 @@ class OurEngine:
         return labels
 
     def wipe(self) -> None:
-        """Black images and no labels in every lane."""
-        for lane in self._session.lanes:
-            lane.buffers[IMAGES].data.memset(0, lane.buffers[IMAGES].nbytes)
-            lane.buffers[LABELS].data.memset(UNWRITTEN, lane.buffers[LABELS].nbytes)
+        """Whichever way the batch goes: what a kernel does not write again shows."""
+        _overwrite(self._session)
 
     def run(self) -> None:
         """As the main job runs it."""
@@ -74,3 +71,9 @@ class OurEngine:
         """Both sessions."""
         self._session.close()
         self._resident.close()
+
+
+def _overwrite(session: Session) -> None:
+    """Rubbish in all that a run writes: white images, features that are no numbers, no labels."""
+    for array in session.arrays:
+        array.data.memset(UNWRITTEN, array.nbytes)
