@@ -45,6 +45,8 @@ def _reason(place: Path) -> str | None:
         status = place.stat()
     except OSError:
         return None  # it is not there, or whoever reads it says what is wrong
+    if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
+        return None  # likewise
     if status.st_uid not in (0, os.geteuid()):
         return f"{place} is another user's: {_OWN}"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
