@@ -29,7 +29,7 @@ class Node:
     layers: all of them, in the network's order. settings: the variant's parameters that differ from its defaults;
     settings_alone: likewise where a convolution is measured without what is fused into it, see ``problems.alone``.
     reads, writes: buffer names, in the order of the arguments. parameters: the arrays between input and output,
-    in the problem's layout and dtype; None where absent.
+    in the problem's layout and dtype; None where absent. scales: what its results are multiplied by, see ``Served``.
     """
 
     head: Layer
@@ -41,6 +41,7 @@ class Node:
     settings: dict[str, int]
     flops: int
     parameters: tuple[np.ndarray | None, ...] = field(repr=False)
+    scales: np.ndarray | None = field(default=None, repr=False)
     reads: str = ""
     writes: tuple[str, ...] = ()
     settings_alone: dict[str, int] = field(default_factory=dict)
@@ -92,7 +93,7 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
     while at < len(graph.steps):
         reads = nodes[-1].problem.arguments() if nodes else ()
         dtype = next((argument.dtype for argument in reads if argument.name == "y"), input_dtype)
-        nodes.append(_next_node(graph, at, arch, dtype, choices, nodes[-1].problem if nodes else None))
+        nodes.append(_next_node(graph, at, arch, dtype, choices, nodes[-1].scales if nodes else None))
         at += len(nodes[-1].layers)
     check_pairs(graph, {operation(node.problem) for node in nodes}, choices)
     return _with_buffers(nodes, graph, arch, input_dtype)
@@ -107,9 +108,9 @@ def notice(execution: ExecutionPlan, choices: Choices) -> str | None:
     return f"ordinary kernels run {', '.join(execution.unpaired)}: no fused one covers them {where}"
 
 
-def _next_node(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, before: Problem | None) -> Node:
-    """The node that starts at step ``at``, behind one that does ``before``."""
-    served = serve(graph, at, arch, input_dtype, choices, before)
+def _next_node(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None) -> Node:
+    """The node that starts at step ``at``, behind one whose results are multiplied by ``scales``."""
+    served = serve(graph, at, arch, input_dtype, choices, scales)
     problem, variant = served.problem, served.variant
     return Node(
         head=served.heads[0].layer,
@@ -121,6 +122,7 @@ def _next_node(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choi
         settings=served.settings,
         flops=sum(step.layer.flops(step.in_shape) for step in served.steps),
         parameters=served.arrays,
+        scales=served.scales,
         settings_alone=(
             choices.tuning.parameters(alone(problem), variant, arch) if isinstance(problem, ConvProblem) else {}
         ),

@@ -11,10 +11,11 @@ import numpy as np
 from app.errors import UserError
 from app.graph import Graph, Step
 from app.kernels import registry
-from app.kernels.pair_packing import within_range
+from app.kernels.pair_scaling import scale_features, unscale_features, within_range
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem, Problem, operation, wide
 from app.kernels.variant import Variant
 from app.layers import Flatten, Layer
+from app.stored import stored_parameters
 from app.tuning import Tuning
 
 # How numbers are multiplied, and how activations lie in memory between the layers.
@@ -58,6 +59,8 @@ class Served:
     """A kernel, its parameters that differ from its defaults, and the layers that it takes.
 
     heads: those of them that have parameters of their own; arrays: these, in the problem's layout and dtype.
+    scales: powers of two that the channels of its results are multiplied by, which the next kernel's weights take out;
+    None: results are the network's.
     """
 
     problem: Problem
@@ -66,6 +69,7 @@ class Served:
     steps: tuple[Step, ...]
     heads: tuple[Step, ...]
     arrays: tuple[np.ndarray | None, ...] = field(repr=False)
+    scales: np.ndarray | None = field(default=None, repr=False)
 
 
 def check_kernels(graph: Graph, kernels: Mapping[str, str]) -> None:
@@ -91,18 +95,18 @@ def check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
 
 
 def serve(
-    graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, before: Problem | None = None
+    graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None = None
 ) -> Served:
     """The kernel that starts at step ``at``, with as many following layers as one can take. Raises UserError.
 
-    before: what the kernel before it does; None at the start.
+    scales: what the kernel before it multiplied its results by, see ``Served``.
     """
     steps = graph.steps[at:]
-    lead = 1 if isinstance(steps[0].layer, Flatten) else 0
+    lead = _lead(graph, at)
     head = steps[lead].layer
     if head.operation is None or (lead and head.operation != "gemm"):
         raise UserError(f"layer {head.name}: a Flatten must be followed by a fully connected layer on the GPU")
-    pair = _pair(graph, at, lead, arch, input_dtype, choices, before) if choices.fuse else None
+    pair = _pair(graph, at, arch, input_dtype, choices, scales) if choices.fuse else None
     if pair is not None:
         return pair
     chosen: tuple[Problem, Variant, dict[str, int], int] | None = None
@@ -122,54 +126,49 @@ def serve(
         settings,
         tuple(steps[: lead + 1 + taken]),
         heads,
-        _arrays(graph, at, heads, problem, input_dtype),
+        stored_parameters(graph, at, heads, problem, input_dtype),
     )
 
 
-def _arrays(
-    graph: Graph, at: int, heads: Sequence[Step], problem: Problem, input_dtype: str
-) -> tuple[np.ndarray | None, ...]:
-    """The heads' parameters; the images' scale goes into those of the first layer that does not keep bytes."""
-    first = graph.steps[at]
-    flattened = first.in_shape if isinstance(first.layer, Flatten) else None
-    arrays: list[np.ndarray | None] = []
-    for index, head in enumerate(heads):
-        scale = graph.pixel_scale(np.dtype(input_dtype)) if at == graph.scaled_at and index == 0 else 1.0
-        arrays += head.layer.device_parameters(
-            head.in_shape, graph.parameters, scale=scale, flattened=flattened if index == 0 else None
-        )
-    dtypes = [argument.dtype for argument in problem.arguments()[1:]]
-    return tuple(
-        None if array is None else np.ascontiguousarray(array, dtype=dtype)
-        for array, dtype in zip(arrays, dtypes, strict=False)
-    )
+def _lead(graph: Graph, at: int) -> int:
+    """How many steps from ``at`` on only say how the next one reads its input: a Flatten."""
+    return int(isinstance(graph.steps[at].layer, Flatten))
 
 
 def _pair(
-    graph: Graph, at: int, lead: int, arch: str, input_dtype: str, choices: Choices, before: Problem | None
+    graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None
 ) -> Served | None:
     """A kernel for this layer and the next of its kind, unless a kernel was named for either.
 
     Raises UserError where one was named for both that cannot serve them.
     """
+    lead = _lead(graph, at)
     found = pair_at(graph, at + lead, input_dtype, choices)
     if found is None:
         return None
     problem, heads, taken = found
+    behind = at + lead + taken
     requested = choices.named_pairs.get(operation(problem), "auto")
     named = registry.find(operation(problem), requested)
     splits = isinstance(problem, LinearPairProblem) and problem.dtype == "float16x2"
     served = choices.tuning.choose(problem, arch, requested)
     if served is None:
         reason = f"it {named.refusal(problem, arch)}; choose another kernel or --precision" if named else ""
-    elif splits and not isinstance(before, ConvPairProblem):
+    elif splits and scales is None:
         # Halves of numbers beyond float16 are infinite; only a pair's results are known to stay within.
         reason = "in fp32x it reads only what a kernel of two convolutions wrote; choose another, or --precision fp16"
     else:
-        arrays = _arrays(graph, at, heads, problem, input_dtype)
+        arrays, written = stored_parameters(graph, at, heads, problem, input_dtype), None
+        if isinstance(problem, LinearPairProblem):
+            arrays = arrays if scales is None else unscale_features(arrays, scales)
+        else:
+            scaled, found_scales = scale_features(problem, arrays)
+            reader = _pair(graph, behind, arch, problem.second.output_dtype, choices, found_scales)
+            if reader is not None and isinstance(reader.problem, LinearPairProblem):
+                arrays, written = scaled, found_scales
         if within_range(problem, arrays):
-            return Served(problem, *served, tuple(graph.steps[at : at + lead + taken]), heads, arrays)
-        reason = "with these weights numbers may leave float16's range; take auto, or a kernel of single layers"
+            return Served(problem, *served, tuple(graph.steps[at:behind]), heads, arrays, written)
+        reason = "with these weights it would lose numbers; take auto, or a kernel of single layers"
     if named is not None:
         raise UserError(f"kernel {named.name} does not serve {'+'.join(head.layer.name for head in heads)}: {reason}")
     return None

@@ -1,7 +1,7 @@
 """What the pair kernels make of their packed parameters, in NumPy: operands are read from memory as the kernels do.
 
 Sums are exact (float64); what is stored on the way is rounded as in the kernels. Memory that a kernel leaves as it was
-holds NaN here, so that a product of it with zero shows.
+holds NaN here, so that a product of it with zero shows. The mma kernel of both convolutions: pair_mma_emulation.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from app.kernels.pair_packing import LOW_SCALE
+from app.kernels.pair_wgmma_packing import CLASSES, DEPTH
 from app.kernels.problems import ConvPairProblem, LinearPairProblem
 
 Packed = Sequence[np.ndarray | None]
@@ -126,26 +128,53 @@ def convolutions(problem: ConvPairProblem, packed: Packed, images: np.ndarray) -
 def fragments_of(problem: LinearPairProblem, packed: np.ndarray) -> np.ndarray:
     """The first matrix's parts as the lanes read them: (parts, inputs, hidden)."""
     inputs, hidden = problem.first.inputs, problem.first.outputs
-    words = packed.astype(np.float64).reshape(inputs // 64, -1, 4, hidden // 16, 32, 4, 2)  # lane, register, pair
-    matrices = np.full((words.shape[1], inputs, hidden), np.nan)
-    lane = np.arange(32)
-    for step, part, k, tile, register, pair in np.ndindex(*words.shape[:4], 4, 2):
-        row = (
-            64 * step + 16 * k + 8 * (register % 2) + 2 * (lane % 4) + pair
-        )  # b[0] and b[1] of the left tile, then right
-        column = 16 * tile + 8 * (register // 2) + lane // 4
-        matrices[part, row, column] = words[step, part, k, tile, lane, register, pair]
-    return matrices
+    # step, part, k of 16, tile of 16, g, t, half of the tile, half of k, pair: lane 4 g + t has b[0] and b[1] of the
+    # left tile of eight, then of the right one
+    words = packed.astype(np.float64).reshape(inputs // 64, -1, 4, hidden // 16, 8, 4, 2, 2, 2)
+    return words.transpose(1, 0, 2, 7, 5, 8, 3, 6, 4).reshape(-1, inputs, hidden)
 
 
 def products(problem: LinearPairProblem, packed: Packed, x: np.ndarray) -> np.ndarray:
-    """What the kernel writes for (images, inputs), as stored: flat scores."""
+    """What the mma kernel writes for (images, inputs), as stored: flat scores."""
     w1, bias1, w2, bias2 = packed
     assert w1 is not None and w2 is not None
     parts = fragments_of(problem, w1)
     high = half(x)
     sums = high @ parts[0]
     if problem.dtype == "float16x2":
-        sums += (high @ parts[1] + half(2048 * (x - high)) @ parts[0]) / 2048
+        sums += (high @ parts[1] + half(LOW_SCALE * (x - high)) @ parts[0]) / LOW_SCALE
     hidden = np.maximum(sums + (0 if bias1 is None else bias1), 0)
     return (hidden @ w2.reshape(problem.second.inputs, -1) + (0 if bias2 is None else bias2)).ravel()
+
+
+def wgmma_products(problem: LinearPairProblem, packed: Packed, x: np.ndarray) -> np.ndarray:
+    """What the wgmma kernel computes for (images, inputs), as stored: (images, 16) scores, of which it stores some."""
+    w1, bias1, fragments, bias2 = packed
+    assert w1 is not None and fragments is not None
+    high, words = half(x), w1.astype(np.float64)
+    parts = [high, half(LOW_SCALE * (x - high))] if problem.dtype == "float16x2" else [high]
+    depth, plane = DEPTH[problem.dtype], problem.first.outputs * 8  # numbers
+    sums = np.zeros((len(x), problem.first.outputs))
+    for k in range(0, problem.first.inputs, 16):
+        for w_part, x_part in ((0, 0), (1, 0), (0, 1))[: 3 if len(parts) == 2 else 1]:
+            start = ((k // depth * len(parts) + w_part) * depth + k % depth) // 8 * plane
+            terms = parts[x_part][:, k : k + 16] @ operand(words, start, plane, 64, problem.first.outputs)
+            sums += terms / (LOW_SCALE if w_part + x_part else 1)
+    scores = _by_classes(np.maximum(sums + (0 if bias1 is None else bias1), 0), fragments)
+    if bias2 is not None:
+        scores[:, : len(bias2)] += bias2
+    return scores
+
+
+def _by_classes(hidden: np.ndarray, fragments: np.ndarray) -> np.ndarray:
+    """(images, hidden) → (images, 16), by mma_tf32's A as mma.cuh says, high parts and low parts."""
+    assert not (fragments.view(np.uint32) & 0x1FFF).any()  # tfloat32
+    steps = fragments.reshape(2, -1, 32, 4).astype(np.float64).sum(axis=0)
+    lane = np.arange(32)
+    scores = np.zeros((len(hidden), CLASSES))
+    for step, lanes in enumerate(steps):
+        a = np.full((CLASSES, 8), np.nan)
+        for register in range(4):
+            a[lane // 4 + register % 2 * 8, lane % 4 + register // 2 * 4] = lanes[:, register]
+        scores += hidden[:, step * 8 : step * 8 + 8] @ a.T
+    return scores

@@ -24,13 +24,13 @@ from app.serving import PRECISIONS, Choices
 from app.tuning import REFERENCE_CARDS, Tuning
 
 CHOSEN = json.loads(Path(__file__).with_name("chosen_kernels.json").read_text(encoding="utf-8"))
-ARRAYS = serving._arrays
+STORED = serving.stored_parameters
 
 
 def _of_pairs_alone(graph: Graph, at: int, heads: Any, problem: Any, input_dtype: str) -> tuple[Any, ...]:
     """Large weights need not be copied to know which kernel serves them; those of pairs are looked at."""
     if isinstance(problem, ConvPairProblem | LinearPairProblem):
-        return ARRAYS(graph, at, heads, problem, input_dtype)
+        return STORED(graph, at, heads, problem, input_dtype)
     return (None,) * sum(bool(head.layer.parameter_shapes(head.in_shape)) for head in heads)
 
 
@@ -48,7 +48,7 @@ def _chosen(graph: Graph, arch: str, choices: Choices) -> str:
 @pytest.mark.parametrize("network", list(NETWORKS))
 def test_the_chosen_kernels(network: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(serving, "_arrays", _of_pairs_alone)
+    monkeypatch.setattr(serving, "stored_parameters", _of_pairs_alone)
     graph = network_graph(network)
     tables = {arch: tuning.load(card) for arch, card in REFERENCE_CARDS.items()}
     places = [(arch, arch, Tuning()) for arch in ARCHITECTURES]

@@ -8,6 +8,7 @@ import pytest
 from app.kernels.conv_pair_rows import CONV_PAIR_ROWS
 from app.kernels.pair_mma_packing import pack_for_mma
 from app.kernels.problems import ConvPairProblem, ConvProblem, storage
+from tests.pair_mma_emulation import convolutions, pooled
 
 Array = np.ndarray
 ROW = next(row for row in CONV_PAIR_ROWS if row.operation == "conv_pair" and row.name == "mma")
@@ -34,84 +35,12 @@ def _images() -> Array:
     return np.concatenate([noise, np.zeros_like(noise[:1]), np.full_like(noise[:1], 255)]).astype(np.float64)
 
 
-def _pooled(x: Array) -> Array:
-    """(images, rows, columns, maps): ReLU, then sums over 2 x 2 windows."""
-    images, rows, columns, maps = x.shape
-    return np.maximum(x, 0).reshape(images, rows // 2, 2, columns // 2, 2, maps).sum(axis=(2, 4))
-
-
 def _direct(x: Array, w: Array, bias: Array | None) -> Array:
     """Convolution of (images, rows, columns, channels) with (channels, 5, 5, maps), pooled to averages."""
     rows, columns = x.shape[1] - 4, x.shape[2] - 4
     taps = ((p, q) for p in range(5) for q in range(5))
     sums = np.sum([x[:, p : p + rows, q : q + columns] @ w[:, p, q].astype(np.float64) for p, q in taps], axis=0)
-    return _pooled(sums + (0 if bias is None else bias)) / 4
-
-
-def _a_operand(fragments: Array) -> Array:
-    """(..., 32 lanes, 4 registers, 2) → (..., 16 rows, 16 columns), as mma.cuh says."""
-    a = np.empty((*fragments.shape[:-3], 16, 16), fragments.dtype)
-    for lane in range(32):
-        for register in range(4):
-            row, column = lane // 4 + register % 2 * 8, lane % 4 * 2 + register // 2 * 8
-            a[..., row, column : column + 2] = fragments[..., lane, register, :]
-    return a
-
-
-def _b_operand(fragments: Array) -> Array:
-    """(..., 32 lanes, 4 registers of two steps, 2) → (..., 32 rows, 8 columns)."""
-    b = np.empty((*fragments.shape[:-3], 32, 8), fragments.dtype)
-    for lane in range(32):
-        for register in range(4):
-            row = lane % 4 * 2 + register * 8
-            b[..., row : row + 2, lane // 4] = fragments[..., lane, register, :]
-    return b
-
-
-def _tap(k: int) -> tuple[int, int]:
-    """The pixel of a window that the kernel multiplies by row k of B: a pair of pixels is lane % 4 + 4 * register."""
-    pair = min(k // 8 * 4 + k % 8 // 2, 14)
-    return pair // 3, pair % 3 * 2 + k % 2
-
-
-def _first(x: Array, filters: Array) -> Array:
-    """(images, 28, 28) and (4 tiles, 32 lanes, 4, 2) → sums (images, 24, 24, 32)."""
-    x = np.pad(x, ((0, 0), (0, 0), (0, 1)))
-    b = np.moveaxis(_b_operand(filters), 0, 1).reshape(32, 32)  # rows; tiles side by side
-    windows = np.stack([x[:, p : p + 24, q : q + 24] for p, q in map(_tap, range(32))], axis=-1)
-    return windows @ b.astype(np.float64)
-
-
-def _second(x: Array, filters: Array) -> Array:
-    """(images, 12, 12, 32) and (passes, 50, tiles, 32 lanes, 4, 2) → sums (images, 8, 8, 64)."""
-    a = np.moveaxis(_a_operand(filters), 1, 0).reshape(50, 64, 16).astype(np.float64)
-    sums = np.zeros((len(x), 8, 8, 64))
-    for step in range(50):
-        row, column, channel = step // 10, step // 2 % 5, step % 2 * 16
-        sums += x[:, row : row + 8, column : column + 8, channel : channel + 16] @ a[step].T
-    return sums
-
-
-def _halves(x: Array) -> tuple[Array, Array]:
-    high = x.astype(np.float16).astype(np.float64)
-    return high, (x - high).astype(np.float16).astype(np.float64)
-
-
-def _emulated(problem: ConvPairProblem, x: Array, packed: list[Array | None]) -> tuple[Array, float]:
-    """Features as the kernel computes them, but for the rounding of float32 sums; the largest activation."""
-    filters1, bias1, filters2, bias2, scales = packed
-    assert filters1 is not None and filters2 is not None and scales is not None
-    assert [filters1.dtype, filters2.dtype, scales.dtype] == [np.float16, np.float16, np.float32]
-    parts, maps = (2, 32) if problem.dtype == "float16x2" else (1, 64)
-    taps = filters1.reshape(parts, 4, 32, 4, 2)
-    sums = sum(_first(x, part) for part in taps) + (0 if bias1 is None else bias1)
-    activations = 2 * scales[0] * _pooled(np.asarray(sums))
-    steps = np.moveaxis(filters2.reshape(64 // maps, 50, parts, maps // 16, 32, 4, 2), 2, 0)
-    high, low = _halves(activations)
-    sums = _second(high, steps[0]) + (0 if bias2 is None else bias2)
-    if parts == 2:
-        sums = sums + _second(low, steps[0]) + _second(high, steps[1])
-    return 2 * scales[1] * _pooled(sums), float(activations.max())
+    return pooled(sums + (0 if bias is None else bias)) / 4
 
 
 @pytest.mark.parametrize("bias", (False, True))
@@ -121,7 +50,7 @@ def test_packed_filters_multiply_as_the_convolutions(dtype: str, bias: bool) -> 
     w1, bias1, w2, bias2 = arrays
     assert w1 is not None and w2 is not None
     expected = _direct(_direct(x[..., None], w1, bias1), w2, bias2)
-    features, largest = _emulated(problem, x, pack_for_mma(problem, arrays))
+    features, largest = convolutions(problem, x, pack_for_mma(problem, arrays))
     assert np.abs(features - expected).max() <= TOLERANCE[dtype] * np.abs(expected).max()
     assert largest <= LARGEST_FLOAT16
 
@@ -132,7 +61,7 @@ def test_scales_are_finite_whatever_the_weights(dtype: str, scale1: float, scale
     problem = _problem(dtype, True)
     packed = pack_for_mma(problem, _parameters(True, scale1, scale2))
     assert all(array is not None and np.isfinite(array).all() for array in packed)
-    _, largest = _emulated(problem, _images(), packed)
+    _, largest = convolutions(problem, _images(), packed)
     assert largest <= LARGEST_FLOAT16
 
 

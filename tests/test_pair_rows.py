@@ -8,15 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels.pair_packing import (
-    LARGEST,
-    LOW_SCALE,
-    pack_products,
-    power_of_two_below,
-    scale_for,
-    split,
-    within_range,
-)
+from app.kernels.pair_packing import LOW_SCALE, pack_products, split
+from app.kernels.pair_scaling import GREATEST, LARGEST, LARGEST_SCALE, scale_features, scales_for, within_range
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
 from app.kernels.registry import find, variants
 from app.kernels.variant import Variant
@@ -70,15 +63,16 @@ def test_convolutions_read_as_the_kernel_does_give_the_layers_results(dtype: str
 @DTYPES
 @pytest.mark.parametrize(("factor1", "factor2"), [(1e-6, 1e-6), (1e-6, 1e6), (1e6, 1e-6), (30, 1), (1, 30), (0.1, 10)])
 def test_scales_keep_small_and_large_filters_exact(dtype: str, factor1: float, factor2: float) -> None:
-    """Whatever the filters, if only features stay within float16 (what is rounded where they are tiny is float16's)."""
+    """Whatever the filters, if features are scaled, too; and they never exceed what float16 holds."""
     problem = convolution_problem(dtype)
     x, parameters = operands(problem, 2)
     parameters = {"layer1": parameters["layer1"] * factor1, "layer2": parameters["layer2"] * factor2}
-    arrays = device_parameters(problem, parameters)
+    arrays, scales = scale_features(problem, device_parameters(problem, parameters))
     assert within_range(problem, arrays)
-    y = pair_emulation.convolutions(problem, packed(wgmma(dtype), problem, arrays), x[:, 0])
+    y = as_stored(pair_emulation.convolutions(problem, packed(wgmma(dtype), problem, list(arrays)), x[:, 0]), dtype)
+    assert y.max() <= LARGEST
     wanted = run(layers_of(problem), x.astype(np.float64), parameters)
-    error = np.abs(y - wanted).max() / np.abs(wanted).max()
+    error = np.abs(y / np.tile(np.repeat(scales, 16), 2) - wanted).max() / np.abs(wanted).max()
     assert error < {"float16": 2e-3, "float16x2": 2e-6}[dtype]
 
 
@@ -91,9 +85,10 @@ def test_products_read_as_the_kernel_does_give_the_layers_results(pair: LinearPa
     stored, given = host_arrays(problem, 31)
     arrays = pack_products(problem, given)
     assert arrays[0] is not None and given[0] is not None
-    scale = scale_for(float(np.abs(given[0]).max()))
-    assert LARGEST / 2 < np.abs(given[0]).max() * scale <= LARGEST and np.log2(scale) % 1 == 0
-    parts = split(given[0].astype(np.float64) * scale, LOW_SCALE)
+    largest = np.abs(given[0].reshape(problem.first.inputs, -1)).max(axis=0)  # of each hidden value
+    scales = scales_for(largest)
+    assert (largest * scales > LARGEST / 2).all() and (largest * scales <= LARGEST).all()
+    parts = split(given[0].astype(np.float64).reshape(problem.first.inputs, -1) * scales, LOW_SCALE)
     for found, part in zip(pair_emulation.fragments_of(problem, arrays[0]), parts, strict=False):
         np.testing.assert_array_equal(found, part)
     close_to_exact(problem, x, parameters, pair_emulation.products(problem, arrays, stored.astype(np.float64)))
@@ -151,18 +146,34 @@ def test_a_lost_product_would_show(dtype: str) -> None:
         close_to_exact(problem, x, parameters, pair_emulation.convolutions(problem, lost, x[:, 0]))
 
 
+@ALL_ROWS
+def test_powers_of_two_between_the_layers_change_no_bit_of_what_is_packed(row: Variant) -> None:
+    """Each map and hidden value has its own; the second layer's weights take them out."""
+    rng = np.random.default_rng(0)
+    for problem in served(row, "sm_90a"):
+        assert isinstance(problem, PairProblem)
+        _, arrays = host_arrays(problem, 1)
+        w1, bias1, w2, bias2 = arrays
+        assert w1 is not None and w2 is not None
+        powers = np.exp2(rng.integers(-30, 31, w1.shape[-1])).astype(np.float32)
+        taken_out = w2 / powers.reshape(-1, *(1,) * (w2.ndim - 1))
+        other = packed(row, problem, [w1 * powers, None if bias1 is None else bias1 * powers, taken_out, bias2])
+        for found, wanted in zip(other, packed(row, problem, arrays), strict=True):
+            np.testing.assert_array_equal(found, wanted, strict=True)
+
+
 # Scales and halves
 
 
-@pytest.mark.parametrize("value", [1.0, 1.5, 0.75, 3e-30, 7e30, 30_000.0])
+@pytest.mark.parametrize("value", [1.0, 1.5, 0.75, 3e-30, 7e30, 30_000.0, 2.0**15, 2.0**-140])
 def test_scales_are_powers_of_two(value: float) -> None:
-    scale = power_of_two_below(value)
-    assert np.frexp(scale)[0] == 0.5 and scale <= value < 2 * scale
+    scale = float(scales_for(value))
+    assert np.frexp(scale)[0] == 0.5 and LARGEST / 2 < value * scale <= LARGEST
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, np.inf, np.nan])
-def test_what_has_no_scale_is_left_alone(value: float) -> None:
-    assert power_of_two_below(value) == 1
+@pytest.mark.parametrize(("value", "scale"), [(0.0, LARGEST_SCALE), (np.inf, 1.0), (np.nan, 1.0)])
+def test_what_has_no_scale(value: float, scale: float) -> None:
+    assert float(scales_for(value)) == scale
 
 
 @pytest.mark.parametrize("low_scale", [1.0, float(LOW_SCALE)])
@@ -198,24 +209,27 @@ def test_range_is_that_of_the_brightest_image(dtype: str) -> None:
     """Filters just within it lose nothing on all 255, where every activation and feature is as great as it can be."""
     problem = convolution_problem(dtype)
     parameters = {"layer1": np.ones((5, 5, 1, 32)), "layer2": np.ones((5, 5, 32, 64))}
-    most = LARGEST / (255 * 25 * 800)
+    largest = LARGEST if dtype == "float16" else GREATEST
+    most = largest / (255 * 25 * 800)
     bright = np.full((2, 28, 28), 255)
     for factor, fits in ((0.999 * most, True), (1.001 * most, False), (np.nan, False), (np.inf, False)):
         arrays = device_parameters(problem, {**parameters, "layer2": factor * parameters["layer2"]})
         assert within_range(problem, arrays) == fits
     arrays = device_parameters(problem, {**parameters, "layer2": 0.999 * most * parameters["layer2"]})
     y = pair_emulation.convolutions(problem, packed(wgmma(dtype), problem, arrays), bright)
-    np.testing.assert_allclose(half_or_single(y, dtype), 0.999 * LARGEST, rtol=1e-3 if dtype == "float16" else 1e-6)
+    np.testing.assert_allclose(as_stored(y, dtype), 0.999 * largest, rtol=1e-3 if dtype == "float16" else 1e-6)
 
 
-def half_or_single(y: np.ndarray, dtype: str) -> np.ndarray:
+def as_stored(y: np.ndarray, dtype: str) -> np.ndarray:
     """As the kernel stores features."""
     return y.astype(np.float16 if dtype == "float16" else np.float32)
 
 
 @DTYPES
-@pytest.mark.parametrize(("value", "fits"), [(0.0, True), (-29_999.0, True), (31_000.0, False), (np.nan, False)])
-def test_range_of_products_is_that_of_the_first_weights(dtype: str, value: float, fits: bool) -> None:
+@pytest.mark.parametrize(
+    ("value", "fits"), [(0.0, True), (-31_000.0, True), (1e20, True), (1e35, False), (np.nan, False), (np.inf, False)]
+)
+def test_range_of_products_is_that_of_float32(dtype: str, value: float, fits: bool) -> None:
     problem = typed(product_pair(64, 32, 3), dtype)
     assert isinstance(problem, LinearPairProblem)
     _, parameters = operands(problem, 1)

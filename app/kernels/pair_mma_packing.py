@@ -6,34 +6,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.kernels.pair_packing import scale_for, split
+from app.kernels.pair_packing import split
+from app.kernels.pair_scaling import balance_convolutions, scale_for
 from app.kernels.problems import ConvPairProblem
 
 
 def pack_for_mma(problem: ConvPairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """(w1, bias1, w2, bias2) → [filters1, bias1, filters2, bias2, scales].
 
-    The first convolution's results are pooled as sums, not averages, of activations scaled such that they never exceed
-    float16; scales = (from twice the first sums to those, from twice the second sums to features).
+    The first convolution's results are pooled as sums, not averages, of balanced activations; scales = (from twice the
+    first sums to those, from twice the second sums to features).
     """
-    first, bias1, second, bias2 = arrays
-    assert first is not None and second is not None
-    w1 = first.astype(np.float64).reshape(problem.first.kernel, problem.first.kernel, -1)
-    w2 = second.astype(np.float64).reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
-    # Pixels are at most 255, and four activations are summed.
-    most = 255 * np.abs(w1).sum(axis=(0, 1)) + (0 if bias1 is None else np.abs(bias1))
-    activation_scale = scale_for(4 * float(most.max()))
-    scale2 = scale_for(float(np.abs(w2).max()))
+    bias2 = arrays[3]
+    w1, bias1, w2 = balance_convolutions(problem, arrays)
+    w1 = w1.reshape(problem.first.kernel, problem.first.kernel, -1)
+    w2 = w2.reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
+    scale1, scale2 = 1.0, scale_for(w2, bias2)
     if problem.dtype == "float16":
-        scale1 = activation_scale
-        parts1, parts2 = [(w1 * scale1).astype(np.float16)], [(w2 * scale2).astype(np.float16)]
+        parts1, parts2 = [w1.astype(np.float16)], [(w2 * scale2).astype(np.float16)]
     else:
-        scale1 = scale_for(float(np.abs(w1).max()))
+        scale1 = scale_for(w1)
         parts1, parts2 = list(split(w1 * scale1)), list(split(w2 * scale2))
     filters1 = np.stack([tap_fragments(part) for part in parts1])
     filters2 = np.stack([map_fragments(part, 32 if problem.dtype == "float16x2" else 64) for part in parts2], axis=2)
-    sums2 = 4 * activation_scale * scale2  # the second sums' scale
-    scales = np.array([0.5 * activation_scale / scale1, 0.5 * 0.25 / sums2], np.float32)
+    sums2 = 4 * scale2  # the second sums' scale
+    scales = np.array([0.5 / scale1, 0.5 * 0.25 / sums2], np.float32)
     return [filters1.reshape(-1), _scaled(bias1, scale1), filters2.reshape(-1), _scaled(bias2, sums2), scales]
 
 

@@ -1,7 +1,7 @@
 """Parameters of the pair kernels as their tensor-core instructions read them. Pure.
 
-Filters are scaled by powers of two, which costs nothing, so that float16 holds them without under- or overflow; what
-was scaled up is scaled down at the end. ``split`` operands are the sum of two float16 (``high`` and ``low``).
+Numbers are scaled by powers of two (pair_scaling.py) so that float16 holds them; what was scaled up is scaled down at
+the end. ``split`` operands are the sum of two float16 (``high`` and ``low``).
 """
 
 from __future__ import annotations
@@ -10,21 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from app.kernels.pair_scaling import balance_convolutions, balance_products, scale_for
 from app.kernels.problems import ConvPairProblem, LinearPairProblem
 
-LARGEST = 30_000  # what scaled numbers stay below; float16 ends at 65,504
-LARGEST_SCALE = 2.0**40  # products of scales and biases stay far from the end of float32
 LOW_SCALE = 2048  # of the low halves in a matrix product
-
-
-def power_of_two_below(value: float) -> float:
-    """The largest power of two that is not above ``value``; 1 for what is not finite and positive."""
-    return 2.0 ** np.floor(np.log2(value)) if np.isfinite(value) and value > 0 else 1.0
-
-
-def scale_for(largest: float) -> float:
-    """The power of two, at most LARGEST_SCALE, that brings numbers up to ``largest`` close to LARGEST; 1 for zeros."""
-    return min(power_of_two_below(LARGEST / largest), LARGEST_SCALE) if largest > 0 else 1.0
 
 
 def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -33,29 +22,31 @@ def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.nd
     return high, ((values - high) * low_scale).astype(np.float16)
 
 
+def as_float32(bias: np.ndarray | None) -> np.ndarray | None:
+    """A bias as it is added."""
+    return None if bias is None else bias.astype(np.float32)
+
+
 def pack_convolutions(problem: ConvPairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """(w1, bias1, w2, bias2) → [filters1, filters2, scales], for the wgmma kernels. Biases must be None.
 
-    The first convolution's results are pooled as sums, not averages, of activations scaled such that they never exceed
-    float16; scales = (from twice the first products to those sums, from twice the second products to features).
+    The first convolution's results are pooled as sums, not averages, of balanced activations; scales = (from twice the
+    first products to those sums, from twice the second products to features).
     """
-    first, second = arrays[0], arrays[2]
-    assert first is not None and second is not None
-    w1 = first.astype(np.float64).reshape(problem.first.kernel, problem.first.kernel, -1)
-    w2 = second.astype(np.float64).reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
-    # Pixels are at most 255, and four activations are summed.
-    activation_scale = scale_for(4 * 255 * float(np.abs(w1).sum(axis=(0, 1)).max()))
-    scale2 = scale_for(float(np.abs(w2).max()))
-    average = 0.5 * 0.25**2 / activation_scale / scale2  # of twice the sums
+    w1, _, w2 = balance_convolutions(problem, arrays)
+    w1 = w1.reshape(problem.first.kernel, problem.first.kernel, -1)
+    w2 = w2.reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
+    scale2 = scale_for(w2)
+    average = 0.5 * 0.25**2 / scale2  # of twice the sums
     if problem.dtype == "float16":
-        filters1 = window_fragments((w1 * activation_scale).astype(np.float16))
+        filters1 = window_fragments(w1.astype(np.float16))
         filters2 = core_matrices((w2 * scale2).astype(np.float16))
         scales = (1.0, average)  # these activations are not doubled
     else:
-        scale1 = scale_for(float(np.abs(w1).max()))
+        scale1 = scale_for(w1)
         filters1 = np.stack([window_fragments(part) for part in split(w1 * scale1)])
         filters2 = np.stack([core_matrices(part) for part in split(w2 * scale2)], axis=1)
-        scales = (0.5 * activation_scale / scale1, average)
+        scales = (0.5 / scale1, average)
     return [filters1.reshape(-1), filters2.reshape(-1), np.array(scales, np.float32)]
 
 
@@ -82,38 +73,11 @@ def core_matrices(filters: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(parts.transpose(3, 0, 1, 4, 5, 2))
 
 
-def scaled_products(
-    problem: LinearPairProblem, arrays: Sequence[np.ndarray | None]
-) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """(w1, bias1, w2, bias2) → w1 (inputs, hidden) float64, bias1, w2, such that float16 holds w1 well.
-
-    ReLU lets a positive factor through, so what w1 and bias1 are scaled up by, w2 is scaled down by.
-    """
-    first, bias1, second, _ = arrays
-    assert first is not None and second is not None
-    scale = np.float32(scale_for(float(np.abs(first).max())))
-    w1 = first.astype(np.float64).reshape(problem.first.inputs, problem.first.outputs) * scale
-    return w1, None if bias1 is None else bias1 * scale, second / scale
-
-
 def pack_products(problem: LinearPairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """(w1, bias1, w2, bias2) → the same with w1 as fragments, float16, its low halves beside it where it is split."""
-    w1, bias1, w2 = scaled_products(problem, arrays)
+    w1, bias1, w2 = balance_products(problem, arrays)
     parts = np.stack(split(w1, LOW_SCALE) if problem.dtype == "float16x2" else [w1.astype(np.float16)])
     # part, step of 64, k of 16, half of 8, t, pair | 16 columns, left and right of 8, g
     words = parts.reshape(len(parts), -1, 4, 2, 4, 2, problem.first.outputs // 16, 2, 8)
     fragments = np.ascontiguousarray(words.transpose(1, 0, 2, 6, 8, 4, 7, 3, 5))
-    return [fragments.reshape(-1), bias1, w2, arrays[3]]
-
-
-def within_range(problem: ConvPairProblem | LinearPairProblem, arrays: Sequence[np.ndarray | None]) -> bool:
-    """Whether float16 holds whatever the weights can make of any image: features, or the weights themselves."""
-    first, bias1, second, bias2 = arrays
-    assert first is not None and second is not None
-    if isinstance(problem, LinearPairProblem):
-        return bool(np.abs(first).max(initial=0) < LARGEST)
-    largest = 255.0
-    for half, filters, bias in ((problem.first, first, bias1), (problem.second, second, bias2)):
-        sums = np.abs(filters).astype(np.float64).reshape(-1, half.maps).sum(axis=0) * largest
-        largest = float((sums if bias is None else sums + np.abs(bias)).max(initial=0))
-    return largest < LARGEST
+    return [fragments.reshape(-1), as_float32(bias1), w2.reshape(-1).astype(np.float32), as_float32(arrays[3])]

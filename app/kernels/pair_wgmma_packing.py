@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.kernels.pair_packing import LOW_SCALE, scaled_products, split
+from app.kernels.pair_packing import LOW_SCALE, as_float32, split
+from app.kernels.pair_scaling import balance_products
 from app.kernels.problems import LinearPairProblem
 
 DEPTH = {"float16": 128, "float16x2": 64}  # terms of the first sum at a time
@@ -18,12 +19,11 @@ def pack_for_wgmma(problem: LinearPairProblem, arrays: Sequence[np.ndarray | Non
 
     Both matrices are the sum of a high and a low part, w1 in float16x2 alone.
     """
-    w1, bias1, w2 = scaled_products(problem, arrays)
-    w2 = w2.reshape(problem.second.inputs, problem.second.outputs)
+    w1, bias1, w2 = balance_products(problem, arrays)
     parts = split(w1, LOW_SCALE) if problem.dtype == "float16x2" else (w1.astype(np.float16),)
     matrices = np.stack([core_matrices(part, DEPTH[problem.dtype]) for part in parts], axis=1)
-    fragments = np.stack([class_fragments(part) for part in split_tf32(w2)])
-    return [matrices.reshape(-1), bias1, fragments.reshape(-1), arrays[3]]
+    fragments = np.stack([class_fragments(part) for part in split_tf32(w2.astype(np.float32))])
+    return [matrices.reshape(-1), as_float32(bias1), fragments.reshape(-1), as_float32(arrays[3])]
 
 
 def core_matrices(weights: np.ndarray, depth: int) -> np.ndarray:

@@ -1,0 +1,141 @@
+"""Powers of two that keep the numbers of the pair kernels where float16 holds them, whatever the weights. Pure.
+
+Scaling costs nothing. Sums, ReLU and pooling let a positive factor through, so the next layer's weights take out what
+a layer's weights and bias were scaled by. Every map and every hidden value has its own factor, from the greatest value
+that any image can give it. That bound may be loose: a sum of two float16 keeps its 22 bits down to 2**-18 of LARGEST,
+and down to 2**-29 where the low half is scaled once more (LOW_SCALE), as features and the products' weights are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.kernels.problems import ConvPairProblem, LinearPairProblem
+
+Arrays = Sequence[np.ndarray | None]
+LARGEST = 30_000  # what scaled numbers stay below; float16 ends at 65,504
+SMALLEST_NORMAL = 2.0**-14  # of float16: below, bits are lost
+BRIGHTEST = np.array([255.0])  # pixel of the one channel
+LARGEST_SCALE = 2.0**120  # and that of zeros: what multiplies them vanishes beside the others
+# Where a bias is so much greater than the weights, float32 too loses the products beside it.
+LARGEST_BIAS1, LARGEST_BIAS2 = 2.0**30, 2.0**40
+# What the kernels scale by, and the second matrix of the products, are float32: of such size they keep all their bits.
+SMALLEST, GREATEST = 2.0**-80, 2.0**80
+GREATEST_WEIGHT2 = 2.0**50
+UNEVEN = 2.0**-14  # how much smaller than another a map's features may be that are not scaled
+
+
+def scales_for(largest: np.ndarray | float) -> np.ndarray:
+    """For each number the power of two that brings it to LARGEST or less, but above half of it.
+
+    LARGEST_SCALE for zeros, 1 for what is not finite.
+    """
+    largest = np.asarray(largest, np.float64)
+    usable = np.isfinite(largest) & (largest > 0)
+    _, exponents = np.frexp(LARGEST / np.where(usable, largest, 1.0))
+    return np.where(usable, np.ldexp(1.0, exponents - 1), np.where(largest == 0, LARGEST_SCALE, 1.0))
+
+
+def scale_for(weights: np.ndarray, bias: np.ndarray | None = None) -> float:
+    """One power of two for all of a layer's weights, at most LARGEST_SCALE; beside a bias added in float32."""
+    largest = np.abs(weights).max()
+    if bias is not None:
+        largest = np.maximum(largest, np.abs(bias).max() / LARGEST_BIAS2)
+    return min(float(scales_for(largest)), LARGEST_SCALE)
+
+
+def feature_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
+    """The greatest value that any image can give each map of features: (maps) float64."""
+    w1, w2 = _filters(problem, arrays)
+    with np.errstate(invalid="ignore"):  # infinite weights
+        return _bounds(w2, arrays[3], _bounds(w1, arrays[1], BRIGHTEST))
+
+
+def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """(w1, bias1, w2, bias2) → w1 (K², maps), bias1, w2 (channels, K², maps), float64.
+
+    Such that a sum of four activations of a map comes close to LARGEST for some image, and above it for none.
+    """
+    w1, w2 = _filters(problem, arrays)
+    scales = scales_for(4 * _bounds(w1, arrays[1], BRIGHTEST))
+    bias1 = None if arrays[1] is None else arrays[1].astype(np.float64) * scales
+    return (w1 * scales)[0], bias1, w2 / scales[:, None, None]
+
+
+def scale_features(problem: ConvPairProblem, arrays: Arrays) -> tuple[tuple[np.ndarray | None, ...], np.ndarray]:
+    """Parameters of convolutions whose features come close to LARGEST; what each map is scaled by, (maps) float64."""
+    w1, bias1, w2, bias2 = arrays
+    assert w2 is not None
+    scales = scales_for(feature_bounds(problem, arrays))
+    return (w1, bias1, _scaled(w2, scales), None if bias2 is None else _scaled(bias2, scales)), scales
+
+
+def unscale_features(arrays: Arrays, scales: np.ndarray) -> tuple[np.ndarray | None, ...]:
+    """Parameters of products that read such features: the first matrix (maps x pixels, hidden) undoes it."""
+    w1, *rest = arrays
+    assert w1 is not None
+    return _scaled(w1.reshape(len(scales), -1), 1 / scales[:, None]).reshape(w1.shape), *rest
+
+
+def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """(w1, bias1, w2, bias2) → w1 (inputs, hidden), bias1, w2 (hidden, outputs), float64.
+
+    Such that the greatest weight of each hidden value is close to LARGEST.
+    """
+    first, bias1, second, _ = arrays
+    assert first is not None and second is not None
+    w1 = first.astype(np.float64).reshape(problem.first.inputs, problem.first.outputs)
+    w2 = second.astype(np.float64).reshape(problem.second.inputs, problem.second.outputs)
+    largest = np.abs(w1).max(axis=0)
+    if bias1 is not None:
+        largest = np.maximum(largest, np.abs(bias1) / LARGEST_BIAS1)
+    scales = scales_for(largest)
+    return w1 * scales, None if bias1 is None else bias1 * scales, w2 / scales[:, None]
+
+
+def within_range(problem: ConvPairProblem | LinearPairProblem, arrays: Arrays) -> bool:
+    """Whether the kernels lose no number that counts, whatever the image.
+
+    Products read features of LARGEST at most; those of convolutions must be as they are to be stored.
+    """
+    if not all(array is None or np.isfinite(array).all() for array in arrays):
+        return False
+    if isinstance(problem, LinearPairProblem):
+        _, _, w2 = balance_products(problem, arrays)
+        # What float32 lost where features were scaled is nothing beside such scores, or was multiplied by more.
+        usual = arrays[2] is not None and np.abs(arrays[2]).max() <= GREATEST_WEIGHT2
+        return usual and _lie_within(np.abs(w2).max(), SMALLEST, GREATEST)
+    bounds = feature_bounds(problem, arrays)
+    in_half = problem.second.output_dtype == "float16"
+    smallest, greatest = (SMALLEST_NORMAL, LARGEST) if in_half else (SMALLEST, GREATEST)
+    return _lie_within(bounds, max(smallest, UNEVEN * bounds.max()), greatest)
+
+
+def _filters(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Those of both convolutions, float64: (channels, K², maps)."""
+    w1, w2 = arrays[0], arrays[2]
+    assert w1 is not None and w2 is not None
+    first, second = problem.first, problem.second
+    return (
+        w1.astype(np.float64).reshape(first.channels, first.kernel**2, first.maps),
+        w2.astype(np.float64).reshape(second.channels, second.kernel**2, second.maps),
+    )
+
+
+def _bounds(weights: np.ndarray, bias: np.ndarray | None, inputs: np.ndarray) -> np.ndarray:
+    """(inputs, terms, outputs) weights → the greatest magnitude of each output; inputs: that of each input."""
+    sums = inputs @ np.abs(weights).sum(axis=1)
+    return sums if bias is None else sums + np.abs(bias)
+
+
+def _scaled(array: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """In the array's type: exact, but for what leaves its range."""
+    with np.errstate(over="ignore"):  # infinite: refused
+        return (array * scales).astype(array.dtype)
+
+
+def _lie_within(numbers: np.ndarray, smallest: float, greatest: float) -> bool:
+    """Whether all of them do but zeros."""
+    return bool(((numbers == 0) | ((numbers >= smallest) & (numbers <= greatest))).all())
