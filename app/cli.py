@@ -118,6 +118,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         options = parser().parse_args(arguments[1:])
         check_outputs(options)
         check_room()
+        _start_ahead(options)
         with exit_on_interrupt():
             command = getattr(importlib.import_module(module), name)
         return command(options)
@@ -126,6 +127,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     options = run_parser().parse_args(arguments)
     check_outputs(options)
     check_room()
+    _start_ahead(options)
     watch = Stopwatch()
     with exit_on_interrupt():
         import numpy  # noqa: F401 - here so that its time is booked by itself
@@ -135,6 +137,15 @@ def dispatch(arguments: Sequence[str]) -> int:
 
         watch.lap("import")
     return run(options, watch)
+
+
+def _start_ahead(options: argparse.Namespace) -> None:
+    """Have the processes start that read what the options name, as far as it is HDF5."""
+    named = [value for name in ("weights", "data", "resume") if (value := getattr(options, name, None)) is not None]
+    if named:
+        from app.hdf5_start import start_ahead
+
+        start_ahead(named)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+HDF5 = b"\x89HDF\r\n\x1a\n"
 START_BYTES = 512  # as many as ``recognise`` looks at
 
 _PICTURES = {
@@ -15,7 +16,7 @@ _PICTURES = {
     b"MM\0*": "TIFF",
 }
 _OTHERS = {
-    b"\x89HDF\r\n\x1a\n": "an HDF5 file",
+    HDF5: "an HDF5 file",
     b"\x93NUMPY": "a NumPy array (.npy)",
     b"%PDF-": "a PDF document",
     b"\x1f\x8b": "a gzip file",

@@ -18,7 +18,6 @@ import numpy as np
 
 from app.interrupts import exit_on_interrupt
 
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
 MAX_FILE_BYTES = 4 << 30
 
 Attribute = str | int | float | list[int] | list[float]

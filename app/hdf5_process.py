@@ -15,7 +15,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +22,9 @@ import numpy as np
 
 from app.errors import UserError
 from app.files import open_regular
-from app.hdf5 import MAX_FILE_BYTES, SIGNATURE, Attribute, Contents, Wanted, printable
+from app.formats import HDF5
+from app.hdf5 import MAX_FILE_BYTES, Attribute, Contents, Wanted, printable
+from app.hdf5_start import Child, start
 
 SECONDS = 10
 """Processor time for a small file, which takes milliseconds."""
@@ -36,7 +37,6 @@ MAX_HEADER_BYTES = 8 << 20
 NONSENSE = "what HDF5 made of it is nonsense"
 MAX_ERROR_CHARACTERS = 6000  # a path may have 4,096
 
-_CODE = "import sys; sys.path[:0] = sys.argv[2:]; from app.hdf5_child import main; main(int(sys.argv[1]))"
 _WHERE = re.compile(rb"\d{1,12} \d{1,12}")
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
@@ -49,8 +49,7 @@ class Reader:
     """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._child: Child | None = None
 
     def __enter__(self) -> Reader:
         return self
@@ -60,12 +59,11 @@ class Reader:
 
     def close(self) -> None:
         """End the process, whatever it is doing."""
-        if self._socket is not None:
-            self._socket.close()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        self._process = self._socket = None
+        if self._child is not None:
+            self._child.link.close()
+            self._child.process.kill()
+            self._child.process.wait()
+        self._child = None
 
     def read(self, path: Path, content: bytes | None, wanted: Wanted) -> Contents:
         """As ``hdf5.read_untrusted``. Raises UserError."""
@@ -74,7 +72,7 @@ class Reader:
                 open_regular(path, MAX_FILE_BYTES) if content is None else _memory(content) as source,
                 _memory() as result,
             ):
-                if os.pread(source.fileno(), len(SIGNATURE), 0) != SIGNATURE:
+                if os.pread(source.fileno(), len(HDF5), 0) != HDF5:
                     wrong = "is not an HDF5 file (its first bytes say so)"
                     raise UserError(f"{path} {wrong}; name another file or make it again")
                 request = {"path": str(path), "in_memory": content is not None, **vars(wanted)}
@@ -84,13 +82,17 @@ class Reader:
                     self.close()
                     raise
                 return _checked(path, header, result.fileno(), wanted)
-        except (MemoryError, OSError) as error:
-            remedy = "free some memory, or end other programs"
-            raise UserError(f"cannot read {path}: {printable(str(error))}; {remedy}") from error
+        except MemoryError as error:
+            wrong = "reading it takes more memory than there is, or than its datasets need"
+            raise UserError(f"{path}: {wrong}; free some, or get a fresh copy") from error
+        except OSError as error:
+            raise UserError(
+                f"cannot read {path}: {printable(str(error))}; end other programs, and try again"
+            ) from error
 
     def _answer(self, path: Path, source: BinaryIO, result: BinaryIO, request: dict[str, Any]) -> bytes:
         """The header of what the process has put into ``result``, which nobody can make shorter any more."""
-        process, link = self._started()
+        process, link = self._ready()
         seconds = SECONDS + os.fstat(source.fileno()).st_size // BYTES_A_SECOND
         link.settimeout(seconds * WAITING)
         message = json.dumps({**request, "seconds": seconds}).encode()
@@ -109,29 +111,16 @@ class Reader:
             raise _unreadable(path, NONSENSE)
         return os.pread(result.fileno(), length, offset)
 
-    def _started(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        if self._process is not None and self._socket is not None:
-            return self._process, self._socket
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        places = [str(Path(__file__).parent.parent), *(place or str(Path.cwd()) for place in sys.path)]
-        with theirs:
-            # Neither the user's settings nor what runs at every start of Python matters there, and it takes time.
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _CODE, str(os.getpid()), *places],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-                start_new_session=True,  # Ctrl-C is for this process
-            )
-        self._socket.settimeout(START_SECONDS)
-        if not self._socket.recv(64):
-            code = self._process.wait()
-            raise UserError(
-                f"the process that reads HDF5 files does not start (it ended with {code}): "
-                "free some memory, or see what python -c 'import h5py' says"
-            )
-        return self._process, self._socket
+    def _ready(self) -> Child:
+        if self._child is None:
+            self._child = start()
+            self._child.link.settimeout(START_SECONDS)
+            if not self._child.link.recv(64):
+                raise UserError(
+                    f"the process that reads HDF5 files does not start (it ended with {self._child.process.wait()}): "
+                    "free some memory, or see what python -c 'import h5py' says"
+                )
+        return self._child
 
 
 def _memory(content: bytes = b"") -> BinaryIO:
@@ -169,7 +158,7 @@ def _checked(path: Path, header: bytes, result: int, wanted: Wanted) -> Contents
         if "error" in answer:
             raise UserError(printable(str(answer["error"]), MAX_ERROR_CHARACTERS))
         if "memory" in answer:
-            raise MemoryError("it takes more memory than there is, or than its datasets need")
+            raise MemoryError("there")
         attributes = {str(name): _attribute(value) for name, value in answer["attributes"].items()}
         names = tuple(str(name) for name in answer["names"])
         arrays: dict[str, np.ndarray] = {}
@@ -190,6 +179,8 @@ def _array(kind: np.dtype, shape: Any, offset: Any, most: int, result: int) -> n
         raise ValueError("no plain numbers")
     if not all(type(number) is int and number >= 0 for number in (*shape, offset)):
         raise ValueError("no shape")
+    if offset % mmap.ALLOCATIONGRANULARITY:
+        raise ValueError("no place for an array")
     count = math.prod(shape)
     if count * kind.itemsize > most:
         raise ValueError("more than there is")

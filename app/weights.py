@@ -14,8 +14,8 @@ import numpy as np
 from app import bundled
 from app.errors import UserError
 from app.files import read_file
-from app.formats import START_BYTES, recognise
-from app.hdf5 import SIGNATURE, Attribute, Contents, Wanted, file_image, printable, read_pinned, read_untrusted
+from app.formats import HDF5, START_BYTES, recognise
+from app.hdf5 import Attribute, Contents, Wanted, file_image, printable, read_pinned, read_untrusted
 from app.paths import replacing
 
 DEFAULT_NETWORK = "lenet5"
@@ -63,7 +63,7 @@ def load_weights(path: Path | None = None) -> Weights:
     shipped = bundled.is_bundled(path)
     if shipped:
         bundled.check(path, content)
-    kind = None if content.startswith(SIGNATURE) else recognise(content[:START_BYTES])
+    kind = None if content.startswith(HDF5) else recognise(content[:START_BYTES])
     if kind is not None:
         raise UserError(f"{path} is {kind}, not HDF5 weights; store its arrays as conv1, fc1 and so on (README)")
     read = read_pinned if shipped else read_untrusted

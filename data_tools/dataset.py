@@ -9,7 +9,8 @@ import numpy as np
 
 from app.errors import UserError
 from app.files import open_regular
-from app.hdf5 import SIGNATURE, Wanted, printable, read_untrusted
+from app.formats import HDF5
+from app.hdf5 import Wanted, printable, read_untrusted
 from data_tools.fashion_mnist import CLASSES, open_split, recognise
 from data_tools.idx import MAX_BYTES, Allocate, pageable, read_idx
 
@@ -71,7 +72,7 @@ def load_files(
 def _is_hdf5(path: Path) -> bool:
     try:
         with open_regular(path) as file:
-            return file.read(len(SIGNATURE)) == SIGNATURE
+            return file.read(len(HDF5)) == HDF5
     except (UserError, OSError):
         return False  # the IDX reader says what is wrong
 

@@ -13,7 +13,7 @@ import pytest
 # Chunks, not the matrix library, are what the CPU route runs in parallel; as in main.py.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from app import hdf5_process
+from app import hdf5_process, hdf5_start
 from app.device import why_no_gpu
 from app.hdf5_process import Reader
 from tests.training_for_tests import Train, last_of_each, write_images
@@ -42,6 +42,7 @@ def one_reader() -> Iterator[None]:
     """One process reads the HDF5 files of all tests: to start one for each file would take a minute in all."""
     with Reader() as reader, pytest.MonkeyPatch.context() as patch:
         patch.setattr(hdf5_process, "Reader", lambda: nullcontext(reader))
+        patch.setattr(hdf5_start, "start_ahead", lambda paths: None)
         yield
 
 
