@@ -75,7 +75,7 @@ def fake(
     name: str, answer: np.ndarray, diary: list[str], kind: type[FakeEngine] = FakeEngine, *, ours: bool = False
 ) -> Candidate:
     """A candidate that becomes a FakeEngine."""
-    return Candidate(name, "fp32", ours, lambda _, __, labels: kind(answer, labels, diary, name))
+    return Candidate(name, "fp32", ours, {"": lambda _, __, labels: kind(answer, labels, diary, name)})
 
 
 def entrants(found: list[Candidate], count: int = 40) -> list[Entrant]:
@@ -86,6 +86,6 @@ def entrants(found: list[Candidate], count: int = 40) -> list[Entrant]:
 @pytest.fixture
 def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fewest that still show an order."""
-    few = {"WARMUP": 1, "UNTIMED": 1, "LEAST_RUNS": 2, "MOST_RUNS": 3, "LEAST_SERIES": 1, "PASSES": 3}
+    few = {"WARMUP": 1, "UNTIMED": 1, "LEAST_RUNS": 2, "MOST_RUNS": 3, "LEAST_SERIES": 1, "PASSES": 3, "TRIES": 1}
     for name, value in few.items():
         monkeypatch.setattr(peers_measure, name, value)

@@ -57,6 +57,8 @@ def row_of(engine: str, precision: str, on_card: float | None, whole: float = 0,
         "note": "",
         "unsteady": 0,
         "wrong": False,
+        "settings": {},
+        "tried": [],
     } | more
 
 

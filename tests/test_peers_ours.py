@@ -15,9 +15,9 @@ from tests.peers_for_tests import small_batch
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from app.bench.peers_ours import OurEngine  # noqa: E402
-from app.lane import Direct, Lane  # noqa: E402
-from app.session import Session  # noqa: E402
+from app.bench.peers_ours import OurEngine
+from app.lane import Direct, Lane
+from app.session import Session
 
 
 class FakeArray:
@@ -30,7 +30,7 @@ class FakeArray:
         self.bytes[:nbytes] = value
 
 
-def _made(kind: type, **attributes: Any) -> Any:
+def _made(kind: Any, **attributes: Any) -> Any:
     """Without a card: an object with these attributes and no others."""
     made = kind.__new__(kind)
     vars(made).update(attributes)

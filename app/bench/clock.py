@@ -43,7 +43,8 @@ class Clock:
     def __init__(self, arch: str) -> None:
         self.stream = cupy.cuda.Stream(non_blocking=True)
         properties = runtime.getDeviceProperties(runtime.getDevice())
-        self._flush = device_array(max(2 * properties["l2CacheSize"], 64 << 20), "uint8")
+        self.l2_bytes = int(properties["l2CacheSize"])
+        self._flush = device_array(max(2 * self.l2_bytes, 64 << 20), "uint8")
         self._hold = Hold(arch)
 
     def time(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:

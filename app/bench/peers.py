@@ -20,8 +20,9 @@ from app.bench.batch import Batch, check_options, load_batch
 from app.bench.peers_jax import PRECISIONS as PEER_PRECISIONS
 from app.bench.peers_jax import JaxEngine
 from app.bench.peers_measure import Candidate, Engine, Entrant, in_turn
+from app.bench.peers_pieces import PIECES, WHOLE
 from app.bench.peers_text import as_text, compared_with, ratios
-from app.bench.peers_torch import TorchEngine
+from app.bench.peers_torch import TorchEngine, settings
 from app.errors import UserError
 from app.graph import Graph
 from app.interrupts import exit_on_interrupt
@@ -30,6 +31,7 @@ from app.report import publish
 
 SCHEMA = "lenet5-inference/peers/1"
 OURS, JAX = "ours", "jax-jit"
+# By what torch.compile is told; None: not compiled. Each is tried in several settings (peers_torch.settings).
 MODES = {"torch-eager": None, "torch-max-autotune": "max-autotune", "torch-reduce-overhead": "reduce-overhead"}
 ENGINES = (OURS, *MODES, JAX)
 ROUNDS = 7
@@ -66,13 +68,15 @@ def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[
     found = []
     for own in PRECISIONS if precision is None else (precision,):
         if OURS in wanted:
-            found.append(Candidate(OURS, own, True, partial(ours, precision=own)))
+            found.append(Candidate(OURS, own, True, {"": partial(ours, precision=own)}))
     for own in PEER_PRECISIONS if precision is None else (compared_with(precision),):
         for name, mode in MODES.items():
             if name in wanted:
-                found.append(Candidate(name, own, False, partial(TorchEngine, precision=own, mode=mode)))
+                torch = partial(TorchEngine, precision=own, mode=mode)
+                found.append(Candidate(name, own, False, {str(s): partial(torch, setting=s) for s in settings(mode)}))
         if JAX in wanted:
-            found.append(Candidate(JAX, own, False, partial(JaxEngine, precision=own)))
+            jax = {name: partial(JaxEngine, precision=own, in_pieces=name != WHOLE) for name in (WHOLE, PIECES)}
+            found.append(Candidate(JAX, own, False, jax))
     return found
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from app.bench.peers_pieces import L2_BYTES, piece_size
 from app.errors import UserError
 from app.graph import Graph
 from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Softmax
@@ -23,12 +24,21 @@ PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "fp16": "default"}
 
 
 class JaxEngine:
-    """A jitted function on one batch; arrays are never written twice. platform: ``cpu`` for tests."""
+    """A jitted function on one batch; arrays are never written twice. platform: ``cpu`` for tests.
+
+    Layouts are XLA's own choice: it transposes to what suits a convolution.
+    """
 
     arithmetic: str | None = None
 
     def __init__(
-        self, graph: Graph, images: np.ndarray, labels: np.ndarray, precision: str, platform: str = "cuda"
+        self,
+        graph: Graph,
+        images: np.ndarray,
+        labels: np.ndarray,
+        precision: str,
+        platform: str = "cuda",
+        in_pieces: bool = False,
     ) -> None:
         if importlib.util.find_spec("jax") is None:
             raise UserError("JAX is not installed")
@@ -39,7 +49,11 @@ class JaxEngine:
             device = jax.devices(platform)[0]
         except RuntimeError:
             raise UserError("JAX sees no GPU") from None
-        self.note = ""
+        count = len(images)
+        piece = piece_size(graph, count, 2 if precision == "fp16" else 4, L2_BYTES) if in_pieces else count
+        if in_pieces and piece == count:
+            raise UserError("the batch is one piece")
+        self.note = f"pieces of {piece:,}" if in_pieces else ""
         self._jax, self._host_labels = jax, labels
         self._on_card = jax.sharding.SingleDeviceSharding(device)
         in_pinned = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
@@ -49,7 +63,8 @@ class JaxEngine:
         dtype = np.float16 if precision == "fp16" else np.float32
         arrays = {name: array.astype(dtype) for name, array in graph.parameters.items()}
         self._parameters = jax.device_put(arrays, self._on_card)
-        self._classify = jax.jit(classifier(jax, dtype, graph))
+        classify = classifier(jax, dtype, graph)
+        self._classify = jax.jit(_piecewise(jax, classify, piece) if in_pieces else classify)
         self._images: Any = None
         self._labels: Any = None
 
@@ -105,6 +120,16 @@ def classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any], Any]
         return x.astype(jnp.uint8)
 
     return classify
+
+
+def _piecewise(jax: Any, classify: Callable[[Any, Any], Any], piece: int) -> Callable[[Any, Any], Any]:
+    """The same function, so many images at a time, in one loop on the card."""
+
+    def in_turn(parameters: Any, images: Any) -> Any:
+        pieces = images.reshape(-1, piece, *images.shape[1:])
+        return jax.lax.map(lambda part: classify(parameters, part), pieces).reshape(-1)
+
+    return in_turn
 
 
 def _applied(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:

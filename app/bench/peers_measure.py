@@ -3,14 +3,19 @@
 The clock is the host's for all, since not every framework lets events into its streams. On the card: several passes
 over resident images are enqueued back to back, timed from the first call until the device is idle, and divided. End
 to end: one call from images in page-locked memory to readable labels, the device idle before.
+
+A framework has several ways to run the same network. All are tried for a moment; the fastest enters the rounds, one for
+each of both measurements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
+from statistics import median
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -26,6 +31,8 @@ WARMUP, UNTIMED = 5, 2  # runs after an engine is made, and at the start of its 
 TURN_MS = 60.0  # of each measurement in each turn
 LEAST_RUNS, MOST_RUNS = 10, 300
 LEAST_SERIES = 5  # of passes, in each turn
+TRIES = 5  # timed runs that choose between settings
+ON_CARD, END_TO_END = "on_card_ms", "end_to_end_ms"
 
 
 class Engine(Protocol):
@@ -62,66 +69,104 @@ class Engine(Protocol):
         """Give the device memory back."""
 
 
+Make = Callable[[Graph, np.ndarray, np.ndarray], Engine]
+
+
 @dataclass(frozen=True)
 class Candidate:
-    """An engine to be made from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to write to, page-locked."""
+    """An engine to be made from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to write to, page-locked.
+
+    makes: by setting, of which one is enough; the fastest is taken.
+    """
 
     engine: str
     precision: str
     ours: bool
-    make: Callable[[Graph, np.ndarray, np.ndarray], Engine]
+    makes: Mapping[str, Make]
 
 
 @dataclass
 class Entrant:
-    """A candidate and what came of it. labels: of the first timed run; unsteady: timed runs that gave others."""
+    """A candidate and what came of it.
+
+    best: measurement → setting; tried: what each setting took in a few runs, or why it did not run. labels: by
+    setting, of its first timed run; unsteady: timed runs that gave others.
+    """
 
     candidate: Candidate
     host_labels: np.ndarray
-    engine: Engine | None = None
+    engines: dict[str, Engine] = field(default_factory=dict)  # by setting
+    best: dict[str, str] = field(default_factory=dict)
+    tried: list[dict[str, Any]] = field(default_factory=list)
     runs: int = LEAST_RUNS
     note: str = ""
     reason: str = ""
     arithmetic: str | None = None
-    on_card: list[float] = field(default_factory=list)
-    end_to_end: list[float] = field(default_factory=list)
-    labels: np.ndarray | None = None
+    samples: dict[str, list[float]] = field(default_factory=lambda: {ON_CARD: [], END_TO_END: []})
+    labels: dict[str, np.ndarray] = field(default_factory=dict)
     unsteady: int = 0
 
     def start(self, batch: Batch) -> None:
-        """Make the engine and warm it up; what takes long, such as compiling, happens here."""
-        self._guarded(lambda: self._start(batch))
+        """Make the engines, warm them up and keep the fastest; what takes long, such as compiling, happens here."""
+        for setting, make in self.candidate.makes.items():
+            reason = self._guarded(partial(self._try, setting, make, batch))
+            if reason:
+                self.tried.append({"setting": setting, ON_CARD: None, END_TO_END: None, "reason": reason})
+                self._drop(setting)
+        if not self.best:
+            self.reason = self.tried[0]["reason"]
 
     def turn(self) -> None:
         """Its share of a round, if it runs at all."""
-        if self.engine is not None:
-            self._guarded(self._turn)
+        if self.engines:
+            self.reason = self._guarded(self._turn)
+            if self.reason:
+                self.labels = {}
+                self.close()
 
     def close(self) -> None:
-        """Free the engine, if there is one."""
-        if self.engine is not None:
-            self.engine.close()
-        self.engine = None
+        """Free the engines, if there are any."""
+        for setting in list(self.engines):
+            self._drop(setting)
 
-    def _start(self, batch: Batch) -> None:
-        self.engine = engine = self.candidate.make(batch.graph, batch.images, self.host_labels)
-        self.note, self.arithmetic = engine.note, engine.arithmetic
+    def _drop(self, setting: str) -> None:
+        engine = self.engines.pop(setting, None)
+        if engine is not None:
+            engine.close()
+
+    def _try(self, setting: str, make: Make, batch: Batch) -> None:
+        """Time the setting for a moment; close the one that it beats in all, or itself."""
+        self.engines[setting] = engine = make(batch.graph, batch.images, self.host_labels)
         with engine.active():
             for _ in range(WARMUP):
-                ms = self._end_to_end(engine)
+                self._end_to_end(engine)
                 self._on_card(engine)
-        self.runs = min(max(ceil(TURN_MS / ms), LEAST_RUNS), MOST_RUNS)
+            took = {
+                END_TO_END: median([self._end_to_end(engine) for _ in range(TRIES)]),
+                ON_CARD: median([self._on_card(engine) for _ in range(TRIES)]),
+            }
+        self.tried.append({"setting": setting, **took, "reason": ""})
+        times = {known["setting"]: known for known in self.tried}
+        for measurement, ms in took.items():
+            if measurement not in self.best or ms < times[self.best[measurement]][measurement]:
+                self.best[measurement] = setting
+        for other in [known for known in self.engines if known not in self.best.values()]:
+            self._drop(other)
+        kept = self.engines[self.best[END_TO_END]]
+        self.note, self.arithmetic = kept.note, kept.arithmetic
+        self.runs = min(max(ceil(TURN_MS / times[self.best[END_TO_END]][END_TO_END]), LEAST_RUNS), MOST_RUNS)
 
     def _turn(self) -> None:
-        engine = self.engine
-        assert engine is not None
+        engine = self.engines[self.best[END_TO_END]]
         with engine.active():
             for index in range(UNTIMED + self.runs):
                 ms = self._end_to_end(engine)
-                self._keep(self.end_to_end, ms, self.host_labels, timed=index >= UNTIMED)
+                self._keep(END_TO_END, ms, self.host_labels, timed=index >= UNTIMED)
+        engine = self.engines[self.best[ON_CARD]]
+        with engine.active():
             for index in range(UNTIMED + max(ceil(self.runs / PASSES), LEAST_SERIES)):
                 ms = self._on_card(engine)
-                self._keep(self.on_card, ms, engine.card_labels(), timed=index >= UNTIMED)
+                self._keep(ON_CARD, ms, engine.card_labels(), timed=index >= UNTIMED)
 
     def _end_to_end(self, engine: Engine) -> float:
         engine.wipe()
@@ -140,41 +185,41 @@ class Entrant:
         engine.synchronize()
         return (perf_counter() - start) * 1e3 / PASSES
 
-    def _keep(self, samples: list[float], ms: float, labels: np.ndarray, *, timed: bool) -> None:
+    def _keep(self, measurement: str, ms: float, labels: np.ndarray, *, timed: bool) -> None:
         if not timed:
             return
-        samples.append(ms)
-        if self.labels is None:
-            self.labels = labels.copy()
-        self.unsteady += not np.array_equal(labels, self.labels)
+        self.samples[measurement].append(ms)
+        first = self.labels.setdefault(self.best[measurement], labels.copy())
+        self.unsteady += not np.array_equal(labels, first)
 
-    def _guarded(self, action: Callable[[], None]) -> None:
-        """A peer that fails, in whatever way its framework fails, is a row that says so; a fault of ours is a fault."""
+    def _guarded(self, action: Callable[[], None]) -> str:
+        """Why the action failed, empty if it did not: of a peer, in whatever way its framework fails; of ours, a fault
+        is a fault."""
         try:
             action()
         except Exception as error:
             if self.candidate.ours and not isinstance(error, UserError):
                 raise
-            self.reason = one_line(error)
-            self.labels = None
-            self.close()
+            return one_line(error)
+        return ""
 
     def row(self, batch: Batch) -> dict[str, Any]:
-        """The entrant in the document. All times in ms."""
-        timed = self.labels is not None
+        """The entrant in the document. All times in ms; of two settings' labels those that differ more."""
         row: dict[str, Any] = {
             "engine": self.candidate.engine,
             "precision": self.candidate.precision,
             "ours": self.candidate.ours,
-            "on_card_ms": summary(self.on_card) if timed else None,
-            "end_to_end_ms": summary(self.end_to_end) if timed else None,
+            **{name: summary(samples) if self.labels else None for name, samples in self.samples.items()},
+            "settings": dict(self.best),
+            "tried": self.tried,
             "unsteady": self.unsteady,
             "note": self.note,
             "reason": self.reason,
         }
-        if self.labels is None:
+        if not self.labels:
             return row | {"correct": None, "changed": None, "largest_margin": None, "wrong": False}
-        row |= batch.score(self.labels, self.arithmetic)
+        scores = [batch.score(labels, self.arithmetic) for labels in self.labels.values()]
+        row |= max(scores, key=lambda score: score["changed"])
         row["wrong"] |= self.candidate.ours and self.unsteady > 0
         return row
 

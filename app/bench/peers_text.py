@@ -39,10 +39,22 @@ def as_text(document: Mapping[str, Any]) -> str:
     notes = [
         f"{row['engine']} {row['precision']}: {note}"
         for row in document["rows"]
-        for note in (row["note"], f"{row['unsteady']} timed runs gave other labels" if row["unsteady"] else "")
+        for note in (
+            row["note"],
+            _settings(row),
+            f"{row['unsteady']} timed runs gave other labels" if row["unsteady"] else "",
+        )
         if note
     ]
     return "\n\n".join([*parts, "\n".join(notes)] if notes else parts)
+
+
+def _settings(row: Mapping[str, Any]) -> str:
+    """The fastest of those that were tried, where there was a choice."""
+    if len(row["tried"]) < 2 or row["reason"]:
+        return ""
+    best = ", ".join(f"{title}: {row['settings'][measure]}" for measure, title in MEASURES.items())
+    return f"best of {len(row['tried'])} settings {best}"
 
 
 def _header(document: Mapping[str, Any]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
 from types import FunctionType
 from typing import Any
 
@@ -12,18 +14,46 @@ import numpy as np
 
 from app.bench import library
 from app.bench.batch import UNWRITTEN
+from app.bench.peers_pieces import L2_BYTES, piece_size
 from app.errors import UserError
 from app.graph import Graph
 from app.layers import Activation, Conv2d, Flatten, Layer, Linear, Resize, Shape, Softmax
 from app.layers.flatten import channel_first_rows
 from app.layers.pool import Pool
 
+UNCAPTURED = {None: None, "max-autotune": "max-autotune-no-cudagraphs", "reduce-overhead": "default"}
+CAPTURE_WARMUP = 3
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How activations lie, whether the batch goes in pieces that fit the L2 cache, and whether all is one CUDA graph.
+
+    Without it, modes of torch.compile that make graphs of their own do so.
+    """
+
+    channels_last: bool = False
+    pieces: bool = False
+    graph: bool = False
+
+    def __str__(self) -> str:
+        """``channels last, pieces, CUDA graph``."""
+        layout = "channels last" if self.channels_last else "contiguous"
+        return layout + ", pieces" * self.pieces + ", CUDA graph" * self.graph
+
+
+def settings(mode: str | None) -> list[Setting]:
+    """What is tried: pieces only as a graph, since their launches would be waited for; compiled, where each setting
+    takes long to make, no more than the mode's own way and that."""
+    ways = [(False, False), (True, True)] if mode else [(False, False), (False, True), (True, True)]
+    return [Setting(layout, *way) for layout, way in product((False, True), ways)]
+
 
 class TorchEngine:
-    """PyTorch on one batch. mode: of torch.compile, None for eager; device: ``cpu`` for tests.
+    """PyTorch on one batch. mode: of torch.compile, None for eager; device: ``cpu`` for tests, which has no graphs.
 
     precision: ``fp32``; ``tf32``, by the switches of cuDNN and cuBLAS; ``fp16``, weights and activations in half
-    precision, channels last.
+    precision.
     """
 
     arithmetic: str | None = None
@@ -35,6 +65,7 @@ class TorchEngine:
         labels: np.ndarray,
         precision: str,
         mode: str | None,
+        setting: Setting = Setting(),
         device: str = "cuda",
     ) -> None:
         missing = library.missing() if device == "cuda" else None
@@ -42,15 +73,23 @@ class TorchEngine:
             raise UserError(missing)
         import torch
 
-        self.note = "channels last" if precision == "fp16" else ""
         self._torch, self._device, self._tf32 = torch, device, precision == "tf32"
         self._host, self._host_labels = torch.from_numpy(images), torch.from_numpy(labels)
         self._images = torch.empty_like(self._host, device=device)  # page-locked or not, as PyTorch sees it
-        self._labels: Any = None
-        self._classify: Any = classifier(graph, torch, half=precision == "fp16", device=device)
+        self._labels: Any = None  # of the last pass; of the last run from host to host, if that is another graph
+        self._whole_labels: Any = None
+        half, self._captures = precision == "fp16", setting.graph and device == "cuda"
+        count = len(images)
+        self._piece = piece_size(graph, count, 2 if half else 4, l2_bytes(torch, device)) if setting.pieces else count
+        self.note = f"pieces of {self._piece:,}" if setting.pieces and self._piece < count else ""
+        self._classify: Any = classifier(graph, torch, half=half, channels_last=setting.channels_last, device=device)
         if mode is not None:
-            torch._dynamo.mark_static_address(self._images)  # CUDA graphs then read it in place
+            if self._piece == count:
+                torch._dynamo.mark_static_address(self._images)  # CUDA graphs then read it in place
+            mode = UNCAPTURED[mode] if setting.graph else mode
             self._classify = torch.compile(own_code(self._classify), mode=mode, fullgraph=True, dynamic=False)
+        self._pass: Any = None  # graphs: of a pass over the images on the card, and from host to host
+        self._whole: Any = None
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -70,7 +109,12 @@ class TorchEngine:
 
     def enqueue(self) -> None:
         """One forward pass."""
-        self._labels = self._classify(self._images)
+        if not self._captures:
+            self._labels = self._classified()
+        else:
+            if self._pass is None:
+                self._pass = self._captured(self._forward)
+            self._pass.replay()
 
     def synchronize(self) -> None:
         """The whole device."""
@@ -83,29 +127,74 @@ class TorchEngine:
         return copy
 
     def wipe(self) -> None:
-        """Black images."""
+        """Black images, and no labels."""
         self._images.zero_()
+        for labels in (self._labels, self._whole_labels):
+            if labels is not None:
+                labels.fill_(UNWRITTEN)
 
     def run(self) -> None:
         """Copy in without waiting, classify, copy out; the last copy waits."""
-        self._images.copy_(self._host, non_blocking=True)
-        self._labels = self._classify(self._images)
-        self._host_labels.copy_(self._labels)
+        if not self._captures:
+            self._images.copy_(self._host, non_blocking=True)
+            self._labels = self._classified()
+            self._host_labels.copy_(self._labels)
+            return
+        if self._whole is None:
+            self._whole = self._captured(self._from_host_to_host)
+        self._whole.replay()
+        self._torch.cuda.current_stream().synchronize()
 
     def close(self) -> None:
         """What this engine alone held goes back to the device."""
-        self._classify = self._images = self._labels = None
+        self._classify = self._images = self._labels = self._whole_labels = self._pass = self._whole = None
         if self._device == "cuda":
             self._torch.cuda.empty_cache()
 
+    def _classified(self) -> Any:
+        """The labels of all pieces, one after the other."""
+        if self._piece == len(self._images):
+            return self._classify(self._images)
+        return self._torch.cat([self._classify(piece) for piece in self._images.split(self._piece)])
 
-def classifier(graph: Graph, torch: Any, *, half: bool, device: str) -> Callable[[Any], Any]:
+    def _forward(self) -> None:
+        self._labels = self._classified()
+
+    def _from_host_to_host(self) -> None:
+        self._images.copy_(self._host, non_blocking=True)
+        self._whole_labels = self._classified()
+        self._host_labels.copy_(self._whole_labels, non_blocking=True)
+
+    def _captured(self, action: Callable[[], None]) -> Any:
+        """The action as a CUDA graph: run before on a stream of its own, as PyTorch asks for."""
+        cuda = self._torch.cuda
+        aside = cuda.Stream()
+        aside.wait_stream(cuda.current_stream())
+        with cuda.stream(aside):
+            for _ in range(CAPTURE_WARMUP):
+                action()
+        cuda.current_stream().wait_stream(aside)
+        cuda.synchronize()
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph, capture_error_mode="thread_local"):  # other frameworks' threads go on beside it
+            action()
+        return graph
+
+
+def l2_bytes(torch: Any, device: str) -> int:
+    """Bytes of the card's L2 cache, as PyTorch tells it."""
+    if device != "cuda":
+        return L2_BYTES
+    return int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0)) or L2_BYTES
+
+
+def classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, device: str) -> Callable[[Any], Any]:
     """A function from images (N, C, H, W) uint8 to labels (N,) uint8."""
     dtype = torch.float16 if half else torch.float32
-    layout = torch.channels_last if half else torch.contiguous_format
+    layout = torch.channels_last if channels_last else torch.contiguous_format
     scale = graph.input_scale
     front = torch.nn.Sequential(*(_enlarging(step.layer, torch) for step in graph.steps[: graph.scaled_at]))
-    body = torch.nn.Sequential(*_modules(graph, torch, half=half, device=device))
+    body = torch.nn.Sequential(*_modules(graph, torch, dtype=dtype, channels_last=channels_last, device=device))
 
     def classify(images: Any) -> Any:
         x = front(images).to(dtype, memory_format=layout) * scale
@@ -128,10 +217,9 @@ def _enlarging(layer: Layer, torch: Any) -> Any:
     return Enlarge()
 
 
-def _modules(graph: Graph, torch: Any, *, half: bool, device: str) -> Iterator[Any]:
-    """What follows the scaling, up to the argmax. half: activations are channels last, and are flattened so."""
+def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, device: str) -> Iterator[Any]:
+    """What follows the scaling, up to the argmax. Activations that are channels last are flattened so."""
     nn = torch.nn
-    dtype = torch.float16 if half else torch.float32
 
     class Rows(torch.nn.Module):
         """Flattens in H, W, C order, in which channels-last activations lie."""
@@ -142,7 +230,7 @@ def _modules(graph: Graph, torch: Any, *, half: bool, device: str) -> Iterator[A
     def filled(module: Any, name: str, weights: np.ndarray) -> Any:
         """The module with these weights and the bias of that name, if there is one."""
         tensor = torch.from_numpy(np.ascontiguousarray(weights)).to(device, dtype)
-        if half and tensor.ndim == 4:
+        if channels_last and tensor.ndim == 4:
             tensor = tensor.to(memory_format=torch.channels_last)
         module.weight = nn.Parameter(tensor, requires_grad=False)
         bias = graph.parameters.get(f"{name}_bias")
@@ -160,7 +248,7 @@ def _modules(graph: Graph, torch: Any, *, half: bool, device: str) -> Iterator[A
                 yield filled(conv, layer.name, graph.parameters[layer.name].transpose(3, 2, 0, 1))
             case Linear():
                 weights = graph.parameters[layer.name]
-                if flattened is not None and not half:  # features arrive in C, H, W order
+                if flattened is not None and not channels_last:  # features arrive in C, H, W order
                     weights = weights[channel_first_rows(flattened)]
                 flattened = None
                 yield filled(nn.Linear(inputs, layer.outputs, bias=has_bias, device="meta"), layer.name, weights.T)
@@ -170,7 +258,7 @@ def _modules(graph: Graph, torch: Any, *, half: bool, device: str) -> Iterator[A
                 yield {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}[layer.function]()
             case Flatten():
                 flattened = step.in_shape
-                yield Rows() if half else nn.Flatten()
+                yield Rows() if channels_last else nn.Flatten()
             case Softmax():
                 yield nn.Softmax(1)
             case _:
