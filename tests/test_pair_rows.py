@@ -76,6 +76,25 @@ def test_scales_keep_small_and_large_filters_exact(dtype: str, factor1: float, f
     assert error < {"float16": 2e-3, "float16x2": 2e-6}[dtype]
 
 
+@pytest.mark.parametrize("factor", [1e-11, 1e-5, 1e5, 1e10])
+def test_features_that_are_not_scaled_are_exact_in_float32(factor: float) -> None:
+    """As an ordinary matrix product reads them: of any size that the range lets pass, each map of its own."""
+    problem = convolution_problem("float16x2")
+    x, parameters = operands(problem, 2)
+    uneven = np.exp2(np.linspace(0, -11, 64))
+    parameters = {"layer1": parameters["layer1"] * factor, "layer2": parameters["layer2"] * factor * uneven}
+    arrays = device_parameters(problem, parameters)
+    assert within_range(problem, arrays)
+    y = as_stored(
+        pair_emulation.convolutions(problem, packed(wgmma("float16x2"), problem, arrays), x[:, 0]), "float16x2"
+    )
+    wanted = run(layers_of(problem), x.astype(np.float64), parameters)
+    even = np.tile(np.repeat(1 / uneven, 16), 2)
+    assert (np.abs(y - wanted) * even).max() < 2e-6 * (wanted * even).max()
+    parameters["layer2"][..., -1] *= 2.0**-8
+    assert not within_range(problem, device_parameters(problem, parameters))
+
+
 @DTYPES
 @pytest.mark.parametrize("pair", PRODUCT_PAIRS, ids=lambda p: f"{p.first.inputs}-{p.first.outputs}-{p.second.outputs}")
 def test_products_read_as_the_kernel_does_give_the_layers_results(pair: LinearPairProblem, dtype: str) -> None:
