@@ -7,7 +7,7 @@ BATCH ?= 10000
 SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format gpu-test sanitize soak clean
+.PHONY: help run test lint format gpu-test sanitize soak fuzz clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ sanitize: $(VENV)/.dev ## the four compute-sanitizer tools over every kernel (ne
 
 soak: $(VENV)/.dev ## sessions in two threads for SECONDS (600), on every route: the same bits as in one thread?
 	$(PY) -m tests.soak --seconds $(SECONDS)
+
+fuzz: $(VENV)/.dev ## broken files for every reader, for MINUTES (10) minutes; SEED and CASES choose which
+	$(PY) -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES))
 
 clean: ## remove the environment and caches inside the tree
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

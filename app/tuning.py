@@ -21,6 +21,7 @@ from app.kernels import registry
 from app.kernels.compiler import KERNEL_DIR
 from app.kernels.problems import Problem, key, operation
 from app.kernels.variant import Variant
+from app.options import MAX_BATCH
 from app.paths import cache_dir, replacing
 
 SCHEMA = "lenet5-inference/tuning/1"
@@ -163,6 +164,8 @@ def _read(path: Path) -> Entries:
 def _tuned(entry: Any) -> Tuned:
     parameters = {str(name): int(value) for name, value in entry["parameters"].items()}
     ms, images = float(entry["ms"]), int(entry["images"])
-    if not (math.isfinite(ms) and ms > 0 and images > 0 and all(value > 0 for value in parameters.values())):
+    if not (
+        math.isfinite(ms) and ms > 0 and 0 < images <= MAX_BATCH and all(value > 0 for value in parameters.values())
+    ):
         raise ValueError(f"impossible values: {entry}")
     return Tuned(parameters, ms, images)

@@ -10,7 +10,7 @@ from typing import Any
 from app.bench.results import CPU, LIBRARY, OURS, SCHEMA
 from app.choices import LATENCY_KERNEL
 from app.errors import UserError
-from app.files import present, read_json
+from app.files import MAX_SHOWN, present, read_json
 
 FIGURES = Path(__file__).parents[2] / "docs" / "benchmarks"
 NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
@@ -63,7 +63,7 @@ def load(folder: Path, name: str) -> dict[str, Any]:
     document = read_json(path, "make it again")
     found = document.get("schema") if isinstance(document, dict) else None
     if found != schema:
-        raise UserError(f"{path} has schema {found!r}, must be {schema!r}: make it again")
+        raise UserError(f"{path} has schema {repr(found)[:MAX_SHOWN]}, must be {schema!r}: make it again")
     return document
 
 

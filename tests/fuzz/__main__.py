@@ -1,0 +1,51 @@
+"""``make fuzz``: many more cases than the tests run, each known by its reader, its seed and its number.
+
+python -m tests.fuzz --seed 7 --minutes 30 --target tuning; --cases 1 --first 343 runs one again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from app import hdf5_process
+from app.console import Parser, guarded
+from app.options import number, whole_number
+from tests.fuzz.harness import run
+from tests.fuzz.targets import TARGETS
+
+ROUND = 500  # cases of a reader before it is the next one's turn
+FOLDER = Path("build", "fuzz")
+
+
+def main() -> int:
+    """Run rounds over the readers until the time is over; 1 if there were finds, whose files are kept."""
+    parser = Parser(prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seed", type=whole_number(0, 2**32 - 1), default=int(time.time()), help="default: the time")
+    parser.add_argument("--cases", type=whole_number(1), default=ROUND, help="of each reader in a round")
+    parser.add_argument("--first", type=whole_number(0, 2**32 - 1), default=0, help="number of the first case")
+    parser.add_argument("--minutes", type=number(0, 1e4), default=0.0, help="more rounds for so long (default: one)")
+    parser.add_argument("--target", choices=tuple(TARGETS), help="one reader only")
+    options = parser.parse_args()
+    hdf5_process.SECONDS = 1
+    end, first, finds = time.monotonic() + 60 * options.minutes, options.first, 0
+    while first == options.first or time.monotonic() < end:
+        for name in [options.target] if options.target else TARGETS:
+            with tempfile.TemporaryDirectory() as folder:
+                for find in run(TARGETS[name], Path(folder), options.seed, range(first, first + options.cases)):
+                    finds += 1
+                    FOLDER.mkdir(parents=True, exist_ok=True)
+                    path = FOLDER / f"{name}.{options.seed}-{find.index}"
+                    path.write_bytes(find.content)
+                    print(f"{find}\n{path}")
+        first += options.cases
+    readers = 1 if options.target else len(TARGETS)
+    print(f"{(first - options.first) * readers:,} cases, seed {options.seed}: {finds} finds")
+    return int(finds > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

@@ -1,0 +1,160 @@
+"""HDF5: weights, data, checkpoints and references, damaged as bytes and with checksums that are right again."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import h5py
+import numpy as np
+
+from app import bundled
+from app.graph import find_network
+from app.reference import Reference, load_reference, save_reference
+from app.training.checkpoint import load_checkpoint, save_checkpoint
+from app.training.engine import empty_slots
+from app.training.model import training_model
+from app.training.progress import EpochResult, Progress
+from app.weights import Weights, load_weights, save_weights
+from data_tools.dataset import load_files
+from tests.fuzz.checksums import repaired
+from tests.fuzz.harness import Target
+from tests.fuzz.mutate import damaged
+from tests.fuzz.tables import Pair
+from tests.training_for_tests import some_settings
+
+RNG = np.random.default_rng(2)
+ARRAYS = {"fc1": RNG.normal(size=(6, 4)).astype(np.float32), "fc1_bias": np.ones(4, np.float32)}
+X = RNG.integers(0, 256, (3, 5, 6, 1), np.uint8)
+
+
+def image(arrays: dict[str, np.ndarray], libver: str, **options: object) -> bytes:
+    """An HDF5 file: ``earliest`` has no checksums, ``latest`` has them everywhere."""
+    stream = io.BytesIO()
+    with h5py.File(stream, "w", libver=libver) as file:
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array, **options)
+    return stream.getvalue()
+
+
+def images(arrays: dict[str, np.ndarray]) -> list[bytes]:
+    """Good files of old and new format, stored whole, in chunks, and in compressed chunks."""
+    packed = {"chunks": True, "compression": "gzip", "shuffle": True, "fletcher32": True}
+    return [image(arrays, libver, **options) for libver in ("earliest", "latest") for options in ({}, packed)]
+
+
+def generator(goods: list[bytes]) -> Callable[[Random], bytes]:
+    """Damaged ones; half of those whose metadata have checksums get the right ones again."""
+
+    def generate(rng: Random) -> bytes:
+        data = damaged(rng, rng.choice(goods))
+        return repaired(data) if rng.random() < 0.5 else data
+
+    return generate
+
+
+def check_weights(found: Weights) -> None:
+    for name, array in found.arrays.items():
+        assert array.dtype == np.float32 and array.size and np.isfinite(array).all() and array.flags.c_contiguous
+        assert array.ndim == 1 if name.endswith("_bias") else array.ndim in (2, 4)
+    assert found.arrays and 0 < found.input_scale < np.inf and found.network.isidentifier()
+    assert all(0 <= correct <= count for count, correct in found.expected_correct.items())
+
+
+def make_weights(folder: Path) -> Pair:
+    """Weights from elsewhere."""
+    return generator(images(ARRAYS)), lambda path: check_weights(load_weights(path))
+
+
+def make_own_weights(folder: Path) -> Pair:
+    """Weights as ``train`` writes them."""
+    path = folder / "weights.h5"
+    save_weights(
+        path,
+        ARRAYS,
+        network="mlp",
+        classes=list("abcd"),
+        input_scale=1 / 255,
+        recipe="epochs 1",
+        expected_correct={100: 91},
+    )
+
+    def read(path: Path) -> None:
+        found = load_weights(path)
+        check_weights(found)
+        if b"sha256" in path.read_bytes():  # the name of the hash that vouches for the arrays
+            assert all(np.array_equal(array, ARRAYS[name]) for name, array in found.arrays.items()), "other values"
+
+    return generator([path.read_bytes()]), read
+
+
+def make_data(folder: Path) -> Pair:
+    """Images and labels of the user's own."""
+    labels = ({"x": X, "y": np.eye(4)[[0, 1, 2]]}, {"x": X / np.float32(255), "y": np.array([[1], [2], [3]])})
+
+    def read(path: Path) -> None:
+        data = load_files(path, None)
+        assert data.images.dtype in (np.uint8, np.float32) and data.images.ndim == 4 and data.images.size
+        assert data.images.flags.c_contiguous and 0 <= data.images.min() <= data.images.max()
+        assert data.images.dtype == np.uint8 or data.images.max() <= 1
+        assert data.labels is None or (data.labels.dtype == np.uint8 and len(data.labels) == len(data.images))
+
+    return generator([content for arrays in labels for content in images(arrays)]), read
+
+
+def make_checkpoint(folder: Path) -> Pair:
+    """A hash of the content is in the file: what loads is what was saved."""
+    good = folder / "good.checkpoint"
+    network = find_network("mlp_1")
+    settings = some_settings(network=network.name)
+    model = training_model(network, settings.biases)
+    parameters = model.initial(1)
+    history = (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),)
+    save_checkpoint(good, settings, Progress(parameters, empty_slots(settings, parameters), parameters, 1, history, 1))
+    saved = load_checkpoint(good)
+
+    def read(path: Path) -> None:
+        found = load_checkpoint(path)
+        assert found.settings == saved.settings
+        np.testing.assert_equal(vars(found.progress), vars(saved.progress))
+
+    return generator([good.read_bytes()]), read
+
+
+def make_reference(folder: Path) -> Pair:
+    """The stored reference of shipped weights, pinned by SHA256SUMS: any change is refused."""
+    weights, sha256 = folder / "mlp_fashion.h5", "0" * 64
+    weights.touch()
+    path = bundled.reference_path(weights)
+    labels = np.array([1, 2, 3], np.uint8)
+    network = find_network("mlp")
+    results = Reference(labels, np.array([0.5, 1.0, 2.0]), np.ones(3, np.float32))
+    save_reference(path, results, sha256, network)
+    bundled.record_checksums(path)
+    good = path.read_bytes()
+    sums = (folder / bundled.CHECKSUMS).read_text()
+    (folder / bundled.CHECKSUMS).write_text(f"{sha256}  {weights.name}\n{sums}")
+    origin = Weights(ARRAYS, "mlp", None, 1.0, None, {}, sha256, weights)
+
+    def read(case: Path) -> None:
+        content = case.read_bytes()
+        path.write_bytes(content)
+        before, bundled.FOLDER = bundled.FOLDER, folder
+        try:
+            found = load_reference(origin, network)
+        finally:
+            bundled.FOLDER = before
+        assert content == good and found is not None and np.array_equal(found.labels, labels)
+
+    return generator([good]), read
+
+
+TARGETS = (
+    Target("weights", 700, make_weights),
+    Target("own-weights", 500, make_own_weights),
+    Target("data", 700, make_data),
+    Target("checkpoint", 200, make_checkpoint),
+    Target("reference", 900, make_reference),
+)

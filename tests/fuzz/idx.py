@@ -1,0 +1,83 @@
+"""IDX files, plain and gzipped, also with what is inside damaged and the checksum right again."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from app.errors import UserError
+from data_tools.dataset import load_files
+from data_tools.idx import read_idx
+from tests.fuzz.harness import Target
+from tests.fuzz.mutate import EXTREMES, damaged
+
+IMAGES = np.random.default_rng(1).integers(0, 256, (3, 5, 6), np.uint8)
+LABELS = np.array([1, 2, 3], np.uint8)
+
+
+def idx(array: np.ndarray, header: tuple[int, ...] | None = None) -> bytes:
+    """The array's file, with its own header or another."""
+    shape = array.shape if header is None else header
+    return bytes((0, 0, 8, len(shape))) + b"".join(n.to_bytes(4, "big") for n in shape) + array.tobytes()
+
+
+def wrong_header(rng: Random, array: np.ndarray) -> bytes:
+    """Some of its dimensions are extreme, or there are more or fewer of them."""
+    shape = list(array.shape)
+    shape[rng.randrange(len(shape))] = rng.choice(EXTREMES) % 2**32
+    if rng.random() < 0.3:
+        shape = (shape * 3)[: rng.randrange(8)]
+    return idx(array, tuple(shape))
+
+
+def make(folder: Path) -> tuple[Callable[[Random], bytes], Callable[[Path], object]]:
+    """Plain files of images or labels."""
+
+    def generate(rng: Random) -> bytes:
+        array = rng.choice((IMAGES, LABELS))
+        return wrong_header(rng, array) if rng.random() < 0.2 else damaged(rng, idx(array))
+
+    def read(path: Path) -> None:
+        content = path.read_bytes()
+        for rank in (1, 3):
+            try:
+                found = read_idx(path, rank)
+            except UserError as error:
+                failure = error
+                continue
+            assert found.dtype == np.uint8 and found.ndim == rank and found.size and found.flags.c_contiguous
+            assert idx(found) == content, "not what the file holds, to the last byte"
+            return
+        raise failure
+
+    return generate, read
+
+
+def make_zipped(folder: Path) -> tuple[Callable[[Random], bytes], Callable[[Path], object]]:
+    """Gzipped files: damaged outside, where the checksum tells, or inside."""
+
+    def generate(rng: Random) -> bytes:
+        good = idx(IMAGES)
+        chance = rng.random()
+        if chance < 0.6:
+            return damaged(rng, gzip.compress(good, rng.choice((0, 1, 9)), mtime=0))
+        inner = wrong_header(rng, IMAGES) if chance < 0.7 else damaged(rng, good)
+        zipped = gzip.compress(inner, 1, mtime=0)
+        return zipped + rng.choice((b"", b"", b"", b"\0", zipped))
+
+    def read(path: Path) -> None:
+        data = load_files(path, None)
+        assert data.images.dtype == np.uint8 and data.images.ndim == 4 and data.images.size and data.labels is None
+        content = path.read_bytes()
+        inner = zlib.decompress(content, wbits=31) if content[:2] == b"\x1f\x8b" else content
+        assert idx(data.images[:, 0]) == inner, "not what the file holds, to the last byte"
+
+    return generate, read
+
+
+TARGETS = (Target("idx", 6000, make), Target("idx-gz", 4000, make_zipped))

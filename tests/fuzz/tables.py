@@ -1,0 +1,73 @@
+"""JSON that commands read: tuning tables, and the figures that documents are made of. SHA256SUMS, too."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from app import bundled, tuning
+from app.bench import docs_data
+from app.files import present
+from tests.fuzz.harness import Target
+from tests.fuzz.mutate import damaged, other_json
+
+TUNED = {"parameters": {"TILE": 16, "BK": 8}, "ms": 0.25, "images": 1000}
+TUNING = {"schema": tuning.SCHEMA, "card": "Card", "entries": {"conv 1": {"direct": TUNED, "tile": TUNED}, "fc": {}}}
+DIGEST = "0123456789abcdef" * 4
+Pair = tuple[Callable[[Random], bytes], Callable[[Path], object]]
+
+
+def make_tuning(folder: Path) -> Pair:
+    """What ``auto`` goes by."""
+
+    def read(path: Path) -> None:
+        for variants in tuning._read(path).values():
+            for name, tuned in variants.items():
+                assert isinstance(name, str) and type(tuned.images) is int and tuned.images > 0
+                assert type(tuned.ms) is float and tuned.ms > 0 and math.isfinite(tuned.per_image)
+                assert all(type(name) is str and type(n) is int and n > 0 for name, n in tuned.parameters.items())
+
+    return lambda rng: other_json(rng, TUNING), read
+
+
+def make_figures(folder: Path) -> Pair:
+    """A bench document as ``python -m app.bench.docs`` reads it."""
+    document: Any = json.loads((docs_data.FIGURES / docs_data.BENCH["lenet5"]).read_text())
+    document = {**document, "tables": document["tables"][:1], "batches": document["batches"][:1]}
+    document["tables"] = [{**table, "rows": table["rows"][:2]} for table in document["tables"]]
+    document["totals"] = document["totals"][:2]
+    document["batches"] = [{**batch, "totals": batch["totals"][:1]} for batch in document["batches"]]
+
+    def read(path: Path) -> None:
+        place = folder / docs_data.BENCH["lenet5"]
+        if not present(place):
+            place.symlink_to(path)
+        found = docs_data.load(folder, place.name)
+        assert found["schema"] == docs_data.FILES[place.name][0]
+
+    return lambda rng: other_json(rng, document), read
+
+
+def make_sums(folder: Path) -> Pair:
+    """The list of hashes beside the shipped weights."""
+    good = "".join(f"{DIGEST}  {name}_fashion.h5\n" for name in ("lenet5", "mlp")).encode()
+
+    def read(path: Path) -> None:
+        place = folder / bundled.CHECKSUMS
+        if not present(place):
+            place.symlink_to(path)
+        for name, digest in bundled.checksums(folder).items():
+            assert name and len(digest) == 64 and set(digest) <= set("0123456789abcdef")
+
+    return lambda rng: damaged(rng, good), read
+
+
+TARGETS = (
+    Target("tuning", 3100, make_tuning),
+    Target("figures", 1200, make_figures),
+    Target("sums", 1200, make_sums),
+)
