@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from app import hdf5_process
 from app.checks import BadValueError
 from app.errors import UserError
 from app.files import present, read_file
 from app.hdf5 import Wanted, content_hash, file_image
-from app.hdf5_process import Reader
 from app.paths import replacing
 from app.training.gradients import Arrays
 from app.training.header import Header, parsed
@@ -76,7 +76,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise UserError(f"{path} does not exist; check the name (a training that has ended leaves no checkpoint)")
     before = stamp(path)
     content = read_file(path, MAX_BYTES)
-    with Reader() as reader:
+    with hdf5_process.Reader() as reader:
         words = reader.read(path, content, Wanted((), ("kind", "schema", "head", "sha256"), 0))
         if words.attributes.get("kind") != KIND:
             raise UserError(f"{path} is not a checkpoint of a training: name one that train left ({SUFFIX})")
