@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,31 @@ DPI = 110
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def prepare(folder: Path) -> None:
-    """Fail before the work rather than after it. Raises UserError without matplotlib or a writable folder."""
+def check(folder: Path) -> None:
+    """Fail before the work rather than after it, and leave no trace.
+
+    Raises UserError without matplotlib, or where ``folder`` cannot be made or written to.
+    """
     try:
         from matplotlib import figure  # noqa: F401
     except ImportError:
         raise UserError("--plot needs matplotlib: pip install -e '.[plot]'") from None
-    try:
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    with _told(folder), tempfile.TemporaryFile(dir=existing):
+        pass
+
+
+def prepare(folder: Path) -> None:
+    """As ``check``, and make the folder."""
+    check(folder)
+    with _told(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(
             f"--plot {folder} cannot be written: {error.strerror}; name a folder that you can write to"

@@ -21,7 +21,7 @@ from app.reference import compute_reference, load_reference
 from app.report import as_text, document, publish
 from app.stopwatch import Stopwatch
 from app.weights import Weights
-from data_tools.dataset import Dataset, load_fashion_mnist, load_files
+from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
 
 RECHECKED = 1000  # images recomputed where there are no stored reference labels
 DEFAULT_BATCH = 10_000
@@ -45,7 +45,11 @@ def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> tuple[
     if options.data is None:
         if options.labels is not None and not unlabelled:
             raise UserError("--labels FILE goes with --data FILE; Fashion-MNIST has its own labels")
-        data = load_fashion_mnist(options.split or "test", options.data_dir, allocate)
+        split = options.split or "test"
+        announced = announce_fashion_mnist(split)
+        _fitting(graph, announced)
+        batch_size(options, announced)
+        data = load_fashion_mnist(split, options.data_dir, allocate)
     else:
         for name in ("data_dir", "split"):
             if getattr(options, name) is not None:

@@ -11,7 +11,7 @@ from app.errors import UserError
 from app.files import open_regular
 from app.formats import HDF5
 from app.hdf5 import Wanted, printable, read_untrusted
-from data_tools.fashion_mnist import CLASSES, open_split, recognise
+from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise
 from data_tools.idx import MAX_BYTES, Allocate, pageable, read_idx
 
 CHUNK = 1000
@@ -42,6 +42,14 @@ def load_fashion_mnist(split: str, data_dir: Path | None = None, allocate: Alloc
     """The verified "test" or "train" split, fetched if need be; the images lie in memory from ``allocate``."""
     images, labels, directory = open_split(split, data_dir, allocate)
     return Dataset(images[:, None], labels, CLASSES, f"Fashion-MNIST {split} split, {directory}", split)
+
+
+def announce_fashion_mnist(split: str) -> Dataset:
+    """As ``load_fashion_mnist``, but without content, at no cost: to check options by before anything is fetched."""
+    shape = SPLITS[split][0].shape
+    images = np.broadcast_to(np.uint8(0), (shape[0], 1, *shape[1:]))
+    labels = np.broadcast_to(np.uint8(len(CLASSES) - 1), shape[:1])
+    return Dataset(images, labels, CLASSES, f"Fashion-MNIST {split} split", split)
 
 
 def load_files(

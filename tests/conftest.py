@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import nullcontext
 from multiprocessing import active_children
@@ -12,11 +13,15 @@ import pytest
 
 # Chunks, not the matrix library, are what the CPU route runs in parallel; as in main.py.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime would tell its maker what the tests do
 
 from app import hdf5_process, hdf5_start
 from app.device import why_no_gpu
 from app.hdf5_process import Reader
+from tests.outside import Outside, fashion_mnist_folder, first_hundred_alone, secluded
 from tests.training_for_tests import Train, last_of_each, write_images
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # behind a shell's & it is ignored
 
 
 def pytest_configure() -> None:
@@ -44,6 +49,30 @@ def one_reader() -> Iterator[None]:
         patch.setattr(hdf5_process, "Reader", lambda: nullcontext(reader))
         patch.setattr(hdf5_start, "start_ahead", lambda paths: None)
         yield
+
+
+@pytest.fixture(scope="session")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Outside:
+    """Notes what tries to fetch something."""
+    return Outside(tmp_path_factory.mktemp("outside"))
+
+
+@pytest.fixture(autouse=True)
+def seclusion(outside: Outside, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test: it fails if it, or a process of its own, tries to fetch anything."""
+    images = None
+    if request.node.get_closest_marker("fashion_mnist") is not None:
+        images = fashion_mnist_folder()
+        if images is None:
+            pytest.skip("Fashion-MNIST is not here and tests fetch nothing: python -m data_tools fetch")
+    with secluded(outside, request.node.get_closest_marker("gpu") is not None, images):
+        yield
+
+
+@pytest.fixture
+def first_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fashion-MNIST has only its first hundred test images, everywhere in this process."""
+    first_hundred_alone(monkeypatch)
 
 
 @pytest.fixture

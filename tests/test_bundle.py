@@ -103,6 +103,7 @@ def load_like(arrays: dict[str, np.ndarray]) -> module.Weights:
 # --- how the command line finds them
 
 
+@pytest.mark.usefixtures("first_hundred")
 @pytest.mark.parametrize("options", [[], ["--network", "lenet5"], ["--network", "mlp"]])
 def test_weights_are_found_by_the_network(
     options: list[str], release: Path, capsys: pytest.CaptureFixture[str]

@@ -42,6 +42,7 @@ def engine_labels(network: str) -> np.ndarray:
     return np.concatenate([onnx_logits(NETWORKS[network], arrays, part).argmax(axis=1) for part in parts])
 
 
+@pytest.mark.fashion_mnist
 @of_each
 def test_engine_agrees_with_the_stored_reference(network: str) -> None:
     reference = load_reference(load_weights(bundled.find(network)), NETWORKS[network])
@@ -50,6 +51,7 @@ def test_engine_agrees_with_the_stored_reference(network: str) -> None:
     assert found.holds and len(found.differences) <= 1, found.differences
 
 
+@pytest.mark.fashion_mnist
 @of_each
 def test_promises_are_what_the_reference_gets_right(network: str) -> None:
     """And good enough to ship."""
@@ -61,6 +63,7 @@ def test_promises_are_what_the_reference_gets_right(network: str) -> None:
     assert weights.expected_correct[10_000] >= ACCURACY[network] * 10_000
 
 
+@pytest.mark.fashion_mnist
 @of_each
 def test_cpu_route_agrees_with_the_engine(network: str) -> None:
     wanted = engine_labels(network)

@@ -24,7 +24,7 @@ from app.serving import Choices
 from tests.kernel_cases import Case, architecture
 from tests.kernel_device import compile_all
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.fashion_mnist]
 DRAWS = importlib.util.find_spec("matplotlib") is not None
 SHAPE = "3,17,21,33,3,2"
 OPTIONS = {"conv": "--conv", "gemm": "--fc", "pool": "--pool"}

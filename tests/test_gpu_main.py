@@ -12,7 +12,7 @@ from app.cli import main
 from app.kernels import registry
 from app.kernels.variant import Variant
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.fashion_mnist]
 
 
 def report(tmp_path: Path, *arguments: str) -> dict[str, Any]:

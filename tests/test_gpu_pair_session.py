@@ -152,6 +152,7 @@ def test_equals_the_float64_reference(weights: str, precision: str, value: int |
 
 
 @BOTH
+@pytest.mark.fashion_mnist
 def test_ten_thousand_images_with_the_shipped_weights(precision: str) -> None:
     """fp32x: every label is the float64 reference's save near-ties. fp16: as many correct answers within 0.1 points."""
     graph = paired("shipped", precision)

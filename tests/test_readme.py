@@ -26,13 +26,20 @@ def test_the_two_commands_come_first() -> None:
     assert COMMANDS[:2] == ["make run", "make test"]
 
 
-@pytest.mark.parametrize("command", [line for line in COMMANDS if line.startswith("python ")])
+def needs(command: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.fashion_mnist] if "--batch" in command or "data_tools" in command else []
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(line, marks=needs(line)) for line in COMMANDS if line.startswith("python ")]
+)
 def test_python_commands(command: str) -> None:
     done = run([sys.executable, *command.split()[1:]])
     assert done.returncode == 0, done.stderr
     assert done.stdout
 
 
+@pytest.mark.fashion_mnist
 @pytest.mark.skipif(not INSTALLED, reason="make run would set up .venv/ first; make test has done so")
 def test_make_run() -> None:
     done = run(["make", "run"])

@@ -104,6 +104,7 @@ def test_storage_can_be_chosen(train: Train, place: Path) -> None:
         assert np.array_equal(narrow.arrays[name], array)
 
 
+@pytest.mark.fashion_mnist
 def test_fashion_mnist_from_the_shell(tmp_path: Path) -> None:
     options = ["--network", "mlp", "--images", "1200", "--epochs", "2", "--batch", "50"]
     done = shell("train", *options, cwd=tmp_path)

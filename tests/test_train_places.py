@@ -92,7 +92,8 @@ def test_figures_are_kept_until_they_are_written(
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(pictures, "prepare", lambda folder: None)  # without matplotlib, too
+    for name in ("check", "prepare"):
+        monkeypatch.setattr(pictures, name, lambda folder: None)  # without matplotlib, too
     with monkeypatch.context() as patch:
         patch.setattr(module, function, fails)
         kept = f"{wrong}{CHECKPOINT} holds the last whole epoch: go on with --resume {CHECKPOINT}"
@@ -111,7 +112,8 @@ def test_an_interrupted_training_needs_no_other_option(
     train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither its images nor where its figures go; what is said again counts."""
-    monkeypatch.setattr(pictures, "prepare", lambda folder: None)
+    for name in ("check", "prepare"):
+        monkeypatch.setattr(pictures, name, lambda folder: None)
     monkeypatch.setattr(curve, "draw", lambda settings, progress, folder: folder / "curve")
     own = ["--output", "a/b.h5", "--json", "log.json", "--plot", "plots"]
     (place / "a").mkdir()
@@ -135,6 +137,9 @@ def test_an_interrupted_training_needs_no_other_option(
     assert (place / "log.json").read_text() == "precious"
 
 
-def test_a_refused_training_leaves_no_folder_for_pictures(train: Train, place: Path) -> None:
+def test_a_refused_training_leaves_no_folder_for_pictures(
+    train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "check", lambda folder: None)  # without matplotlib, too
     check_error(*train(*MLP, "--images", "99999", "--plot", "plots"), "--images 99999 is more than")
     assert not (place / "plots").exists()

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from app import pictures
 from app.errors import UserError
 from app.graph import find_network
 from app.layers import Linear
@@ -21,7 +22,8 @@ from app.training.model import Model, training_model
 from app.training.places import Places, check_sizes, find_places
 from app.training.progress import Progress
 from app.training.recipes import RECIPES, Recipe, Settings, recipe_of
-from data_tools.dataset import Dataset, load_fashion_mnist, load_files
+from app.training.workers import check_workers
+from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
 from data_tools.fashion_mnist import load_split
 
 DEFAULT_SEED = 1
@@ -43,8 +45,11 @@ class Task:
     places: Places
 
 
-def choose(options: argparse.Namespace) -> Task:
-    """Raises UserError for whatever does not go together, before anything is computed."""
+def choose(options: argparse.Namespace, device: str) -> Task:
+    """Raises UserError for whatever does not go together, before anything is computed.
+
+    Options that cannot be met are refused before Fashion-MNIST is fetched.
+    """
     content = None if options.resume is None else checkpoint.load_checkpoint(options.resume)
     stored = None if content is None else content.settings
     again = {} if content is None else kept_options.fill_in(options, content.progress.options)
@@ -57,18 +62,17 @@ def choose(options: argparse.Namespace) -> Task:
         raise UserError(f"say which network to train: --network, one of {', '.join(RECIPES)} (or --resume FILE)")
     network = find_network(options.network if stored is None else stored.network)
     places = find_places(options, network, content)
-    data = _load(options, network)
-    count = options.images if stored is None else stored.images
-    if stored is None and count is not None and count > len(data.images):
-        raise UserError(f"--images {count} is more than the {len(data.images)} of {data.source}: ask for fewer")
+    if options.plot is not None:
+        pictures.check(options.plot)
+    if options.data is None:
+        _settle(options, device, stored, given, network, announce_fashion_mnist("train"))
+    data = _load(options)
+    settings, model, count = _settle(options, device, stored, given, network, data)
     images, labels = data.images[:count], data.labels[:count]  # type: ignore[index]
     digest = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
     if stored is not None and (len(images), digest) != (stored.images, stored.data):
         raise UserError(f"{data.source} is not what {options.resume} was trained on: name those images with --data")
-    settings = stored or _settings(network, given, len(images), digest)
-    model = training_model(network, settings.biases)
-    check_sizes(settings, model)
-    _check(settings, model, data, labels)
+    settings = replace(settings, data=digest)
     test = load_split("test", options.data_dir) if data.split == "train" else None  # now: it may be missing
     with memory_errors(settings):
         progress = loop.start(model, settings) if content is None else content.progress
@@ -83,17 +87,41 @@ def _check_same(path: Path, stored: Settings, given: dict[str, Any]) -> None:
             raise UserError(f"{asked} differs from {path}, which was begun with {before}: leave it out")
 
 
-def _load(options: argparse.Namespace, network: Network) -> Dataset:
+def _load(options: argparse.Namespace) -> Dataset:
     if options.data is None:
         if options.labels is not None:
             raise UserError("--labels FILE goes with --data FILE; Fashion-MNIST has its own labels")
-        data = load_fashion_mnist("train", options.data_dir)
-    else:
-        if options.data_dir is not None:
-            raise UserError("--data-dir is for Fashion-MNIST: leave it out with --data")
-        if str(options.labels) == "none":
-            raise UserError("--labels none: train learns from labels, name them with --labels FILE")
-        data = load_files(options.data, options.labels)
+        return load_fashion_mnist("train", options.data_dir)
+    if options.data_dir is not None:
+        raise UserError("--data-dir is for Fashion-MNIST: leave it out with --data")
+    if str(options.labels) == "none":
+        raise UserError("--labels none: train learns from labels, name them with --labels FILE")
+    return load_files(options.data, options.labels)
+
+
+def _settle(
+    options: argparse.Namespace,
+    device: str,
+    stored: Settings | None,
+    given: dict[str, Any],
+    network: Network,
+    data: Dataset,
+) -> tuple[Settings, Model, int]:
+    """The settings but for the images' hash, the model, and how many of the images are used. Raises UserError."""
+    _check_data(data, network)
+    count = (options.images or len(data.images)) if stored is None else stored.images
+    if stored is None and count > len(data.images):
+        raise UserError(f"--images {count} is more than the {len(data.images)} of {data.source}: ask for fewer")
+    settings = stored or _settings(network, given, count, "")
+    model = training_model(network, settings.biases)
+    check_sizes(settings, model)
+    _check(settings, model, data, data.labels[:count])  # type: ignore[index]
+    if options.workers is not None:
+        check_workers(options.workers, settings, device)
+    return settings, model, count
+
+
+def _check_data(data: Dataset, network: Network) -> None:
     if data.labels is None:
         raise UserError(f"{data.source} has no labels to learn from: name them with --labels FILE")
     if len(data.images) < 2:
@@ -105,7 +133,6 @@ def _load(options: argparse.Namespace, network: Network) -> Dataset:
         )
     if data.images.dtype != np.uint8:
         raise UserError(f"{data.source} has {data.images.dtype} images: store them as bytes, or as k/255, to train")
-    return data
 
 
 def _settings(network: Network, given: dict[str, Any], images: int, digest: str) -> Settings:

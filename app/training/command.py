@@ -36,7 +36,7 @@ def train(options: argparse.Namespace) -> int:
     """Train as the options say; prints a line an epoch. Returns the exit code, raises UserError."""
     with exit_on_interrupt():
         kind, why_not = device.choose(options.device)
-        task = choose(options)
+        task = choose(options, kind)
         if options.plot is not None:
             pictures.prepare(options.plot)
         workers = options.workers or task.progress.workers
