@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,11 @@ def test_extras_are_imported_only_when_they_are_needed(extra: str) -> None:
             names = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             assert not any(within(name, extra) for name in {*names, module}), path
+
+
+def test_warnings_are_errors_in_tests() -> None:
+    with pytest.raises(DeprecationWarning):
+        warnings.warn("going away", DeprecationWarning, stacklevel=1)
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/benchmarks.md"])
