@@ -103,9 +103,10 @@ def row(*checks: Check) -> Check:
 
 def mapping(check: Check) -> Check:
     """An object of any one-line names, each value checked."""
+    check_name = text(1000)
 
     def check_all(value: Any) -> dict[str, Any]:
-        return {text()(name): _at(f".{name}", check, item) for name, item in _object(value).items()}
+        return {check_name(name): _at(f"[{shown(name)}]", check, item) for name, item in _object(value).items()}
 
     return check_all
 
@@ -124,6 +125,17 @@ def fields(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others:
         return {**found, **checked}
 
     return check_all
+
+
+def document(schema: str, checks: Mapping[str, Check], *, optional: Iterable[str] = ()) -> Check:
+    """An object of that ``schema``, with these fields; others are left as they are."""
+    of_all = fields(checks, optional=optional, others=True)
+
+    def check(value: Any) -> dict[str, Any]:
+        _at(".schema", one_of(schema), _object(value).get("schema"))
+        return of_all(value)
+
+    return check
 
 
 def parsed_json(content: str) -> Any:

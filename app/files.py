@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from app.checks import BadValueError, Check, parsed_json, shown
 from app.errors import UserError
 
 MAX_JSON_BYTES = 64 << 20
-MAX_SHOWN = 120  # characters of a reason
 
 
 def open_regular(path: Path, max_bytes: int = sys.maxsize) -> BinaryIO:
@@ -51,14 +50,20 @@ def read_file(path: Path, max_bytes: int) -> bytes:
             raise UserError(f"too little memory for the content of {path}; free some") from error
 
 
-def read_json(path: Path, remedy: str) -> Any:
-    """The JSON in a regular file of at most 64 MiB; UserError, with ``remedy``, if it holds none."""
+def read_json(path: Path, check: Check, remedy: str) -> Any:
+    """What ``check`` makes of the JSON in a regular file of at most 64 MiB; UserError, with ``remedy``, if it is bad.
+
+    Neither an object with a name twice nor NaN is JSON.
+    """
     content = read_file(path, MAX_JSON_BYTES)
     try:
-        return json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
-        reason = " ".join(str(error).split())[:MAX_SHOWN]
-        raise UserError(f"{path} is no JSON ({reason}): {remedy}") from None
+        value = parsed_json(content.decode("utf-8"))
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise UserError(f"{path} is no JSON ({shown(str(error))}): {remedy}") from None
+    try:
+        return check(value)
+    except BadValueError as error:
+        raise UserError(f"{path} does not hold what it should ({error}): {remedy}") from None
 
 
 def present(path: Path) -> bool:

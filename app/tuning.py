@@ -7,7 +7,6 @@ for the H100 in app/kernels/tuned/; what ``bench`` and ``sweep`` find goes to th
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from app.cache import private_folder, trusted, why_untrusted
+from app.checks import document, fields, mapping, number, whole
 from app.errors import UserError
-from app.files import MAX_SHOWN, present, read_json
+from app.files import present, read_json
 from app.kernels import registry
 from app.kernels.compiler import KERNEL_DIR
 from app.kernels.problems import Problem, key, operation
@@ -45,6 +45,20 @@ class Tuned:
 
 
 Entries = dict[str, dict[str, Tuned]]  # problem key → variant name → result
+
+
+def _tuned(value: Any) -> Tuned:
+    return Tuned(**_TUNED(value))
+
+
+_TUNED = fields(
+    {
+        "parameters": mapping(whole(1, 2**31 - 1)),
+        "ms": number(0, 1e12, above=True),
+        "images": whole(1, MAX_BATCH),
+    }
+)
+TABLE = document(SCHEMA, {"entries": mapping(mapping(_tuned))})
 
 
 @dataclass(frozen=True)
@@ -148,24 +162,5 @@ def _merge(entries: Entries, newer: Mapping[str, Mapping[str, Tuned]]) -> None:
 def _read(path: Path) -> Entries:
     if not present(path):
         return {}
-    document = read_json(path, REMEDY)
-    try:
-        if document["schema"] != SCHEMA:
-            raise ValueError(f"schema {document['schema']!r}")
-        return {
-            problem: {name: _tuned(entry) for name, entry in variants.items()}
-            for problem, variants in document["entries"].items()
-        }
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        reason = " ".join(str(error).split())[:MAX_SHOWN]
-        raise UserError(f"{path} is no tuning table ({reason}): {REMEDY}") from None
-
-
-def _tuned(entry: Any) -> Tuned:
-    parameters = {str(name): int(value) for name, value in entry["parameters"].items()}
-    ms, images = float(entry["ms"]), int(entry["images"])
-    if not (
-        math.isfinite(ms) and ms > 0 and 0 < images <= MAX_BATCH and all(value > 0 for value in parameters.values())
-    ):
-        raise ValueError(f"impossible values: {entry}")
-    return Tuned(parameters, ms, images)
+    entries: Entries = read_json(path, TABLE, REMEDY)["entries"]
+    return entries

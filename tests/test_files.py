@@ -12,6 +12,7 @@ import pytest
 
 from app import bundled, tuning
 from app.bench import docs_data
+from app.checks import flag, items, whole
 from app.errors import UserError
 from app.files import open_regular, read_file, read_json
 from app.kernels import compiler
@@ -115,7 +116,7 @@ def test_a_pipe_that_takes_the_place_of_a_file(tmp_path: Path, monkeypatch: pyte
 def test_what_is_there_is_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"[1]")
-    assert read_file(path, 3) == b"[1]" and read_json(path, "") == [1]
+    assert read_file(path, 3) == b"[1]" and read_json(path, items(whole(1, 2)), "") == [1]
     with pytest.raises(UserError, match="has 3 bytes, more than the 2 that are read; split it"):
         read_file(path, 2)
 
@@ -125,4 +126,4 @@ def test_what_is_no_json_is_one_line(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"file is no JSON \(.*\): make it again$"):
-        read_json(path, "make it again")
+        read_json(path, items(flag), "make it again")

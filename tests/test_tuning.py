@@ -103,6 +103,11 @@ def test_the_users_table_overrides_the_shipped_one() -> None:
             b'{"schema": "lenet5-inference/tuning/1", "entries": {"conv": {"old": %s}}}' % entry
             for entry in (
                 b"1",
+                b'{"parameters": {"TILE": 1.5}, "ms": 1, "images": 1}',
+                b'{"parameters": {"TILE": true}, "ms": "1", "images": 1}',
+                b'{"parameters": {}, "parameters": {}, "ms": 1, "images": 1}',
+                b'{"parameters": {"\\ud800": 8}, "ms": 1, "images": 1}',
+                b'{"parameters": {}, "ms": 1, "images": 1%s}' % (b"0" * 400),
                 b"{}",
                 b'{"parameters": {"TILE": 0}, "ms": 1, "images": 1}',
                 b'{"parameters": {"TILE": Infinity}, "ms": 1, "images": 1}',

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from app.bench.results import CPU, LIBRARY, OURS, SCHEMA
+from app.checks import document
 from app.choices import LATENCY_KERNEL
 from app.errors import UserError
-from app.files import MAX_SHOWN, present, read_json
+from app.files import present, read_json
 
 FIGURES = Path(__file__).parents[2] / "docs" / "benchmarks"
 NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
@@ -60,11 +61,7 @@ def load(folder: Path, name: str) -> dict[str, Any]:
     if not present(path):
         remedy = f"run {command}" if command else "restore it from the repository"
         raise MissingError(f"{path} is missing: {remedy}")
-    document = read_json(path, "make it again")
-    found = document.get("schema") if isinstance(document, dict) else None
-    if found != schema:
-        raise UserError(f"{path} has schema {repr(found)[:MAX_SHOWN]}, must be {schema!r}: make it again")
-    return document
+    return read_json(path, document(schema, {}), "make it again")
 
 
 @dataclass(frozen=True)
