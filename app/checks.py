@@ -127,15 +127,14 @@ def fields(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others:
     return check_all
 
 
-def document(schema: str, checks: Mapping[str, Check], *, optional: Iterable[str] = ()) -> Check:
-    """An object of that ``schema``, with these fields; others are left as they are."""
-    of_all = fields(checks, optional=optional, others=True)
+def document(schema: str, check: Check) -> Check:
+    """An object of that ``schema``, and then whatever ``check`` takes."""
 
-    def check(value: Any) -> dict[str, Any]:
+    def check_both(value: Any) -> Any:
         _at(".schema", one_of(schema), _object(value).get("schema"))
-        return of_all(value)
+        return check(value)
 
-    return check
+    return check_both
 
 
 def parsed_json(content: str) -> Any:

@@ -58,7 +58,7 @@ _TUNED = fields(
         "images": whole(1, MAX_BATCH),
     }
 )
-TABLE = document(SCHEMA, {"entries": mapping(mapping(_tuned))})
+TABLE = document(SCHEMA, fields({"entries": mapping(mapping(_tuned))}, others=True))
 
 
 @dataclass(frozen=True)

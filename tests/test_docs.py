@@ -12,13 +12,14 @@ import pytest
 
 from app.bench import docs
 from app.bench.docs import DOCUMENTS, KERNELS, SYSTEMS
+from app.bench.docs_checks import problem_of
 from app.bench.docs_data import BENCH, FIGURES, FILES, NETWORKS, OLD_REPORTS, PROFILE, RESOURCES, MissingError
 from app.bench.docs_data import load as load_figures
 from app.bench.docs_document import MARKED, Document
 from app.bench.docs_figures import Figures
 from app.bench.docs_story import gains
 from app.bench.docs_tables import bench_command
-from app.bench.docs_targets import FIRST_LAYER, problem_of
+from app.bench.docs_targets import FIRST_LAYER
 from app.bench.graphs import network_graph
 from app.bench.items import network_items, rungs
 from app.bench.results import CPU, DEBUG, LIBRARY, OURS, SCHEMA, Peaks, Result, Table, table_document, totals

@@ -4,14 +4,59 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import suppress
+from typing import Any
+
+import pytest
 
 from app import tuning
+from app.bench import docs_systems
+from app.bench.docs import DOCUMENTS
+from app.bench.docs_data import BENCH, FIGURES, FILES, check_of
+from app.bench.docs_figures import Figures
 from app.bench.graphs import network_graph
 from app.bench.items import network_items
 from app.checks import BadValueError, parsed_json
+from app.errors import UserError
 from app.kernels.problems import key
 from app.tuning import Tuning
 from tests.odd_json import garbled
+
+COUNT = 600
+
+
+def test_figures_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each that is taken, some of the blocks are written."""
+    monkeypatch.setattr(docs_systems, "shipped", dict)  # reading the weights takes a second
+    rng = random.Random(16)
+    good = {name: json.loads((FIGURES / name).read_text()) for name in FILES}
+    for bench in BENCH.values():
+        shrink(good[bench])
+    blocks = [(document, block) for document in DOCUMENTS for block in document.blocks]
+    taken = 0
+    for number in range(COUNT):
+        name = list(FILES)[number % len(FILES)]
+        try:
+            found = check_of(name)(parsed_json(garbled(good[name], rng)))
+        except BadValueError as error:
+            assert str(error).isprintable() and len(str(error)) < 500
+            continue
+        taken += 1
+        figures = Figures(FIGURES)
+        figures._loaded = {**good, name: found}
+        for document, block in rng.sample(blocks, 3):
+            with suppress(UserError):
+                document.block(block, figures)
+    assert COUNT / 10 < taken < COUNT
+
+
+def shrink(document: dict[str, Any]) -> None:
+    """Fewer rows, so that what matters is hit more often."""
+    for table in document["tables"]:
+        table["rows"] = table["rows"][:4]
+    document["totals"] = document["totals"][:6]
+    for batch in document["batches"]:
+        batch["totals"] = batch["totals"][:6]
 
 
 def test_tuning_tables() -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.bench.docs_checks import CHECKS
 from app.bench.results import CPU, LIBRARY, OURS, SCHEMA
-from app.checks import document
+from app.checks import Check, document
 from app.choices import LATENCY_KERNEL
 from app.errors import UserError
 from app.files import present, read_json
@@ -54,14 +55,20 @@ class MissingError(UserError):
     """A JSON file that has not been made yet."""
 
 
+def check_of(name: str) -> Check:
+    """What one of ``FILES`` must hold."""
+    schema = FILES[name][0]
+    return document(schema, CHECKS[schema])
+
+
 def load(folder: Path, name: str) -> dict[str, Any]:
     """One of ``FILES``. Raises MissingError if it is not there, UserError if it is something else."""
-    schema, command = FILES[name]
+    _, command = FILES[name]
     path = folder / name
     if not present(path):
         remedy = f"run {command}" if command else "restore it from the repository"
         raise MissingError(f"{path} is missing: {remedy}")
-    return read_json(path, document(schema, {}), "make it again")
+    return read_json(path, check_of(name), "make it again")
 
 
 @dataclass(frozen=True)
@@ -169,8 +176,21 @@ class OldReport:
     gains: Mapping[str, float]
 
     def version(self, name: str, images: int) -> OldVersion:
-        """The version of that name."""
-        return next(found for found in self.versions if (found.version, found.images) == (name, images))
+        """The version of that name. Raises UserError if there is none."""
+        for found in self.versions:
+            if (found.version, found.images) == (name, images):
+                return found
+        raise _missing(f"version {name!r} over {images:,} images")
+
+    def gain(self, name: str) -> float:
+        """How many times as fast that idea made it. Raises UserError if it is not told."""
+        if name not in self.gains:
+            raise _missing(f"gain {name!r}")
+        return self.gains[name]
+
+
+def _missing(what: str) -> UserError:
+    return UserError(f"{OLD_REPORTS} has no {what}: restore it from the repository")
 
 
 def old_reports(document: Mapping[str, Any]) -> dict[str, OldReport]:

@@ -171,7 +171,7 @@ def by_layer(benches: Benches, operation: str) -> str:
         for row in table["rows"]:
             if row["ms"]:
                 names.setdefault((row["name"], row["dtype"]), row)
-    order = list(PRECISIONS.values())
+    order = list(SHORT)
     rows = [
         [label(row), SHORT[dtype], *(time(bench.ms(table["item"], name, dtype)) for bench, table in columns)]
         for (name, dtype), row in sorted(names.items(), key=lambda pair: order.index(pair[0][1]))

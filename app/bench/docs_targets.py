@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from app.bench.docs_checks import problem_of
 from app.bench.docs_data import Bench, Row
 from app.bench.docs_tables import PRECISIONS, Benches, label, markdown, ratio, time, times
 from app.bench.table import SHORT
-from app.kernels.problems import ITEMSIZE, ConvProblem
+from app.kernels.problems import ITEMSIZE
 
 # ms of conv1 + conv2 at 10,000 images: the most for float32, and the cuDNN that was measured before the work began in
 # float32 and, channels-last, in float16, where it is the most.
@@ -78,14 +79,6 @@ def _first_layer(bench: Bench) -> list[str]:
     slower, than_registers = (ratio(ms, max(least, writing)) for least in (arithmetic, registers))
     found = [time(arithmetic), time(writing), time(ms), times(slower), _met(slower, FIRST_LAYER)]
     return [f"`{bench.network}`", label(best) if best else "–", *found, time(registers), times(than_registers)]
-
-
-def problem_of(key: str) -> ConvProblem:
-    """The inverse of ``problems.key`` for a convolution."""
-    kinds = {"True": True, "False": False}
-    pairs = (part.split("=") for part in key.split()[1:])
-    values = {name: int(text) if text.isdigit() else kinds.get(text, text) for name, text in pairs}
-    return ConvProblem(**values)  # type: ignore[arg-type]
 
 
 def _autos(bench: Bench) -> Iterator[list[str]]:

@@ -130,7 +130,7 @@ VERDICTS = (
     Verdict(
         "no device debug flags",
         *("lenet5", "twice as fast"),
-        lambda report: report.gains["no device debug"],
+        lambda report: report.gain("no device debug"),
         _now("direct, device debug", "direct"),
     ),
 )

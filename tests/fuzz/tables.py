@@ -37,8 +37,8 @@ def make_tuning(folder: Path) -> Pair:
 def make_figures(folder: Path) -> Pair:
     """A bench document as ``python -m app.bench.docs`` reads it."""
     document: Any = json.loads((docs_data.FIGURES / docs_data.BENCH["lenet5"]).read_text())
-    document = {**document, "tables": document["tables"][:1], "batches": document["batches"][:1]}
-    document["tables"] = [{**table, "rows": table["rows"][:2]} for table in document["tables"]]
+    document = {**document, "batches": document["batches"][:1], "whole_program": document["whole_program"][:2]}
+    document["tables"] = [{**table, "rows": table["rows"][:2]} for table in document["tables"] if table["is_op"]]
     document["totals"] = document["totals"][:2]
     document["batches"] = [{**batch, "totals": batch["totals"][:1]} for batch in document["batches"]]
 
