@@ -49,7 +49,12 @@ def document(
         "schema": SCHEMA,
         "device": outcome.device,
         "network": {"name": graph.network.name, "input_shape": list(graph.network.input_shape)},
-        "weights": {"path": str(weights.path), "sha256": weights.sha256, "recipe": weights.recipe},
+        "weights": {
+            "path": str(weights.path),
+            "sha256": weights.sha256,
+            "vouched": weights.vouched,
+            "recipe": weights.recipe,
+        },
         "data": {"source": data.source, "split": data.split, "dtype": data.images.dtype.name},
         "precision": PRECISION[outcome.arithmetic],
         "batch": batch,
@@ -113,6 +118,7 @@ def as_text(report: Mapping[str, Any]) -> str:
 
 def _head(report: Mapping[str, Any]) -> str:
     device, weights = report["device"], report["weights"]
+    unvouched = "" if weights["vouched"] else "; no checksum in it says that it is whole"
     if device["kind"] == "cuda":
         software = f"driver {device['driver']} (CUDA {device['driver_cuda']}), CUDA {device['cuda']}"
         where = f"{device['name']} ({device['architecture']}, {device['multiprocessors']} SMs), {software}"
@@ -124,7 +130,7 @@ def _head(report: Mapping[str, Any]) -> str:
     lines = [
         f"{report['network']['name']} in {report['precision']} on {report['batch']:,} images",
         f"  device    {where}",
-        f"  weights   {weights['path']} (sha256 {weights['sha256'][:12]}…)",
+        f"  weights   {weights['path']} (sha256 {weights['sha256'][:12]}…{unvouched})",
         f"  images    {report['data']['source']} ({report['data']['dtype']})",
         f"  settings  {settings}",
         f"  first     {', '.join(report['first_labels'])}{more}",

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +15,19 @@ from app import bundled
 from app.errors import UserError
 from app.files import read_file
 from app.formats import HDF5, START_BYTES, recognise
-from app.hdf5 import Attribute, Contents, Wanted, file_image, printable, read_pinned, read_untrusted
+from app.hdf5 import Attribute, Contents, Wanted, content_hash, file_image, printable, read_pinned, read_untrusted
 from app.paths import replacing
 
 DEFAULT_NETWORK = "lenet5"
 STORAGES = ("float32", "float16")  # what save_weights can write
 MAX_BYTES = 256 << 20
-SCHEMA = 1
+SCHEMA = 2  # 1 had no checksum
 # Of pixels, with or without the first weights: what float32 holds with all its bits, for the brightest pixel, too.
 LEAST_SCALE, MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 255
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_ATTRIBUTES = ("kind", "schema", "network", "classes", "input_scale", "recipe", "expected_correct")
+_CHECKSUM = "arrays_sha256"
+_CHECKED = ("schema", "network", "classes", "input_scale", "recipe", "expected_correct")  # by the checksum, too
+_ATTRIBUTES = ("kind", _CHECKSUM, *_CHECKED)
 
 Attributes = Mapping[str, Attribute]
 
@@ -38,6 +40,7 @@ class Weights:
     input_scale: what a uint8 pixel is multiplied by before the first layer.
     expected_correct: number of first test images → correct answers among them; {} if nothing is promised.
     storage: the type in the file, ``float16`` if all of it is, which loses nothing more when it is written again.
+    vouched: whether a checksum, its own or SHA256SUMS's, says that the content is what was written.
     """
 
     arrays: dict[str, np.ndarray]
@@ -49,6 +52,7 @@ class Weights:
     sha256: str
     path: Path
     storage: str = "float32"
+    vouched: bool = True
 
 
 def load_weights(path: Path | None = None) -> Weights:
@@ -56,7 +60,8 @@ def load_weights(path: Path | None = None) -> Weights:
 
     Raises UserError for everything that can be wrong with it.
 
-    Datasets without any attributes are enough: network ``lenet5``, pixels scaled by 1/255, no promises.
+    Datasets without any attributes are enough: network ``lenet5``, pixels scaled by 1/255, no promises. HDF5 notices
+    little of what damages its numbers: ``save_weights`` adds a checksum, which must be right where there is one.
     """
     path = bundled.find(DEFAULT_NETWORK) if path is None else path
     content = read_file(path, MAX_BYTES)
@@ -66,8 +71,10 @@ def load_weights(path: Path | None = None) -> Weights:
     kind = None if content.startswith(HDF5) else recognise(content[:START_BYTES])
     if kind is not None:
         raise UserError(f"{path} is {kind}, not HDF5 weights; store its arrays as conv1, fc1 and so on (README)")
-    read = read_pinned if shipped else read_untrusted
-    return _parse(path, content, read(path, content, _wanted()))
+    if shipped:
+        return _parse(path, content, read_pinned(path, content, _wanted()))
+    found = read_untrusted(path, content, _wanted())
+    return replace(_parse(path, content, found), vouched=_CHECKSUM in found.attributes)
 
 
 def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
@@ -107,7 +114,8 @@ def save_weights(
         attributes["classes"] = json.dumps(list(classes))
     if recipe is not None:
         attributes["recipe"] = recipe
-    content = file_image({name: _stored(array, storage) for name, array in arrays.items()}, attributes)
+    stored = {name: _stored(array, storage) for name, array in arrays.items()}
+    content = file_image(stored, {**attributes, _CHECKSUM: _checksum(stored, attributes)})
     _parse(path, content, read_pinned(path, content, _wanted()))
     if not overwrite and path.is_file() and read_file(path, MAX_BYTES) == content:
         return
@@ -138,12 +146,27 @@ class _BadError(Exception):
     """What is wrong with a weights file, and the remedy; the path is put before it."""
 
 
+def _checksum(arrays: Mapping[str, np.ndarray], attributes: Attributes) -> str:
+    """Of the arrays, in the type that they are stored in, and of what the file says about them."""
+    about = {name: attributes[name] for name in _CHECKED if name in attributes}
+    return content_hash(arrays, json.dumps(about, sort_keys=True))
+
+
+def _check_checksum(found: Contents) -> None:
+    """It may be missing only where nothing says that it was written."""
+    written = found.attributes.get("schema") == SCHEMA or _CHECKSUM in found.attributes
+    if written and found.attributes.get(_CHECKSUM) != _checksum(found.arrays, found.attributes):
+        changed = f"or, if it was changed on purpose, remove attributes 'schema' and {_CHECKSUM!r}"
+        raise _BadError(f"its content is not what its checksum is of; get a fresh copy, {changed}")
+
+
 def _wanted() -> Wanted:
     return Wanted(None, _ATTRIBUTES, MAX_BYTES)
 
 
 def _parse(path: Path, content: bytes, found: Contents) -> Weights:
     try:
+        _check_checksum(found)
         _check_arrays(found.arrays)
         return Weights(
             arrays={name: _float32(name, array) for name, array in found.arrays.items()},
@@ -217,8 +240,8 @@ def _network(attributes: Attributes) -> str:
     if attributes.get("kind") is not None:
         raise _BadError("it is a training's checkpoint, not weights; train --resume makes weights of it")
     schema = attributes.get("schema")
-    if schema is not None and not (isinstance(schema, int) and schema == SCHEMA):
-        raise _bad_attribute("schema", f"{SCHEMA}, the version that this program reads")
+    if schema is not None and not (isinstance(schema, int) and 1 <= schema <= SCHEMA):
+        raise _bad_attribute("schema", f"a version that this program reads, 1 to {SCHEMA}")
     network = _text(attributes, "network")
     if network is not None and not _NAME.fullmatch(network):
         raise _bad_attribute("network", "the name of a network")

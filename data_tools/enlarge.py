@@ -29,6 +29,7 @@ examples:
   python -m data_tools resize --size 72 a.gz b.gz folder         several, into a folder, under their names
 
 No file that is there already is written over.
+Only gzipped files have a checksum, by which later damage is noticed.
 Bilinear interpolation: half-pixel centres, edges clamped, rounded to the nearest byte, halves upwards.
 """
 

@@ -251,6 +251,13 @@ def test_repeated_passes_are_counted() -> None:
     assert (told["accuracy"]["correct"], told["accuracy"]["total"]) == (120, 125)
 
 
+def test_weights_without_a_checksum_are_told() -> None:
+    for vouched in (True, False):
+        made = report(CPU)
+        made["weights"]["vouched"] = vouched
+        assert ("no checksum in it says that it is whole" in as_text(made)) is not vouched
+
+
 def test_unlabelled() -> None:
     told = report(CPU, judge(LABELS, None, None, AGREED), replace(DATA, labels=None))
     assert told["accuracy"]["correct"] is None and "Accuracy: unlabelled" in as_text(told)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,55 @@ def test_storage(storage: str, tmp_path: Path) -> None:
     assert again.read_bytes() == path.read_bytes()
 
 
+def _changed(path: Path, change: Callable[[h5py.File], object]) -> Path:
+    with h5py.File(path, "r+") as file:
+        change(file)
+    return path
+
+
+def _set(name: str, value: object) -> Callable[[h5py.File], object]:
+    return lambda file: file.attrs.__setitem__(name, np.bytes_(value.encode()) if isinstance(value, str) else value)
+
+
+def _drop(name: str) -> Callable[[h5py.File], object]:
+    return lambda file: file.attrs.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: file["fc1"].write_direct(SMALL["fc1"] * np.float32(1 + 2e-7)),
+        lambda file: file["fc1_bias"].write_direct(SMALL["fc1_bias"][::-1].copy()),
+        lambda file: file.move("fc1_bias", "conv1_bias"),
+        lambda file: file.__delitem__("fc1_bias"),
+        lambda file: file.__setitem__("fc2", np.ones((3, 3), "f4")),
+        _set("input_scale", 1 / 256),
+        _set("classes", '["Überzieher", "T-shirt/top"]'),
+        _set("expected_correct", '{"100": 91}'),
+        _set("network", "k8"),
+        _drop("network"),
+        _drop("schema"),
+        _set("recipe", "none"),
+        _set("arrays_sha256", "0" * 64),
+        _set("arrays_sha256", 5),
+        _drop("arrays_sha256"),
+    ],
+)
+def test_what_is_written_carries_a_checksum(change: Callable[[h5py.File], object], tmp_path: Path) -> None:
+    path = _save(tmp_path / "w.h5")
+    assert load_weights(path).vouched
+    assert "not what its checksum is of; get a fresh copy, or, if it was" in _message(_changed(path, change))
+
+
+def test_weights_without_a_checksum_are_read(tmp_path: Path) -> None:
+    for attributes in ({}, {"schema": 1}):
+        assert not load_weights(_write(tmp_path / "w.h5", dict(SMALL), **attributes)).vouched
+
+
+def test_what_is_shipped_is_vouched_for() -> None:
+    assert load_weights().vouched
+
+
 def test_storage_that_is_too_narrow(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="fc1 holds 1 NaN or infinite"):
         _save(tmp_path / "w.h5", {"fc1": np.array([[1, 1e5]], np.float32)}, storage="float16")
@@ -132,7 +183,8 @@ def test_refuses_datasets(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("schema", 2),
+        ("schema", 0),
+        ("schema", 3),
         ("schema", np.array([1, 1])),
         ("network", "no such\nname"),
         ("network", 5),
@@ -205,7 +257,7 @@ def test_interrupted_save_leaves_the_old_file(
 def test_random_damage_is_refused_or_read(tmp_path: Path) -> None:
     content = _save(tmp_path / "w.h5").read_bytes()
     used = [i for i, byte in enumerate(content) if byte]
-    refused = 0
+    good, refused = load_weights(tmp_path / "w.h5"), 0
     for seed in range(150):
         rng = random.Random(seed)
         damaged = bytearray(content)
@@ -213,8 +265,13 @@ def test_random_damage_is_refused_or_read(tmp_path: Path) -> None:
             damaged[rng.choice(used)] ^= 1 << rng.randrange(8)
         (tmp_path / "w.h5").write_bytes(damaged[: rng.randrange(len(content))] if seed % 10 == 0 else damaged)
         try:
-            load_weights(tmp_path / "w.h5")
+            found = load_weights(tmp_path / "w.h5")
         except UserError as error:
             assert "\n" not in str(error)
             refused += 1
+            continue
+        if found.vouched:  # what was hit is nothing that counts
+            assert replace(found, arrays={}, sha256="") == replace(good, arrays={}, sha256="")
+            assert found.arrays.keys() == good.arrays.keys()
+            assert all(np.array_equal(array, good.arrays[name]) for name, array in found.arrays.items())
     assert 0 < refused < 150
