@@ -142,7 +142,7 @@ def test_no_option_of_any_command_wins_silently_over_itself() -> None:
                 continue
             if not action.option_strings:
                 continue
-            few = action.option_strings[0] in ("--smoothing", "--noise")
+            few = action.option_strings[0] in ("--smoothing", "--noise", "--min-accuracy")
             text = str(next(iter(action.choices))) if action.choices else "0.5" if few else "5"
             values = [] if action.nargs == 0 else [text]
             given = [action.option_strings[0], *values, action.option_strings[-1], *values]

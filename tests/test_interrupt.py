@@ -21,6 +21,7 @@ from tests.networks_for_tests import random_images
 from tests.shell import COMMAND, check_error, listing, shell, write_good_files
 
 ROOT = Path(__file__).parent.parent
+OLDER = '{"schema": "lenet5-inference/report/1"}'
 RUN = ("--device", "cpu", "--data", "images", "--labels", "none", "--repeat", "500", "--json", "report.json")
 SURELY_OURS = 0.8
 """Seconds after which the interpreter has long since started and runs our code."""
@@ -72,7 +73,7 @@ except KeyboardInterrupt:
 )
 def test_moments(seconds: float, number: signal.Signals, tmp_path: Path) -> None:
     write_idx(tmp_path / "images", random_images(LENET5, 5000)[:, 0])
-    (tmp_path / "report.json").write_text("an older one")
+    (tmp_path / "report.json").write_text(OLDER)
     before = listing(tmp_path)
     process = subprocess.Popen(
         [*COMMAND, *RUN],
@@ -193,7 +194,7 @@ def test_while_the_report_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "report.json"
-    path.write_text("an older one")
+    path.write_text(OLDER)
     write_good_files(tmp_path)
     before = listing(tmp_path)
 
