@@ -9,6 +9,7 @@ from typing import Any
 
 from app import resources, tuning
 from app.choices import check_architecture, choices, load_graph, target
+from app.errors import UserError
 from app.kernels.problems import bytes_moved
 from app.kernels.registry import VARIANTS, variants
 from app.kernels.training_rows import TRAINING_KERNELS
@@ -18,12 +19,13 @@ from app.report import publish
 
 SCHEMA = "lenet5-inference/kernels/1"
 WIDTH = 124
+REFERENCE_ARCH = "sm_90a"
 
 
 def graph(options: argparse.Namespace) -> int:
     """Print the network's layers, then the launches that they become on the chosen architecture."""
     built, _ = load_graph(options)
-    arch, card = target(options.arch, otherwise="sm_90a")
+    arch, card = target(options.arch, otherwise=REFERENCE_ARCH)
     network = built.network
     lines = [
         f"{network.name}: {network.summary}",
@@ -58,14 +60,17 @@ def graph(options: argparse.Namespace) -> int:
 
 def kernels(options: argparse.Namespace) -> int:
     """Every row of the registry; with ``--resources`` also what each compiles to. Raises UserError."""
-    check_architecture(options.arch)
+    if options.arch is not None and not options.resources:
+        raise UserError(f"--arch {options.arch} goes with --resources: add it, or leave --arch out")
+    arch = options.arch or REFERENCE_ARCH
+    check_architecture(arch)
     operations = list(dict.fromkeys(row.operation for row in VARIANTS))
     rows = [row for operation in operations for row in variants(operation)]
     training = [{**vars(row), "file": row.source} for row in TRAINING_KERNELS]
     document: dict[str, Any] = {"schema": SCHEMA, "kernels": [_row(row) for row in rows], "training": training}
     if options.resources:
-        measured = resources.measure(rows, options.arch)
-        document |= {"arch": options.arch, "resources": [vars(result) for result in measured]}
+        measured = resources.measure(rows, arch)
+        document |= {"arch": arch, "resources": [vars(result) for result in measured]}
     lines = _resource_lines if options.resources else _kernel_lines
     publish(document, lambda found: "\n".join(lines(found)), options.json)
     return 0

@@ -46,8 +46,6 @@ def kernels_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="compile each (no GPU needed) and print registers, shared memory and spills",
     )
-    parser.add_argument(
-        "--arch", metavar="NAME", default="sm_90a", help="architecture to compile for (default: sm_90a)"
-    )
+    parser.add_argument("--arch", metavar="NAME", help="architecture that --resources compiles for (default: sm_90a)")
     parser.add_argument("--json", metavar="FILE", help="also write the table as JSON; '-': to standard output alone")
     return parser

@@ -29,6 +29,8 @@ Build = tuple[Path, tuple[tuple[str, str | int], ...]]  # a .cu file and its com
 def precompile(options: argparse.Namespace) -> int:
     """Fill the kernel cache and say how much of it was there already. Returns 0. Raises UserError."""
     start = perf_counter()
+    if options.all and options.precision != "auto":
+        raise UserError(f"--all compiles every precision: leave it or --precision {options.precision} out")
     check_cache()
     graph, _ = load_graph(options)
     arch, card = target(options.arch)

@@ -17,6 +17,7 @@ from app.errors import UserError
 from app.graph import Graph
 from app.lane import Outputs
 from app.memory import DeviceMemoryError
+from app.options import DEFAULT_STREAMS, DEFAULT_WARMUP
 from app.outcome import Coarser, Cycle, Outcome, Timing
 from app.plan import ExecutionPlan, notice, plan
 from app.session import Session, chunk_size
@@ -67,6 +68,10 @@ def run_on_gpu(
         resident = measure.on_card(session, one_pass, LAYER_REPEAT, options.warmup)
         note = notice(execution, chosen)
         notes = [note] if note else []
+        if direct and options.streams != DEFAULT_STREAMS:
+            notes.append("--streams: without effect where the first kernel reads the images; add --chunk")
+        if cycle is not None and options.warmup != DEFAULT_WARMUP:
+            notes.append("--warmup: without effect on passes over the data, of which one goes before")
         if session.shrunk:
             notes.append(f"chunks of {chunk:,} images do not fit in device memory: {session.chunk:,} were used")
         if resident.images < len(one_pass):

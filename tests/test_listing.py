@@ -130,7 +130,7 @@ def test_limits_are_known_for_every_architecture() -> None:
     ("arguments", "pattern"),
     [
         (["--resources", "--arch", "sm_1"], "unknown architecture 'sm_1': choose one of sm_75"),
-        (["--arch", "ampere"], "unknown architecture 'ampere'"),
+        (["--arch", "ampere"], "--arch ampere goes with --resources"),
         (["--json", "/no/such/folder/x"], "--json /no/such/folder/x cannot be written"),
         (["--what"], "unrecognized arguments: --what"),
     ],

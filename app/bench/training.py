@@ -65,7 +65,7 @@ CASES = (Case("lenet5", 256), *(Case(name, batch, width) for width, name in WIDT
 
 def run_training(options: argparse.Namespace) -> int:
     """Measure, print and write. Returns 0, raises UserError."""
-    for name in ("only", "rounds", "precision", "network"):
+    for name in ("only", "rounds", "precision", "network", "batch"):
         if getattr(options, name) != bench_parser().get_default(name):
             raise UserError(f"--{name} is not for --training: leave it out")
     check_options(options, "--training")
