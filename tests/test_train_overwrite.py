@@ -118,6 +118,7 @@ def test_two_trainings_into_one_place(train: Train, place: Path) -> None:
     check_error(*train(*MLP), wrong.format("mlp_trained.h5"))
     check_error(*train("--resume", "own.checkpoint", *OWN[:4], "--output", "sub/../mlp_trained.h5"), wrong.format(".*"))
     wait_for((place / CHECKPOINT).exists)
+    check_error(*train(*MLP), wrong.format(CHECKPOINT))
     check_error(*train("--resume", CHECKPOINT, *OWN[:4], "--output", "b.h5"), wrong.format(CHECKPOINT))
     first.kill()
     ended(first)

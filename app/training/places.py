@@ -80,7 +80,8 @@ def find_places(options: argparse.Namespace, network: Network, resumed: Checkpoi
         }
     )
     if options.resume is None and kept.exists():
-        raise UserError(f"{kept} holds an unfinished training: go on with --resume {kept}, or remove it")
+        with alone(kept):  # or it is that of another training, at work, and must not be removed
+            raise UserError(f"{kept} holds an unfinished training: go on with --resume {kept}, or remove it")
     places = Places(output, kept, options.overwrite, resumed)
     places.check_output()
     return places
