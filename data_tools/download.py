@@ -1,8 +1,10 @@
-"""Download one file over HTTP: bounded in size and in time, and quick to say that there is no network."""
+"""Download one file over HTTP: bounded in size, time and memory, and quick to say that there is no network."""
 
 from __future__ import annotations
 
+import math
 import queue
+import subprocess
 import sys
 import threading
 import time
@@ -10,18 +12,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import requests
-import urllib3
 from tqdm import tqdm
 
+from data_tools.transfer import AGAIN, DONE, HEADERS, READY, reason_of
+
 CONNECT_SECONDS = 5.0
-READ_SECONDS = 15.0
+PATIENCE_SECONDS = 15.0
+"""How long a transfer may fall behind the least rate: whatever is slow, connecting, headers, redirects or the body."""
+LEAST_BYTES_PER_S = 32 << 10
 ATTEMPTS = 3
 BACKOFF_SECONDS = 0.5
-CHUNK = 1 << 16
-# A server must not unpack the archive for us.
-HEADERS = {"Accept-Encoding": "identity"}
-
-_TRANSPORT_ERRORS = (requests.RequestException, urllib3.exceptions.HTTPError)
+POLL_SECONDS = 0.1
+_CODE = "import sys; sys.path[:0] = sys.argv[5:]; from data_tools.transfer import main; main(*sys.argv[1:5])"
 
 
 class DownloadError(Exception):
@@ -41,8 +43,8 @@ def unreachable(urls: Sequence[str]) -> dict[str, str]:
             # Its own time-out ends the thread; the deadline below, which is earlier, decides.
             requests.head(url, timeout=2 * CONNECT_SECONDS, headers=HEADERS).close()
             answers.put((url, None))
-        except _TRANSPORT_ERRORS as error:
-            answers.put((url, _reason(error)))
+        except Exception as error:  # as in transfer.py
+            answers.put((url, reason_of(error)))
 
     for url in urls:
         threading.Thread(target=ask, args=(url,), daemon=True).start()
@@ -60,45 +62,56 @@ def unreachable(urls: Sequence[str]) -> dict[str, str]:
 def download(url: str, target: Path, max_bytes: int) -> None:
     """Write the body of ``url`` to ``target``, with a progress bar; a failure in transit is tried again.
 
-    Raises DownloadError after ATTEMPTS failures, or at once for an answer that will not get better: a
-    client error, or a body of more than ``max_bytes``. Removing ``target`` then is the caller's part.
+    Raises DownloadError after ATTEMPTS failures, or at once for an answer that will not get better: a client error, a
+    body of more than ``max_bytes``, or one that comes too slowly. It takes PATIENCE_SECONDS, and the time that
+    ``max_bytes`` take at the least rate, at most. Removing ``target`` then is the caller's part.
     """
     for attempt in range(ATTEMPTS):
         time.sleep(BACKOFF_SECONDS * attempt)
-        try:
-            return _download_once(url, target, max_bytes)
-        except _TRANSPORT_ERRORS as error:
-            reason = _reason(error)
+        code, reason = _attempt(url, target, max_bytes)
+        if code == DONE:
+            return
+        if code != AGAIN:
+            raise DownloadError(reason)
     raise DownloadError(f"{reason} ({ATTEMPTS} attempts)")
 
 
-def _download_once(url: str, target: Path, max_bytes: int) -> None:
-    timeout = (CONNECT_SECONDS, READ_SECONDS)
-    with requests.get(url, stream=True, timeout=timeout, headers=HEADERS) as response:
-        if response.status_code >= 500:
-            raise requests.HTTPError(f"HTTP status {response.status_code}")
-        if response.status_code != 200:
-            raise DownloadError(f"HTTP status {response.status_code}")
-        length = response.headers.get("Content-Length", "")
-        progress = tqdm(
-            desc=url.rpartition("/")[2],
-            total=int(length) if length.isdecimal() else None,
-            unit="B",
-            unit_scale=True,
-            disable=not sys.stderr.isatty(),
-        )
-        received = 0
-        with target.open("wb") as file, progress:
-            for chunk in response.iter_content(CHUNK):
-                received += len(chunk)
-                if received > max_bytes:
-                    raise DownloadError(f"sends more than the {max_bytes} bytes that the file can have")
-                file.write(chunk)
-                progress.update(len(chunk))
+def _attempt(url: str, target: Path, max_bytes: int) -> tuple[int | None, str]:
+    """The exit code of the process that transfers, None if it was too slow, and the reason why there is no file."""
+    most_seconds = math.ceil(PATIENCE_SECONDS + max_bytes / LEAST_BYTES_PER_S)
+    places = [str(Path(__file__).parent.parent), *(place or str(Path.cwd()) for place in sys.path)]
+    command = [sys.executable, "-I", "-S", "-c", _CODE, url, str(target.absolute()), str(max_bytes), str(most_seconds)]
+    process = subprocess.Popen(
+        [*command, *places],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for this process
+    )
+    with process, tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=not sys.stderr.isatty()) as progress:
+        try:
+            assert process.stdout is not None
+            if process.stdout.read(len(READY)) and not _in_time(process, target, progress):
+                return None, f"sends less than {LEAST_BYTES_PER_S >> 10} kB/s for {PATIENCE_SECONDS:g} s"
+            reason = process.stdout.read().decode().strip()
+        finally:
+            process.kill()
+    return process.returncode, reason or f"the process that downloads it ended with {process.returncode}"
 
 
-def _reason(error: BaseException) -> str:
-    """The innermost cause, such as "Connection refused": what requests wraps round it says less in more words."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+def _in_time(process: subprocess.Popen[bytes], target: Path, progress: tqdm) -> bool:
+    """Wait for the process's end; False if it was not worth waiting for."""
+    received, deadline = 0, time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            process.wait(POLL_SECONDS)
+            return True
+        except subprocess.TimeoutExpired:
+            now = time.monotonic()
+        more = target.stat().st_size - received if target.exists() else 0
+        received += more
+        progress.update(more)
+        # What came fast is no licence to stand still later.
+        deadline = min(deadline + more / LEAST_BYTES_PER_S, now + PATIENCE_SECONDS)
+        if now > deadline:
+            return False

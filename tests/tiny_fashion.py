@@ -41,7 +41,7 @@ def isolate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(fashion_mnist, "SYSTEM_DIR", tmp_path / "system")
     monkeypatch.setattr(fashion_mnist, "MIRRORS", ())
     monkeypatch.setattr(download, "CONNECT_SECONDS", 0.5)
-    monkeypatch.setattr(download, "READ_SECONDS", 0.2)
+    monkeypatch.setattr(download, "PATIENCE_SECONDS", 1.0)
     monkeypatch.setattr(download, "BACKOFF_SECONDS", 0.01)
     return tmp_path / "cache" / "fashion-mnist"
 

@@ -1,0 +1,81 @@
+"""One transfer over HTTP in a process of its own: ``download`` starts it, watches what arrives and ends it.
+
+A hostile answer can take any time and memory in the libraries that read it; here it takes this process's alone.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import requests
+import urllib3
+
+READY = b"."
+"""What the process writes first: everything is loaded, time runs from here."""
+DONE, AGAIN, NEVER = 0, 10, 11  # exit codes; with the last two, the reason is what is written
+MEMORY_BYTES = 1 << 30
+CHUNK = 1 << 16
+MAX_REASON = 200  # characters
+# A server must not unpack the archive for us.
+HEADERS = {"Accept-Encoding": "identity"}
+
+
+class FailedError(Exception):
+    """Why there is no file, in one line; ``code``: AGAIN if another attempt may get it, else NEVER."""
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def transfer(url: str, target: Path, max_bytes: int) -> None:
+    """Write the body of ``url`` to ``target``, as it is sent, without unpacking. Raises FailedError."""
+    try:
+        with requests.get(url, stream=True, timeout=None, headers=HEADERS) as response, target.open("wb", 0) as file:
+            if response.status_code != 200:
+                code = AGAIN if response.status_code >= 500 else NEVER
+                raise FailedError(f"HTTP status {response.status_code}", code)
+            received = 0
+            for piece in response.raw.stream(CHUNK, decode_content=False):
+                received += len(piece)
+                if received > max_bytes:
+                    raise FailedError(f"sends more than the {max_bytes} bytes that the file can have", NEVER)
+                file.write(piece)
+    except MemoryError as error:
+        raise FailedError(f"its answer takes more than {MEMORY_BYTES >> 20} MB of memory", NEVER) from error
+    except (requests.URLRequired, requests.TooManyRedirects, requests.exceptions.InvalidURL) as error:
+        raise FailedError(reason_of(error), NEVER) from error
+    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+        raise FailedError(reason_of(error), AGAIN) from error
+    except FailedError:
+        raise
+    except Exception as error:  # the libraries pass on whatever an answer like no other makes their code raise
+        raise FailedError(f"its answer is not understood ({reason_of(error)})", NEVER) from error
+
+
+def reason_of(error: BaseException) -> str:
+    """The innermost cause, such as "Connection refused": what requests wraps round it says less in more words."""
+    while error.__context__ is not None:
+        error = error.__context__
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return ascii(" ".join(str(text).split()))[1:-1][:MAX_REASON]
+
+
+def main(url: str, target: str, max_bytes: str, seconds: str) -> NoReturn:
+    """The process. ``seconds``: after so many it ends, if nobody is there any more to end it."""
+    signal.alarm(int(seconds))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    sys.stdout.buffer.write(READY)
+    sys.stdout.buffer.flush()
+    try:
+        transfer(url, Path(target), int(max_bytes))
+    except FailedError as error:
+        print(error)
+        sys.exit(error.code)
+    sys.exit(DONE)
