@@ -14,6 +14,8 @@ import pytest
 from app import hdf5_process
 from app.errors import UserError
 from app.hdf5 import Wanted, read_untrusted
+from app.weights import load_weights
+from data_tools.dataset import load_files
 from tests.hostile_hdf5 import checked_blocks, circle_of_free_names, damaged, endless, new_format, own_child
 from tests.test_hdf5 import VALUES, opened_strictly, read_strictly
 
@@ -109,6 +111,27 @@ def test_files_that_crash_hdf5(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(refused) > 10 and refused[2].startswith(
         "file.h5 is not a readable HDF5 file: HDF5 was still at it after 1 s"
     )
+
+
+def test_what_a_data_file_holds_is_told_in_one_short_line(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        for i in range(500):
+            file[f"{i:03}\n\x1b[2J" + "é" * 100] = i
+    with pytest.raises(UserError) as caught:
+        load_files(tmp_path / "file.h5", None)
+    message = str(caught.value)
+    assert message.isprintable() and len(message) < 1000 and " and 490 more, but no dataset x; store" in message
+
+
+@pytest.mark.parametrize("compression", ["gzip", "lzf", None])
+def test_no_zeros_are_made_up_for_images_or_weights(compression: str | None, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        file.create_dataset("x", (20, 8, 8, 1), "f4", chunks=(5, 8, 8, 1), compression=compression)[:15] = 1
+        file.create_dataset("fc1", (16, 4), "f4", chunks=(4, 4), compression=compression)[:12] = 1
+    with pytest.raises(UserError, match="'x' lacks some of its chunks"):
+        load_files(tmp_path / "file.h5", None)
+    with pytest.raises(UserError, match="'fc1' lacks some of its chunks"):
+        load_weights(tmp_path / "file.h5")
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "filtered"])
