@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,8 @@ def start_ahead(paths: Iterable[Path]) -> None:
 def _start() -> Child:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     places = [str(Path(__file__).parent.parent), *(place or str(Path.cwd()) for place in sys.path)]
-    with theirs:
+    with ExitStack() as failed, theirs:
+        failed.callback(ours.close)
         # Neither the user's settings nor what runs at every start of Python matters there, and it takes time.
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _CODE, str(os.getpid()), *places],
@@ -60,4 +62,5 @@ def _start() -> Child:
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C is for this process
         )
+        failed.pop_all()
     return Child(process, ours)
