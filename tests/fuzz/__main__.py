@@ -9,6 +9,7 @@ import argparse
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 from app import hdf5_process
@@ -31,13 +32,20 @@ def main() -> int:
     parser.add_argument("--target", choices=tuple(TARGETS), help="one reader only")
     options = parser.parse_args()
     hdf5_process.SECONDS = 1
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with hdf5_process.Reader() as reader:  # one process for all cases: to start one for each takes longer than a case
+        hdf5_process.Reader = lambda: nullcontext(reader)  # type: ignore[assignment, misc, return-value]
+        return rounds(options)
+
+
+def rounds(options: argparse.Namespace) -> int:
+    """Whether there were finds."""
     end, first, finds = time.monotonic() + 60 * options.minutes, options.first, 0
     while first == options.first or time.monotonic() < end:
         for name in [options.target] if options.target else TARGETS:
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory(dir=FOLDER.absolute()) as folder:
                 for find in run(TARGETS[name], Path(folder), options.seed, range(first, first + options.cases)):
                     finds += 1
-                    FOLDER.mkdir(parents=True, exist_ok=True)
                     path = FOLDER / f"{name}.{options.seed}-{find.index}"
                     path.write_bytes(find.content)
                     print(f"{find}\n{path}")
