@@ -5,6 +5,7 @@ SIGTERM (a scheduler's, ``kill``'s) and SIGHUP (the terminal was closed) mean th
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -34,7 +35,9 @@ def leave_on_interrupt() -> None:
 
 def exit_with(code: int) -> None:
     """End the program with ``code``, whatever comes while the interpreter tidies up: the work is done."""
-    _handle(_leave, by=lambda *_: os._exit(code))
+    ours = _handle(_leave, by=lambda *_: os._exit(code))
+    # Once threads have ended, Python gives up its handlers, and the signals would end the process by themselves.
+    atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in ours])
     sys.exit(code)
 
 

@@ -147,6 +147,28 @@ def test_an_interrupt_that_python_would_pass_over_is_obeyed() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{INTERRUPTED}\n")
 
 
+# What a module holds goes when Python has given up its signal handlers.
+AT_THE_VERY_END = """
+import os, sys
+from app.interrupts import SIGNALS, exit_with, leave_on_interrupt
+
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid(), signals=SIGNALS, say=os.write):
+        for number in signals:
+            kill(process, number)
+        say(1, b"late")
+
+leave_on_interrupt()
+late = Late()
+exit_with(1)
+"""
+
+
+def test_what_comes_while_the_interpreter_ends_changes_nothing() -> None:
+    process = subprocess.run([sys.executable, "-c", AT_THE_VERY_END], cwd=ROOT, capture_output=True, text=True)
+    assert (process.returncode, process.stdout, process.stderr) == (1, "late", "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_that_is_ignored_stays_so(number: signal.Signals) -> None:
     """As under nohup, or behind a shell's &."""
