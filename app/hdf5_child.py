@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
 import mmap
 import os
 import resource
-import signal
 import socket
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from app.child_process import end_with_parent
 from app.errors import UserError
 from app.hdf5 import Wanted
 from app.hdf5_strict import contents, open_strict
@@ -26,14 +25,10 @@ CHUNK_COPIES = 6
 IMAGE_COPIES = 3
 """How many copies of a file in memory there may be: ours, HDF5's and, while it opens it, one more."""
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main(parent: int) -> None:
     """Answer requests on standard input, a socket, until the process ``parent`` closes it or ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # HDF5 may never return to look at the socket
-    if os.getppid() != parent:
-        os._exit(0)
+    end_with_parent(parent)  # HDF5 may never return to look at the socket
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     link = socket.socket(fileno=0)
     link.send(b"ready")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import os
 import queue
 import subprocess
 import sys
@@ -78,9 +78,8 @@ def download(url: str, target: Path, max_bytes: int) -> None:
 
 def _attempt(url: str, target: Path, max_bytes: int) -> tuple[int | None, str]:
     """The exit code of the process that transfers, None if it was too slow, and the reason why there is no file."""
-    most_seconds = math.ceil(PATIENCE_SECONDS + max_bytes / LEAST_BYTES_PER_S)
     places = [str(Path(__file__).parent.parent), *(place or str(Path.cwd()) for place in sys.path)]
-    command = [sys.executable, "-I", "-S", "-c", _CODE, url, str(target.absolute()), str(max_bytes), str(most_seconds)]
+    command = [sys.executable, "-I", "-S", "-c", _CODE, url, str(target.absolute()), str(max_bytes), str(os.getpid())]
     process = subprocess.Popen(
         [*command, *places],
         stdin=subprocess.DEVNULL,

@@ -6,13 +6,14 @@ A hostile answer can take any time and memory in the libraries that read it; her
 from __future__ import annotations
 
 import resource
-import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 import requests
 import urllib3
+
+from app.child_process import end_with_parent
 
 READY = b"."
 """What the process writes first: everything is loaded, time runs from here."""
@@ -65,9 +66,9 @@ def reason_of(error: BaseException) -> str:
     return ascii(" ".join(str(text).split()))[1:-1][:MAX_REASON]
 
 
-def main(url: str, target: str, max_bytes: str, seconds: str) -> NoReturn:
-    """The process. ``seconds``: after so many it ends, if nobody is there any more to end it."""
-    signal.alarm(int(seconds))
+def main(url: str, target: str, max_bytes: str, parent: str) -> NoReturn:
+    """The process. ``parent``: the id of the one that started it, with which it ends."""
+    end_with_parent(int(parent))
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     most = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))

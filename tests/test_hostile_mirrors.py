@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import socket
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -214,3 +216,24 @@ def test_the_next_mirror_is_asked(serve: Serve, tmp_path: Path, monkeypatch: pyt
     check_loaded()
     check_only_the_files(cache)
     assert not [name for name in names(cache) if name.startswith(".")]
+
+
+def test_a_transfer_ends_with_the_program_that_was_killed(serve: Serve, tmp_path: Path) -> None:
+    begun, gone = threading.Event(), threading.Event()
+
+    def answer(client: socket.socket) -> None:
+        client.sendall(OK + b"Content-Length: 999\r\n\r\n")
+        begun.set()
+        client.settimeout(5)
+        with suppress(ConnectionError):
+            if client.recv(1):
+                return
+        gone.set()
+
+    script = "import sys; from pathlib import Path; from data_tools.download import download\n"
+    script += "download(sys.argv[1], Path(sys.argv[2]), 999)"
+    command = [sys.executable, "-c", script, serve(answer), str(tmp_path / "file")]
+    with subprocess.Popen(command, cwd=Path(__file__).parent.parent) as program:
+        assert begun.wait(30)
+        program.kill()
+    assert gone.wait(5)
