@@ -62,7 +62,10 @@ def reason_of(error: BaseException) -> str:
     """The innermost cause, such as "Connection refused": what requests wraps round it says less in more words."""
     while error.__context__ is not None:
         error = error.__context__
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    # Other errors than the system's may say no more than what they met, such as an empty line.
+    text = getattr(error, "strerror", None) or (
+        str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    )
     return ascii(" ".join(str(text).split()))[1:-1][:MAX_REASON]
 
 

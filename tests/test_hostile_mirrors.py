@@ -30,6 +30,8 @@ LIMIT = 1000
 ANSWERS: dict[str, tuple[bytes, int]] = {
     "nothing": (b"", AGAIN),
     "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n", AGAIN),
+    "an empty line": (b"\r\n\r\n", AGAIN),
+    "a single letter": (b"H", AGAIN),
     "a status that is no number": (b"HTTP/1.1 fine OK\r\n\r\n", AGAIN),
     "a status without end": (b"HTTP/1.1 200 " + b"O" * 70_000 + b"\r\n\r\n", AGAIN),
     "a header without end": (OK + b"X: " + b"x" * 70_000 + b"\r\n\r\n", AGAIN),
@@ -47,6 +49,7 @@ ANSWERS: dict[str, tuple[bytes, int]] = {
     "two lengths": (OK + b"Content-Length: 10\r\nContent-Length: 12\r\n\r\n" + BODY, AGAIN),
     "a negative chunk": (CHUNKED + b"-5\r\n01234\r\n0\r\n\r\n", NEVER),
     "a chunk of -1": (CHUNKED + b"-1\r\n" + BODY, AGAIN),
+    "a chunk of 0x": (CHUNKED + b"0x\r\n", AGAIN),
     "a chunk that is no number": (CHUNKED + b"zz\r\n01234\r\n0\r\n\r\n", AGAIN),
     "a chunk of 5,000 digits": (CHUNKED + b"9" * 5000 + b"\r\n" + BODY, AGAIN),
     "chunks that are cut": (CHUNKED + b"a\r\n01234", AGAIN),
