@@ -173,7 +173,7 @@ def test_many_names_of_one_array(place: Path) -> None:
 
 def test_headers_at_random() -> None:
     """3,000: each is refused in one line, or means what an option could have said."""
-    rng = random.Random(16)
+    rng, options = random.Random(16), train_parser()
     settings = some_settings(dropout=(("fc1", 0.25),))
     sound = json.loads(Header(settings, 1, 1, "the CPU", {"plot": "/x"}).text())
     taken = 0
@@ -188,5 +188,5 @@ def test_headers_at_random() -> None:
         assert again == header and model.network.name == header.settings.network
         for name, value in header.settings.as_dict().items():
             if name in WHOLE or name in NUMBERS:
-                train_parser().parse_args([f"--{name.replace('_', '-')}={value}"])
+                options.parse_args([f"--{name.replace('_', '-')}={value}"])
     assert 0 < taken < 600
