@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,3 +165,15 @@ def test_a_network_that_is_too_wide(train: Train, place: Path) -> None:
     before = listing(place)
     check_error(*train("--network", "mlp_99999", *OWN), "network mlp_99999 has 79,499,215 parameters: a weights file")
     assert listing(place) == before
+
+
+def test_little_address_space_is_noticed_before_any_product() -> None:
+    """Where its threads get no memory, the matrix library itself ends the process, with 1 or a signal."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20), before[1]))
+    try:
+        with pytest.raises(MemoryError), cpu_engine.cpu_pool(1):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

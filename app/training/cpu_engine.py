@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from app.cpu import keep_freed_memory, usable_cores
+from app.room import check_room
 from app.training.augment import augmented
 from app.training.counter import FRACTION_BITS, Use, random_bits, thinning
 from app.training.gradients import Arrays
@@ -132,10 +133,13 @@ class CpuEngine:
 def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
     """A thread a core, of which one of so many ``processes`` takes its part.
 
-    The matrix library underneath should use one thread each (main.py sees to that).
+    The matrix library underneath should use one thread each (main.py sees to that). Raises MemoryError where the
+    address space is too little for them.
     """
     keep_freed_memory()
-    with ThreadPoolExecutor(max(usable_cores() // processes, 1)) as pool:
+    threads = max(usable_cores() // processes, 1)
+    check_room(threads)
+    with ThreadPoolExecutor(threads) as pool:
         yield pool
 
 
