@@ -21,7 +21,9 @@ from app.hdf5_process import Reader
 from tests.outside import Outside, fashion_mnist_folder, first_hundred_alone, secluded
 from tests.training_for_tests import Train, last_of_each, write_images
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # behind a shell's & it is ignored
+# Programs inherit what is ignored, and tests send them both: SIGINT is ignored behind a shell's &, SIGHUP under nohup.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_configure() -> None:
