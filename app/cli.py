@@ -5,107 +5,32 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
-from app import options as commands
-from app import options_listing
-from app.console import Parser, guarded
+from app.commands.options.run import run_parser
+from app.console import guarded
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
-from app.options import DEFAULT_WARMUP, network_options, number, pipeline_options, whole_number
 from app.output import check_outputs
 from app.room import check_room
-from app.stopwatch import Stopwatch
+from app.runtime.startup import Stopwatch
 
-DESCRIPTION = "Classify images with LeNet-5 on an NVIDIA GPU, with CUDA kernels of our own; on the CPU without one."
-EPILOG = """\
-examples:
-  python main.py --batch 10000                 the main job: 10,000 Fashion-MNIST test images
-  python main.py --batch 60000 --split train   the training images
-  python main.py --batch 1000000 --cycle       stream the test images 100 times
-  python main.py --weights model.hdf5 --data test100.hdf5
-                                               your own weights and images (HDF5 or IDX)
-  python main.py --batch 10000 --json -        the report as JSON on standard output
-  python main.py networks                      every network: input, layers, parameters, FLOPs, accuracy
-  python main.py accuracy                      correct answers of every network, beside the old reports'
-  python main.py graph                         the network: shapes, FLOPs, bytes, kernels
-  python main.py kernels                       every kernel that can be chosen
-  python main.py precompile                    compile the main job's kernels beforehand
-  python main.py bench                         every kernel checked, timed and compared
-  python main.py sweep --conv NAME             the best tile sizes of one kernel for this card
-  python main.py profile                       time per kernel, copy and API call
-  python main.py train --network NAME          weights of your own
+COMMANDS = ("networks", "accuracy", "graph", "kernels", "precompile", "bench", "sweep", "profile", "train")
 
-Each command has its own --help.
-
-exit codes: 0 neither agreement nor answers failed; 1 one did; 2 a usage, data, weights or device error, or an
-interruption (Ctrl-C, SIGTERM, SIGHUP); 3 a bug.
-"""
-# Command → its parser, and the module whose function of the command's name returns the exit code.
-COMMANDS: dict[str, tuple[Callable[[], argparse.ArgumentParser], str]] = {
-    "networks": (options_listing.networks_parser, "app.overview"),
-    "accuracy": (options_listing.accuracy_parser, "app.bench.accuracy"),
-    "graph": (options_listing.graph_parser, "app.listing"),
-    "kernels": (options_listing.kernels_parser, "app.listing"),
-    "precompile": (commands.precompile_parser, "app.precompile"),
-    "bench": (commands.bench_parser, "app.bench.ladder"),
-    "sweep": (commands.sweep_parser, "app.bench.sweep"),
-    "profile": (commands.profile_parser, "app.bench.profile"),
-    "train": (commands.train_parser, "app.training.command"),
+# Commands whose body is in a room of its own: the module that has the function of the command's name.
+BODIES = {
+    "bench": "app.bench.ladder.job",
+    "sweep": "app.bench.sweep.job",
+    "profile": "app.bench.profile.job",
+    "train": "app.training.command",
 }
 
 
-def run_parser() -> argparse.ArgumentParser:
-    """The parser of the main job."""
-    parser = Parser(
-        prog="main.py",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--batch", type=whole_number(1), metavar="N", help="images to classify (default: 10000, or all if fewer)"
-    )
-    parser.add_argument(
-        "--device",
-        default="auto",
-        choices=("auto", "cuda", "cpu"),
-        help="where to run (auto: a GPU if there is one)",
-    )
-    data = parser.add_argument_group("images")
-    data.add_argument("--split", choices=("test", "train"), help="Fashion-MNIST split (default: test)")
-    data.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
-    data.add_argument("--data", type=Path, metavar="FILE", help="own images: IDX (.gz or not), or HDF5 with x and y")
-    data.add_argument("--labels", metavar="FILE", help="IDX labels for --data, or 'none': agreement alone decides")
-    data.add_argument("--cycle", action="store_true", help="a batch beyond the data streams them again and again")
-    network_options(parser)
-    pipeline_options(parser)
-    measure = parser.add_argument_group("measuring and checking")
-    measure.add_argument(
-        "--repeat",
-        type=whole_number(1, 100_000),
-        metavar="N",
-        help="timed runs (default: 100 on a GPU, 1000 of up to 100 images; 1 on the CPU and with --cycle)",
-    )
-    measure.add_argument(
-        "--warmup",
-        type=whole_number(0, 100_000),
-        default=DEFAULT_WARMUP,
-        metavar="N",
-        help=f"untimed GPU runs before (default: {DEFAULT_WARMUP})",
-    )
-    measure.add_argument(
-        "--recheck", action="store_true", help="recompute every label by the float64 NumPy reference and compare"
-    )
-    measure.add_argument(
-        "--min-accuracy",
-        type=number(0, 1),
-        metavar="X",
-        help="fail, with exit code 1, where less than this share of the answers is correct, 0 to 1",
-    )
-    measure.add_argument("--json", metavar="FILE", help="also write the report as JSON; '-': to standard output alone")
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The parser of one of the ``COMMANDS``."""
+    parser: argparse.ArgumentParser = getattr(
+        importlib.import_module(f"app.commands.options.{name}"), f"{name}_parser"
+    )()
     return parser
 
 
@@ -114,14 +39,14 @@ def dispatch(arguments: Sequence[str]) -> int:
     # Imports are deferred so that --help and mistakes answer at once.
     if arguments and arguments[0] in COMMANDS:
         name = arguments[0]
-        parser, module = COMMANDS[name]
-        options = parser().parse_args(arguments[1:])
+        options = parser_of(name).parse_args(arguments[1:])
         check_outputs(options)
         check_room()
         _start_ahead(options)
         with exit_on_interrupt():
-            command = getattr(importlib.import_module(module), name)
-        return command(options)
+            command = importlib.import_module(BODIES.get(name, f"app.commands.{name}"))
+        code: int = getattr(command, name)(options)
+        return code
     if arguments and not arguments[0].startswith("-"):
         raise UserError(f"unknown command {arguments[0]!r}: there are {', '.join(COMMANDS)}; see main.py --help")
     options = run_parser().parse_args(arguments)
@@ -133,7 +58,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         import numpy  # noqa: F401 - here so that its time is booked by itself
 
         watch.lap("numpy")
-        from app.run import run
+        from app.main_job import run
 
         watch.lap("import")
     return run(options, watch)
@@ -143,7 +68,7 @@ def _start_ahead(options: argparse.Namespace) -> None:
     """Have the processes start that read what the options name, as far as it is HDF5."""
     named = [value for name in ("weights", "data", "resume") if (value := getattr(options, name, None)) is not None]
     if named:
-        from app.hdf5_start import start_ahead
+        from app.files.hdf5_start import start_ahead
 
         start_ahead(named)
 

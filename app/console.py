@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 from app.errors import UserError
+from app.files import checks
 from app.interrupts import INTERRUPTED, interruptible
 
 USER_ERROR = 2
@@ -159,3 +160,30 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+MAX_BATCH = 10**12
+
+
+def whole_number(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
+    """An argparse type: a whole number from ``least`` to ``most``."""
+    return typed(int, "a whole number", checks.whole(least, most))
+
+
+def number(least: float, most: float, above: bool = False) -> Callable[[str], float]:
+    """An argparse type: a number from ``least`` (or only ``above`` it) up to ``most``."""
+    return typed(float, "a number", checks.number(least, most, above))
+
+
+def typed(kind: Callable[[str], Any], what: str, check: checks.Check) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"'{text}' is not {what}") from None
+        try:
+            return check(value)
+        except checks.BadValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert

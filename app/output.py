@@ -12,9 +12,9 @@ from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
-from app import bundled
 from app.errors import UserError
-from app.files import open_regular, present
+from app.files.reading import open_regular, present
+from app.network import shipped
 
 INPUTS = ("weights", "data", "labels", "resume")
 # Option → how a file begins that an earlier run wrote for it, and that may be replaced. None: its command decides.
@@ -62,8 +62,8 @@ def check_writable(path: Path, option: str) -> None:
         if option == "--json":
             remedy += ", or - for standard output"
         raise UserError(f"{option} {path} cannot be written: {error.strerror}; {remedy}") from error
-    if bundled.is_shipped(path):
-        raise UserError(f"{option} {path} is a file that the project ships in {bundled.FOLDER}: name another file")
+    if shipped.is_shipped(path):
+        raise UserError(f"{option} {path} is a file that the project ships in {shipped.FOLDER}: name another file")
 
 
 def _files(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Path]:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from app.accuracy import Accuracy, Agreement
-from app.graph import Graph
-from app.outcome import Coarser, LayerTime, Outcome, Timing
-from app.paths import replacing
-from app.stopwatch import own
+from app.files.writing import replacing
+from app.network.accuracy import Accuracy, Agreement
+from app.network.graph import Graph
+from app.network.weights import Weights
+from app.runtime.result import Coarser, LayerTime, Outcome, Timing
+from app.runtime.startup import own
 from app.verdicts import difference_lines, verdict_text, verdicts
-from app.weights import Weights
 from data_tools.dataset import Dataset
 
 SCHEMA = "lenet5-inference/report/3"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.accuracy import Accuracy
-from app.outcome import Cycle
+from app.network.accuracy import Accuracy
+from app.runtime.result import Cycle
 
 VERDICTS = {True: "PASSED", False: "FAILED", None: "not judged"}
 SHOWN_DIFFERENCES = 10

@@ -6,13 +6,13 @@ import argparse
 from itertools import combinations
 from pathlib import Path
 
-from app import bundled
-from app.accuracy import correct_counts
 from app.errors import UserError
-from app.graph import build, find_network
 from app.interrupts import deferred_interrupts
-from app.reference import compute_reference, save_reference
-from app.weights import Weights, load_weights, save_weights
+from app.network import shipped as bundled
+from app.network.accuracy import correct_counts
+from app.network.graph import build, find_network
+from app.network.reference import compute_reference, save_reference
+from app.network.weights import Weights, load_weights, save_weights
 from data_tools.fashion_mnist import CLASSES, load_split
 
 DESCRIPTION = "Ship weights: into weights/, with correct counts and float64 reference results measured anew."

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from app.errors import UserError
-from app.files import open_regular
-from app.formats import HDF5
-from app.hdf5 import Wanted, printable, read_untrusted
+from app.files.formats import HDF5
+from app.files.hdf5 import Wanted, printable, read_untrusted
+from app.files.reading import open_regular
 from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise
 from data_tools.idx import MAX_BYTES, Allocate, pageable, read_idx
 

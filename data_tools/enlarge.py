@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from app.errors import UserError
-from app.files import open_regular
+from app.files.reading import open_regular
 from app.layers import Resize
 from app.layers.resize import MAX_SIZE
 from data_tools import fashion_mnist

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.cache import private_folder
 from app.errors import UserError
-from app.files import present
-from app.paths import cache_dir, replacing, temporary_beside
+from app.files.cache import private_folder
+from app.files.reading import present
+from app.files.writing import cache_dir, replacing, temporary_beside
 from data_tools.idx import Allocate, content_sha256, pageable, read_idx
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -217,7 +217,7 @@ def _make_folder(directory: Path, *, private: bool) -> None:
 
 def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
     """Download ``files``; returns those that no mirror had. A mirror that failed once is not asked again."""
-    from data_tools import download  # not at the top: loading requests would slow down every start
+    from data_tools import download
 
     probes = {mirror + files[0].name + ".gz": mirror for mirror in MIRRORS}
     silent = download.unreachable(list(probes))

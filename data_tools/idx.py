@@ -20,9 +20,9 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from app.errors import UserError
-from app.files import open_regular
-from app.formats import START_BYTES, recognise
-from app.paths import replacing
+from app.files.formats import START_BYTES, recognise
+from app.files.reading import open_regular
+from app.files.writing import replacing
 
 Allocate = Callable[[int], np.ndarray]
 """Takes a number of bytes, returns that much memory as a one-dimensional uint8 array."""

@@ -15,11 +15,11 @@ import pytest
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime would tell its maker what the tests do
 
-from app import hdf5_process, hdf5_start
-from app.device import why_no_gpu
-from app.hdf5_process import Reader
-from tests.outside import Outside, fashion_mnist_folder, first_hundred_alone, secluded
-from tests.training_for_tests import Train, last_of_each, write_images
+from app.cuda.device import why_no_gpu
+from app.files import hdf5_process, hdf5_start
+from app.files.hdf5_process import Reader
+from tests.support.outside import Outside, fashion_mnist_folder, first_hundred_alone, secluded
+from tests.support.training_for_tests import Train, last_of_each, write_images
 
 # Programs inherit what is ignored, and tests send them both: SIGINT is ignored behind a shell's &, SIGHUP under nohup.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -20,10 +20,10 @@ check() { # tool, then what Python is to run
 }
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-"$PYTHON" -c "import pathlib, tests.training_for_tests as t; t.write_images(pathlib.Path('$folder'))"
+"$PYTHON" -c "import pathlib, tests.support.training_for_tests as t; t.write_images(pathlib.Path('$folder'))"
 for tool in ${TOOLS-memcheck racecheck initcheck synccheck}; do
     echo "== $tool: kernels"
-    check "$tool" -m pytest -q -m gpu tests/test_gpu_kernels.py -k "test_small or numpy or nan" -p no:cacheprovider
+    check "$tool" -m pytest -q -m gpu tests/kernels/test_gpu_kernels.py -k "test_small or numpy or nan" -p no:cacheprovider
     echo "== $tool: main job, fused and not"
     check "$tool" main.py --device cuda --batch 7 --chunk 3 --repeat 1 --warmup 1
     for precision in fp16 fp32x; do # blocks of pairs go round twice, and a last group is one image
@@ -31,7 +31,7 @@ for tool in ${TOOLS-memcheck racecheck initcheck synccheck}; do
     done
     check "$tool" main.py --device cuda --batch 7 --chunk 3 --repeat 1 --warmup 1 --no-fuse --conv constant --fc naive
     echo "== $tool: training"
-    check "$tool" -m pytest -q -m gpu tests/test_gpu_training_kernels.py -p no:cacheprovider
+    check "$tool" -m pytest -q -m gpu tests/training/test_gpu_training_kernels.py -p no:cacheprovider
     for network in lenet5 fa19 k7 minidnn86 mlp; do # batches of 8, 8 and 3; 5 images to evaluate
         check "$tool" main.py train --device cuda --network "$network" --images 24 --validation 5 --batch 8 --epochs 1 \
             --data "$folder/images" --labels "$folder/labels" --output "$folder/$network.h5"

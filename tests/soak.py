@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from app.console import Parser, guarded
+from app.console import Parser, guarded, whole_number
 from app.errors import UserError
 from app.interrupts import deferred_interrupts
-from app.networks import LENET5
-from app.options import whole_number
-from app.plan import ExecutionPlan, plan
-from app.serving import Choices
-from tests.networks_for_tests import random_graph, random_images
+from app.network.definitions import LENET5
+from app.planning.matching import Choices
+from app.planning.plan import ExecutionPlan, plan
+from tests.support.networks_for_tests import random_graph, random_images
 
 POOL = 700  # different images
 PRECISIONS = ("fp32", "fp32x", "fp16")
@@ -40,7 +39,7 @@ class Soak:
     """What all threads share: plans, images and, for each precision, what one thread alone made of every image."""
 
     def __init__(self, seed: int) -> None:
-        from app.device import describe_gpu
+        from app.cuda.device import describe_gpu
 
         self.seed = seed
         self.images = random_images(LENET5, POOL, seed=seed)
@@ -134,7 +133,7 @@ class Thread:
         return self._rng.integers(0, POOL, count or self._rng.integers(1, most + 1))
 
     def _pinned(self, items: np.ndarray) -> np.ndarray:
-        from app.memory import pinned_copy
+        from app.cuda.memory import pinned_copy
 
         return pinned_copy(self._soak.images[items])
 
@@ -162,7 +161,7 @@ class Thread:
 
 
 def _session(execution: ExecutionPlan, **settings: Any) -> Any:
-    from app.session import Session
+    from app.runtime.session import Session
 
     return Session(execution, **settings)
 
@@ -194,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="of images, weights and choices")
     options = parser.parse_args(arguments)
 
-    from app.device import gpu_errors, why_no_gpu
+    from app.cuda.device import gpu_errors, why_no_gpu
 
     if (reason := why_no_gpu()) is not None:
         raise UserError(f"the soak test needs a GPU: {reason}")

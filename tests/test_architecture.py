@@ -10,27 +10,40 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ABOVE_KERNELS = (
+# From the ground up: a room, or a module of app/ itself, imports only what stands before it in this list.
+FLOORS = (
+    "app.errors",
+    "app.interrupts",
+    "app.child_process",
+    "app.processor",
+    "app.room",
+    "app.precision",
+    "app.files",
+    "app.console",
+    "app.figures",
+    "app.cuda",
+    "app.kernels",
     "app.layers",
-    "app.session",
-    "app.graph",
-    "app.plan",
+    "app.network",
+    "app.output",
+    "app.planning",
+    "data_tools",
+    "app.runtime",
+    "app.verdicts",
+    "app.report",
+    "app.training",
+    "app.commands.options",
+    "app.bench",
+    "app.commands",
+    "app.main_job",
     "app.cli",
-    "app.run",
-    "app.tuning",
-    "app.choices",
 )
-FORBIDDEN = {
-    "app/layers": ("data_tools", "app.bench", "app.session", "app.graph", "app.plan", "app.cli", "app.run", "cupy"),
-    "app/kernels": ("data_tools", "app.bench", *ABOVE_KERNELS),
-    "app/bench": ("app.cli", "app.run"),
-    "data_tools": ("app.bench", "app.session", "app.plan", "app.cli", "app.run", "app.report", "cupy"),
-}
+WITHOUT_CUPY = ("app.layers", "app.network", "data_tools", "app.commands.options", "app.files")
 # What only measuring and training need, and where it may be imported; names of commands' modules are no imports.
 EXTRAS = {
     "torch": ("app/bench",),
     "jax": ("app/bench/peers",),
-    "matplotlib": ("app/bench", "app/pictures.py", "app/training", "data_tools"),
+    "matplotlib": ("app/bench", "app/figures.py", "app/training", "data_tools"),
 }
 
 
@@ -50,26 +63,65 @@ def within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-@pytest.mark.parametrize("folder", FORBIDDEN)
-def test_lower_floors_know_nothing_of_upper_ones(folder: str) -> None:
-    paths = list((ROOT / folder).glob("*.py"))
+def floor_of(name: str) -> str | None:
+    """The longest entry of ``FLOORS`` that the dotted name is or lies in."""
+    return max((floor for floor in FLOORS if within(name, floor)), key=len, default=None)
+
+
+def modules(floor: str) -> list[Path]:
+    """The files of a floor, without those of floors inside it."""
+    place = ROOT / floor.replace(".", "/")
+    paths = [*place.rglob("*.py")] if place.is_dir() else [place.with_suffix(".py")]
+    return [path for path in paths if floor_of(dotted(path)) == floor]
+
+
+def dotted(path: Path) -> str:
+    """``app/files/cache.py`` → ``app.files.cache``."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_a_room_imports_only_rooms_below_it(floor: str) -> None:
+    paths = modules(floor)
     assert paths
+    below = FLOORS[: FLOORS.index(floor) + 1]
     for path in paths:
         for name in imported(path):
-            assert not any(within(name, upper) for upper in FORBIDDEN[folder]), f"{path}: {name}"
+            other = floor_of(name)
+            assert other is None or other in below, f"{path}: {name}"
+
+
+def test_every_module_has_its_floor() -> None:
+    for folder in ("app", "data_tools"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert floor_of(dotted(path)) or path.name == "__init__.py", path
+
+
+@pytest.mark.parametrize("floor", WITHOUT_CUPY)
+def test_what_runs_without_a_gpu_needs_no_cupy(floor: str) -> None:
+    for path in modules(floor):
+        assert not any(within(name, "cupy") for name in imported(path)), path
+
+
+def test_documents_are_written_from_outside_the_application() -> None:
+    for folder in ("app", "data_tools"):
+        for path in (ROOT / folder).rglob("*.py"):
+            assert not any(within(name, "docs") for name in imported(path)), path
+
+
+def test_the_house_is_small_enough_to_see() -> None:
+    """At most 14 files at the top of app/, 26 in a folder, 300 lines a file."""
+    assert len([*(ROOT / "app").glob("*.py")]) <= 14
+    for folder in {path.parent for path in (ROOT / "app").rglob("*.*")}:
+        assert len([path for path in folder.iterdir() if path.is_file()]) <= 26, folder
+    for path in (path for path in ROOT.glob("app/**/*") if path.suffix in (".py", ".cu", ".cuh")):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 300, path
 
 
 def test_the_gate_may_know_of_memory() -> None:
     """Scratch arrays are the only thing that kernels' launches take from above, and only there."""
-    users = {path.name for path in (ROOT / "app" / "kernels").glob("*.py") if "app.memory" in imported(path)}
+    users = {path.name for path in (ROOT / "app" / "kernels").rglob("*.py") if "app.cuda.memory" in imported(path)}
     assert users == {"launch.py"}
-
-
-def test_the_application_does_not_depend_on_its_benchmarks() -> None:
-    for path in (ROOT / "app").rglob("*.py"):
-        relative = path.relative_to(ROOT).as_posix()
-        if not relative.startswith("app/bench/"):
-            assert not any(within(name, "app.bench") for name in imported(path)), relative
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

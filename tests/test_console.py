@@ -12,11 +12,12 @@ from typing import NoReturn
 
 import pytest
 
-from app.cli import COMMANDS, main, run_parser
+from app.cli import COMMANDS, main, parser_of
+from app.commands.options.run import run_parser
 from app.console import guarded
 from app.errors import UserError
 from data_tools.commands import data_parser
-from tests.shell import check_error, write_good_files
+from tests.support.shell import check_error, write_good_files
 
 ROOT = Path(__file__).parent.parent
 
@@ -126,7 +127,7 @@ def test_what_is_given_twice(command: str, wrong: str, capsys: pytest.CaptureFix
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    found = {"": run_parser()} | {name: make() for name, (make, _) in COMMANDS.items()}
+    found = {"": run_parser()} | {name: parser_of(name) for name in COMMANDS}
     for action in data_parser()._actions:
         if isinstance(action, argparse._SubParsersAction):
             found |= {f"data_tools {name}": parser for name, parser in action.choices.items()}

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.cpu import CpuSession
 from app.interrupts import INTERRUPTED
-from app.networks import LENET5
+from app.network.definitions import LENET5
+from app.runtime.cpu_session import CpuSession
 from data_tools.idx import write_idx
-from tests.networks_for_tests import random_images
-from tests.shell import COMMAND, check_error, listing, shell, write_good_files
+from tests.support.networks_for_tests import random_images
+from tests.support.shell import COMMAND, check_error, listing, shell, write_good_files
 
 ROOT = Path(__file__).parent.parent
 OLDER = '{"schema": "lenet5-inference/report/1"}'

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from app.cli import COMMANDS, main, run_parser
+from app.cli import COMMANDS, main, parser_of
+from app.commands.options.run import run_parser
 from app.errors import UserError
+from app.files.writing import replacing
 from app.output import INPUTS, OUTPUTS, check_outputs
-from app.paths import replacing
-from tests.shell import check_error, listing, write_good_files
+from tests.support.shell import check_error, listing, write_good_files
 
 RUN = "--device cpu --data images --labels labels --weights weights.h5"
 TRAIN = "train --network mlp --data images --labels labels --output new.h5"
@@ -30,7 +31,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    return {"": run_parser()} | {name: make() for name, (make, _) in COMMANDS.items()}
+    return {"": run_parser()} | {name: parser_of(name) for name in COMMANDS}
 
 
 def test_every_option_that_names_a_file_is_known_as_read_or_written() -> None:
@@ -135,16 +136,16 @@ def test_a_replaced_file_keeps_its_permissions_and_links(tmp_path: Path) -> None
 
 
 def test_a_plot_takes_the_place_of_plots_alone(tmp_path: Path) -> None:
-    from app import pictures
+    from app import figures
 
     class Figure:
         def savefig(self, path: Path, **_: Any) -> None:
-            path.write_bytes(pictures.PNG + b"new")
+            path.write_bytes(figures.PNG + b"new")
 
     path = tmp_path / "plot.png"
     path.write_text("notes")
     with pytest.raises(UserError, match=r"plot.png is there already and no picture: remove it"):
-        pictures.save(Figure(), path)
-    for old in (b"", pictures.PNG + b"old"):
+        figures.save(Figure(), path)
+    for old in (b"", figures.PNG + b"old"):
         path.write_bytes(old)
-        assert pictures.save(Figure(), path).read_bytes() == pictures.PNG + b"new"
+        assert figures.save(Figure(), path).read_bytes() == figures.PNG + b"new"

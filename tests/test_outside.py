@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.paths import cache_dir
-from tests.outside import Outside, secluded
+from app.files.writing import cache_dir
+from tests.support.outside import Outside, secluded
 
 FETCHES = {
     "a request": "import requests; requests.get('http://example.com/x', timeout=5)",

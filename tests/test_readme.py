@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.console import BUG, USER_ERROR
-from app.options import DEFAULT_STREAMS
+from app.runtime.defaults import DEFAULT_STREAMS
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -75,13 +75,13 @@ def test_every_exit_code_is_named() -> None:
 
 def test_the_fast_path_names_its_files() -> None:
     text = (ROOT / "docs" / "fast-path.md").read_text(encoding="utf-8")
-    files = {path.name for path in (ROOT / "app" / "kernels").glob("*pair*")}
-    assert files and files == {name for name in re.findall(r"\]\(\.\./app/kernels/([\w.]+)\)", text) if "pair" in name}
+    files = {path.name for path in (ROOT / "app" / "kernels" / "fused").iterdir() if path.stem != "__init__"}
+    assert files and files == set(re.findall(r"\]\(\.\./app/kernels/fused/([\w.]+)\)", text))
 
 
 def test_the_benchmarks_name_the_default_chunk() -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from app.session import default_chunk
+    from app.runtime.session import default_chunk
 
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     told = re.search(

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.accuracy import Accuracy, Reference, agree, judge
-from app.intervals import Timeline, usage
-from app.networks import LENET5
-from app.outcome import Coarser, Cycle, LayerTime, Outcome, Timing
+from app.network.accuracy import Accuracy, Reference, agree, judge
+from app.network.definitions import LENET5
+from app.network.weights import Weights
 from app.report import SCHEMA, as_text, document, write_json
-from app.weights import Weights
+from app.runtime.overlap import Timeline, usage
+from app.runtime.result import Coarser, Cycle, LayerTime, Outcome, Timing
 from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import CLASSES
-from tests.networks_for_tests import random_graph, random_images
+from tests.support.networks_for_tests import random_graph, random_images
 
 BATCH = 50
 GRAPH = random_graph(LENET5)

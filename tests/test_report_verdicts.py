@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.accuracy import agree, judge
+from app.network.accuracy import agree, judge
 from app.report import as_text
 from app.verdicts import SHOWN_DIFFERENCES
 from tests.test_report import AGREED, BATCH, CPU, LABELS, STORED, report

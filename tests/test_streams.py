@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shell import COMMAND, shell
+from tests.support.shell import COMMAND, shell
 
 ROOT = Path(__file__).parent.parent
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")

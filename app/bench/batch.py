@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from app import bundled, device
-from app.accuracy import Reference, agree, judge
+from app.commands.options.bench import bench_parser
+from app.cuda import device
 from app.errors import UserError
-from app.graph import Graph, build, find_network
 from app.interrupts import exit_on_interrupt
-from app.options import bench_parser
-from app.reference import shipped_reference
-from app.weights import Weights, load_weights
+from app.network import shipped
+from app.network.accuracy import Reference, agree, judge
+from app.network.graph import Graph, build, find_network
+from app.network.reference import shipped_reference
+from app.network.weights import Weights, load_weights
 from data_tools.dataset import load_fashion_mnist
 
 OF_KERNELS = ("shape", "batches", "l2", "noise", "plot", "save_tuning")
@@ -56,7 +57,7 @@ def check_options(options: argparse.Namespace, own: str) -> None:
     for name in OF_KERNELS:
         if getattr(options, name) != parser.get_default(name):
             raise UserError(f"--{name.replace('_', '-')} is for timing kernels: leave it out with {own}")
-    bundled.find(find_network(options.network).name)
+    shipped.find(find_network(options.network).name)
     with exit_on_interrupt():
         reason = device.why_no_gpu()
     if reason is not None:
@@ -68,9 +69,9 @@ def load_batch(network: str, count: int) -> Batch:
 
     Raises UserError if there are fewer than ``count``, or no weights of the network are shipped.
     """
-    weights = load_weights(bundled.find(find_network(network).name))
+    weights = load_weights(shipped.find(find_network(network).name))
     with exit_on_interrupt():
-        from app.memory import pinned_array
+        from app.cuda.memory import pinned_array
 
     data = load_fashion_mnist("test", None, lambda nbytes: pinned_array((nbytes,), np.uint8))
     if count > len(data.images):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from app import bundled
-from app.graph import Graph, build, find_network
+from app.network import shipped as bundled
+from app.network.graph import Graph, build, find_network
+from app.network.weights import Weights, load_weights
 from app.training.recipes import recipe_of
-from app.weights import Weights, load_weights
 
 
 def network_graph(name: str, seed: int = 0) -> Graph:

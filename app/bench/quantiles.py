@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from app.outcome import supported
+from app.runtime.result import supported
 
 SHOWN = (10, 50, 90, 99)
 

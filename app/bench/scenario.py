@@ -16,15 +16,17 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from app import device, tuning
 from app.bench.batch import UNWRITTEN, Batch, check_options, load_batch
 from app.bench.quantiles import summary
+from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
-from app.options import DEFAULT_STREAMS, PRECISIONS
-from app.plan import plan
+from app.planning import tuning
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from app.precision import PRECISIONS
 from app.report import publish
-from app.serving import Choices
+from app.runtime.defaults import DEFAULT_STREAMS
 
 SCHEMA = "lenet5-inference/scenario/1"
 OFFLINE, SINGLE_STREAM = "offline", "single-stream"
@@ -60,8 +62,8 @@ def run_scenario(options: argparse.Namespace) -> int:
 def measured(scenario: str, batch: Batch, precision: str, card: Mapping[str, Any]) -> dict[str, Any]:
     """One row of the document: times in ms, or the reason why there are none."""
     with exit_on_interrupt():
-        from app.memory import pinned_array
-        from app.session import Session, default_chunk
+        from app.cuda.memory import pinned_array
+        from app.runtime.session import Session, default_chunk
 
     row: dict[str, Any] = {"precision": precision, "reason": "", "wrong": False}
     try:

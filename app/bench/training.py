@@ -19,15 +19,15 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from app import device
-from app.bench.api_calls import Function, replaced
 from app.bench.batch import check_options
-from app.cpu import usable_cores
+from app.bench.profile.api_calls import Function, replaced
+from app.commands.options.bench import bench_parser
+from app.cuda import device
 from app.errors import UserError
-from app.graph import find_network
 from app.interrupts import deferred_interrupts, exit_on_interrupt
-from app.networks import family
-from app.options import bench_parser
+from app.network.definitions import family
+from app.network.graph import find_network
+from app.processor import usable_cores
 from app.report import publish
 from app.training import loop
 from app.training.cpu_engine import CpuEngine, cpu_pool
@@ -87,7 +87,7 @@ def run_training(options: argparse.Namespace) -> int:
 def measure(case: Case, arch: str) -> tuple[dict[str, float], dict[str, float]]:
     """Medians of the card and of NumPy, and each kernel's share of the card's time. Raises UserError."""
     with exit_on_interrupt():
-        from app.memory import DeviceMemoryError
+        from app.cuda.memory import DeviceMemoryError
         from app.training.gpu.engine import GpuEngine
 
     settings, model, images, labels = _task(case)
@@ -144,7 +144,7 @@ def _shares(engine: Any, batches: Sequence[np.ndarray], arch: str) -> dict[str, 
     """Kernel → its share of the kernels' time, the greatest first. The stream is held until a batch is enqueued."""
     import cupy
 
-    from app.bench.clock import Hold
+    from app.bench.timer import Hold
 
     hold, ms = Hold(arch), dict[str, float]()
     for step, batch in enumerate(batches):

@@ -11,7 +11,6 @@ import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
-from threading import RLock
 from typing import Any
 
 import cupy
@@ -19,8 +18,10 @@ import numpy as np
 from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
+from app.cuda.compiler import compile_kernel
+from app.cuda.graph_capture import DEVICE_WIDE
+from app.cuda.memory import device_array
 from app.errors import UserError
-from app.kernels.compiler import compile_kernel
 from app.kernels.problems import Argument, Problem
 from app.kernels.variant import (
     STATIC_SHARED_LIMIT,
@@ -33,10 +34,8 @@ from app.kernels.variant import (
     Parameters,
     Variant,
 )
-from app.memory import device_array
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-DEVICE_WIDE = RLock()
 """Held by a thread that captures a graph, and by one that waits for the whole device, which would break the capture."""
 Step = Callable[[int, int], None]  # enqueues one action: stream pointer, images
 

@@ -7,14 +7,14 @@ by ``--conv direct``.
 from __future__ import annotations
 
 from app.errors import UserError
-from app.kernels.conv_gemm_rows import CONV_GEMM_ROWS
-from app.kernels.conv_pair_rows import CONV_PAIR_ROWS
-from app.kernels.conv_patch_rows import CONV_PATCH_ROWS
-from app.kernels.conv_rows import CONV_ROWS
-from app.kernels.conv_tensor_rows import CONV_TENSOR_ROWS
-from app.kernels.gemm_pair_rows import GEMM_PAIR_ROWS
-from app.kernels.gemm_rows import GEMM_ROWS
-from app.kernels.other_rows import OTHER_ROWS
+from app.kernels.conv.as_gemm import CONV_GEMM_ROWS
+from app.kernels.conv.direct import CONV_ROWS
+from app.kernels.conv.register_patch import CONV_PATCH_ROWS
+from app.kernels.conv.tensor_core import CONV_TENSOR_ROWS
+from app.kernels.fused.conv_pair import CONV_PAIR_ROWS
+from app.kernels.fused.gemm_pair import GEMM_PAIR_ROWS
+from app.kernels.gemm.gemm import GEMM_ROWS
+from app.kernels.pointwise.pointwise import OTHER_ROWS
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 

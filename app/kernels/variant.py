@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from app.kernels.compiler import KERNEL_DIR, architecture_number
+from app.cuda.compiler import KERNEL_DIR, architecture_number
 from app.kernels.problems import ITEMSIZE, Argument, Problem
 
 Grid = tuple[int, int, int]
@@ -17,6 +17,10 @@ Parameters = Mapping[str, int]  # a variant's tunable numbers by name
 # Shared memory that a block may have, by architecture (CUDA C++ Programming Guide, table of compute capabilities).
 SHARED_LIMIT = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
 STATIC_SHARED_LIMIT = 48 << 10
+
+
+# Operation → the folder of its kernels; those of all others are pointwise.
+FAMILIES = {"conv": "conv", "gemm": "gemm", "conv_pair": "fused", "gemm_pair": "fused"}
 
 
 class Unfit(Exception):  # noqa: N818 - a verdict, not an error
@@ -103,7 +107,7 @@ class Variant:
     reads_host: whether it reads its input just once and in long runs, so that it may be page-locked host memory.
     automatic: whether ``auto`` may take it; others run only where they are named. only_arch: the one architecture that
     has its instructions. instructions: what multiplies, fma, hfma2, mma or wgmma: its peak is what the kernel is held
-    against.
+    against. folder: where its file is, if not in its operation's family.
     """
 
     operation: str
@@ -124,7 +128,7 @@ class Variant:
     automatic: bool = False
     needs_cublas: bool = False
     instructions: str = "fma"
-    folder: Path = KERNEL_DIR
+    folder: Path | None = None
 
     @property
     def name(self) -> str:
@@ -133,13 +137,13 @@ class Variant:
 
     @property
     def source(self) -> str:
-        """The file in app/kernels/."""
+        """The name of its file."""
         return f"{self.operation}_{self.step:02}_{self.technique}.cu"
 
     @property
     def path(self) -> Path:
         """Where that file is."""
-        return self.folder / self.source
+        return (self.folder or KERNEL_DIR / FAMILIES.get(self.operation, "pointwise")) / self.source
 
     @property
     def entry(self) -> str:

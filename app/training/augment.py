@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.training.counter import Use, random_bits, whole
+from app.training.random_bits import Use, random_bits, whole
 
 
 def augmented(images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, shift: int, flip: bool) -> np.ndarray:

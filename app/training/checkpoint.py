@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from app import hdf5_process
-from app.checks import BadValueError
 from app.errors import UserError
-from app.files import present, read_file
-from app.hdf5 import Wanted, content_hash, file_image
-from app.paths import replacing
+from app.files import hdf5_process
+from app.files.checks import BadValueError
+from app.files.hdf5 import Wanted, content_hash, file_image
+from app.files.reading import present, read_file
+from app.files.writing import replacing
 from app.training.gradients import Arrays
 from app.training.header import Header, parsed
 from app.training.model import Model

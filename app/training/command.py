@@ -11,22 +11,23 @@ from typing import Any
 
 from tqdm import tqdm
 
-from app import device, pictures
-from app.accuracy import correct_counts
+from app import figures
+from app.cuda import device
 from app.errors import UserError
-from app.graph import build
 from app.interrupts import deferred_interrupts, exit_on_interrupt
-from app.reference import compute_reference
+from app.network.accuracy import correct_counts
+from app.network.graph import build
+from app.network.reference import compute_reference
+from app.network.weights import Weights, load_weights, rounded, save_weights
 from app.report import write_json
 from app.training import curve, loop
 from app.training.checkpoint import save_checkpoint
-from app.training.choices import Task, choose
 from app.training.job import Job, memory_errors
 from app.training.model import INPUT_SCALE
 from app.training.progress import Progress
+from app.training.task import Task, choose
 from app.training.typed import typed
 from app.training.workers import check_workers, team_of
-from app.weights import Weights, load_weights, rounded, save_weights
 
 SCHEMA = "lenet5-inference/train/1"
 CPU = "the CPU with NumPy"
@@ -38,7 +39,7 @@ def train(options: argparse.Namespace) -> int:
         kind, why_not = device.choose(options.device)
         task = choose(options, kind)
         if options.plot is not None:
-            pictures.prepare(options.plot)
+            figures.prepare(options.plot)
         workers = options.workers or task.progress.workers
         check_workers(workers, task.settings, kind)
         where = device.describe_gpu()["name"] if kind == "cuda" else CPU

@@ -9,14 +9,14 @@ from functools import partial
 
 import numpy as np
 
-from app.cpu import keep_freed_memory, usable_cores
+from app.processor import keep_freed_memory, usable_cores
 from app.room import check_room
 from app.training.augment import augmented
-from app.training.counter import FRACTION_BITS, Use, random_bits, thinning
 from app.training.gradients import Arrays
 from app.training.loss import add_l2, cross_entropy
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
+from app.training.random_bits import FRACTION_BITS, Use, random_bits, thinning
 from app.training.recipes import Settings
 from app.training.team import Team, own_share
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.pictures import figure_of, save
+from app.figures import figure_of, save
 from app.training.progress import Progress
 from app.training.recipes import Settings
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.checks import BadValueError, Check, fields, flag, items, number, one_of, parsed_json, row, text, whole
 from app.errors import UserError
-from app.graph import find_network
+from app.files.checks import BadValueError, Check, fields, flag, items, number, one_of, parsed_json, row, text, whole
 from app.layers import Linear
+from app.network.graph import find_network
 from app.training import kept_options
 from app.training.limits import NUMBERS, WHOLE, WORDS
 from app.training.model import Model, training_model

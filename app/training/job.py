@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.device import gpu_errors
+from app.cuda.device import gpu_errors
 from app.errors import UserError
 from app.training.cpu_engine import CpuEngine, cpu_pool
 from app.training.engine import Engine
@@ -47,7 +47,7 @@ class Job:
             with memory_errors(self.settings), cpu_pool(team.size) as pool:
                 yield CpuEngine(*arguments, pool, team, check_interrupt)
             return
-        from app.memory import DeviceMemoryError  # loads CuPy
+        from app.cuda.memory import DeviceMemoryError
         from app.training.gpu.engine import GpuEngine
 
         with gpu_errors():

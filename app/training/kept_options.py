@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from app.checks import Check, fields, text
 from app.errors import UserError
+from app.files.checks import Check, fields, text
 
 IMAGES = ("data", "labels", "data_dir")  # go together
 OUTPUTS = ("plot", "json")

@@ -10,10 +10,10 @@ from time import perf_counter
 
 import numpy as np
 
-from app.training.counter import Use, order
 from app.training.engine import Engine, empty_slots
 from app.training.model import Model
 from app.training.progress import EpochResult, Progress
+from app.training.random_bits import Use, order
 from app.training.recipes import Settings
 
 # Called after some batches with images done, loss and accuracy so far in the epoch.

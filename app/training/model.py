@@ -11,10 +11,10 @@ import numpy as np
 
 from app.errors import UserError
 from app.layers import Argmax, Layer, Parameters, Shape, Softmax
-from app.networks import Network
-from app.training.counter import Use, fractions, random_bits
+from app.network.definitions import Network
 from app.training.gradients import GRADIENTS, Arrays
 from app.training.loss import cross_entropy
+from app.training.random_bits import Use, fractions, random_bits
 
 INPUT_SCALE = 1 / 255  # of a byte
 # What happens to a layer's input while training, and by which array its gradient is multiplied then.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from app.networks import family
+from app.network.definitions import family
 
 
 @dataclass(frozen=True, kw_only=True)

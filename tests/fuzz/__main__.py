@@ -12,9 +12,8 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from app import hdf5_process
-from app.console import Parser, guarded
-from app.options import number, whole_number
+from app.console import Parser, guarded, number, whole_number
+from app.files import hdf5_process
 from tests.fuzz.harness import run
 from tests.fuzz.targets import TARGETS
 

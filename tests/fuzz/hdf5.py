@@ -10,20 +10,20 @@ from random import Random
 import h5py
 import numpy as np
 
-from app import bundled
-from app.graph import find_network
-from app.reference import Reference, load_reference, save_reference
+from app.network import shipped
+from app.network.graph import find_network
+from app.network.reference import Reference, load_reference, save_reference
+from app.network.weights import Weights, load_weights, save_weights
 from app.training.checkpoint import load_checkpoint, save_checkpoint
 from app.training.engine import empty_slots
 from app.training.model import training_model
 from app.training.progress import EpochResult, Progress
-from app.weights import Weights, load_weights, save_weights
 from data_tools.dataset import load_files
 from tests.fuzz.checksums import repaired
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import damaged
 from tests.fuzz.tables import Pair
-from tests.training_for_tests import some_settings
+from tests.support.training_for_tests import some_settings
 
 RNG = np.random.default_rng(2)
 ARRAYS = {"fc1": RNG.normal(size=(6, 4)).astype(np.float32), "fc1_bias": np.ones(4, np.float32)}
@@ -127,25 +127,25 @@ def make_reference(folder: Path) -> Pair:
     """The stored reference of shipped weights, pinned by SHA256SUMS: any change is refused."""
     weights, sha256 = folder / "mlp_fashion.h5", "0" * 64
     weights.touch()
-    path = bundled.reference_path(weights)
+    path = shipped.reference_path(weights)
     labels = np.array([1, 2, 3], np.uint8)
     network = find_network("mlp")
     results = Reference(labels, np.array([0.5, 1.0, 2.0]), np.ones(3, np.float32))
     save_reference(path, results, sha256, network)
-    bundled.record_checksums(path)
+    shipped.record_checksums(path)
     good = path.read_bytes()
-    sums = (folder / bundled.CHECKSUMS).read_text()
-    (folder / bundled.CHECKSUMS).write_text(f"{sha256}  {weights.name}\n{sums}")
+    sums = (folder / shipped.CHECKSUMS).read_text()
+    (folder / shipped.CHECKSUMS).write_text(f"{sha256}  {weights.name}\n{sums}")
     origin = Weights(ARRAYS, "mlp", None, 1.0, None, {}, sha256, weights)
 
     def read(case: Path) -> None:
         content = case.read_bytes()
         path.write_bytes(content)
-        before, bundled.FOLDER = bundled.FOLDER, folder
+        before, shipped.FOLDER = shipped.FOLDER, folder
         try:
             found = load_reference(origin, network)
         finally:
-            bundled.FOLDER = before
+            shipped.FOLDER = before
         assert content == good and found is not None and np.array_equal(found.labels, labels)
 
     return generator([good]), read

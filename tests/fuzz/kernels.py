@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from app.kernels import compiler
+from app.cuda import compiler
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import damaged
 from tests.fuzz.tables import Pair

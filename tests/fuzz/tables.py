@@ -9,9 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from app import bundled, tuning
-from app.bench import docs_data
-from app.files import present
+from app.bench import stored_figures
+from app.files.reading import present
+from app.network import shipped
+from app.planning import tuning
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import damaged, other_json
 
@@ -35,19 +36,19 @@ def make_tuning(folder: Path) -> Pair:
 
 
 def make_figures(folder: Path) -> Pair:
-    """A bench document as ``python -m app.bench.docs`` reads it."""
-    document: Any = json.loads((docs_data.FIGURES / docs_data.BENCH["lenet5"]).read_text())
+    """A bench document as ``python -m docs.generate`` reads it."""
+    document: Any = json.loads((stored_figures.FIGURES / stored_figures.BENCH["lenet5"]).read_text())
     document = {**document, "batches": document["batches"][:1], "whole_program": document["whole_program"][:2]}
     document["tables"] = [{**table, "rows": table["rows"][:2]} for table in document["tables"] if table["is_op"]]
     document["totals"] = document["totals"][:2]
     document["batches"] = [{**batch, "totals": batch["totals"][:1]} for batch in document["batches"]]
 
     def read(path: Path) -> None:
-        place = folder / docs_data.BENCH["lenet5"]
+        place = folder / stored_figures.BENCH["lenet5"]
         if not present(place):
             place.symlink_to(path)
-        found = docs_data.load(folder, place.name)
-        assert found["schema"] == docs_data.FILES[place.name][0]
+        found = stored_figures.load(folder, place.name)
+        assert found["schema"] == stored_figures.FILES[place.name][0]
 
     return lambda rng: other_json(rng, document), read
 
@@ -57,10 +58,10 @@ def make_sums(folder: Path) -> Pair:
     good = "".join(f"{DIGEST}  {name}_fashion.h5\n" for name in ("lenet5", "mlp")).encode()
 
     def read(path: Path) -> None:
-        place = folder / bundled.CHECKSUMS
+        place = folder / shipped.CHECKSUMS
         if not present(place):
             place.symlink_to(path)
-        for name, digest in bundled.checksums(folder).items():
+        for name, digest in shipped.checksums(folder).items():
             assert name and len(digest) == 64 and set(digest) <= set("0123456789abcdef")
 
     return lambda rng: damaged(rng, good), read

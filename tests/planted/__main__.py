@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from app.device import describe_gpu
-from app.kernels.other_rows import OTHER_ROWS
+from app.cuda.device import describe_gpu
+from app.kernels.pointwise.pointwise import OTHER_ROWS
 from app.kernels.problems import ActivationProblem
 from app.kernels.variant import Variant
 
@@ -25,8 +25,8 @@ def main(technique: str) -> None:
     import cupy
     import numpy as np
 
+    from app.cuda.memory import device_array, uploaded
     from app.kernels.launch import Kernel
-    from app.memory import device_array, uploaded
 
     kernel = Kernel(planted(technique), ActivationProblem(77, "relu"), describe_gpu()["architecture"])
     x, y = uploaded(np.ones(3 * 77, np.float32)), device_array(3 * 77, "float32")

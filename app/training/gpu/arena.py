@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from app.cuda.memory import uploaded
 from app.layers import Shape
-from app.memory import uploaded
 from app.training.gradients import Arrays
 
 ALIGNMENT = 4  # float32 elements: kernels read four at a time

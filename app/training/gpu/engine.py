@@ -8,9 +8,9 @@ from typing import Any
 import cupy
 import numpy as np
 
-from app.device import capability
-from app.kernels.compiler import architecture
-from app.memory import device_array, pinned_array, uploaded
+from app.cuda.compiler import architecture
+from app.cuda.device import capability
+from app.cuda.memory import device_array, pinned_array, uploaded
 from app.training.gpu.arena import layout
 from app.training.gpu.network import DeviceNetwork
 from app.training.gpu.stages import Batch, Site

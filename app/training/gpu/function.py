@@ -8,7 +8,8 @@ from typing import Any
 import cupy
 import numpy as np
 
-from app.kernels.compiler import KERNEL_DIR, compile_kernel
+from app.cuda.compiler import compile_kernel
+from app.kernels.train.train import FOLDER
 
 Grid = tuple[int, int, int]
 # What a kernel takes: arrays by their address, None as a null pointer, numbers in just the type that it declares.
@@ -17,7 +18,7 @@ NULL = np.uintp(0)
 
 
 class DeviceFunction:
-    """The entry point of app/kernels/train_NAME.cu, called as the file, for these compile-time constants.
+    """The entry point of app/kernels/train/train_NAME.cu, called as the file, for these compile-time constants.
 
     threads: of a block.
     """
@@ -25,7 +26,7 @@ class DeviceFunction:
     def __init__(self, name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> None:
         self.name = name
         self._module = cupy.cuda.function.Module()
-        self._module.load(compile_kernel(KERNEL_DIR / f"train_{name}.cu", dict(defines), arch))
+        self._module.load(compile_kernel(FOLDER / f"train_{name}.cu", dict(defines), arch))
         self._function = self._module.get_function(f"train_{name}")
         self._threads = (threads, 1, 1)
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from app.cuda.memory import device_array
 from app.kernels.defines import BLOCK
 from app.kernels.variant import tiles
 from app.layers import Shape
 from app.layers.pool import Pool
-from app.memory import device_array
-from app.training.counter import thinning
 from app.training.gpu.function import DeviceFunction
+from app.training.random_bits import thinning
 
 TILE = 32  # of the transpose, and the columns that a block sums
 SUMMED = 512  # about how many values, of one column, a part of a column sum has

@@ -5,10 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from app.cuda.memory import device_array
 from app.layers import Activation, Conv2d, Flatten, Linear, Shape
 from app.layers.pool import Pool
-from app.memory import device_array
-from app.training.counter import Use, stream_key
 from app.training.gpu.kernels import CrossEntropy, Gather, Scale
 from app.training.gpu.stages import (
     ActivationStage,
@@ -24,6 +23,7 @@ from app.training.gpu.stages import (
     inference_launch,
 )
 from app.training.model import Model
+from app.training.random_bits import Use, stream_key
 from app.training.recipes import Settings
 
 

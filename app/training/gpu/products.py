@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from app.cuda.memory import device_array
 from app.kernels.variant import tiles
-from app.memory import device_array
 from app.training.gpu.function import DeviceFunction
 from app.training.gpu.tiles import (
     GEMM_SLICE,

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
+from app.cuda.memory import device_array
 from app.kernels.launch import Kernel, Launch
 from app.kernels.registry import eligible
 from app.layers import Activation, Conv2d, Layer, Linear, Shape
 from app.layers.pool import Pool
-from app.memory import device_array
-from app.training.counter import Use, stream_key
 from app.training.gpu.arena import Layout
 from app.training.gpu.kernels import ActivationGradient, ColumnSums, Dropout, PoolGradient, Transpose
 from app.training.gpu.products import ConvFilterGradient, ConvForward, ConvInputGradient, ConvSizes, Gemm
+from app.training.random_bits import Use, stream_key
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from app.cuda.memory import device_array
 from app.kernels.defines import BLOCK
 from app.kernels.variant import tiles
-from app.memory import device_array
 from app.training.gpu.arena import Layout
 from app.training.gpu.function import DeviceFunction
 from app.training.optimisers import AdamW, Optimiser, Sgd

@@ -1,0 +1,1 @@
+"""``main.py bench``: every kernel checked against the reference, timed and compared."""

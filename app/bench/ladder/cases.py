@@ -1,0 +1,189 @@
+"""What ``bench`` times: every layer of a network alone, and with the layers that a kernel may fuse into it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from app.console import MAX_BATCH
+from app.cuda.compiler import ARCHITECTURES
+from app.errors import UserError
+from app.kernels import registry
+from app.kernels.problems import ConvProblem, Problem, operation, wide
+from app.kernels.variant import Variant
+from app.layers import Conv2d, Flatten, Layer, Parameters, Shape
+from app.network.graph import Graph, Step
+from app.planning.matching import PRECISIONS, Choices, pair_at
+
+BENCH_PRECISIONS = {name: types for name, types in PRECISIONS.items() if name not in ("fp64", "fp32x")}
+PAIR_PRECISIONS = {name: PRECISIONS[name] for name in ("fp32x", "fp16")}  # those that rows of two layers have
+MATRIX_OPERATIONS = ("conv", "gemm")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One table: a layer with those fused into it, and what kernels are asked for in each arithmetic type.
+
+    problems: as the application's plan words them, so that results can be looked up by ``auto``; operations other than
+    convolution and matrix product are listed by how their numbers are stored.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    in_shape: Shape
+    problems: dict[str, Problem]
+
+    @property
+    def operation(self) -> str:
+        """The registry's name of the operation."""
+        return operation(next(iter(self.problems.values())))
+
+    @property
+    def is_op(self) -> bool:
+        """Whether this is a convolution alone: what the seed systems call an op."""
+        return self.operation == "conv" and len(self.layers) == 1
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """The layers' NumPy references, one after the other."""
+        for layer in self.layers:
+            x = layer.reference(x, parameters)
+        return x
+
+
+def network_items(graph: Graph) -> list[Item]:
+    """Every layer that is an operation of its own, then every chain that a kernel may fuse, then two such at once."""
+    alone: list[Item] = []
+    fused: list[Item] = []
+    for at, step in enumerate(graph.steps):
+        if step.layer.operation is None:
+            continue
+        for taken in range(len(graph.steps) - at):
+            item = _item(graph, at, taken)
+            if item is not None:
+                (fused if taken else alone).append(item)
+    pairs = (_pair_item(graph, at) for at in range(len(graph.steps)))
+    return [*alone, *fused, *(item for item in pairs if item is not None)]
+
+
+def _pair_item(graph: Graph, at: int) -> Item | None:
+    """The chain from step ``at`` that a kernel takes whole, as the plan words it, in the types that any card serves."""
+    problems: dict[str, Problem] = {}
+    taken = 0
+    for precision, (arithmetic, stored) in PAIR_PRECISIONS.items():
+        found = pair_at(graph, at, _input_dtype(graph.steps, at, stored), Choices(precision))
+        if found is None:
+            continue
+        problem, _, taken = found
+        rows = registry.variants(operation(problem))
+        if any(row.refusal(problem, a) is None for row in rows for a in ARCHITECTURES):
+            problems[arithmetic] = problem
+    if not problems:
+        return None
+    layers = tuple(step.layer for step in graph.steps[at : at + taken])
+    return Item("+".join(layer.name for layer in layers), layers, graph.steps[at].in_shape, problems)
+
+
+def _item(graph: Graph, at: int, taken: int) -> Item | None:
+    step, epilogue = graph.steps[at], [later.layer for later in graph.steps[at + 1 : at + 1 + taken]]
+    after = graph.steps[at + 1 + taken :]
+    problems: dict[str, Problem] = {}
+    for arithmetic, stored in BENCH_PRECISIONS.values():
+        problem = step.layer.problem(
+            step.in_shape,
+            epilogue,
+            bias=f"{step.layer.name}_bias" in graph.parameters,
+            input_dtype=_input_dtype(graph.steps, at, stored),
+            dtype=arithmetic,
+            output_dtype=stored if _has_matrix(after) else wide(stored),
+        )
+        if problem is not None and problem not in problems.values():
+            problems[problem.dtype] = problem
+    if not problems:
+        return None
+    layers = (step.layer, *epilogue)
+    return Item("+".join(layer.name for layer in layers), layers, step.in_shape, problems)
+
+
+def _has_matrix(steps: Sequence[Step]) -> bool:
+    return any(step.layer.operation in MATRIX_OPERATIONS for step in steps)
+
+
+def _input_dtype(steps: Sequence[Step], at: int, stored: str) -> str:
+    """Images are bytes; scores behind the last matrix product are never stored in half precision."""
+    if all(isinstance(step.layer, Flatten) or step.layer.keeps_bytes for step in steps[:at]):
+        return "uint8"
+    return stored if _has_matrix(steps[at:]) else wide(stored)
+
+
+def shape_items(text: str) -> list[Item]:
+    """One convolution of the sizes ``C,H,W,M,K,S``. Raises UserError."""
+    try:
+        channels, height, width, maps, kernel, stride = (int(part) for part in text.split(","))
+    except ValueError:
+        raise UserError(f"--shape {text}: say six whole numbers C,H,W,M,K,S, e.g. 12,33,33,24,5,1") from None
+    if min(channels, height, width, maps, kernel, stride) < 1 or kernel > min(height, width):
+        raise UserError(f"--shape {text}: all must be at least 1, and K at most H and W")
+    problems: dict[str, Problem] = {
+        arithmetic: ConvProblem(
+            *(channels, height, width, maps, kernel, stride),
+            input_dtype=stored,
+            dtype=arithmetic,
+            output_dtype=stored,
+        )
+        for arithmetic, stored in BENCH_PRECISIONS.values()
+    }
+    return [Item("conv", (Conv2d("conv", maps, kernel, stride),), (channels, height, width), problems)]
+
+
+def batch_sizes(options_batch: int, text: str | None) -> list[int]:
+    """Ascending sizes from ``--batch`` or ``--batches``; the last makes the main table. Raises UserError."""
+    if text is None:
+        return [options_batch]
+    try:
+        sizes = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise UserError(f"--batches {text}: say whole numbers, e.g. 100,1000,5000,10000") from None
+    if not 1 <= sizes[0] <= sizes[-1] <= MAX_BATCH:
+        raise UserError(f"--batches {text}: sizes lie between 1 and {MAX_BATCH:,}")
+    return sizes
+
+
+def selected(only: str | None) -> set[str] | None:
+    """The variants' names from ``--only``; None for all. Raises UserError for an unknown one."""
+    if only is None:
+        return None
+    known = {row.name for row in registry.VARIANTS}
+    names = set(only.split(","))
+    unknown = sorted(names - known)
+    if unknown:
+        raise UserError(f"--only: unknown kernel '{unknown[0]}': choose from {', '.join(sorted(known))}")
+    return names
+
+
+def rungs(item: Item, only: set[str] | None) -> list[tuple[str, Problem, Variant]]:
+    """(arithmetic type, problem, variant) of an item's table, type after type, in the order of the steps.
+
+    A variant that computes in none of the types listed is left out of those types' lists.
+    """
+    return [
+        (dtype, problem, row)
+        for dtype, problem in item.problems.items()
+        for row in registry.variants(item.operation)
+        if dtype in row.dtypes and (only is None or row.name in only)
+    ]
+
+
+def parameters_of(item: Item, graph: Graph | None, seed: int = 0) -> Parameters:
+    """Weights for the item's NumPy reference: the graph's, or random ones."""
+    if graph is not None:
+        return graph.parameters
+    rng = np.random.default_rng(seed)
+    return {
+        name: (rng.standard_normal(shape) / np.sqrt(max(prod(shape[:-1]), 1))).astype(np.float32)
+        for layer in item.layers
+        for name, shape in layer.parameter_shapes(item.in_shape).items()
+        if not name.endswith("_bias")
+    }

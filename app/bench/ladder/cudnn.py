@@ -1,0 +1,97 @@
+"""cuDNN's times of a convolution, through PyTorch where that can be imported: rows to compare with, nothing more."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from app.bench.ladder.results import LIBRARY, Result
+from app.kernels.problems import ConvProblem
+
+if TYPE_CHECKING:  # needs CuPy
+    from app.bench.timer import Clock
+    from app.runtime.result import Timing
+
+# Arithmetic type → what PyTorch is told.
+ROWS = {"float32": "cuDNN, TF32 off", "tfloat32": "cuDNN, TF32 on", "float16": "cuDNN"}
+
+
+def missing() -> str | None:
+    """Why there are no cuDNN rows, or None."""
+    if importlib.util.find_spec("torch") is None:
+        return "PyTorch is not installed"
+    try:
+        torch = importlib.import_module("torch")
+        return None if torch.cuda.is_available() else "PyTorch sees no GPU"
+    except Exception as error:  # a broken installation fails in many ways
+        return f"PyTorch does not load: {' '.join(str(error).split())}"
+
+
+def cudnn_row(problem: ConvProblem, dtype: str, images: int, clock: Clock, noise: float, l2: str) -> Result:
+    """The convolution and its bias alone, by the algorithm that cuDNN finds fastest; input in the arithmetic's type.
+
+    In both layouts, whole and in pieces that fit the L2 cache; the row is the fastest of these, and its note names it.
+    """
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions announce another name of the TF32 switch
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = dtype == "tfloat32"
+    stream = torch.cuda.ExternalStream(clock.stream.ptr)
+    l2_bytes = clock.l2_bytes
+    found: dict[str, Timing] = {}
+    try:
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            for layout in ("contiguous", "channels last"):
+                for piece in dict.fromkeys((images, _piece(problem, dtype, images, l2_bytes))):
+                    call = _call(torch, problem, dtype, images, piece, layout == "channels last")
+                    name = layout if piece == images else f"{layout}, pieces of {piece:,}"
+                    found[name] = clock.time(call, noise, l2, actions=4 * -(-images // piece))
+        best = min(found, key=lambda name: found[name].median)
+        note = f"{best}; {problem.input_dtype} input as float" if problem.input_dtype == "uint8" else best
+        timing = found[best]
+        return Result(
+            *(LIBRARY, ROWS[dtype], dtype),
+            ms=timing.median,
+            spread_ms=timing.spread,
+            runs=len(timing.samples),
+            note=note,
+        )
+    except torch.cuda.OutOfMemoryError:
+        return Result(LIBRARY, ROWS[dtype], dtype, reason="PyTorch finds too little free device memory")
+    finally:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def _piece(problem: ConvProblem, dtype: str, images: int, l2_bytes: int) -> int:
+    """As many images as let input and output lie in the cache together."""
+    numbers = problem.channels * problem.height * problem.width + problem.maps * prod(problem.convolved)
+    return min(max(l2_bytes // (numbers * (2 if dtype == "float16" else 4)), 1), images)
+
+
+def _call(
+    torch: Any, problem: ConvProblem, dtype: str, images: int, piece: int, channels_last: bool
+) -> Callable[[], None]:
+    kind = torch.float16 if dtype == "float16" else torch.float32
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    shape = (images, problem.channels, problem.height, problem.width)
+    x = torch.randn(shape, dtype=kind, device="cuda").to(memory_format=layout)
+    filters = (problem.maps, problem.channels, problem.kernel, problem.kernel)
+    w = torch.randn(filters, dtype=kind, device="cuda").to(memory_format=layout) / np.sqrt(problem.depth)
+    bias = torch.randn(problem.maps, dtype=kind, device="cuda") if problem.bias else None
+    convolve = torch.nn.functional.conv2d
+    pieces = x.split(piece)
+
+    def call() -> None:
+        for part in pieces:  # the result's memory comes from PyTorch's pool and goes back
+            convolve(part, w, bias, stride=problem.stride)
+
+    return call

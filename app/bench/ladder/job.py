@@ -1,0 +1,170 @@
+"""``main.py bench``: every kernel variant checked against float64, timed and compared, layer by layer."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from tqdm import tqdm
+
+from app import figures
+from app.bench.graphs import network_graph
+from app.bench.ladder import cudnn, plots
+from app.bench.ladder.cases import Item, batch_sizes, network_items, rungs, selected, shape_items
+from app.bench.ladder.results import CPU, DEBUG, LIBRARY, SCHEMA, Table, table_document, totals
+from app.bench.ladder.table import as_text
+from app.bench.old_reports import beside_old
+from app.bench.peers.peers import compare
+from app.bench.scenario import run_scenario
+from app.bench.stop import describe
+from app.bench.stored_figures import FIGURES, OLD_REPORTS, Bench, load, old_reports
+from app.bench.text import aligned
+from app.bench.training import run_training
+from app.commands.options.bench import bench_parser
+from app.cuda import device
+from app.errors import UserError
+from app.interrupts import exit_on_interrupt
+from app.kernels.problems import Problem
+from app.network.graph import Graph
+from app.planning import tuning
+from app.processor import usable_cores
+from app.report import publish
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the options ask for, checked. graph: None with ``--shape``; batches: ascending, the last is the main one."""
+
+    subject: str
+    graph: Graph | None
+    items: list[Item]
+    batches: list[int]
+    only: set[str] | None
+
+    @property
+    def ops(self) -> list[Item]:
+        """The convolutions alone."""
+        return [item for item in self.items if item.is_op]
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Measure what the options ask for and print it. Returns 1 if a kernel was wrong, else 0. Raises UserError."""
+    if options.peers:
+        return compare(options)
+    if options.scenario is not None:
+        return run_scenario(options)
+    if options.training:
+        return run_training(options)
+    with exit_on_interrupt():
+        job = checked(options)
+        reason = device.why_no_gpu()
+    if reason is not None:
+        raise UserError(f"bench needs an NVIDIA GPU: {reason}")
+    with device.gpu_errors():
+        document, tables = _measured(options, job)
+
+    def text(found: dict[str, Any]) -> str:
+        return as_text(found) + ("" if job.graph is None else _old_report(options.network, found))
+
+    publish(document, text, options.json)
+    if options.plot is not None:
+        plots.draw(document, options.plot)
+    return int(any(row.wrong for table in tables for row in table.results))
+
+
+def checked(options: argparse.Namespace) -> Job:
+    """Everything that can be wrong with the options is found here, before anything is measured. Raises UserError."""
+    for name in ("precision", "rounds"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name} goes with --peers or --scenario: add one of them, or leave it out")
+    if not 0 < options.noise < 1:
+        raise UserError(f"--noise {options.noise:g}: say a share between 0 and 1, e.g. 0.01")
+    batches = batch_sizes(options.batch, options.batches)
+    only = selected(options.only)
+    if options.save_tuning and only is not None:
+        raise UserError("--save-tuning stores times that 'auto' compares with all others: leave --only out")
+    if options.plot is not None:
+        figures.prepare(options.plot)
+    if options.shape is not None:
+        if options.network != bench_parser().get_default("network"):
+            raise UserError(f"--network {options.network} and --shape {options.shape}: name one or the other")
+        return Job(f"convolution {options.shape} (C,H,W,M,K,S)", None, shape_items(options.shape), batches, only)
+    graph = network_graph(options.network)
+    items = [item for item in network_items(graph) if rungs(item, only)]
+    return Job(f"network {options.network}", graph, items, batches, only)
+
+
+def _measured(options: argparse.Namespace, job: Job) -> tuple[dict[str, Any], list[Table]]:
+    with exit_on_interrupt():  # these load CuPy
+        from app.bench.ladder import peak
+        from app.bench.ladder.ladder import Climber
+        from app.bench.ladder.whole_network import combinations, whole_program
+
+        no_cudnn = cudnn.missing() if job.ops else None
+    card = device.describe_gpu()
+    known, arch, main = tuning.load(card["name"]), card["architecture"], job.batches[-1]
+    notes = [f"no cuDNN rows: {no_cudnn}"] if no_cudnn else []
+    with tqdm(desc="bench", unit=" rows", disable=not sys.stderr.isatty()) as progress:
+        with_cudnn = no_cudnn is None
+        climber = Climber(arch, known, options.noise, options.l2, job.only, with_cudnn, lambda: progress.update())
+        progress.total = sum(climber.rows(item) for item in job.items)
+        progress.total += sum(climber.rows(item) for item in job.ops) * (len(job.batches) - 1)
+        progress.total += len(combinations(job.graph, job.only)) * len(job.batches) if job.graph else 0
+        peaks = peak.measure(arch)
+        tables = [climber.climb(item, job.graph, main) for item in job.items]
+        if options.save_tuning:
+            notes.append(f"'auto' goes by these results from now on: {tuning.store(card['name'], tuned(tables))}")
+            known = tuning.load(card["name"])  # for the whole program
+        smaller = [[climber.climb(item, job.graph, size) for item in job.ops] for size in job.batches[:-1]]
+        whole = {
+            size: whole_program(job.graph, arch, known, size, job.only, progress.update) if job.graph else []
+            for size in job.batches
+        }
+    for size, found in zip([main, *job.batches[:-1]], [tables, *smaller], strict=True):
+        notes += [
+            f"{table.item}: {size:,} images do not fit in device memory, {table.images:,} were used"
+            for table in found
+            if table.images < size
+        ]
+    by_size = [*zip(job.batches[:-1], smaller, strict=True), (main, tables)]
+    document = {
+        "schema": SCHEMA,
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "subject": job.subject,
+        "device": card,
+        "cpu": device.describe_cpu(usable_cores()),
+        "images": main,
+        "settings": {"noise": options.noise, "l2": options.l2, "rule": describe(options.noise, options.l2)},
+        "peaks": {"tflops": dict(peaks.tflops), "gbytes_per_s": peaks.gbytes_per_s},
+        "tables": [table_document(table, peaks) for table in tables],
+        "totals": totals(tables),
+        "batches": [{"images": size, "totals": totals(found), "whole_program": whole[size]} for size, found in by_size],
+        "whole_program": whole[main],
+        "notes": notes,
+    }
+    return document, tables
+
+
+def _old_report(network: str, document: dict[str, Any]) -> str:
+    """The figures of the system's report with ours, for a system that has op times."""
+    report = old_reports(load(FIGURES, OLD_REPORTS)).get(network)
+    if report is None:
+        return ""
+    title, head, rows = beside_old(Bench(network, document), report)
+    return f"\n\n{title}\n{aligned(head, rows)}"
+
+
+def tuned(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
+    """The times of the registry's own variants, by problem and name, as ``auto`` looks them up."""
+    found: dict[Problem, dict[str, tuning.Tuned]] = {}
+    for table in tables:
+        for row in table.results:
+            library_of_others = row.kind == LIBRARY and row.step is None
+            if row.ms is not None and row.kind not in (CPU, DEBUG) and not library_of_others:
+                entry = tuning.Tuned(dict(row.settings), row.ms, table.images)
+                found.setdefault(table.problems[row.dtype], {})[row.name] = entry
+    return found

@@ -1,0 +1,148 @@
+"""Checks and times every way to serve one item, on the current card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from time import perf_counter
+
+import numpy as np
+
+from app.bench.ladder import cudnn as library
+from app.bench.ladder.cases import Item, parameters_of, rungs
+from app.bench.ladder.failures import Wrong, reason_of
+from app.bench.ladder.results import CPU, CPU_NAME, CPU_RUNS, DEBUG, LIBRARY, OURS, Result, Table
+from app.bench.ladder.trial import Trial
+from app.cuda.compiler import architecture_number
+from app.cuda.memory import DeviceMemoryError
+from app.errors import UserError
+from app.kernels.problems import ConvProblem, Problem
+from app.kernels.variant import Variant
+from app.network.graph import Graph
+from app.planning.tuning import Tuning
+
+CPU_FLOPS = 5e8  # enough for a steady time, few enough not to be waited for
+CPU_ELEMENTS = 1 << 24  # of input
+DEBUGGED = "direct"  # the variant that is also compiled without optimisation
+
+
+@dataclass(frozen=True)
+class Climber:
+    """How to measure. only: names of variants, None for all. step: called after each row."""
+
+    arch: str
+    known: Tuning
+    noise: float
+    l2: str
+    only: set[str] | None
+    with_cudnn: bool
+    step: Callable[[], object]
+
+    def rows(self, item: Item) -> int:
+        """How many rows a table of the item will have, for a progress bar."""
+        cudnn = len(item.problems) if item.is_op and self.with_cudnn else 0
+        debug = any(row.name == DEBUGGED and dtype == "float32" for dtype, _, row in rungs(item, self.only))
+        return 1 + cudnn + len(rungs(item, self.only)) + (item.is_op and debug)
+
+    def climb(self, item: Item, graph: Graph | None, images: int) -> Table:
+        """The item's table over ``images`` images, or as many as fit in device memory. Raises UserError if none do."""
+        while True:
+            try:
+                measured = self._measure(item, images)
+                break
+            except DeviceMemoryError:
+                if images == 1:
+                    raise UserError(f"{item.name}: not even one image fits in the free device memory") from None
+            images //= 2
+        rows = (cpu_row(item, graph, images), *measured)
+        self.step()
+        return Table(item.name, item.operation, item.is_op, images, item.problems, rows)
+
+    def _measure(self, item: Item, images: int) -> list[Result]:
+        found: list[Result] = []
+        for dtype, problem in item.problems.items():
+            served = [row for own, _, row in rungs(item, self.only) if own == dtype]
+            cudnn = item.is_op and self.with_cudnn
+            if not served and not cudnn:
+                continue
+            trial = Trial(problem, images, self.arch)
+            if cudnn and isinstance(problem, ConvProblem):
+                found.append(self._cudnn(trial, problem, dtype))
+            for row in served:
+                found.append(self._row(trial, row, dtype))
+                if row.name == DEBUGGED and dtype == "float32" and item.is_op:
+                    found.append(self._row(trial, row, dtype, debug=True))
+            del trial  # its memory is free before the next one's is taken
+        return found
+
+    def _cudnn(self, trial: Trial, problem: ConvProblem, dtype: str) -> Result:
+        self.step()
+        if dtype == "tfloat32" and architecture_number(self.arch) < 80:
+            return Result(LIBRARY, library.ROWS[dtype], dtype, reason=f"needs sm_80 or later, this is {self.arch}")
+        return library.cudnn_row(problem, dtype, trial.images, trial.clock, self.noise, self.l2)
+
+    def _row(self, trial: Trial, row: Variant, dtype: str, *, debug: bool = False) -> Result:
+        """Raises DeviceMemoryError if the oracle's or the kernel's own arrays do not fit."""
+        self.step()
+        kind = DEBUG if debug else LIBRARY if row.needs_cublas else OURS
+        name = f"{row.name}, device debug" if debug else row.name
+        settings = self.known.parameters(trial.problem, row, self.arch)
+
+        def without_time(reason: str, *, wrong: bool = False) -> Result:
+            return Result(kind, name, dtype, row.step, settings=settings, reason=reason, wrong=wrong)
+
+        refusal = row.refusal(trial.problem, self.arch, settings)
+        if refusal is not None:
+            return without_time(refusal)
+        try:
+            launch = trial.launch(row, settings, debug=debug)
+            error = trial.check(launch)
+            timing = trial.time(launch, self.noise, self.l2)
+        except Wrong as wrong:
+            return without_time(str(wrong), wrong=True)
+        except UserError as missing:  # cuBLAS
+            return without_time(str(missing))
+        except Exception as failure:
+            reason = reason_of(failure)
+            if reason is None:
+                raise
+            return without_time(reason, wrong=True)
+        return Result(
+            *(kind, name, dtype, row.step),
+            ms=timing.median,
+            spread_ms=timing.spread,
+            runs=len(timing.samples),
+            error=error,
+            settings=settings,
+            instructions=row.instructions,
+        )
+
+
+def cpu_row(item: Item, graph: Graph | None, images: int) -> Result:
+    """The NumPy reference in float32 on a few images; the best of several runs, scaled to ``images``."""
+    problem = next(iter(item.problems.values()))
+    count = max(min(images, int(CPU_FLOPS / problem.flops), CPU_ELEMENTS // prod(item.in_shape)), 1)
+    rng = np.random.default_rng(0)
+    shape = (count, *item.in_shape)
+    if item.layers[0].keeps_bytes:
+        x: np.ndarray = rng.integers(0, 256, shape, dtype=np.uint8)
+    else:
+        x = rng.standard_normal(shape, dtype=np.float32)
+    parameters = parameters_of(item, graph)
+    best = float("inf")
+    for _ in range(CPU_RUNS):
+        own = x.copy()  # a reference may work in place
+        start = perf_counter()
+        item.reference(own, parameters)
+        best = min(best, perf_counter() - start)
+    ms = best * 1e3 * images / count
+    return Result(CPU, CPU_NAME, _cpu_dtype(item.problems), ms=ms, runs=CPU_RUNS, note=_scaled(count, images))
+
+
+def _scaled(count: int, images: int) -> str:
+    return f"{count:,} images, scaled" if count < images else ""
+
+
+def _cpu_dtype(problems: dict[str, Problem]) -> str:
+    return "float32" if "float32" in problems else next(iter(problems))

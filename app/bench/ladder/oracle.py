@@ -1,0 +1,185 @@
+"""The float64 oracle on the card: what a kernel must return. How far it may be from that: tolerance.py.
+
+It shares no code with the kernels: sums grow term by term in CuPy's element-wise arithmetic, which needs no library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import cupy
+import numpy as np
+
+from app.bench.ladder.tolerance import Expected, is_coarse
+from app.kernels.problems import (
+    ActivationProblem,
+    ArgmaxProblem,
+    ConvPairProblem,
+    ConvProblem,
+    LinearPairProblem,
+    LinearProblem,
+    PairProblem,
+    PoolProblem,
+    Problem,
+    ResizeProblem,
+    SoftmaxProblem,
+)
+
+Half = ConvProblem | LinearProblem  # a layer that has parameters
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "": lambda x: x,
+    "relu": lambda x: cupy.maximum(x, 0),
+    "tanh": lambda x: cupy.tanh(x),
+    "sigmoid": lambda x: 1 / (1 + cupy.exp(-x)),
+}
+
+
+def expected(problem: Problem, x: cupy.ndarray, *parameters: cupy.ndarray | None) -> Expected:
+    """The oracle's results for x (images, elements) as stored; parameters: as in the problem's arguments.
+
+    (images, elements an image), float64; the scores that an argmax chooses from included.
+    """
+    match problem:
+        case ConvProblem() | LinearProblem():
+            found = _sums(problem, x, *parameters)
+        case ConvPairProblem() | LinearPairProblem():
+            found = _pair(problem, x, *parameters)
+        case PoolProblem():
+            maps = x.astype(np.float64).reshape(-1, problem.channels, problem.height, problem.width)
+            found = [
+                _pooled(v, problem.window, problem.stride, problem.is_max, problem.pooled) for v in (maps, abs(maps))
+            ]
+        case ResizeProblem():
+            values = _resized(problem, x.reshape(-1, problem.channels, problem.height, problem.width))
+            found = [values, values]
+        case ActivationProblem():
+            values = FUNCTIONS[problem.function](x.astype(np.float64))
+            found = [values, abs(values)]
+        case SoftmaxProblem():
+            rows = x.astype(np.float64)
+            most = rows.max(axis=1, keepdims=True)
+            powers = cupy.exp(rows - most)
+            values = powers / powers.sum(axis=1, keepdims=True)
+            # The exponent, x - max x, is rounded: its error, relative to 1, is that of the result relative to itself.
+            found = [values, values * (1 + most - rows.min(axis=1, keepdims=True))]
+        case ArgmaxProblem():
+            values = x.astype(np.float64)
+            found = [values, abs(values)]
+    return Expected(*(array.reshape(len(x), -1) for array in found))
+
+
+def _sums(problem: Half, x: cupy.ndarray, w: cupy.ndarray, bias: cupy.ndarray | None = None) -> list[cupy.ndarray]:
+    """Exact values and magnitudes; where operands are rounded also plain ones, in float16 with rounded sums."""
+    results = [_layer(problem, x, w, bias), _magnitude(problem, x, w, bias)]
+    if is_coarse(problem):
+        narrow = _rounder(problem.dtype)
+        kept = narrow if problem.dtype == "float16" else None
+        results.append(_layer(problem, narrow(x), narrow(w), bias, kept))
+    return results
+
+
+def _pair(problem: PairProblem, x: cupy.ndarray, *parameters: cupy.ndarray | None) -> list[cupy.ndarray]:
+    """Exact values; the second layer's magnitudes; plain values: each layer stores, and sums grow in float32."""
+    narrow = _rounder("float16" if is_coarse(problem) else "float32")
+    exact = plain = x
+    magnitude = None
+    halves: tuple[Half, ...] = (problem.first, problem.second)
+    for half, w, bias in zip(halves, parameters[::2], parameters[1::2], strict=True):
+        magnitude = _magnitude(half, exact, w, bias)
+        exact = _layer(half, exact, w, bias)
+        plain = _layer(half, narrow(plain), narrow(w), bias, _rounder("float32"))
+    return [exact, magnitude, plain]
+
+
+def _layer(
+    problem: Half,
+    x: cupy.ndarray,
+    w: cupy.ndarray,
+    bias: cupy.ndarray | None,
+    kept: Callable[[cupy.ndarray], cupy.ndarray] | None = None,
+) -> cupy.ndarray:
+    """The layer in float64, term by term. kept: what each partial sum is rounded to."""
+    shape = (problem.maps, *problem.convolved) if isinstance(problem, ConvProblem) else (problem.outputs,)
+    sums = cupy.zeros((len(x), *shape))
+    for a, b in _terms(problem, x.astype(np.float64), w.astype(np.float64)):
+        sums += a * b
+        if kept is not None:
+            sums = kept(sums)
+    if bias is not None:
+        sums = sums + bias.astype(np.float64).reshape(-1, *(1,) * (len(shape) - 1))
+    values = FUNCTIONS[problem.activation](sums)
+    if isinstance(problem, ConvProblem) and problem.pool > 1:
+        values = _pooled(values, problem.pool, problem.pool, problem.pool_is_max, problem.pooled)
+    return values
+
+
+def _magnitude(problem: Half, x: cupy.ndarray, w: cupy.ndarray, bias: cupy.ndarray | None) -> cupy.ndarray:
+    """The layer without its activation, of the operands' magnitudes: what rounding errors scale with."""
+    return _layer(
+        replace(problem, activation=""), *(None if a is None else abs(a.astype(np.float64)) for a in (x, w, bias))
+    )
+
+
+def _terms(problem: Half, x: cupy.ndarray, w: cupy.ndarray) -> Iterator[tuple[cupy.ndarray, cupy.ndarray]]:
+    """The factors of each term of the sums, in the kernels' order, ready to broadcast."""
+    if isinstance(problem, LinearProblem):
+        w = w.reshape(problem.inputs, problem.outputs)
+        for k in range(problem.inputs):
+            yield x[:, k, None], w[k]
+        return
+    channels, height, width, maps, kernel, stride = problem.sizes
+    x, w = x.reshape(-1, channels, height, width), w.reshape(channels, kernel, kernel, maps)
+    down, across = ((size - 1) * stride + 1 for size in problem.convolved)
+    for c in range(channels):
+        for p in range(kernel):
+            for q in range(kernel):
+                yield x[:, None, c, p : p + down : stride, q : q + across : stride], w[c, p, q][:, None, None]
+
+
+def _rounder(dtype: str) -> Callable[[cupy.ndarray], cupy.ndarray]:
+    """float64 → float64 with the significant bits that the arithmetic keeps of its operands."""
+    if dtype in ("float16", "float32"):
+        return lambda x: x.astype(dtype).astype(np.float64)
+    if dtype == "tfloat32":
+        return lambda x: _to_tf32(x.astype(np.float32)).astype(np.float64)
+    return lambda x: x
+
+
+def _to_tf32(x: cupy.ndarray) -> cupy.ndarray:
+    bits = cupy.ascontiguousarray(x).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def _pooled(x: cupy.ndarray, window: int, stride: int, is_max: bool, size: tuple[int, int]) -> cupy.ndarray:
+    """(images, C, H, W) → (images, C, *size)."""
+    down, across = ((length - 1) * stride + 1 for length in size)
+    result = None
+    for p in range(window):
+        for q in range(window):
+            part = x[:, :, p : p + down : stride, q : q + across : stride]
+            result = part if result is None else cupy.maximum(result, part) if is_max else result + part
+    assert result is not None
+    return result if is_max else result / window**2
+
+
+def _resized(problem: ResizeProblem, x: cupy.ndarray) -> cupy.ndarray:
+    """(images, C, H, W) bytes → (images, C, size, size) float64: weights times pixels, axis by axis, then rounding."""
+    sums, unit = x.astype(np.float64), 2 * problem.size
+    for length in (problem.height, problem.width):
+        centres = (np.arange(problem.size) + 0.5) * length / problem.size - 0.5
+        distances = abs(centres.clip(0, length - 1)[:, None] - np.arange(length))
+        weights = cupy.asarray(np.rint((1 - distances).clip(0) * unit))  # whole numbers: the sums are exact
+        sums = sum(weights[:, at, None] * sums[:, :, None, at] for at in range(length)).swapaxes(2, 3)
+    return cupy.floor(sums / unit**2 + 0.5)
+
+
+def images_at_once(problem: Problem, budget: int = 64 << 20) -> int:
+    """For how many images the oracle's arrays of float64 stay within ``budget`` bytes each; at least one."""
+    sizes = [argument.per_image for argument in problem.arguments()]
+    for half in (problem.first, problem.second) if isinstance(problem, PairProblem) else (problem,):
+        if isinstance(half, ConvProblem):
+            sizes.append(half.maps * prod(half.convolved))
+    return max(budget // (8 * max(sizes)), 1)

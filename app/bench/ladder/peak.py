@@ -1,0 +1,89 @@
+"""The card's measured limits, by kernels of our own: arithmetic in registers, and a copy within device memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import cupy
+from cupy.cuda import runtime
+from cupy_backends.cuda.api import driver
+
+from app.bench.ladder.results import Peaks
+from app.bench.timer import Clock
+from app.cuda.compiler import architecture_number, compile_kernel
+from app.cuda.memory import DeviceMemoryError, device_array
+
+SOURCE = Path(__file__).with_name("peak.cu")
+CHAINS, UNROLL, THREADS = 8, 16, 256  # as in the file
+BLOCKS_EACH = 8  # blocks a multiprocessor
+TARGET_MS = 5.0
+COPY_BYTES = 1 << 30
+NOISE = 0.01
+
+
+class Loop(NamedTuple):
+    """constant: the file's; operations: a round and thread; serves: architecture number → whether it is there."""
+
+    constant: str
+    operations: int
+    serves: Callable[[int], bool] = lambda number: number >= 75
+
+
+# Peak (results.peak_name) → the loop that measures it.
+LOOPS = {
+    "float32": Loop("FMA", 2 * CHAINS * UNROLL),
+    "tfloat32": Loop("TF32", 2 * 16 * 8 * 8 // 32 * CHAINS * UNROLL, lambda number: number >= 80),
+    "float16": Loop("F16", 2 * 16 * 8 * 16 // 32 * CHAINS * UNROLL, lambda number: number >= 80),
+    "float16 hfma2": Loop("HFMA2", 4 * CHAINS * UNROLL),
+    "float16 wgmma": Loop("WGMMA", 2 * 64 * 256 * 16 // 128 * UNROLL, lambda number: number == 90),
+}
+
+
+def measure(arch: str) -> Peaks:
+    """Every family of instructions that the architecture has, and a copy, counted as read and written."""
+    clock = Clock(arch)
+    number = architecture_number(arch)
+    rates = {name: _rate(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
+    return Peaks(rates, _copy(clock))
+
+
+def _rate(clock: Clock, arch: str, loop: Loop) -> float:
+    """TFLOP/s."""
+    module = cupy.cuda.function.Module()
+    module.load(compile_kernel(SOURCE, {loop.constant: 1}, arch))
+    function = module.get_function("peak")
+    blocks = BLOCKS_EACH * runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
+    out = device_array(THREADS, "float32")
+    rounds = ctypes.c_int(64)
+    values = (ctypes.c_void_p(out.data.ptr), ctypes.c_float(0.5), ctypes.c_float(1.0), rounds)
+    packed = (ctypes.c_void_p * 4)(*(ctypes.addressof(value) for value in values))
+
+    def launch() -> None:
+        address = ctypes.addressof(packed)
+        driver.launchKernel(function.ptr, blocks, 1, 1, THREADS, 1, 1, 0, clock.stream.ptr, address, 0)
+
+    short = clock.time(launch, NOISE, "warm").median
+    rounds.value = max(int(64 * TARGET_MS / short), 64)
+    ms = clock.time(launch, NOISE, "warm").median
+    return blocks * THREADS * rounds.value * loop.operations / ms / 1e9
+
+
+def _copy(clock: Clock) -> float:
+    """GB/s, of the largest buffers that fit."""
+    size = COPY_BYTES
+    while True:
+        try:
+            source, target = device_array(size, "uint8"), device_array(size, "uint8")
+            break
+        except DeviceMemoryError:
+            if size < 1 << 20:
+                raise
+        size //= 2
+    direction = runtime.memcpyDeviceToDevice
+    ms = clock.time(
+        lambda: runtime.memcpyAsync(target.data.ptr, source.data.ptr, size, direction, clock.stream.ptr), NOISE, "warm"
+    ).median
+    return 2 * size / ms / 1e6

@@ -1,0 +1,134 @@
+"""Pictures of a bench document: ladder, roofline, time against batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.bench.ladder.table import SHORT, short_peak
+from app.figures import figure_of, save
+
+DEBUG = "debug"
+COLOURS = {"float32": "tab:blue", "tfloat32": "tab:orange", "float16": "tab:green"}
+MARKERS = "osD^v<>PX*h"
+
+
+def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write ladder.png, roofline.png and, with several batch sizes, batch_sizes.png; returns what was written."""
+    written = []
+    if ladder_bars(document):
+        written.append(save(ladder(document), folder / "ladder.png"))
+    if roofline_points(document):
+        written.append(save(roofline(document), folder / "roofline.png"))
+    if document["totals"] and len(document["batches"]) > 1:
+        written.append(save(batch_sizes(document), folder / "batch_sizes.png"))
+    return written
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """A row's name in a picture; its type only where it is not fp32."""
+    step = "" if row["step"] is None else f"{row['step']:02} "
+    kind = "" if row["dtype"] == "float32" else f" {SHORT[row['dtype']]}"
+    return f"{step}{row['name']}{kind}"
+
+
+def ladder_bars(document: Mapping[str, Any]) -> list[tuple[str, str, str, float]]:
+    """(op, label, type, ms) of every timed row of the convolutions alone."""
+    return [
+        (table["item"], label(row), row["dtype"], row["ms"])
+        for table in document["tables"]
+        if table["is_op"]
+        for row in table["rows"]
+        if row["ms"] is not None
+    ]
+
+
+def roofline_points(document: Mapping[str, Any]) -> list[tuple[str, str, str, float, float]]:
+    """(op, label, type, FLOPs a byte, TFLOP/s) of every row timed on the card, the debug one left out."""
+    return [
+        (table["item"], label(row), row["dtype"], row["rates"]["intensity"], row["rates"]["tflops"])
+        for table in document["tables"]
+        if table["is_op"]
+        for row in table["rows"]
+        if row["ms"] is not None and row["kind"] not in ("cpu", DEBUG)
+    ]
+
+
+def _title(document: Mapping[str, Any], what: str) -> str:
+    return f"{what}: {document['subject']}\n{document['device']['name']}"
+
+
+def ladder(document: Mapping[str, Any]) -> Any:
+    """Bars: the op times, a plot for each convolution."""
+    bars = ladder_bars(document)
+    ops = list(dict.fromkeys(bar[0] for bar in bars))
+    most = max(sum(bar[0] == op for bar in bars) for op in ops)
+    figure, axes = figure_of(6.5 * len(ops), 1.5 + 0.27 * most, len(ops))
+    for axis, op in zip(axes, ops, strict=True):
+        own = [bar for bar in bars if bar[0] == op]
+        places = range(len(own))
+        axis.barh(places, [bar[3] for bar in own], color=[COLOURS[bar[2]] for bar in own])
+        axis.set_yticks(places, [bar[1] for bar in own])
+        axis.invert_yaxis()
+        axis.set_xscale("log")
+        axis.margins(x=0.15)
+        for place, bar in zip(places, own, strict=True):
+            axis.text(bar[3], place, f" {bar[3]:,.0f}" if bar[3] >= 100 else f" {bar[3]:.3g}", va="center", fontsize=8)
+        axis.set_xlabel("ms")
+        axis.set_title(op)
+    figure.suptitle(_title(document, f"Op times, {document['images']:,} images"))
+    return figure
+
+
+def roofline(document: Mapping[str, Any]) -> Any:
+    """Points: TFLOP/s over FLOPs a byte, below the measured peaks."""
+    points = roofline_points(document)
+    peaks = document["peaks"]
+    ops = list(dict.fromkeys(point[0] for point in points))
+    figure, axes = figure_of(7.5 * len(ops), 6.5, len(ops))
+    for axis, op in zip(axes, ops, strict=True):
+        own = [point for point in points if point[0] == op]
+        ridges = [peak * 1e3 / peaks["gbytes_per_s"] for peak in peaks["tflops"].values()]  # FLOPs a byte
+        low = min(point[3] for point in own) / 4
+        high = max(*(2 * ridge for ridge in ridges), *(4 * point[3] for point in own))
+        for name, peak in peaks["tflops"].items():
+            xs = sorted({low, max(peak * 1e3 / peaks["gbytes_per_s"], low), high})
+            roof = [min(peak, x * peaks["gbytes_per_s"] / 1e3) for x in xs]
+            dtype, *family = name.split()
+            style, label = "--" if family else "-", f"measured peak {short_peak(name)}: {peak:.0f} TFLOP/s"
+            axis.plot(xs, roof, style, color=COLOURS[dtype], label=label)
+        for index, (_, name, dtype, intensity, rate) in enumerate(own):
+            marker = MARKERS[index % len(MARKERS)]
+            axis.plot(intensity, rate, marker, color=COLOURS[dtype], label=name)
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel("FLOPs a byte (each array moved once)")
+        axis.set_ylabel("TFLOP/s")
+        axis.set_title(f"{op}; copy {peaks['gbytes_per_s']:,.0f} GB/s")
+        axis.grid(True, which="major", alpha=0.3)
+        axis.legend(fontsize=6, loc="lower right", ncols=2)
+    figure.suptitle(_title(document, f"Roofline, {document['images']:,} images"))
+    return figure
+
+
+def batch_sizes(document: Mapping[str, Any]) -> Any:
+    """Lines: the sum of the op times over the number of images."""
+    batches = document["batches"]
+    lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for batch in batches:
+        for row in batch["totals"]:
+            if row["sum_ms"] is not None and row["kind"] != "cpu":
+                lines.setdefault((label(row), row["dtype"]), []).append((batch["images"], row["sum_ms"]))
+    figure, (axis,) = figure_of(9, 6.5)
+    for index, ((name, dtype), points) in enumerate(lines.items()):
+        style = f"{MARKERS[index % len(MARKERS)]}-"
+        axis.plot(*zip(*points, strict=True), style, color=COLOURS[dtype], alpha=0.7, label=name)
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("images")
+    axis.set_ylabel("sum of the op times, ms")
+    axis.grid(True, which="major", alpha=0.3)
+    figure.legend(fontsize=7, loc="outside right upper")
+    axis.set_title(_title(document, "Time against batch size"), fontsize=10)
+    return figure

@@ -1,0 +1,182 @@
+"""One problem under test: random data on the card, the same for every variant, the oracle's answer, and a clock.
+
+The batch repeats a block of random images whose number is a prime, so that the oracle's answer for the block tells
+what every element of the whole output must be, and no kernel's tiling repeats at the same pace.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from app.bench.ladder.failures import Wrong
+from app.bench.ladder.oracle import expected, images_at_once
+from app.bench.ladder.tolerance import allowed, rms
+from app.bench.timer import Clock
+from app.cuda.memory import DeviceMemoryError, device_array, uploaded
+from app.kernels.launch import Kernel, Launch
+from app.kernels.problems import Argument, ConvProblem, LinearProblem, PairProblem, Problem
+from app.kernels.variant import Parameters, Variant, tiles
+from app.runtime.result import Timing
+
+PRIMES = (1, 2, 3, 5, 7, 13, 31, 61, 127, 251)
+
+
+class Trial:
+    """A problem with data for ``images`` images on the current device. Raises DeviceMemoryError if they do not fit."""
+
+    def __init__(self, problem: Problem, images: int, arch: str, seed: int = 0) -> None:
+        self.problem = problem
+        self.images = images
+        self.arch = arch
+        self.clock = Clock(arch)
+        arguments = {argument.name: argument for argument in problem.arguments()}
+        rng = np.random.default_rng(seed)
+        most = min(images_at_once(problem), images)
+        self._period = max(prime for prime in PRIMES if prime <= most)
+        block = _random(rng, arguments["x"], self._period)
+        self.x = device_array(arguments["x"].per_image * images, arguments["x"].dtype)
+        self._repeat(uploaded(block.reshape(-1)))
+        self.parameters = _parameters(rng, problem)
+        self.outputs = [device_array(a.per_image * images, a.dtype) for a in arguments.values() if _is_output(a)]
+        self._block = block
+        self._wanted: tuple[cupy.ndarray, cupy.ndarray, float] | None = None
+        cupy.cuda.Device().synchronize()  # the data have arrived; the clock's stream waits for no other
+
+    def launch(self, row: Variant, parameters: Parameters | None = None, *, debug: bool = False) -> Launch:
+        """The variant bound to this trial's arrays. debug: compiled without optimisation.
+
+        Raises DeviceMemoryError if its workspace does not fit, UserError if it needs cuBLAS and there is none.
+        """
+        kernel = Kernel(row, self.problem, self.arch, parameters, debug=debug)
+        arrays = [None if array is None else uploaded(array) for array in kernel.pack(self.parameters)]
+        return kernel.bind([self.x, *arrays, *self.outputs], self.images)
+
+    def run(self, launch: Launch) -> None:
+        """Launch once on poisoned outputs, and wait."""
+        cupy.cuda.Device().synchronize()
+        for y in self.outputs:
+            y.data.memset_async(0xFF, y.nbytes, self.clock.stream)  # NaN, or a label beyond all classes
+        launch(self.clock.stream.ptr, self.images)
+        self.clock.stream.synchronize()
+
+    def check(self, launch: Launch) -> float:
+        """Launch once and compare every element with the oracle → the worst error ÷ what is allowed for it.
+
+        Raises Wrong if that is above 1 or not a number.
+        """
+        self.run(launch)
+        outputs = dict(zip((a.name for a in self.problem.arguments() if _is_output(a)), self.outputs, strict=True))
+        try:
+            exact, each, most_rms = self._oracle()
+            worst = 0.0
+            for first in range(0, self.images, self._period):
+                count = min(self._period, self.images - first)
+                values, tolerance = exact[:count], each[:count]
+                if "y" in outputs:
+                    y = _rows(outputs["y"], first, count, self.images).astype(np.float64)
+                    error = abs(y - values)
+                    worst = max(worst, _worst(error, tolerance, y, values, first))
+                    if count == self._period and most_rms < np.inf:
+                        _check_rms(rms(error), most_rms, first)
+                if "labels" in outputs:
+                    _check_labels(_rows(outputs["labels"], first, count, self.images)[:, 0], values, tolerance, first)
+            return worst
+        except cupy.cuda.memory.OutOfMemoryError:
+            raise DeviceMemoryError("the oracle's arrays") from None
+        finally:
+            cupy.get_default_memory_pool().free_all_blocks()
+
+    def time(self, launch: Launch, noise: float, l2: str) -> Timing:
+        """Device time of one launch over all images, in ms; see Clock.time."""
+        config = launch.kernel.config
+        pieces = tiles(self.images, config.images_at_a_time) if config.images_at_a_time else 1
+        stream, images = self.clock.stream.ptr, self.images
+        return self.clock.time(lambda: launch(stream, images), noise, l2, len(config.actions) * pieces)
+
+    def _oracle(self) -> tuple[cupy.ndarray, cupy.ndarray, float]:
+        """For the block: what each element must be, how far it may be from that, and the RMS of all."""
+        if self._wanted is None:
+            device = [None if array is None else cupy.asarray(array) for array in self.parameters]
+            found = expected(self.problem, cupy.asarray(self._block), *device)
+            self._wanted = (found.exact, *allowed(self.problem, found))
+        return self._wanted
+
+    def _repeat(self, block: Any) -> None:
+        """Fill x with the block, again and again."""
+        for start in range(0, self.x.nbytes, block.nbytes):
+            count = min(block.nbytes, self.x.nbytes - start)
+            runtime.memcpy(self.x.data.ptr + start, block.data.ptr, count, runtime.memcpyDeviceToDevice)
+
+
+def _is_output(argument: Argument) -> bool:
+    return argument.name in ("y", "labels")
+
+
+def _random(rng: np.random.Generator, argument: Argument, images: int) -> np.ndarray:
+    """(images, elements an image): bytes of all values, or normal numbers."""
+    shape = (images, argument.per_image)
+    if argument.dtype == "uint8":
+        return rng.integers(0, 256, shape, dtype=np.uint8)
+    return rng.standard_normal(shape, dtype=np.float32).astype(argument.dtype)
+
+
+def _parameters(rng: np.random.Generator, problem: Problem) -> list[np.ndarray | None]:
+    """Weights, in the problem's layout, and bias (None if it has none), so that results are around 1; [] without."""
+    if isinstance(problem, PairProblem):
+        both = [*_parameters(rng, problem.first), *_parameters(rng, problem.second)]
+        wanted = problem.arguments()[1:]
+        return [None if a is None else a.astype(b.dtype) for a, b in zip(both, wanted, strict=False)]
+    if not isinstance(problem, ConvProblem | LinearProblem):
+        return []
+    arguments = {argument.name: argument for argument in problem.arguments()}
+    if isinstance(problem, ConvProblem):
+        shape: tuple[int, ...] = (problem.channels, problem.kernel, problem.kernel, problem.maps)
+    else:
+        shape = (problem.inputs, problem.outputs)
+    magnitude = 128 if problem.input_dtype == "uint8" else 1
+    w = rng.standard_normal(shape) / (magnitude * np.sqrt(prod(shape[:-1])))
+    bias = rng.standard_normal(shape[-1]).astype(arguments["bias"].dtype) if problem.bias else None
+    return [w.astype(arguments["w"].dtype), bias]
+
+
+def _rows(array: cupy.ndarray, first: int, count: int, images: int) -> cupy.ndarray:
+    return array.reshape(images, -1)[first : first + count]
+
+
+def _worst(error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int) -> float:
+    """The greatest error ÷ tolerance. Raises Wrong above 1 or where there is NaN."""
+    ratio = cupy.where(error == 0, 0.0, error / cupy.maximum(tolerance, 1e-300))
+    wrong = ~(ratio <= 1)  # NaN is wrong, too
+    bad = int(wrong.sum())
+    if bad:
+        at = int(wrong.reshape(-1).argmax())
+        image, element = divmod(at, y.shape[1])
+        raise Wrong(
+            f"wrong: image {first + image}, element {element} is {float(y[image, element]):.9g}, must be "
+            f"{float(values[image, element]):.9g} ({bad:,} of {y.size:,} elements of these images)"
+        )
+    return float(ratio.max())
+
+
+def _check_rms(found: float, most: float, first: int) -> None:
+    if not found <= most:
+        raise Wrong(f"wrong: from image {first} on the RMS of the errors is {found:.3g}, must be at most {most:.3g}")
+
+
+def _check_labels(labels: cupy.ndarray, values: cupy.ndarray, tolerance: cupy.ndarray, first: int) -> None:
+    """Each label must be of a score that is the best, but for the tolerances of both. Raises Wrong."""
+    classes = values.shape[1]
+    labels = labels.astype(np.int64)
+    index = cupy.minimum(labels, classes - 1)[:, None]
+    best = values.argmax(axis=1)[:, None]
+    short = cupy.take_along_axis(values, best, 1) - cupy.take_along_axis(values, index, 1)
+    slack = cupy.take_along_axis(tolerance, best, 1) + cupy.take_along_axis(tolerance, index, 1)
+    wrong = ~(short <= slack)[:, 0] | (labels >= classes)
+    if int(wrong.sum()):
+        at = int(wrong.argmax())
+        raise Wrong(f"wrong: image {first + at} has label {int(labels[at])}, must be {int(best[at, 0])}")

@@ -1,0 +1,100 @@
+"""Whole-program time of a network with one variant for all of its convolutions, through the application's session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from app.bench.ladder.cases import BENCH_PRECISIONS, PAIR_PRECISIONS
+from app.bench.ladder.results import CPU_NAME, CPU_RUNS
+from app.bench.stop import MOST_RUNS, PATIENCE
+from app.cuda.memory import pinned_array
+from app.errors import UserError
+from app.kernels import registry
+from app.network.graph import REFERENCE_CHUNK, Graph
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from app.planning.tuning import Tuning
+from app.runtime import timing as measure
+from app.runtime.cpu_session import CpuSession
+from app.runtime.defaults import DEFAULT_STREAMS
+from app.runtime.result import Timing
+from app.runtime.session import Session, default_chunk
+
+PROGRAMS = BENCH_PRECISIONS | PAIR_PRECISIONS
+SECONDS = 0.5  # of measured time
+WARMUP = 2
+CPU_IMAGES = 1000  # more would take the processor longer than the card takes for all else
+
+
+def combinations(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
+    """(precision, variant name): ``auto`` and every convolution variant in the precisions that it computes in."""
+    if all(step.layer.operation != "conv" for step in graph.steps):
+        return [(precision, "auto") for precision in PROGRAMS]
+    return [
+        (precision, name)
+        for precision, (dtype, _) in PROGRAMS.items()
+        for name in [
+            *(row.name for row in registry.variants("conv") if dtype in row.dtypes and (not only or row.name in only)),
+            "auto",
+        ]
+    ]
+
+
+def whole_program(
+    graph: Graph, arch: str, known: Tuning, batch: int, only: set[str] | None, step: Callable[[], object]
+) -> list[dict[str, Any]]:
+    """For each combination the end-to-end time in ms, from page-locked images to readable labels, or why none.
+
+    Few images are timed on the processor, too.
+    """
+    shape = (batch, *graph.network.input_shape)
+    images = pinned_array(shape, np.uint8)
+    images[:] = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    rows = [_on_cpu(graph, images)] if batch <= CPU_IMAGES else []
+    for precision, name in combinations(graph, only):
+        row: dict[str, Any] = {"precision": precision, "conv": name, "ms": None, "spread_ms": None, "runs": 0}
+        try:
+            rows.append(row | _timed(graph, arch, Choices(precision, True, {"conv": name}, known), images))
+        except UserError as error:
+            rows.append(row | {"reason": str(error)})
+        step()
+    return rows
+
+
+def _on_cpu(graph: Graph, images: np.ndarray) -> dict[str, Any]:
+    session, labels = CpuSession(graph), np.empty(len(images), np.uint8)
+    samples = []
+    for _ in range(1 + CPU_RUNS):
+        start = perf_counter()
+        session.run(images, labels)
+        samples.append((perf_counter() - start) * 1e3)
+    timing = Timing(tuple(samples[1:]))  # the first is warm-up
+    nodes = [f"{step.layer.name}: NumPy" for step in graph.steps]
+    row = {"precision": "fp32", "conv": CPU_NAME, "ms": timing.median, "spread_ms": timing.spread, "runs": CPU_RUNS}
+    threads = session.threads_for(len(images))
+    return row | {"chunk": REFERENCE_CHUNK, "threads": threads, "nodes": nodes, "reason": ""}
+
+
+def _timed(graph: Graph, arch: str, choices: Choices, images: np.ndarray) -> dict[str, Any]:
+    if all(step.layer.operation != "conv" for step in graph.steps):
+        choices = Choices(choices.precision, True, {}, choices.tuning)
+    execution = plan(graph, arch, choices)
+    with Session(execution, chunk=default_chunk(len(images)), streams=DEFAULT_STREAMS) as session:
+        outputs = session.outputs(len(images))
+        once = measure.end_to_end(session, images, outputs, 1, WARMUP).median
+        runs = min(max(ceil(SECONDS * 1e3 / once), PATIENCE), MOST_RUNS)
+        timing = measure.end_to_end(session, images, outputs, runs, 0)
+        nodes = [f"{node.name}: {node.variant.name}" for node in execution.nodes]
+        return {
+            "ms": timing.median,
+            "spread_ms": timing.spread,
+            "runs": runs,
+            "chunk": session.chunk,
+            "nodes": nodes,
+            "reason": "",
+        }

@@ -1,0 +1,1 @@
+"""``main.py bench --peers``: the application beside PyTorch and JAX."""

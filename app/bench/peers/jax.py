@@ -1,0 +1,163 @@
+"""A network in JAX: a peer to compare with."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from app.bench.peers.pieces import L2_BYTES, piece_size
+from app.errors import UserError
+from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Softmax
+from app.layers.pool import Pool
+from app.network.graph import Graph
+
+# Images of fewer bytes reach the card sooner as an argument of the jitted function (0.28 ms instead of 0.47 for one
+# image), of more by a copy from JAX's page-locked memory (1.4 ms instead of 2.3 for 10,000 images); H100, JAX 0.11.
+DIRECT_BYTES = 256 << 10
+# Our name → JAX's name of what float32 may be multiplied in.
+PRECISIONS = {"fp32": "float32", "tf32": "tensorfloat32", "fp16": "default"}
+
+
+class JaxEngine:
+    """A jitted function on one batch; arrays are never written twice. platform: ``cpu`` for tests.
+
+    Layouts are XLA's own choice: it transposes to what suits a convolution.
+    """
+
+    arithmetic: str | None = None
+
+    def __init__(
+        self,
+        graph: Graph,
+        images: np.ndarray,
+        labels: np.ndarray,
+        precision: str,
+        platform: str = "cuda",
+        in_pieces: bool = False,
+    ) -> None:
+        if importlib.util.find_spec("jax") is None:
+            raise UserError("JAX is not installed")
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others need device memory, too
+        import jax
+
+        try:
+            device = jax.devices(platform)[0]
+        except RuntimeError:
+            raise UserError("JAX sees no GPU") from None
+        count = len(images)
+        piece = piece_size(graph, count, 2 if precision == "fp16" else 4, L2_BYTES) if in_pieces else count
+        if in_pieces and piece == count:
+            raise UserError("the batch is one piece")
+        self.note = f"pieces of {piece:,}" if in_pieces else ""
+        self._jax, self._host_labels = jax, labels
+        self._on_card = jax.sharding.SingleDeviceSharding(device)
+        in_pinned = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
+        self._host = jax.device_put(images, in_pinned)
+        self._few = images if images.nbytes < DIRECT_BYTES else None
+        self._precision = PRECISIONS[precision]
+        dtype = np.float16 if precision == "fp16" else np.float32
+        arrays = {name: array.astype(dtype) for name, array in graph.parameters.items()}
+        self._parameters = jax.device_put(arrays, self._on_card)
+        classify = classifier(jax, dtype, graph)
+        self._classify = jax.jit(_piecewise(jax, classify, piece) if in_pieces else classify)
+        self._images: Any = None
+        self._labels: Any = None
+
+    def active(self) -> AbstractContextManager[object]:
+        """What float32 is multiplied in is a part of the key under which compiled functions are found."""
+        context: AbstractContextManager[object] = self._jax.default_matmul_precision(self._precision)
+        return context
+
+    def load(self) -> None:
+        """From page-locked memory."""
+        self._images = self._jax.device_put(self._host, self._on_card)
+
+    def enqueue(self) -> None:
+        """One forward pass."""
+        self._labels = self._classify(self._parameters, self._images)
+
+    def synchronize(self) -> None:
+        """JAX waits for arrays, not for a device: for the newest, which the device finishes last."""
+        self._jax.block_until_ready((self._images, self._labels))
+
+    def card_labels(self) -> np.ndarray:
+        """A copy on the host."""
+        return np.asarray(self._labels)
+
+    def wipe(self) -> None:
+        """Each run makes new arrays."""
+        self._images = self._labels = None
+
+    def run(self) -> None:
+        """Copy in without waiting, classify, copy out."""
+        images = self._few if self._few is not None else self._jax.device_put(self._host, self._on_card)
+        self._host_labels[:] = np.asarray(self._classify(self._parameters, images))
+
+    def close(self) -> None:
+        """Arrays go with their last reference."""
+        self._images = self._labels = self._host = self._parameters = self._classify = None
+
+
+def classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any], Any]:
+    """A function from parameters and images (N, C, H, W) uint8 to labels (N,) uint8.
+
+    Activations are N, H, W, C, as the file's layouts are made for: filters H, W, in, out.
+    """
+    jnp = jax.numpy
+    layers = [step.layer for step in graph.steps]
+
+    def classify(parameters: Any, images: Any) -> Any:
+        x = images.transpose(0, 2, 3, 1)
+        for at, layer in enumerate(layers):
+            if at == graph.scaled_at:
+                x = x.astype(dtype) * dtype(graph.input_scale)
+            x = _applied(jax, layer, parameters, x)
+        return x.astype(jnp.uint8)
+
+    return classify
+
+
+def _piecewise(jax: Any, classify: Callable[[Any, Any], Any], piece: int) -> Callable[[Any, Any], Any]:
+    """The same function, so many images at a time, in one loop on the card."""
+
+    def in_turn(parameters: Any, images: Any) -> Any:
+        pieces = images.reshape(-1, piece, *images.shape[1:])
+        return jax.lax.map(lambda part: classify(parameters, part), pieces).reshape(-1)
+
+    return in_turn
+
+
+def _applied(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
+    """One layer while the function is traced. Raises UserError for a kind that is not known here."""
+    jnp, lax = jax.numpy, jax.lax
+    match layer:
+        case Resize():  # JAX's own interpolation, rounded to whole values; halves may go the other way
+            shape = (len(x), layer.size, layer.size, x.shape[3])
+            return jnp.floor(jax.image.resize(x.astype(np.float32), shape, "bilinear", antialias=False) + 0.5)
+        case Conv2d():
+            step, layouts = (layer.stride, layer.stride), ("NHWC", "HWIO", "NHWC")
+            x = lax.conv_general_dilated(x, parameters[layer.name], step, "VALID", dimension_numbers=layouts)
+        case Linear():
+            x = x @ parameters[layer.name]
+        case Pool():
+            window, strides = (1, layer.window, layer.window, 1), (1, layer.step, layer.step, 1)
+            if layer.is_max:
+                return lax.reduce_window(x, x.dtype.type(-np.inf), lax.max, window, strides, "VALID")
+            return lax.reduce_window(x, x.dtype.type(0), lax.add, window, strides, "VALID") / layer.window**2
+        case Activation():
+            return {"relu": jax.nn.relu, "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}[layer.function](x)
+        case Flatten():
+            return x.reshape(len(x), -1)
+        case Softmax():
+            return jax.nn.softmax(x, axis=1)
+        case Argmax():
+            return jnp.argmax(x, axis=1)
+        case _:
+            raise UserError(f"layer {layer.name} ({layer.kind}) has no counterpart in JAX here")
+    bias = parameters.get(f"{layer.name}_bias")
+    return x if bias is None else x + bias

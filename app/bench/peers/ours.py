@@ -1,0 +1,79 @@
+"""The application itself among its peers: the session that the main job runs."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import cupy
+import numpy as np
+
+from app.bench.batch import UNWRITTEN
+from app.errors import UserError
+from app.network.graph import Graph
+from app.planning.matching import Choices
+from app.planning.plan import IMAGES, LABELS, plan
+from app.planning.tuning import Tuning
+from app.runtime.defaults import DEFAULT_STREAMS
+from app.runtime.session import Session, default_chunk
+from app.runtime.stream_buffers import Outputs
+
+
+class OurEngine:
+    """End to end by a session as the main job makes it; on the card by one chunk that holds the whole batch."""
+
+    def __init__(
+        self, graph: Graph, images: np.ndarray, labels: np.ndarray, precision: str, arch: str, known: Tuning
+    ) -> None:
+        execution = plan(graph, arch, Choices(precision, tuning=known))
+        count = len(images)
+        self.arithmetic: str | None = execution.arithmetic
+        self._images, self._outputs, self._count = images, Outputs(labels, None), count
+        self._session = Session(execution, chunk=default_chunk(count), streams=DEFAULT_STREAMS)
+        self._resident = Session(execution, chunk=count, streams=1)
+        if self._resident.shrunk:
+            raise UserError(f"{count:,} images do not fit in device memory at once")
+        self._lane = self._resident.lanes[0]
+        kernels = ", ".join(f"{node.name}: {node.variant.name}" for node in execution.nodes)
+        self.note = f"chunks of {self._session.chunk:,}; {kernels}"
+
+    def active(self) -> AbstractContextManager[object]:
+        """No global switches."""
+        return nullcontext()
+
+    def load(self) -> None:
+        """Into the resident lane."""
+        _overwrite(self._resident)
+        self._lane.buffers[IMAGES].data.copy_from_host(self._images.ctypes.data, self._images.nbytes)
+
+    def enqueue(self) -> None:
+        """The kernels alone."""
+        for launch in self._lane.launches:
+            launch(self._lane.stream.ptr, self._count)
+
+    def synchronize(self) -> None:
+        """The whole device."""
+        cupy.cuda.runtime.deviceSynchronize()
+
+    def card_labels(self) -> np.ndarray:
+        """A copy on the host."""
+        labels: np.ndarray = cupy.asnumpy(self._lane.buffers[LABELS][: self._count])
+        return labels
+
+    def wipe(self) -> None:
+        """Whichever way the batch goes: what a kernel does not write again shows."""
+        _overwrite(self._session)
+
+    def run(self) -> None:
+        """As the main job runs it."""
+        self._session.run(self._images, self._outputs)
+
+    def close(self) -> None:
+        """Both sessions."""
+        self._session.close()
+        self._resident.close()
+
+
+def _overwrite(session: Session) -> None:
+    """Rubbish in all that a run writes: white images, features that are no numbers, no labels."""
+    for array in session.arrays:
+        array.data.memset(UNWRITTEN, array.nbytes)

@@ -1,0 +1,246 @@
+"""How engines are measured side by side: in turn, round after round, every output checked.
+
+The clock is the host's for all, since not every framework lets events into its streams. On the card: several passes
+over resident images are enqueued back to back, timed from the first call until the device is idle, and divided. End
+to end: one call from images in page-locked memory to readable labels, the device idle before.
+
+A framework has several ways to run the same network. All are tried for a moment; the fastest enters the rounds, one for
+each of both measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from math import ceil
+from statistics import median
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+from app.bench.batch import UNWRITTEN, Batch
+from app.bench.quantiles import summary
+from app.errors import UserError
+from app.network.graph import Graph
+
+PASSES = 10
+WARMUP, UNTIMED = 5, 2  # runs after an engine is made, and at the start of its every turn
+TURN_MS = 60.0  # of each measurement in each turn
+LEAST_RUNS, MOST_RUNS = 10, 300
+LEAST_SERIES = 5  # of passes, in each turn
+TRIES = 5  # timed runs that choose between settings
+ON_CARD, END_TO_END = "on_card_ms", "end_to_end_ms"
+
+
+class Engine(Protocol):
+    """One way to classify one batch. note: what a reader of its times must know.
+
+    arithmetic: what numbers are multiplied in, for an engine that the accuracy check judges; None for a peer.
+    """
+
+    note: str
+    arithmetic: str | None
+
+    def active(self) -> AbstractContextManager[object]:
+        """The engine's global switches are set within; around everything below."""
+
+    def load(self) -> None:
+        """Put the images on the card, and rubbish where labels will be."""
+
+    def enqueue(self) -> None:
+        """One pass over the images on the card; may return at once."""
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle."""
+
+    def card_labels(self) -> np.ndarray:
+        """The labels that the last pass left on the card: (N,) uint8."""
+
+    def wipe(self) -> None:
+        """Put rubbish where images, features and labels will be on the card, where their memory is used again."""
+
+    def run(self) -> None:
+        """End to end: when this returns, the labels are readable in the array that the engine was made with."""
+
+    def close(self) -> None:
+        """Give the device memory back."""
+
+
+Make = Callable[[Graph, np.ndarray, np.ndarray], Engine]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An engine to be made from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to write to, page-locked.
+
+    makes: by setting, of which one is enough; the fastest is taken.
+    """
+
+    engine: str
+    precision: str
+    ours: bool
+    makes: Mapping[str, Make]
+
+
+@dataclass
+class Entrant:
+    """A candidate and what came of it.
+
+    best: measurement → setting; tried: what each setting took in a few runs, or why it did not run. labels: by
+    setting, of its first timed run; unsteady: timed runs that gave others.
+    """
+
+    candidate: Candidate
+    host_labels: np.ndarray
+    engines: dict[str, Engine] = field(default_factory=dict)  # by setting
+    best: dict[str, str] = field(default_factory=dict)
+    tried: list[dict[str, Any]] = field(default_factory=list)
+    runs: int = LEAST_RUNS
+    note: str = ""
+    reason: str = ""
+    arithmetic: str | None = None
+    samples: dict[str, list[float]] = field(default_factory=lambda: {ON_CARD: [], END_TO_END: []})
+    labels: dict[str, np.ndarray] = field(default_factory=dict)
+    unsteady: int = 0
+
+    def start(self, batch: Batch) -> None:
+        """Make the engines, warm them up and keep the fastest; what takes long, such as compiling, happens here."""
+        for setting, make in self.candidate.makes.items():
+            reason = self._guarded(partial(self._try, setting, make, batch))
+            if reason:
+                self.tried.append({"setting": setting, ON_CARD: None, END_TO_END: None, "reason": reason})
+                self._drop(setting)
+        if not self.best:
+            self.reason = self.tried[0]["reason"]
+
+    def turn(self) -> None:
+        """Its share of a round, if it runs at all."""
+        if self.engines:
+            self.reason = self._guarded(self._turn)
+            if self.reason:
+                self.labels = {}
+                self.close()
+
+    def close(self) -> None:
+        """Free the engines, if there are any."""
+        for setting in list(self.engines):
+            self._drop(setting)
+
+    def _drop(self, setting: str) -> None:
+        engine = self.engines.pop(setting, None)
+        if engine is not None:
+            engine.close()
+
+    def _try(self, setting: str, make: Make, batch: Batch) -> None:
+        """Time the setting for a moment; close the one that it beats in all, or itself."""
+        self.engines[setting] = engine = make(batch.graph, batch.images, self.host_labels)
+        with engine.active():
+            for _ in range(WARMUP):
+                self._end_to_end(engine)
+                self._on_card(engine)
+            took = {
+                END_TO_END: median([self._end_to_end(engine) for _ in range(TRIES)]),
+                ON_CARD: median([self._on_card(engine) for _ in range(TRIES)]),
+            }
+        self.tried.append({"setting": setting, **took, "reason": ""})
+        times = {known["setting"]: known for known in self.tried}
+        for measurement, ms in took.items():
+            if measurement not in self.best or ms < times[self.best[measurement]][measurement]:
+                self.best[measurement] = setting
+        for other in [known for known in self.engines if known not in self.best.values()]:
+            self._drop(other)
+        kept = self.engines[self.best[END_TO_END]]
+        self.note, self.arithmetic = kept.note, kept.arithmetic
+        self.runs = min(max(ceil(TURN_MS / times[self.best[END_TO_END]][END_TO_END]), LEAST_RUNS), MOST_RUNS)
+
+    def _turn(self) -> None:
+        engine = self.engines[self.best[END_TO_END]]
+        with engine.active():
+            for index in range(UNTIMED + self.runs):
+                ms = self._end_to_end(engine)
+                self._keep(END_TO_END, ms, self.host_labels, timed=index >= UNTIMED)
+        engine = self.engines[self.best[ON_CARD]]
+        with engine.active():
+            for index in range(UNTIMED + max(ceil(self.runs / PASSES), LEAST_SERIES)):
+                ms = self._on_card(engine)
+                self._keep(ON_CARD, ms, engine.card_labels(), timed=index >= UNTIMED)
+
+    def _end_to_end(self, engine: Engine) -> float:
+        engine.wipe()
+        self.host_labels.fill(UNWRITTEN)
+        engine.synchronize()
+        start = perf_counter()
+        engine.run()
+        return (perf_counter() - start) * 1e3
+
+    def _on_card(self, engine: Engine) -> float:
+        engine.load()
+        engine.synchronize()
+        start = perf_counter()
+        for _ in range(PASSES):
+            engine.enqueue()
+        engine.synchronize()
+        return (perf_counter() - start) * 1e3 / PASSES
+
+    def _keep(self, measurement: str, ms: float, labels: np.ndarray, *, timed: bool) -> None:
+        if not timed:
+            return
+        self.samples[measurement].append(ms)
+        first = self.labels.setdefault(self.best[measurement], labels.copy())
+        self.unsteady += not np.array_equal(labels, first)
+
+    def _guarded(self, action: Callable[[], None]) -> str:
+        """Why the action failed, empty if it did not: of a peer, in whatever way its framework fails; of ours, a fault
+        is a fault."""
+        try:
+            action()
+        except Exception as error:
+            if self.candidate.ours and not isinstance(error, UserError):
+                raise
+            return one_line(error)
+        return ""
+
+    def row(self, batch: Batch) -> dict[str, Any]:
+        """The entrant in the document. All times in ms; of two settings' labels those that differ more."""
+        row: dict[str, Any] = {
+            "engine": self.candidate.engine,
+            "precision": self.candidate.precision,
+            "ours": self.candidate.ours,
+            **{name: summary(samples) if self.labels else None for name, samples in self.samples.items()},
+            "settings": dict(self.best),
+            "tried": self.tried,
+            "unsteady": self.unsteady,
+            "note": self.note,
+            "reason": self.reason,
+        }
+        if not self.labels:
+            return row | {"correct": None, "changed": None, "largest_margin": None, "wrong": False}
+        scores = [batch.score(labels, self.arithmetic) for labels in self.labels.values()]
+        row |= max(scores, key=lambda score: score["changed"])
+        row["wrong"] |= self.candidate.ours and self.unsteady > 0
+        return row
+
+
+def in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callable[[], object]) -> None:
+    """Start them all, then ``rounds`` rounds, each begun by another. step: called after each start and each turn."""
+    try:
+        for entrant in entrants:
+            entrant.start(batch)
+            step()
+        for index in range(rounds):
+            first = index % len(entrants)
+            for entrant in [*entrants[first:], *entrants[:first]]:
+                entrant.turn()
+                step()
+    finally:
+        for entrant in entrants:
+            entrant.close()
+
+
+def one_line(error: Exception) -> str:
+    """What went wrong, short enough for a table; a class's name where it gave no text."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 160 else f"{text[:159]}…"

@@ -1,0 +1,274 @@
+"""A network in PyTorch, as one would write it there for speed: a peer to compare with."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from app.bench.batch import UNWRITTEN
+from app.bench.ladder import cudnn
+from app.bench.peers.pieces import L2_BYTES, piece_size
+from app.errors import UserError
+from app.layers import Activation, Conv2d, Flatten, Layer, Linear, Resize, Shape, Softmax
+from app.layers.flatten import channel_first_rows
+from app.layers.pool import Pool
+from app.network.graph import Graph
+
+UNCAPTURED = {None: None, "max-autotune": "max-autotune-no-cudagraphs", "reduce-overhead": "default"}
+CAPTURE_WARMUP = 3
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How activations lie, whether the batch goes in pieces that fit the L2 cache, and whether all is one CUDA graph.
+
+    Without it, modes of torch.compile that make graphs of their own do so.
+    """
+
+    channels_last: bool = False
+    pieces: bool = False
+    graph: bool = False
+
+    def __str__(self) -> str:
+        """``channels last, pieces, CUDA graph``."""
+        layout = "channels last" if self.channels_last else "contiguous"
+        return layout + ", pieces" * self.pieces + ", CUDA graph" * self.graph
+
+
+def settings(mode: str | None) -> list[Setting]:
+    """What is tried: pieces only as a graph, since their launches would be waited for; compiled, where each setting
+    takes long to make, no more than the mode's own way and that."""
+    ways = [(False, False), (True, True)] if mode else [(False, False), (False, True), (True, True)]
+    return [Setting(layout, *way) for layout, way in product((False, True), ways)]
+
+
+class TorchEngine:
+    """PyTorch on one batch. mode: of torch.compile, None for eager; device: ``cpu`` for tests, which has no graphs.
+
+    precision: ``fp32``; ``tf32``, by the switches of cuDNN and cuBLAS; ``fp16``, weights and activations in half
+    precision.
+    """
+
+    arithmetic: str | None = None
+
+    def __init__(
+        self,
+        graph: Graph,
+        images: np.ndarray,
+        labels: np.ndarray,
+        precision: str,
+        mode: str | None,
+        setting: Setting = Setting(),
+        device: str = "cuda",
+    ) -> None:
+        missing = cudnn.missing() if device == "cuda" else None
+        if missing is not None:
+            raise UserError(missing)
+        import torch
+
+        self._torch, self._device, self._tf32 = torch, device, precision == "tf32"
+        self._host, self._host_labels = torch.from_numpy(images), torch.from_numpy(labels)
+        self._images = torch.empty_like(self._host, device=device)  # page-locked or not, as PyTorch sees it
+        self._labels: Any = None  # of the last pass; of the last run from host to host, if that is another graph
+        self._whole_labels: Any = None
+        half, self._captures = precision == "fp16", setting.graph and device == "cuda"
+        count = len(images)
+        self._piece = piece_size(graph, count, 2 if half else 4, l2_bytes(torch, device)) if setting.pieces else count
+        self.note = f"pieces of {self._piece:,}" if setting.pieces and self._piece < count else ""
+        self._classify: Any = classifier(graph, torch, half=half, channels_last=setting.channels_last, device=device)
+        if mode is not None:
+            if self._piece == count:
+                torch._dynamo.mark_static_address(self._images)  # CUDA graphs then read it in place
+            mode = UNCAPTURED[mode] if setting.graph else mode
+            self._classify = torch.compile(own_code(self._classify), mode=mode, fullgraph=True, dynamic=False)
+        self._pass: Any = None  # graphs: of a pass over the images on the card, and from host to host
+        self._whole: Any = None
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """PyTorch's global switches; inference mode."""
+        torch = self._torch
+        with warnings.catch_warnings(), torch.inference_mode():
+            warnings.simplefilter("ignore")  # newer versions announce another name of the TF32 switches
+            torch.backends.cudnn.benchmark = True
+            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = self._tf32
+            yield
+
+    def load(self) -> None:
+        """The last labels are overwritten: graphs use their memory again."""
+        self._images.copy_(self._host)
+        if self._labels is not None:
+            self._labels.fill_(UNWRITTEN)
+
+    def enqueue(self) -> None:
+        """One forward pass."""
+        if not self._captures:
+            self._labels = self._classified()
+        else:
+            if self._pass is None:
+                self._pass = self._captured(self._forward)
+            self._pass.replay()
+
+    def synchronize(self) -> None:
+        """The whole device."""
+        if self._device == "cuda":
+            self._torch.cuda.synchronize()
+
+    def card_labels(self) -> np.ndarray:
+        """A copy on the host."""
+        copy: np.ndarray = self._labels.cpu().numpy()
+        return copy
+
+    def wipe(self) -> None:
+        """Black images, and no labels."""
+        self._images.zero_()
+        for labels in (self._labels, self._whole_labels):
+            if labels is not None:
+                labels.fill_(UNWRITTEN)
+
+    def run(self) -> None:
+        """Copy in without waiting, classify, copy out; the last copy waits."""
+        if not self._captures:
+            self._images.copy_(self._host, non_blocking=True)
+            self._labels = self._classified()
+            self._host_labels.copy_(self._labels)
+            return
+        if self._whole is None:
+            self._whole = self._captured(self._from_host_to_host)
+        self._whole.replay()
+        self._torch.cuda.current_stream().synchronize()
+
+    def close(self) -> None:
+        """What this engine alone held goes back to the device."""
+        self._classify = self._images = self._labels = self._whole_labels = self._pass = self._whole = None
+        if self._device == "cuda":
+            self._torch.cuda.empty_cache()
+
+    def _classified(self) -> Any:
+        """The labels of all pieces, one after the other."""
+        if self._piece == len(self._images):
+            return self._classify(self._images)
+        return self._torch.cat([self._classify(piece) for piece in self._images.split(self._piece)])
+
+    def _forward(self) -> None:
+        self._labels = self._classified()
+
+    def _from_host_to_host(self) -> None:
+        self._images.copy_(self._host, non_blocking=True)
+        self._whole_labels = self._classified()
+        self._host_labels.copy_(self._whole_labels, non_blocking=True)
+
+    def _captured(self, action: Callable[[], None]) -> Any:
+        """The action as a CUDA graph: run before on a stream of its own, as PyTorch asks for."""
+        cuda = self._torch.cuda
+        aside = cuda.Stream()
+        aside.wait_stream(cuda.current_stream())
+        with cuda.stream(aside):
+            for _ in range(CAPTURE_WARMUP):
+                action()
+        cuda.current_stream().wait_stream(aside)
+        cuda.synchronize()
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph, capture_error_mode="thread_local"):  # other frameworks' threads go on beside it
+            action()
+        return graph
+
+
+def l2_bytes(torch: Any, device: str) -> int:
+    """Bytes of the card's L2 cache, as PyTorch tells it."""
+    if device != "cuda":
+        return L2_BYTES
+    return int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0)) or L2_BYTES
+
+
+def classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, device: str) -> Callable[[Any], Any]:
+    """A function from images (N, C, H, W) uint8 to labels (N,) uint8."""
+    dtype = torch.float16 if half else torch.float32
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    scale = graph.input_scale
+    front = torch.nn.Sequential(*(_enlarging(step.layer, torch) for step in graph.steps[: graph.scaled_at]))
+    body = torch.nn.Sequential(*_modules(graph, torch, dtype=dtype, channels_last=channels_last, device=device))
+
+    def classify(images: Any) -> Any:
+        x = front(images).to(dtype, memory_format=layout) * scale
+        return body(x).argmax(1).to(torch.uint8)
+
+    return classify
+
+
+def _enlarging(layer: Layer, torch: Any) -> Any:
+    """PyTorch's own interpolation, which reads floats, rounded to whole values; halves may go the other way."""
+    if not isinstance(layer, Resize):
+        raise UserError(f"layer {layer.name} ({layer.kind}) has no counterpart in PyTorch here")
+    size = layer.size
+
+    class Enlarge(torch.nn.Module):
+        def forward(self, images: Any) -> Any:
+            x = torch.nn.functional.interpolate(images.float(), (size, size), mode="bilinear", align_corners=False)
+            return x.add_(0.5).floor_()
+
+    return Enlarge()
+
+
+def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, device: str) -> Iterator[Any]:
+    """What follows the scaling, up to the argmax. Activations that are channels last are flattened so."""
+    nn = torch.nn
+
+    class Rows(torch.nn.Module):
+        """Flattens in H, W, C order, in which channels-last activations lie."""
+
+        def forward(self, x: Any) -> Any:
+            return x.permute(0, 2, 3, 1).flatten(1)
+
+    def filled(module: Any, name: str, weights: np.ndarray) -> Any:
+        """The module with these weights and the bias of that name, if there is one."""
+        tensor = torch.from_numpy(np.ascontiguousarray(weights)).to(device, dtype)
+        if channels_last and tensor.ndim == 4:
+            tensor = tensor.to(memory_format=torch.channels_last)
+        module.weight = nn.Parameter(tensor, requires_grad=False)
+        bias = graph.parameters.get(f"{name}_bias")
+        if bias is not None:
+            module.bias = nn.Parameter(torch.from_numpy(bias).to(device, dtype), requires_grad=False)
+        return module
+
+    flattened: Shape | None = None
+    for step in graph.steps[graph.scaled_at : -1]:
+        layer, inputs = step.layer, step.in_shape[0]
+        has_bias = f"{layer.name}_bias" in graph.parameters
+        match layer:
+            case Conv2d():
+                conv = nn.Conv2d(inputs, layer.maps, layer.kernel, layer.stride, bias=has_bias, device="meta")
+                yield filled(conv, layer.name, graph.parameters[layer.name].transpose(3, 2, 0, 1))
+            case Linear():
+                weights = graph.parameters[layer.name]
+                if flattened is not None and not channels_last:  # features arrive in C, H, W order
+                    weights = weights[channel_first_rows(flattened)]
+                flattened = None
+                yield filled(nn.Linear(inputs, layer.outputs, bias=has_bias, device="meta"), layer.name, weights.T)
+            case Pool():
+                yield (nn.MaxPool2d if layer.is_max else nn.AvgPool2d)(layer.window, layer.step)
+            case Activation():
+                yield {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}[layer.function]()
+            case Flatten():
+                flattened = step.in_shape
+                yield Rows() if channels_last else nn.Flatten()
+            case Softmax():
+                yield nn.Softmax(1)
+            case _:
+                raise UserError(f"layer {layer.name} ({layer.kind}) has no counterpart in PyTorch here")
+
+
+def own_code(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The function with a code object of its own: torch.compile looks compiled versions up by that, one after another,
+    so that those of other modes and precisions would slow down every call."""
+    assert isinstance(function, FunctionType)
+    return FunctionType(
+        function.__code__.replace(), function.__globals__, function.__name__, closure=function.__closure__
+    )

@@ -1,0 +1,1 @@
+"""``main.py profile``: spans of a run, API calls, hardware counters, a timeline."""

@@ -1,0 +1,136 @@
+"""Hardware counters of each kernel, by Nsight Compute (``ncu``) where it is installed."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # needs CuPy
+    from app.bench.profile.spans import Span
+
+MAIN = Path(__file__).parents[2] / "main.py"
+TIMEOUT_S = 900
+EFFICIENCIES = {
+    "load": "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",
+    "store": "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct",
+    "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+}
+THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"  # of a warp's 32
+THROUGHPUTS = {
+    "SM": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "L1": "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "L2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "DRAM": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+}
+METRICS = (*EFFICIENCIES.values(), THREADS, *THROUGHPUTS.values())
+BUSY = 60.0  # %; where no unit reaches this share of its peak, the kernel waits: Nsight Compute's own rule
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What was counted of one kernel launch, in percent; None where the tool gave no number.
+
+    load, store: bytes used ÷ bytes fetched by global memory instructions. warps: active threads of a warp's 32.
+    throughput: share of its peak by unit (a key of THROUGHPUTS).
+    """
+
+    kernel: str
+    load: float | None
+    store: float | None
+    warps: float | None
+    occupancy: float | None
+    throughput: Mapping[str, float | None]
+
+    @property
+    def bound(self) -> str:
+        """The busiest unit; ``latency`` if none is busy, ``unknown`` without numbers."""
+        known = {unit: share for unit, share in self.throughput.items() if share is not None}
+        if not known:
+            return "unknown"
+        busiest = max(known, key=lambda unit: known[unit])
+        return busiest if known[busiest] >= BUSY else "latency"
+
+
+def parse(text: str) -> list[Counters]:
+    """The rows of ``ncu --csv --page raw``, found by the names of their columns; lines before the table are skipped."""
+    rows = list(csv.reader(text.splitlines()))
+    start = next((i for i, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
+    if start is None:
+        return []
+    launches = [dict(zip(rows[start], row, strict=False)) for row in rows[start + 1 :] if row and row[0].isdigit()]
+    return [_counters(launch) for launch in launches]
+
+
+def _counters(launch: Mapping[str, str]) -> Counters:
+    threads = _number(launch.get(THREADS))
+    return Counters(
+        launch["Kernel Name"].partition("(")[0],
+        **{name: _number(launch.get(metric)) for name, metric in EFFICIENCIES.items()},
+        warps=None if threads is None else threads / 32 * 100,
+        throughput={unit: _number(launch.get(metric)) for unit, metric in THROUGHPUTS.items()},
+    )
+
+
+def _number(text: str | None) -> float | None:
+    """``1,234.5`` → 1234.5; None for ``n/a`` and the like."""
+    try:
+        value = float((text or "").replace(",", ""))
+    except ValueError:
+        return None
+    return value if abs(value) < float("inf") else None
+
+
+def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[Counters], str | None]:
+    """Counters of the first launches of ``main.py`` with these arguments, or one line that says why there are none.
+
+    entries: the functions launched, in order; as many launches of them are counted as it is long.
+    """
+    tool = shutil.which("ncu")
+    if tool is None:
+        return [], "no counters: Nsight Compute (ncu) is not installed or not on PATH"
+    if not entries:
+        return [], "no counters: none of the kernels is our own"
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "ncu.csv"
+        command = [
+            *(tool, "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)),
+            *("--clock-control", "none", "--metrics", ",".join(METRICS), "--launch-count", str(len(entries))),
+            *("--kernel-name", f"regex:^({'|'.join(sorted(set(entries)))})$", "--kernel-name-base", "function"),
+            *(sys.executable, str(MAIN), *arguments),
+        ]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return [], f"no counters: ncu was still running after {TIMEOUT_S} s"
+        except OSError as error:
+            return [], f"no counters: {tool} does not start ({error.strerror})"
+        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    counted = parse(text)
+    if counted:
+        return counted, None
+    return [], f"no counters: {failure(f'{text}{done.stdout}{done.stderr}', done.returncode)}"
+
+
+def failure(text: str, code: int) -> str:
+    """Why ncu counted nothing, in its own words: its first error, else the last thing said, else the exit code."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [
+        re.sub(r"^==ERROR==\s*|^error:\s*", "", line) for line in lines if line.startswith(("==ERROR==", "error:"))
+    ]
+    return next(iter([*errors, *lines[-1:]]), f"ncu ended with exit code {code}")
+
+
+def labelled(counted: Sequence[Counters], launched: Sequence[Span]) -> list[tuple[str, str, Counters]]:
+    """Layer and kernel beside each row of counters; ``launched``: the spans of the same launches, in order."""
+    pairs = list(zip(counted, launched, strict=False))
+    if all(row.kernel == span.entry for row, span in pairs):
+        return [(span.layer, span.name, row) for row, span in pairs]
+    return [("", row.kernel, row) for row in counted]

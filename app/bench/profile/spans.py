@@ -1,0 +1,185 @@
+"""When each kernel and each copy of a run began and ended on its stream, by a pair of events round every one.
+
+The session does not know that it is watched: while a run is recorded, the functions that it calls are replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import cycle
+from time import perf_counter
+from typing import Any
+
+import cupy
+from cupy.cuda import runtime
+from cupy_backends.cuda.api import driver
+
+from app.bench.profile.api_calls import Function, loaded_cublas, replaced
+from app.kernels.launch import Launch
+from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
+from app.planning.plan import Node
+from app.runtime.overlap import one_at_a_time
+from app.runtime.session import Session
+
+COPIES = {
+    runtime.memcpyHostToDevice: ("h2d", "images to the card (H2D)"),
+    runtime.memcpyDeviceToHost: ("d2h", "results to the host (D2H)"),
+}
+LAUNCH_STREAM, COPY_STREAM = 8, 4  # which argument of launchKernel and memcpyAsync is the stream
+
+
+@dataclass(frozen=True)
+class Span:
+    """One kernel or copy. start, stop: ms since the recording began; stream: the lane's number.
+
+    kind: kernel, h2d, d2h or d2d. layer: the node that it is part of, empty for the copies in and out.
+    name: the variant and its part, or the copy. entry: the kernel's function. nbytes: copied.
+    """
+
+    kind: str
+    layer: str
+    name: str
+    stream: int
+    start: float = 0.0
+    stop: float = 0.0
+    entry: str = ""
+    nbytes: int = 0
+
+    @property
+    def ms(self) -> float:
+        """How long it took."""
+        return self.stop - self.start
+
+
+def describe(action: Action, variant: Variant) -> tuple[str, str, str]:
+    """Kind, name and entry point of one action of a variant."""
+    match action:
+        case KernelLaunch():
+            entry = action.entry or variant.entry
+            part = entry.removeprefix(variant.entry).strip("_").replace("_", " ")
+            return "kernel", f"{variant.name}: {part}" if part else variant.name, entry
+        case ConstantCopy():
+            return "d2d", f"{variant.name}: filters to constant memory (D2D)", ""
+        case _:
+            return "kernel", f"{variant.name}: cuBLAS sgemm", ""
+
+
+@contextmanager
+def nvtx_range(text: str) -> Iterator[None]:
+    """A range that external profilers show; nothing where CuPy was built without NVTX."""
+    nvtx = getattr(cupy.cuda, "nvtx", None)
+    if nvtx is None or not nvtx.available:
+        yield
+        return
+    nvtx.RangePush(text)
+    try:
+        yield
+    finally:
+        nvtx.RangePop()
+
+
+class Recorder:
+    """Records runs of one session, one after another. Events are made in the first run and used again in the next.
+
+    zero: the host's ``perf_counter`` at the moment that spans count from, to within some microseconds.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.zero = 0.0
+        self._streams = {lane.stream.ptr: index for index, lane in enumerate(session.lanes)}
+        self._nodes: dict[int, Node] = {
+            id(launch): node
+            for lane in session.lanes
+            for launch, node in zip(lane.launches, session.plan.nodes, strict=True)
+        }
+        self._origin = cupy.cuda.Event()
+        self._events: list[cupy.cuda.Event] = []
+        self._recorded: list[Span] = []
+        # While a layer is being enqueued: it, its stream and its actions, one for each call that it makes.
+        self._node: Node | None = None
+        self._stream = 0
+        self._actions: Iterator[Action] = iter(())
+
+    def start(self) -> None:
+        """Forget what was recorded and set the clock; the device must be idle."""
+        self._recorded = []
+        runtime.eventRecord(self._origin.ptr, next(iter(self._streams)))
+        self._origin.synchronize()
+        self.zero = perf_counter()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Record what is enqueued while the block runs."""
+        with ExitStack() as undo:
+            undo.enter_context(replaced(Launch, "__call__", self._layer))
+            undo.enter_context(replaced(driver, "launchKernel", self._kernel))
+            undo.enter_context(replaced(runtime, "memcpyAsync", self._copy))
+            if loaded_cublas() is not None:
+                undo.enter_context(replaced(loaded_cublas(), "sgemm", self._gemm))
+            undo.enter_context(nvtx_range("batch"))
+            yield
+
+    def spans(self) -> list[Span]:
+        """What was recorded, in the order in which it was enqueued; the session must have waited for its end."""
+        at = [cupy.cuda.get_elapsed_time(self._origin, event) for event in self._events[: 2 * len(self._recorded)]]
+        timed = (replace(s, start=at[2 * i], stop=at[2 * i + 1]) for i, s in enumerate(self._recorded))
+        return without_queueing(list(timed))
+
+    def _layer(self, original: Function) -> Function:
+        def call(launch: Launch, stream: int, images: int) -> None:
+            self._node, self._stream = self._nodes[id(launch)], stream
+            self._actions = cycle(launch.kernel.config.actions)
+            try:
+                with nvtx_range(self._node.name):
+                    original(launch, stream, images)
+            finally:
+                self._node = None
+
+        return call
+
+    def _kernel(self, original: Function) -> Function:
+        return lambda *arguments: self._timed(self._action(), arguments[LAUNCH_STREAM], original, arguments)
+
+    def _gemm(self, original: Function) -> Function:
+        return lambda *arguments: self._timed(self._action(), self._stream, original, arguments)
+
+    def _copy(self, original: Function) -> Function:
+        def call(*arguments: Any) -> None:
+            _, _, nbytes, direction, stream = arguments
+            if self._node is None:
+                kind, name = COPIES[direction]
+                span = Span(kind, "", name, self._streams[stream])
+            else:
+                span = self._action()
+            self._timed(replace(span, nbytes=nbytes), stream, original, arguments)
+
+        return call
+
+    def _action(self) -> Span:
+        assert self._node is not None, "kernels are launched by layers"
+        kind, name, entry = describe(next(self._actions), self._node.variant)
+        return Span(kind, self._node.name, name, self._streams[self._stream], entry=entry)
+
+    def _timed(self, span: Span, stream: int, original: Callable[..., None], arguments: Iterable[Any]) -> None:
+        used = 2 * len(self._recorded)
+        while len(self._events) < used + 2:
+            self._events.append(cupy.cuda.Event())
+        before, after = self._events[used : used + 2]
+        with nvtx_range(span.name):
+            runtime.eventRecord(before.ptr, stream)
+            original(*arguments)
+            runtime.eventRecord(after.ptr, stream)
+        self._recorded.append(span)
+
+
+def without_queueing(spans: Sequence[Span]) -> list[Span]:
+    """Copies in or out of the card begin when their engine is free: the wait before that is no copying."""
+    result = list(spans)
+    for kind in ("h2d", "d2h"):
+        places = sorted((i for i, span in enumerate(spans) if span.kind == kind), key=lambda i: spans[i].stop)
+        trimmed = one_at_a_time((spans[i].start, spans[i].stop) for i in places)
+        for place, (start, stop) in zip(places, trimmed, strict=True):
+            result[place] = replace(spans[place], start=start, stop=stop)
+    return result

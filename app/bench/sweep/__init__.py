@@ -1,0 +1,1 @@
+"""``main.py sweep``: a kernel over the grid of its parameters, and the pipeline over its own."""

@@ -1,0 +1,215 @@
+"""The points of a sweep: which parameters are tried on which layer, the loop that measures them, and what was found."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from itertools import product
+
+from tqdm import tqdm
+
+from app.bench.ladder.failures import Wrong
+from app.errors import UserError
+from app.interrupts import deferred_interrupts
+from app.kernels.problems import Problem
+from app.kernels.variant import Parameters, Variant
+from app.planning.tuning import Tuned, Tuning
+from app.runtime.result import Timing
+
+NOISE = 0.01  # a point's median is measured until it is known to this share
+L2 = "cold"
+
+
+class Skip(Exception):  # noqa: N818 - a verdict, not an error
+    """Raised by a measurement: this point cannot run; the text says why."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured point. error: the worst error as a share of what is allowed."""
+
+    parameters: dict[str, int]
+    timing: Timing
+    error: float
+
+
+@dataclass
+class Skipped:
+    """Points left out for one reason: how many, and the first of them with its reason."""
+
+    parameters: dict[str, int]
+    reason: str
+    count: int = 1
+
+
+@dataclass
+class Target:
+    """One layer to sweep, and what was found.
+
+    grid: the points to try; the defaults and the best known parameters are always among them. rival: what ``auto``
+    would take now, if that is another variant; it is measured, too, so that both times are of one run.
+    """
+
+    layer: str
+    problem: Problem
+    row: Variant
+    images: int
+    grid: list[dict[str, int]]
+    default: dict[str, int]
+    skipped: list[Skipped] = field(default_factory=list)
+    wrong: list[tuple[dict[str, int], str]] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    finished: int = 0  # points of the grid, however they ended
+    rival: tuple[Variant, dict[str, int]] | None = None
+    rival_result: Tuned | None = None
+
+    @property
+    def best(self) -> Point | None:
+        """The fastest point; None if none was measured."""
+        return min(self.points, key=lambda point: point.timing.median, default=None)
+
+    @property
+    def default_point(self) -> Point | None:
+        """The point of the variant's default parameters, if it was measured."""
+        return next((point for point in self.points if point.parameters == self.default), None)
+
+    def results(self) -> dict[Problem, dict[str, Tuned]]:
+        """What is worth storing: the best point, and the rival if it was measured here."""
+        found: dict[str, Tuned] = {}
+        if self.rival and self.rival_result:
+            found[self.rival[0].name] = self.rival_result
+        if self.best:
+            found[self.row.name] = Tuned(self.best.parameters, self.best.timing.median, self.images)
+        return {self.problem: found} if self.best else {}
+
+    def skip(self, parameters: dict[str, int], reason: str) -> None:
+        """Note a point that cannot run; reasons that differ in their numbers alone are counted as one."""
+        alike = next((known for known in self.skipped if _shape(known.reason) == _shape(reason)), None)
+        if alike:
+            alike.count += 1
+        else:
+            self.skipped.append(Skipped(parameters, reason))
+
+
+def _shape(reason: str) -> str:
+    return re.sub(r"\d[\d,]*", "#", reason)
+
+
+def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, ...]]:
+    """The values to try of each parameter: those of ``--set NAME=V,V``, else those that the row declares.
+
+    Raises UserError for a variant without parameters, an unknown one, or values that are no positive whole numbers.
+    """
+    if not row.tunables:
+        raise UserError(
+            f"{row.operation} kernel '{row.name}' has no parameters to sweep: choose another (see 'kernels')"
+        )
+    values = dict(row.tunables)
+    named = [text.partition("=")[0] for text in texts]
+    for text in texts:
+        name, _, given = text.partition("=")
+        if name not in values:
+            raise UserError(f"--set {text}: {row.name} has no parameter '{name}', it has {', '.join(values)}")
+        if named.count(name) > 1:
+            raise UserError(f"--set {text}: {name} is given twice, say all its values at once")
+        numbers = given.split(",")
+        if not all(re.fullmatch(r"0*[1-9][0-9]{0,8}", number.strip()) for number in numbers):
+            raise UserError(f"--set {text}: say {name}=V,V,… with positive whole numbers")
+        values[name] = tuple(dict.fromkeys(map(int, numbers)))
+    return values
+
+
+def make_target(
+    layer: str,
+    problem: Problem,
+    row: Variant,
+    images: int,
+    arch: str,
+    values: Mapping[str, Iterable[int]],
+    tuning: Tuning,
+) -> Target:
+    """The grid over ``values`` without the points that the row refuses.
+
+    Raises UserError if it refuses all of them.
+    """
+    target = Target(layer, problem, row, images, [], row.defaults(problem))
+    for numbers in product(*values.values()):
+        parameters = dict(zip(values, numbers, strict=True))
+        reason = row.refusal(problem, arch, parameters)
+        if reason is None:
+            target.grid.append(parameters)
+        else:
+            target.skip(parameters, reason)
+    if not target.grid:
+        reasons = "; ".join(f"{spell(skipped.parameters)}: {skipped.reason}" for skipped in target.skipped[:3])
+        raise UserError(f"no point of {row.name} can serve layer {layer} ({reasons}): try other values")
+    known = tuning.parameters(problem, row, arch)
+    always = [{name: point[name] for name in values} for point in (target.default, {**target.default, **known})]
+    valid = [parameters for parameters in always if row.refusal(problem, arch, parameters) is None]
+    target.grid = list({spell(parameters): parameters for parameters in (*valid, *target.grid)}.values())
+    chosen = tuning.choose(problem, arch)
+    if chosen is not None and row.automatic and chosen[0].name != row.name:
+        target.rival = chosen
+    return target
+
+
+def spell(parameters: Parameters) -> str:
+    """``BM=32 BN=64``."""
+    return " ".join(f"{name}={value}" for name, value in parameters.items())
+
+
+Measure = Callable[[Variant, dict[str, int]], tuple[Timing, float]]  # → times and error; raises Skip or Wrong
+
+
+def measure_all(
+    targets: Sequence[Target],
+    measuring: Callable[[Target], AbstractContextManager[Measure]],
+    done: Callable[[Target], None],
+) -> bool:
+    """Fill the targets with points; False if Ctrl-C ended it early, between two points.
+
+    measuring: target → what measures its points. done: called after each target, finished or not.
+    """
+    total = sum(len(target.grid) for target in targets)
+    try:
+        with deferred_interrupts() as check, tqdm(total=total, unit=" points", disable=not sys.stderr.isatty()) as bar:
+            for target in targets:
+                bar.set_description(target.layer)
+                try:
+                    with measuring(target) as measure:
+                        _measure_rival(target, measure)
+                        for parameters in target.grid:
+                            check()
+                            _measure_point(target, parameters, measure)
+                            target.finished += 1
+                            bar.update()
+                finally:
+                    done(target)
+    except KeyboardInterrupt:
+        pass
+    return sum(target.finished for target in targets) == total
+
+
+def _measure_point(target: Target, parameters: dict[str, int], measure: Measure) -> None:
+    try:
+        timing, error = measure(target.row, parameters)
+    except Skip as skip:
+        target.skip(parameters, str(skip))
+    except Wrong as verdict:
+        target.wrong.append((parameters, str(verdict)))
+    else:
+        target.points.append(Point(parameters, timing, error))
+
+
+def _measure_rival(target: Target, measure: Measure) -> None:
+    if target.rival is None:
+        return
+    row, parameters = target.rival
+    try:
+        timing, _ = measure(row, parameters)
+    except (Skip, Wrong):
+        return
+    target.rival_result = Tuned(parameters, timing.median, target.images)

@@ -1,0 +1,69 @@
+"""Checks and times the points of a sweep on the card."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+
+from app.bench.ladder.failures import reason_of
+from app.bench.ladder.trial import Trial
+from app.bench.sweep.grid import L2, NOISE, Skip, Target, spell
+from app.cuda.compiler import compile_kernel
+from app.errors import UserError
+from app.kernels.problems import Problem
+from app.kernels.variant import Variant
+from app.runtime.result import Timing
+
+OUT_OF_MEMORY = ("DeviceMemoryError", "OutOfMemoryError")  # our own allocations, CuPy's pool
+
+
+class OnCard:
+    """Measures the points of one target, while threads compile those that follow. A context manager.
+
+    Raises UserError if the batch does not fit in device memory.
+    """
+
+    def __init__(self, target: Target, arch: str) -> None:
+        self._row = target.row
+        self._pool = ThreadPoolExecutor(max((os.cpu_count() or 1) // 2, 1))  # the others enqueue and check
+        try:
+            self._compiled = {
+                spell(parameters): self._pool.submit(_compile, target.row, target.problem, parameters, arch)
+                for parameters in target.grid
+            }
+            self._trial = Trial(target.problem, target.images, arch)
+        except BaseException as error:
+            self._pool.shutdown(cancel_futures=True)
+            if type(error).__name__ in OUT_OF_MEMORY:
+                raise UserError(f"{target.images:,} images do not fit in device memory: say fewer, --batch N") from None
+            raise
+
+    def __call__(self, row: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
+        """Times and error of one point. Raises Skip, Wrong."""
+        try:
+            if row is self._row:
+                self._compiled.pop(spell(parameters)).result()
+            launch = self._trial.launch(row, parameters)
+            worst = self._trial.check(launch)
+            return self._trial.time(launch, NOISE, L2), worst
+        except Exception as error:
+            out_of_memory = type(error).__name__ in OUT_OF_MEMORY
+            reason = "needs more device memory than is free" if out_of_memory else reason_of(error)
+            if reason is None:
+                raise
+            raise Skip(reason) from None
+
+    def __enter__(self) -> OnCard:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        del self._trial  # its memory is free before the next one's is taken
+
+
+def _compile(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
+    """Into the cache: the machine code of many points need not stay in memory."""
+    compile_kernel(row.path, row.config(problem, parameters).defines, arch)

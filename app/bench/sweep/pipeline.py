@@ -1,0 +1,141 @@
+"""``main.py sweep --pipeline``: end-to-end time of the main job over streams and chunk sizes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from app.bench.sweep import plots
+from app.cuda import device
+from app.errors import UserError
+from app.interrupts import deferred_interrupts, exit_on_interrupt
+from app.network.graph import Graph
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from app.planning.tuning import Tuning
+from app.report import publish
+from app.runtime.defaults import DEFAULT_STREAMS
+
+SCHEMA = "lenet5-inference/pipeline-sweep/1"
+STREAMS = tuple(range(1, 9))
+CHUNKS = (250, 500, 1000, 1250, 2000, 2500, 5000, 10_000)
+REPEAT = 50
+WARMUP = 5
+Setting = tuple[int, int]  # streams, images a chunk
+Figures = Mapping[str, float | None]  # ms and p90_ms end to end; overlap: share of copy time behind kernels
+Measure = Callable[[int, int], Figures | None]  # None: it does not fit in device memory
+
+
+def sweep_pipeline(
+    options: argparse.Namespace, graph: Graph, card: str, arch: str, known: Tuning, why_not: str | None
+) -> int:
+    """Sweep, print, write and draw. Returns 0. Raises UserError, also if Ctrl-C cut it short."""
+    execution = plan(graph, arch, Choices(options.precision or Choices.precision, tuning=known))
+    if why_not is not None:
+        raise UserError(f"a sweep needs an NVIDIA GPU: {why_not}")
+    with exit_on_interrupt():
+        from app.cuda.memory import pinned_array
+        from app.runtime import timing as measure
+        from app.runtime.session import Session, default_chunk
+    default = (DEFAULT_STREAMS, default_chunk(options.batch))
+    grid = settings(options.batch, default)
+    with device.gpu_errors():
+        images = pinned_array((options.batch, *graph.network.input_shape), np.uint8)
+        images[:] = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
+
+        def run(streams: int, chunk: int) -> Figures | None:
+            with Session(execution, chunk=chunk, streams=streams, always_in_chunks=True) as session:
+                if session.shrunk:
+                    return None
+                outputs = session.outputs(len(images))
+                timing = measure.end_to_end(session, images, outputs, REPEAT, WARMUP)
+                use = measure.typical_usage(session, images, outputs)
+                return {"ms": timing.median, "p90_ms": timing.percentile(90), "overlap": use.overlap}
+
+        points = measure_all(grid, run)
+    if points:
+        report = as_document(options, card, points, len(grid), default)
+        publish(report, as_text, options.json)
+        if options.plot is not None:
+            times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
+            plots.draw_pipeline(options.plot, options.network, options.batch, times)
+    if len(points) < len(grid):
+        raise UserError(f"interrupted after {len(points)} of {len(grid)} points")
+    return 0
+
+
+def settings(batch: int, default: Setting) -> list[Setting]:
+    """Every number of streams with every chunk size that the batch can fill; the default is always among them."""
+    chunks = sorted({chunk for chunk in (*CHUNKS, default[1]) if chunk <= batch})
+    return [(streams, chunk) for chunk in chunks for streams in STREAMS]
+
+
+def measure_all(grid: Sequence[Setting], measure: Measure) -> list[dict[str, Any]]:
+    """A point for each setting: its figures, ``ms`` None where it does not fit. Ctrl-C ends it between two points."""
+    points: list[dict[str, Any]] = []
+    with suppress(KeyboardInterrupt), deferred_interrupts() as check:
+        for streams, chunk in tqdm(grid, unit=" points", disable=not sys.stderr.isatty()):
+            check()
+            points.append({"streams": streams, "chunk": chunk, **(measure(streams, chunk) or {"ms": None})})
+    return points
+
+
+def as_document(
+    options: argparse.Namespace, card: str, points: Sequence[Mapping[str, Any]], total: int, default: Setting
+) -> dict[str, Any]:
+    """The report as plain data."""
+    measured = [point for point in points if point["ms"] is not None]
+    best = min(measured, key=lambda point: point["ms"], default=None)
+    usual = next((point for point in measured if (point["streams"], point["chunk"]) == default), None)
+    return {
+        "schema": SCHEMA,
+        "card": card,
+        "network": options.network,
+        "precision": options.precision or Choices.precision,
+        "images": options.batch,
+        "runs": REPEAT,
+        "warmup": WARMUP,
+        "finished": len(points),
+        "total": total,
+        "points": list(points),
+        "best": best,
+        "default": usual,
+        "gain": usual["ms"] / best["ms"] if usual and best else None,
+    }
+
+
+def as_text(report: Mapping[str, Any]) -> str:
+    """The document as a table: chunk sizes down, streams across."""
+    cells = {(point["chunk"], point["streams"]): point for point in report["points"]}
+    lines = [
+        f"Pipeline of {report['network']}, {report['images']:,} images, {report['precision']}, on {report['card']}",
+        f"  end to end, pinned host memory → labels: median ms of {report['runs']} runs by the host clock "
+        "(share of copy time behind kernels)",
+        f"  {'chunk':>8}" + "".join(f"{streams} stream{'s'[: streams > 1]}".rjust(15) for streams in STREAMS),
+    ]
+    for chunk in sorted({chunk for chunk, _ in cells}):
+        row = (_cell(cells.get((chunk, streams))) for streams in STREAMS)
+        lines.append(f"  {chunk:>8,}" + "".join(f"{cell:>15}" for cell in row))
+    best, default = report["best"], report["default"]
+    if best:
+        lines.append(f"best: --streams {best['streams']} --chunk {best['chunk']}: {best['ms']:.3f} ms")
+    if default:
+        lines.append(
+            f"default: {default['streams']} streams, chunks of {default['chunk']:,}: {default['ms']:.3f} ms; "
+            f"the best point is {report['gain']:.3f} × as fast"
+        )
+    if report["finished"] < report["total"]:
+        lines.append(f"interrupted after {report['finished']} of {report['total']} points")
+    return "\n".join(lines)
+
+
+def _cell(point: Mapping[str, Any] | None) -> str:
+    if point is None:
+        return ""
+    return "does not fit" if point["ms"] is None else f"{point['ms']:.3f} ({point['overlap']:.0%})"

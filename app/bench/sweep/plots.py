@@ -1,0 +1,149 @@
+"""Pictures of a sweep: a heat map, and the same as a 3-D bar plot, which system 2 drew of its tile widths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from typing import Any
+
+from app.bench.sweep.grid import Target
+from app.figures import save
+
+Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
+
+
+@dataclass(frozen=True)
+class Field:
+    """Times over two parameters: their names, values, and ms[down][across], NaN where there is no time."""
+
+    down: str
+    across: str
+    downs: tuple[int, ...]
+    acrosses: tuple[int, ...]
+    ms: tuple[tuple[float, ...], ...]
+
+
+def field(down: str, across: str, times: Times) -> Field:
+    """Times by pairs of values as a full table."""
+    downs = tuple(sorted({first for first, _ in times}))
+    acrosses = tuple(sorted({second for _, second in times}))
+    ms = tuple(tuple(times.get((first, second), nan) for second in acrosses) for first in downs)
+    return Field(down, across, downs, acrosses, ms)
+
+
+def layer_field(target: Target) -> Field | None:
+    """The two parameters that matter most, the others at their best; None where fewer than two values were measured.
+
+    A parameter matters by how far its worst value, all others at their best, is behind its best value.
+    """
+    best_by_value: dict[str, dict[int, float]] = {}
+    for point in target.points:
+        for name, value in point.parameters.items():
+            times = best_by_value.setdefault(name, {})
+            times[value] = min(times.get(value, point.timing.median), point.timing.median)
+    varied = {
+        name: max(times.values()) - min(times.values()) for name, times in best_by_value.items() if len(times) > 1
+    }
+    if not varied:
+        return None
+    names = sorted(varied, key=lambda name: -varied[name])[:2]
+    if len(names) == 1:
+        return field("", names[0], {(0, value): ms for value, ms in best_by_value[names[0]].items()})
+    pairs: dict[tuple[int, int], float] = {}
+    for point in target.points:
+        pair = (point.parameters[names[0]], point.parameters[names[1]])
+        pairs[pair] = min(pairs.get(pair, point.timing.median), point.timing.median)
+    return field(names[0], names[1], pairs)
+
+
+def both_layers_field(targets: Sequence[Target]) -> Field | None:
+    """The sum of two layers' times over the one parameter of each, as in system 2; None for other sweeps."""
+    if len(targets) != 2 or len(targets[0].row.tunables) != 1:
+        return None
+    (name,) = targets[0].row.tunables
+    first, second = ({p.parameters[name]: p.timing.median for p in target.points} for target in targets)
+    if not first or not second:
+        return None
+    sums = {(a, b): first[a] + second[b] for a in first for b in second}
+    return field(f"{targets[0].layer} {name}", f"{targets[1].layer} {name}", sums)
+
+
+def draw_layers(folder: Path, network: str, targets: Sequence[Target]) -> list[Path]:
+    """Heat map and 3-D plot of each layer, and of two layers together where each has one parameter; the files."""
+    written: list[Path] = []
+    for target in targets:
+        found = layer_field(target)
+        if found is not None:
+            what = f"{target.row.operation} {target.row.name}, {network} {target.layer}, {target.images:,} images"
+            written += draw(folder, f"sweep_{target.row.name}_{network}_{target.layer}", what, found)
+    together = both_layers_field(targets)
+    if together is not None:
+        row, images = targets[0].row, targets[0].images
+        what = f"{row.operation} {row.name}, {network}, both layers, {images:,} images"
+        written += draw(folder, f"sweep_{row.name}_{network}", what, together)
+    return written
+
+
+def draw_pipeline(folder: Path, network: str, images: int, times: Times) -> list[Path]:
+    """Heat map and 3-D plot of end-to-end times by (chunk, streams); the files."""
+    what = f"{network}, {images:,} images, end to end"
+    return draw(folder, f"sweep_pipeline_{network}", what, field("images a chunk", "streams", times)) if times else []
+
+
+def draw(folder: Path, name: str, title: str, found: Field) -> list[Path]:
+    """``NAME_heat.png`` and ``NAME_3d.png``. Raises UserError if they cannot be written."""
+    return [
+        save(_heat_map(title, found), folder / f"{name}_heat.png"),
+        save(_bars(title, found), folder / f"{name}_3d.png"),
+    ]
+
+
+def _heat_map(title: str, found: Field) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(
+        figsize=(max(6, 1.6 + 0.9 * len(found.acrosses)), 1.6 + 0.55 * len(found.downs)), layout="constrained"
+    )
+    axes = figure.add_subplot()
+    image = axes.imshow(found.ms, cmap="viridis_r", aspect="auto", origin="lower")
+    low, high = image.get_clim()
+    for at, row in enumerate(found.ms):
+        for index, ms in enumerate(row):
+            if ms == ms:  # not NaN
+                colour = "white" if ms > (low + high) / 2 else "black"  # the slow end of the scale is dark
+                axes.text(index, at, f"{ms:.3g}", ha="center", va="center", color=colour, fontsize=8)
+    _label(axes, title, found)
+    figure.colorbar(image, label="ms")
+    return figure
+
+
+def _bars(title: str, found: Field) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 6))
+    axes: Any = figure.add_subplot(projection="3d")
+    bars = [(x, y, ms) for y, row in enumerate(found.ms) for x, ms in enumerate(row) if ms == ms]
+    xs, ys, heights = zip(*bars, strict=True)
+    fastest, slowest = min(heights), max(heights)
+    shades = [0.15 + 0.7 * (slowest - ms) / ((slowest - fastest) or 1) for ms in heights]
+    axes.bar3d([x - 0.4 for x in xs], [y - 0.4 for y in ys], 0, 0.8, 0.8, heights, color=[_shade(s) for s in shades])
+    _label(axes, title, found)
+    axes.set_zlabel("ms")
+    axes.yaxis.labelpad = 14  # beyond the longest numbers
+    return figure
+
+
+def _shade(share: float) -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["viridis"](share)
+
+
+def _label(axes: Any, title: str, found: Field) -> None:
+    axes.set_title(title, fontsize=10)
+    axes.set_xlabel(found.across)
+    axes.set_ylabel(found.down)
+    axes.set_xticks(range(len(found.acrosses)), [f"{value:,}" for value in found.acrosses])
+    axes.set_yticks(range(len(found.downs)), [f"{value:,}" if found.down else "" for value in found.downs])

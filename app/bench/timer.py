@@ -1,0 +1,73 @@
+"""Device time of anything that can be enqueued on a stream, by CUDA events, until the median is steady."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import cupy
+from cupy.cuda import runtime
+from cupy_backends.cuda.api import driver
+
+from app.bench.stop import enough, together
+from app.cuda.compiler import compile_kernel
+from app.cuda.memory import device_array
+from app.runtime.result import Timing
+
+WAIT = Path(__file__).with_name("wait.cu")
+ENQUEUE_US = 20  # of host time for one action, generously
+LONGEST_WAIT_US = 2000
+
+
+class Hold:
+    """Keeps a stream busy for a while: what the host enqueues meanwhile runs without a gap. arch: e.g. ``sm_90a``."""
+
+    def __init__(self, arch: str) -> None:
+        module = cupy.cuda.function.Module()
+        module.load(compile_kernel(WAIT, {}, arch))
+        self._wait = module.get_function("wait")
+        self._nanoseconds = ctypes.c_longlong()
+        self._packed = (ctypes.c_void_p * 1)(ctypes.addressof(self._nanoseconds))
+
+    def __call__(self, stream: cupy.cuda.Stream, actions: int) -> None:
+        """About as long as the host takes to enqueue so many actions."""
+        self._nanoseconds.value = min(ENQUEUE_US * (actions + 1), LONGEST_WAIT_US) * 1000
+        address = ctypes.addressof(self._packed)
+        driver.launchKernel(self._wait.ptr, 1, 1, 1, 1, 1, 1, 0, stream.ptr, address, 0)
+
+
+class Clock:
+    """A stream of its own, and what it takes to time work on it. arch: e.g. ``sm_90a``."""
+
+    def __init__(self, arch: str) -> None:
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        properties = runtime.getDeviceProperties(runtime.getDevice())
+        self.l2_bytes = int(properties["l2CacheSize"])
+        self._flush = device_array(max(2 * self.l2_bytes, 64 << 20), "uint8")
+        self._hold = Hold(arch)
+
+    def time(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
+        """ms of one ``enqueue()``, which puts about ``actions`` actions on the stream.
+
+        l2: ``cold``: a buffer twice the size of the L2 cache is written before each run, outside of the events;
+        ``warm``: short work is enqueued several times between the events.
+        """
+        first = self._run(enqueue, 1, l2, actions)  # warm-up: code is loaded, clocks rise
+        count = together(min(first, self._run(enqueue, 1, l2, actions)), l2)
+        samples: list[float] = []
+        while not enough(samples, noise):
+            samples.append(self._run(enqueue, count, l2, actions))
+        return Timing(tuple(samples))
+
+    def _run(self, enqueue: Callable[[], None], count: int, l2: str, actions: int) -> float:
+        if l2 == "cold":
+            runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self.stream.ptr)
+        self._hold(self.stream, actions * count)
+        before, after = cupy.cuda.Event(), cupy.cuda.Event()
+        before.record(self.stream)
+        for _ in range(count):
+            enqueue()
+        after.record(self.stream)
+        after.synchronize()
+        return cupy.cuda.get_elapsed_time(before, after) / count

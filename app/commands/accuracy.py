@@ -1,0 +1,145 @@
+"""``main.py accuracy``: correct answers of every shipped network on the first test images, beside the old reports'."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from app.bench.ladder.table import SHORT
+from app.bench.stored_figures import FIGURES, OLD_REPORTS, load
+from app.cuda import device
+from app.errors import UserError
+from app.interrupts import deferred_interrupts, exit_on_interrupt
+from app.network import shipped
+from app.network.accuracy import COUNTED, agree, correct_counts, judge
+from app.network.definitions import NETWORKS
+from app.network.graph import Graph, build, find_network
+from app.network.reference import shipped_reference
+from app.network.weights import load_weights
+from app.planning import tuning
+from app.planning.matching import Choices
+from app.planning.plan import ExecutionPlan, plan
+from app.report import publish
+from app.runtime.cpu_session import CpuSession
+from app.runtime.defaults import DEFAULT_STREAMS
+from data_tools.dataset import Dataset, load_fashion_mnist
+
+SCHEMA = "lenet5-inference/accuracy/1"
+
+
+def accuracy(options: argparse.Namespace) -> int:
+    """Classify the test images with every network, or the one asked for. Returns 1 if a check failed, else 0.
+
+    Raises UserError.
+    """
+    names = list(NETWORKS) if options.network is None else [find_network(options.network).name]
+    if options.network is not None:
+        shipped.find(options.network)
+    with exit_on_interrupt():
+        where, why_not = device.choose(options.device)
+    if where == "cpu" and options.precision not in ("auto", "fp32"):
+        raise UserError("--precision is for the GPU: leave it out on the CPU")
+    if why_not is not None:
+        print(f"note: running on the CPU: {why_not}", file=sys.stderr)
+    old = reported()
+    with device.gpu_errors():
+        data = load_fashion_mnist("test", options.data_dir)
+        rows = [_row(name, data, where, options) | {"reported": old.get(name, {})} for name in names]
+    if not any(row["correct"] for row in rows):
+        raise UserError(f"no network ran: {rows[0]['verdict']}")
+    document = {"schema": SCHEMA, "device": "NumPy on the CPU" if where == "cpu" else "GPU", "networks": rows}
+    publish(document, lambda found: "\n".join(_lines(found)), options.json)
+    return int(any(row["passed"] is False for row in rows))
+
+
+def reported() -> dict[str, dict[str, float]]:
+    """System → number of first images → share of them that its report got right."""
+    accuracies: dict[str, dict[str, float]] = load(FIGURES, OLD_REPORTS)["accuracy"]
+    return accuracies
+
+
+def _row(name: str, data: Dataset, where: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One network's entry in the document; without counts, but why, where it cannot run and others may."""
+    row: dict[str, Any] = {"network": name, "precision": None, "correct": {}, "passed": None}
+    path = shipped.weights_path(name)
+    if not path.exists():
+        return row | {"verdict": "no weights are shipped yet"}
+    weights = load_weights(path)
+    graph = build(find_network(name), weights)
+    reference = shipped_reference(weights, graph.network)
+    if data.labels is None:
+        raise ValueError("the test images have labels")
+    if where == "cpu":
+        labels, arithmetic = _on_cpu(graph, data.images), "float32"
+    else:
+        card = device.describe_gpu()
+        try:
+            execution = plan(graph, card["architecture"], Choices(options.precision, tuning=tuning.load(card["name"])))
+        except UserError as error:  # a precision that this network has no kernels for
+            if options.network is not None:
+                raise
+            return row | {"verdict": str(error)}
+        labels, arithmetic = _on_gpu(execution, data.images), execution.arithmetic
+    agreement = agree(labels, reference, "stored float64 reference", arithmetic)
+    expected = weights.expected_correct.get(len(labels))
+    found = judge(labels, data.labels, expected, agreement, classes=graph.classes)
+    verdicts = [agreement.verdict, found.answers.verdict]
+    if found.answers.warning:
+        verdicts.append(f"WARNING: {found.answers.warning}")
+    counts = {str(count): correct for count, correct in correct_counts(labels, data.labels).items()}
+    return row | {
+        "precision": SHORT[arithmetic],
+        "correct": counts,
+        "passed": found.passed,
+        "verdict": "; ".join(verdicts),
+    }
+
+
+def _on_cpu(graph: Graph, images: np.ndarray) -> np.ndarray:
+    """Labels (N,)."""
+    labels = np.empty(len(images), np.uint8)
+    name = graph.network.name
+    with (
+        deferred_interrupts() as check_interrupt,
+        tqdm(total=len(images), desc=name, unit="im", leave=False, disable=not sys.stderr.isatty()) as bar,
+    ):
+
+        def progress(count: int) -> None:
+            check_interrupt()
+            bar.update(count)
+
+        CpuSession(graph).run(images, labels, progress)
+    return labels
+
+
+def _on_gpu(execution: ExecutionPlan, images: np.ndarray) -> np.ndarray:
+    """Labels (N,)."""
+    from app.runtime.session import Session, default_chunk
+
+    with Session(execution, chunk=default_chunk(len(images)), streams=DEFAULT_STREAMS) as session:
+        outputs = session.outputs(len(images))
+        session.run(images, outputs)
+        labels: np.ndarray = outputs.labels.copy()
+        return labels
+
+
+def _lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """Two rows a network: ours with the check's verdict, and its report's where that has any."""
+    yield f"Correct among the first Fashion-MNIST test images, by {document['device']}"
+    yield f"{'network':<12}{'':<8}" + "".join(f"{count:>9,}" for count in COUNTED) + "  check"
+    for row in document["networks"]:
+        ours = {count: correct / int(count) for count, correct in row["correct"].items()}
+        verdict = {True: "PASSED: ", False: "FAILED: ", None: ""}[row["passed"]] + row["verdict"]
+        yield f"{row['network']:<12}{row['precision'] or '':<8}{_cells(ours)}  {verdict}".rstrip()
+        if row["reported"]:
+            yield f"{'':<12}{'report':<8}{_cells(row['reported'])}".rstrip()
+    yield "report: of the system's own report, other weights, and for lenet5 other images (handwritten digits)."
+
+
+def _cells(shares: Mapping[str, float]) -> str:
+    return "".join(f"{shares[str(count)]:>9.2%}" if str(count) in shares else f"{'':>9}" for count in COUNTED)

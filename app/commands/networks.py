@@ -1,0 +1,92 @@
+"""What ``main.py networks`` prints."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from math import prod
+from typing import Any
+
+from app.layers import Layer
+from app.network import shipped as bundled
+from app.network.definitions import NETWORKS, Network
+from app.network.weights import Weights, load_weights
+from app.report import publish
+from app.training.recipes import recipe_of
+
+SCHEMA = "lenet5-inference/networks/1"
+WIDTH = 124
+
+
+def networks(options: argparse.Namespace) -> int:
+    """Every network with its input, layers, parameters, FLOPs an image and shipped accuracy. Raises UserError."""
+    weights = shipped()
+    rows = [describe(network, weights.get(network.name)) for network in NETWORKS.values()]
+    document: dict[str, Any] = {"schema": SCHEMA, "networks": rows}
+    publish(document, lambda found: "\n".join(_lines(found)), options.json)
+    return 0
+
+
+def shipped() -> dict[str, Weights]:
+    """Network → the weights that are shipped for it. Raises UserError for a file that cannot be read."""
+    paths = {name: bundled.weights_path(name) for name in NETWORKS}
+    return {name: load_weights(path) for name, path in paths.items() if path.exists()}
+
+
+def describe(network: Network, weights: Weights | None) -> dict[str, Any]:
+    """The network as plain data. accuracy: what its weights promise over the most test images, None without."""
+    shape = network.input_shape
+    parameters = flops = 0
+    layers = []
+    for layer in network.layers:
+        for name, wanted in layer.parameter_shapes(shape).items():
+            parameters += prod(wanted) * _has(name, layer, network, weights)
+        flops += layer.flops(shape)
+        shape = layer.output_shape(shape)
+        settings = {field.name: getattr(layer, field.name) for field in fields(layer) if field.name != "name"}
+        chosen = {name: value for name, value in settings.items() if value is not None}
+        layers.append({"name": layer.name, "kind": layer.kind, "settings": chosen, "output": list(shape)})
+    accuracy = None
+    if weights is not None and weights.expected_correct:
+        images = max(weights.expected_correct)
+        accuracy = {"weights": weights.path.name, "images": images, "correct": weights.expected_correct[images]}
+    return {
+        "name": network.name,
+        "summary": network.summary,
+        "input": list(network.input_shape),
+        "layers": layers,
+        "parameters": parameters,
+        "flops": flops,
+        "accuracy": accuracy,
+    }
+
+
+def _has(name: str, layer: Layer, network: Network, weights: Weights | None) -> bool:
+    """Whether the network has that array: biases are optional, and as in its weights, else as it is trained."""
+    if weights is not None:
+        return name in weights.arrays
+    recipe = recipe_of(network.name)
+    return not name.endswith("_bias") or recipe is None or layer.name in recipe.biases
+
+
+def _lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """Figures, the idea, then the layers with their settings."""
+    yield f"{'network':<12}{'input':<14}{'layers':>6}{'parameters':>12}{'MFLOP':>11}  accuracy"
+    for row in document["networks"]:
+        accuracy, size = row["accuracy"], " x ".join(map(str, row["input"]))
+        told = "-" if accuracy is None else f"{accuracy['correct'] / accuracy['images']:.2%} of {accuracy['images']:,}"
+        yield (
+            f"{row['name']:<12}{size:<14}{len(row['layers']):>6}{row['parameters']:>12,}{row['flops'] / 1e6:>11.4f}"
+            f"  {told}"
+        )
+        layers = (" ".join([layer["kind"], *_settings(layer["settings"])]) for layer in row["layers"])
+        for text in (row["summary"], ", ".join(layers)):
+            yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    yield "MFLOP: of one image; accuracy: of the weights that are shipped, over the first Fashion-MNIST test images."
+
+
+def _settings(settings: Mapping[str, int]) -> Iterator[str]:
+    """``maps=32`` and so on; a stride of 1 goes without saying."""
+    return (f"{name}={value}" for name, value in settings.items() if (name, value) != ("stride", 1))

@@ -1,0 +1,1 @@
+"""What each command takes. Light: ``--help`` and mistakes are answered without NumPy."""

@@ -1,0 +1,24 @@
+"""``main.py accuracy``: its options."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from app.commands.options.common import command
+from app.precision import PRECISIONS
+
+
+def accuracy_parser() -> argparse.ArgumentParser:
+    """The parser of ``accuracy``."""
+    parser = command(
+        "accuracy",
+        "Classify the test images with every shipped network: correct among the first 100, 1,000, 5,000 and 10,000, "
+        "beside the old reports' figures.",
+    )
+    parser.add_argument("--network", metavar="NAME", help="only this one (default: all)")
+    parser.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"), help="where to run")
+    parser.add_argument("--precision", default="auto", choices=("auto", *PRECISIONS), help="on the GPU, as main.py's")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
+    parser.add_argument("--json", metavar="FILE", help="also write the counts as JSON; '-': to standard output alone")
+    return parser

@@ -1,0 +1,57 @@
+"""``main.py bench``: its options."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from app.commands.options.common import command
+from app.console import whole_number
+from app.precision import PRECISIONS
+
+BENCH_EPILOG = """\
+examples:
+  python main.py bench                                   lenet5: every variant, 10,000 images
+  python main.py bench --network k7 --batch 1000
+  python main.py bench --batches 100,1000,5000,10000 --plot plots --json bench.json
+  python main.py bench --shape 12,33,33,24,5,1           one convolution: C,H,W,M,K,S
+  python main.py bench --peers --json peers.json         the application beside PyTorch and JAX
+  python main.py bench --peers --batch 1 --only ours,torch-reduce-overhead
+  python main.py bench --peers --network k7 --only ours,torch-eager --precision fp32
+  python main.py bench --scenario single-stream          LoadGen's scenarios, for the application
+  python main.py bench --training --json train.json      how long an epoch takes, and which kernels take it
+
+Every variant is checked against the float64 reference before it is timed. Times are medians of CUDA events with
+the images on the card; runs go on until the median is steady (see --noise). The L2 cache is flushed between
+runs, unless --l2 warm says otherwise.
+"""
+
+
+def bench_parser() -> argparse.ArgumentParser:
+    """The parser of ``bench``."""
+    parser = command("bench", "Check and time every kernel variant, layer by layer.", BENCH_EPILOG)
+    what = parser.add_argument_group("what")
+    what.add_argument("--network", default="lenet5", metavar="NAME", help="whose layers to time (default: lenet5)")
+    what.add_argument("--shape", metavar="C,H,W,M,K,S", help="one convolution of these sizes instead of a network")
+    what.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
+    what.add_argument("--batches", metavar="N,N,…", help="several batch sizes; the largest makes the main table")
+    what.add_argument("--only", metavar="NAME,…", help="only these variants; with --peers: only these engines")
+    whole = parser.add_argument_group("the whole application instead of kernels (Fashion-MNIST test images)")
+    kind = whole.add_mutually_exclusive_group()
+    kind.add_argument("--peers", action="store_true", help="beside PyTorch and JAX, in turn, on the same card")
+    kind.add_argument("--scenario", choices=("offline", "single-stream"), help="as LoadGen defines it")
+    kind.add_argument("--training", action="store_true", help="epochs of lenet5 and mlp, beside NumPy on this CPU")
+    whole.add_argument("--precision", choices=PRECISIONS, help="only this one (default: all)")
+    whole.add_argument("--rounds", type=whole_number(1, 1000), metavar="N", help="turns of each engine (default: 7)")
+    how = parser.add_argument_group("how")
+    how.add_argument("--l2", default="cold", choices=("cold", "warm"), help="state of the L2 cache (default: cold)")
+    how.add_argument(
+        "--noise", type=float, default=0.01, metavar="X", help="stop when the median is known to this share (0.01)"
+    )
+    out = parser.add_argument_group("output")
+    out.add_argument("--json", metavar="FILE", help="also write all figures as JSON; '-': to standard output alone")
+    out.add_argument("--plot", type=Path, metavar="DIR", help="draw ladder, roofline and batch-size plots (matplotlib)")
+    out.add_argument(
+        "--save-tuning", action="store_true", help="let 'auto' go by these results from now on (not with --only)"
+    )
+    return parser

@@ -1,0 +1,76 @@
+"""The commands beside the main job, and the options that they share with it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from app.console import Parser, number, whole_number
+from app.precision import PRECISIONS
+from app.runtime.defaults import DEFAULT_STREAMS
+from app.training.limits import NUMBERS, WHOLE
+
+
+def _setting(name: str) -> Callable[[str], Any]:
+    """The argparse type of a training's setting."""
+    return whole_number(*WHOLE[name]) if name in WHOLE else number(*NUMBERS[name])
+
+
+def network_options(parser: argparse.ArgumentParser) -> None:
+    """Which network, weights, kernels and precision."""
+    group = parser.add_argument_group("network")
+    group.add_argument("--network", metavar="NAME", help="the network (default: that of --weights, else lenet5)")
+    group.add_argument("--weights", type=Path, metavar="FILE", help="HDF5 weights (default: those shipped in weights/)")
+    group.add_argument(
+        "--conv",
+        default="auto",
+        metavar="NAME",
+        help="convolution kernel, or one a layer: conv1=NAME,conv2=NAME (default: auto; see 'kernels')",
+    )
+    group.add_argument("--fc", default="auto", metavar="NAME", help="fully connected kernel, likewise (default: auto)")
+    group.add_argument("--pool", default="auto", metavar="NAME", help="pooling kernel, likewise (default: auto)")
+    group.add_argument(
+        "--latency",
+        action="store_true",
+        help="split the sums of fully connected layers over more blocks: quicker for few images, other rounding",
+    )
+    group.add_argument(
+        "--precision",
+        default="auto",
+        choices=("auto", *PRECISIONS),
+        help="how numbers are multiplied and stored; sums are kept in float32 (fp32x: as exact as fp32, on tensor "
+        "cores; default: fp32x where the card and the network allow it, else fp32)",
+    )
+    group.add_argument("--no-fuse", action="store_true", help="run every layer as a kernel of its own")
+
+
+def command(name: str, description: str, epilog: str = "") -> Parser:
+    """The parser of one command, still without options."""
+    return Parser(
+        prog=f"main.py {name}",
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def pipeline_options(parser: argparse.ArgumentParser) -> None:
+    """``--streams`` and ``--chunk``."""
+    pipeline = parser.add_argument_group("pipeline (GPU)")
+    pipeline.add_argument(
+        "--streams",
+        type=whole_number(1, 64),
+        default=DEFAULT_STREAMS,
+        metavar="N",
+        help=f"chunks in flight at once (default: {DEFAULT_STREAMS})",
+    )
+    pipeline.add_argument(
+        "--chunk",
+        type=whole_number(1),
+        metavar="N",
+        help="images per copy (default: a fifth of the batch, up to 4096; with --cycle as few as may be; or no "
+        "copies: see docs/fast-path.md)",
+    )

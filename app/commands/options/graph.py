@@ -1,0 +1,15 @@
+"""``main.py graph``: its options."""
+
+from __future__ import annotations
+
+import argparse
+
+from app.commands.options.common import command, network_options
+
+
+def graph_parser() -> argparse.ArgumentParser:
+    """The parser of ``graph``."""
+    parser = command("graph", "Print the network: layers, shapes, parameters, FLOPs, bytes and each layer's kernel.")
+    network_options(parser)
+    parser.add_argument("--arch", metavar="NAME", help="architecture to choose for (default: this card's, else sm_90a)")
+    return parser

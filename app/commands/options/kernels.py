@@ -1,0 +1,20 @@
+"""``main.py kernels``: its options."""
+
+from __future__ import annotations
+
+import argparse
+
+from app.commands.options.common import command
+
+
+def kernels_parser() -> argparse.ArgumentParser:
+    """The parser of ``kernels``."""
+    parser = command("kernels", "List every kernel in the registry: the idea, where it is from, limits and types.")
+    parser.add_argument(
+        "--resources",
+        action="store_true",
+        help="compile each (no GPU needed) and print registers, shared memory and spills",
+    )
+    parser.add_argument("--arch", metavar="NAME", help="architecture that --resources compiles for (default: sm_90a)")
+    parser.add_argument("--json", metavar="FILE", help="also write the table as JSON; '-': to standard output alone")
+    return parser

@@ -1,0 +1,14 @@
+"""``main.py networks``: its options."""
+
+from __future__ import annotations
+
+import argparse
+
+from app.commands.options.common import command
+
+
+def networks_parser() -> argparse.ArgumentParser:
+    """The parser of ``networks``."""
+    parser = command("networks", "List every network: input, layers, parameters, FLOPs an image, shipped accuracy.")
+    parser.add_argument("--json", metavar="FILE", help="also write the list as JSON; '-': to standard output alone")
+    return parser

@@ -1,0 +1,90 @@
+"""The main job's options: ``main.py`` without a command."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from app.commands.options.common import network_options, pipeline_options
+from app.console import Parser, number, whole_number
+from app.runtime.defaults import DEFAULT_WARMUP
+
+DESCRIPTION = "Classify images with LeNet-5 on an NVIDIA GPU, with CUDA kernels of our own; on the CPU without one."
+
+
+EPILOG = """\
+examples:
+  python main.py --batch 10000                 the main job: 10,000 Fashion-MNIST test images
+  python main.py --batch 60000 --split train   the training images
+  python main.py --batch 1000000 --cycle       stream the test images 100 times
+  python main.py --weights model.hdf5 --data test100.hdf5
+                                               your own weights and images (HDF5 or IDX)
+  python main.py --batch 10000 --json -        the report as JSON on standard output
+  python main.py networks                      every network: input, layers, parameters, FLOPs, accuracy
+  python main.py accuracy                      correct answers of every network, beside the old reports'
+  python main.py graph                         the network: shapes, FLOPs, bytes, kernels
+  python main.py kernels                       every kernel that can be chosen
+  python main.py precompile                    compile the main job's kernels beforehand
+  python main.py bench                         every kernel checked, timed and compared
+  python main.py sweep --conv NAME             the best tile sizes of one kernel for this card
+  python main.py profile                       time per kernel, copy and API call
+  python main.py train --network NAME          weights of your own
+
+Each command has its own --help.
+
+exit codes: 0 neither agreement nor answers failed; 1 one did; 2 a usage, data, weights or device error, or an
+interruption (Ctrl-C, SIGTERM, SIGHUP); 3 a bug.
+"""
+
+
+def run_parser() -> argparse.ArgumentParser:
+    """The parser of the main job."""
+    parser = Parser(
+        prog="main.py",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--batch", type=whole_number(1), metavar="N", help="images to classify (default: 10000, or all if fewer)"
+    )
+    parser.add_argument(
+        "--device",
+        default="auto",
+        choices=("auto", "cuda", "cpu"),
+        help="where to run (auto: a GPU if there is one)",
+    )
+    data = parser.add_argument_group("images")
+    data.add_argument("--split", choices=("test", "train"), help="Fashion-MNIST split (default: test)")
+    data.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
+    data.add_argument("--data", type=Path, metavar="FILE", help="own images: IDX (.gz or not), or HDF5 with x and y")
+    data.add_argument("--labels", metavar="FILE", help="IDX labels for --data, or 'none': agreement alone decides")
+    data.add_argument("--cycle", action="store_true", help="a batch beyond the data streams them again and again")
+    network_options(parser)
+    pipeline_options(parser)
+    measure = parser.add_argument_group("measuring and checking")
+    measure.add_argument(
+        "--repeat",
+        type=whole_number(1, 100_000),
+        metavar="N",
+        help="timed runs (default: 100 on a GPU, 1000 of up to 100 images; 1 on the CPU and with --cycle)",
+    )
+    measure.add_argument(
+        "--warmup",
+        type=whole_number(0, 100_000),
+        default=DEFAULT_WARMUP,
+        metavar="N",
+        help=f"untimed GPU runs before (default: {DEFAULT_WARMUP})",
+    )
+    measure.add_argument(
+        "--recheck", action="store_true", help="recompute every label by the float64 NumPy reference and compare"
+    )
+    measure.add_argument(
+        "--min-accuracy",
+        type=number(0, 1),
+        metavar="X",
+        help="fail, with exit code 1, where less than this share of the answers is correct, 0 to 1",
+    )
+    measure.add_argument("--json", metavar="FILE", help="also write the report as JSON; '-': to standard output alone")
+    return parser

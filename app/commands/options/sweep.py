@@ -1,0 +1,41 @@
+"""``main.py sweep``: its options."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from app.commands.options.common import command
+from app.console import whole_number
+from app.precision import PRECISIONS
+
+SWEEP_EPILOG = """\
+examples:
+  python main.py sweep --conv implicit-gemm                    both convolutions of lenet5
+  python main.py sweep --conv register-patch --layer conv2 --network k7 --plot plots
+  python main.py sweep --fc register-tiled --layer fc1
+  python main.py sweep --conv shared-tile --set TILE=8,16,24   only these values
+  python main.py sweep --pipeline                              streams x chunk size, end to end
+
+The best point of each layer is stored for this card and used by 'auto'. An interrupted sweep keeps what it has found.
+"""
+
+
+def sweep_parser() -> argparse.ArgumentParser:
+    """The parser of ``sweep``."""
+    parser = command("sweep", "Time a variant over the grid of its declared parameters.", SWEEP_EPILOG)
+    parser.add_argument("--conv", metavar="NAME", help="the convolution variant to sweep")
+    parser.add_argument("--fc", metavar="NAME", help="the fully connected variant to sweep")
+    parser.add_argument("--pool", metavar="NAME", help="the pooling variant to sweep")
+    parser.add_argument("--pipeline", action="store_true", help="sweep streams and chunk sizes of the main job instead")
+    parser.add_argument("--network", default="lenet5", metavar="NAME", help="whose layers (default: lenet5)")
+    parser.add_argument("--layer", metavar="NAME", help="only this layer (default: all that the variant serves)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=V,…", help="values of one parameter instead of all"
+    )
+    parser.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
+    parser.add_argument("--fused", action="store_true", help="with the activation and pooling that follow the layer")
+    parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32, or the first that the kernel has")
+    parser.add_argument("--json", metavar="FILE", help="also write all points as JSON; '-': to standard output alone")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw heat map and 3-D plot (matplotlib)")
+    return parser

@@ -1,0 +1,84 @@
+"""``main.py precompile``: compiles beforehand whatever the main job would compile. Needs no GPU."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+from tqdm import tqdm
+
+from app.cuda.compiler import check_cache, compile_kernel, is_cached, nvrtc
+from app.errors import UserError
+from app.interrupts import deferred_interrupts
+from app.kernels.problems import ConvProblem, alone
+from app.planning import tuning
+from app.planning.choices import choices, load_graph, target
+from app.planning.coarser import coarser_plan
+from app.planning.plan import ExecutionPlan, plan
+from app.precision import PRECISIONS
+from app.processor import usable_cores
+
+Build = tuple[Path, tuple[tuple[str, str | int], ...]]  # a .cu file and its compile-time constants
+
+
+def precompile(options: argparse.Namespace) -> int:
+    """Fill the kernel cache and say how much of it was there already. Returns 0. Raises UserError."""
+    start = perf_counter()
+    if options.all and options.precision != "auto":
+        raise UserError(f"--all compiles every precision: leave it or --precision {options.precision} out")
+    check_cache()
+    graph, _ = load_graph(options)
+    arch, card = target(options.arch)
+    wanted = choices(options, tuning.load(card))
+    plans: dict[str, ExecutionPlan] = {}
+    for precision in PRECISIONS if options.all else (wanted.precision,):
+        try:
+            plans[precision] = plan(graph, arch, replace(wanted, precision=precision))
+        except UserError as reason:
+            if precision == wanted.precision and not options.all:
+                raise
+            print(f"note: {precision} is left out: {reason}", file=sys.stderr)
+    if not options.all and (compared := coarser_plan(graph, arch, wanted)) is not None:
+        plans["fp16"] = compared
+    if not plans:
+        raise UserError(f"{arch} can serve {graph.network.name} in no precision with these options: name fewer kernels")
+    builds = list(dict.fromkeys(build for execution in plans.values() for build in needed(execution)))
+    compiled = _compile_all(builds, arch)
+    print(
+        f"{len(builds)} kernels of {graph.network.name} in {', '.join(plans)} for {arch}: "
+        f"{len(builds) - compiled} were in the cache, {compiled} compiled; {perf_counter() - start:.1f} s"
+    )
+    return 0
+
+
+def needed(execution: ExecutionPlan) -> Iterator[Build]:
+    """What the main job loads: each node's kernel, and each convolution's alone, whose op time the report gives."""
+    for node in execution.nodes:
+        configs = [node.variant.config(node.problem, node.settings)]
+        if isinstance(node.problem, ConvProblem):
+            configs.append(node.variant.config(alone(node.problem), node.settings_alone))
+        for config in configs:
+            yield node.variant.path, tuple(sorted(config.defines.items()))
+
+
+def _compile_all(builds: list[Build], arch: str) -> int:
+    """Compile what the cache lacks, a thread a core; returns how many those were."""
+    nvrtc()  # what is missing is missing once, not once a thread
+    missing = sum(not is_cached(path, dict(defines), arch) for path, defines in builds)
+    with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(usable_cores()) as pool:
+
+        def build(one: Build) -> None:
+            check_interrupt()
+            path, defines = one
+            compile_kernel(path, dict(defines), arch)
+
+        # If one fails, or the user interrupts, map drops those that have not begun.
+        done = pool.map(build, builds)
+        for _ in tqdm(done, desc=arch, total=len(builds), unit=" kernels", disable=not sys.stderr.isatty()):
+            pass
+    return missing

@@ -1,0 +1,1 @@
+"""The machine: the device, its memory, the run-time compiler, captured graphs."""

@@ -1,0 +1,209 @@
+"""Run-time compilation of the ``.cu`` files in app/kernels/, by NVRTC, for any card, with a disk cache.
+
+Compiling needs neither a GPU nor a CUDA toolkit: only the NVRTC library, which the ``cuda`` extra installs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from app.cuda.compiler_process import compile_program
+from app.errors import UserError
+from app.files.cache import private_folder, trusted, why_untrusted
+from app.files.reading import read_file
+from app.files.writing import cache_dir, replacing
+
+KERNEL_DIR = Path(__file__).parents[1] / "kernels"
+INCLUDE_DIR = KERNEL_DIR / "include"
+# Architectures that every kernel is compiled for in the tests; 90a is Hopper with its own instructions.
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+MAX_CUBIN_BYTES = 64 << 20  # the largest of ours has less than one
+_ELF_NOTE = 4  # PT_NOTE
+_CACHE_FORMAT = b"lenet5-cubin-2\n"
+
+
+def nvrtc() -> Any:
+    """CuPy's low-level NVRTC binding; its import is deferred because it loads CuPy (0.4 s)."""
+    try:
+        from cupy_backends.cuda.libs import nvrtc as binding
+
+        binding.getVersion()
+    except Exception as error:  # CuPy reports a missing library in several ways
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"NVRTC, the run-time compiler, cannot be loaded ({reason}): run make run, or pip install -e '.[cuda]'"
+        ) from None
+    return binding
+
+
+@dataclass(frozen=True)
+class Library:
+    """The NVRTC in use: its file, its version (major, minor), and what tells its build from others of that version."""
+
+    path: str
+    version: tuple[int, int]
+    build: str
+
+
+def find_library() -> Library:
+    """The NVRTC that CuPy loads. Raises UserError as ``nvrtc`` does."""
+    version = nvrtc().getVersion()
+    path = _loaded_from(version[0])
+    return Library(path, version, build_of(path))
+
+
+@cache
+def _loaded_from(major: int) -> str:
+    class Symbol(ctypes.Structure):
+        _fields_ = (
+            ("file", ctypes.c_char_p),
+            ("base", ctypes.c_void_p),
+            ("name", ctypes.c_char_p),
+            ("address", ctypes.c_void_p),
+        )
+
+    library, found = ctypes.CDLL(f"libnvrtc.so.{major}", mode=os.RTLD_NOLOAD), Symbol()
+    ctypes.CDLL(None).dladdr(library.nvrtcVersion, ctypes.byref(found))
+    return os.path.realpath(os.fsdecode(found.file))
+
+
+@cache
+def build_of(path: str) -> str:
+    """What differs between builds of a library (ELF, 64 bits): its size and notes, where linkers leave a build ID."""
+    with Path(path).open("rb") as file:
+        header = file.read(64)
+        (table,) = struct.unpack_from("<Q", header, 0x20)
+        size, count = struct.unpack_from("<2H", header, 0x36)
+        file.seek(table)
+        segments = [file.read(size) for _ in range(count)]
+        notes = []
+        for segment in segments:
+            kind, _, offset, _, _, nbytes = struct.unpack_from("<IIQQQQ", segment)
+            if kind == _ELF_NOTE:
+                file.seek(offset)
+                notes.append(file.read(nbytes))
+        return hashlib.sha256(repr((os.fstat(file.fileno()).st_size, notes)).encode()).hexdigest()
+
+
+def architecture(major: int, minor: int) -> str:
+    """NVRTC's name for a card of compute capability major.minor, e.g. (9, 0) → ``sm_90a``."""
+    return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+
+
+def architecture_number(name: str) -> int:
+    """``sm_90a`` → 90: the number that a registry row's lowest architecture is compared with."""
+    return int(name.removeprefix("sm_").rstrip("abcdef"))
+
+
+def sources(path: Path) -> dict[str, str]:
+    """The text of a file and of every file it includes, directly or not, by file name.
+
+    Included files lie beside the file or in app/kernels/include/.
+    """
+    found: dict[str, str] = {}
+    waiting = [path.name]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            own = path.parent / name
+            found[name] = (own if own.exists() else INCLUDE_DIR / name).read_text(encoding="utf-8")
+            waiting += _INCLUDE.findall(found[name])
+    return found
+
+
+def options(defines: Mapping[str, str | int], arch: str, debug: bool = False) -> tuple[str, ...]:
+    """NVRTC's options: the target, the language, one -D per compile-time constant; device debug if asked for."""
+    constants = (f"-D{name}={value}" for name, value in sorted(defines.items()))
+    mode = "--device-debug" if debug else "--generate-line-info"
+    return (f"--gpu-architecture={arch}", "--std=c++17", mode, *constants)
+
+
+def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, debug: bool = False) -> bytes:
+    """Machine code (cubin) of one kernel file; from the cache where it is there.
+
+    path: the ``.cu`` file. defines: compile-time constants. arch: e.g. ``sm_90a``. debug: without optimisation.
+    Raises UserError if NVRTC is missing or the cache cannot be written; a kernel that does not compile is a
+    bug and raises RuntimeError with file, options and the compiler's log.
+    """
+    library, texts, flags = find_library(), sources(path), options(defines, arch, debug)
+    cached = _place(library, path, texts, flags)
+    cubin = _read_cached(cached)
+    if cubin is None:
+        cubin, _ = _compile(library, path.name, texts, flags)
+        _write_cached(cached, cubin)
+    return cubin
+
+
+def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
+    """Whether ``compile_kernel`` would find its machine code, undamaged, in the cache. Raises UserError as it does."""
+    return _read_cached(_place(find_library(), path, sources(path), options(defines, arch))) is not None
+
+
+def check_cache() -> None:
+    """Raise UserError if compiled kernels would not be kept because other users could replace them."""
+    if (reason := why_untrusted(cache_dir() / "kernels" / "any.cubin")) is not None:
+        raise UserError(f"cannot keep compiled kernels: {reason}")
+
+
+def _place(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> Path:
+    """Where the cache has the machine code of these sources, compiled so by this NVRTC."""
+    key = hashlib.sha256(
+        repr((library.version, library.build, flags, path.name, sorted(texts.items()))).encode()
+    ).hexdigest()
+    return cache_dir() / "kernels" / f"{key}.cubin"
+
+
+def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> str:
+    """What the assembler says of registers, shared memory and spills; compiled afresh. Raises as compile_kernel."""
+    _, log = _compile(find_library(), path.name, sources(path), (*options(defines, arch), "--ptxas-options=-v"))
+    return log
+
+
+def _compile(library: Library, source: str, texts: Mapping[str, str], flags: tuple[str, ...]) -> tuple[bytes, str]:
+    headers = {name: text for name, text in texts.items() if name != source}
+    error, cubin, log = compile_program(library.path, source, texts[source], headers, flags)
+    if error == "NVRTC_ERROR_INVALID_OPTION":
+        arch = flags[0].partition("=")[2]
+        raise UserError(
+            f"this NVRTC does not know {arch}: pip install -U nvidia-cuda-nvrtc-cu12 (CUDA 13: nvidia-cuda-nvrtc)"
+        )
+    if error:
+        raise RuntimeError(f"{source} does not compile ({error}) with {' '.join(flags)}\n{log.strip()}")
+    return cubin, log
+
+
+def _read_cached(path: Path) -> bytes | None:
+    """The cached machine code, or None if there is none, the file is damaged or another user could have written it."""
+    if not trusted(path):
+        return None
+    try:
+        content = read_file(path, MAX_CUBIN_BYTES)
+    except UserError:
+        return None
+    header_length = len(_CACHE_FORMAT) + 32
+    header, cubin = content[:header_length], content[header_length:]
+    return cubin if header == _CACHE_FORMAT + hashlib.sha256(cubin).digest() else None
+
+
+def _write_cached(path: Path, cubin: bytes) -> None:
+    """Written under a temporary name and renamed, so that another process never sees half a file."""
+    try:
+        private_folder(path.parent)
+        if trusted(path):
+            with replacing(path) as temporary:
+                temporary.write_bytes(_CACHE_FORMAT + hashlib.sha256(cubin).digest() + cubin)
+                temporary.chmod(0o600)
+    except (OSError, UserError):
+        raise UserError(
+            f"cannot write the kernel cache {path.parent}: set LENET_CACHE_DIR to a folder that you can write to"
+        ) from None

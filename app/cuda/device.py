@@ -1,0 +1,170 @@
+"""Which device runs the network, and in plain words why there is no GPU where there is none."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from app.cuda.compiler import architecture, nvrtc
+from app.errors import UserError
+
+OLDEST_ARCHITECTURE = (7, 5)
+_REMEDIES: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("free memory of the GPU and of this machine, or do less at once", (2,)),  # 2: page-locked memory's error, too
+    ("wait for the other program that has the GPU for itself, or choose another GPU", (46, 216)),
+    ("check nvidia-smi and CUDA_VISIBLE_DEVICES", (100, 101)),
+    ("run it again; if the error returns, restart the machine", (3, 4, 49, 127, 304, 999)),
+    ("update the NVIDIA driver", (35, 36, 222, 225)),
+    ("take the toolkit's folder of stubs out of LD_LIBRARY_PATH", (34,)),
+    ("restart the machine, whose driver and driver library differ", (803,)),
+    ("take the compatibility package's folder out of LD_LIBRARY_PATH, or update the NVIDIA driver", (804,)),
+    ("install the NVIDIA driver again, whose libraries do not load", (302, 303)),
+    ("install a licence for this virtual GPU", (102,)),
+    ("start the service nvidia-fabricmanager, and wait until nvidia-smi shows the GPU ready", (802,)),
+    ("restart the MPS server, or run without it", (805, 806, 807, 808, 809, 810)),
+    ("run it again; if the error returns, the GPU's memory is faulty: reset the GPU, or take another", (214, 226)),
+    ("run it again; if the error returns, the link between the GPUs is faulty: take one GPU", (220,)),
+    ("choose a GPU that drives no display, or a smaller batch", (702,)),
+)
+REMEDY = {status: remedy for remedy, statuses in _REMEDIES for status in statuses}
+"""Number of an error, which driver and run time share, to what the user can do about it.
+
+All others are bugs: reads and writes out of bounds (700, 716, 719), impossible launches (1, 9, 701), machine code for
+another card (98, 200, 209), captures (900 to 908).
+"""
+
+
+def why_no_gpu(lap: Callable[[str], object] = lambda _: None) -> str | None:
+    """One line that says why no GPU can be used, or None if one can. Cheap where there is no driver.
+
+    lap: called with the name of each costly step after it: ``context`` (also the driver's start), ``cupy``, ``nvrtc``.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no NVIDIA driver library (libcuda.so.1) is installed"
+    version, count = ctypes.c_int(), ctypes.c_int()
+    status = driver.cuInit(0)
+    if status == 0:
+        status = driver.cuDeviceGetCount(ctypes.byref(count))
+    if status not in (0, 100):  # 100: CUDA_ERROR_NO_DEVICE
+        return f"the NVIDIA driver does not start (cuInit returned {status})"
+    if status == 100 or count.value == 0:
+        return "the NVIDIA driver sees no device (CUDA_VISIBLE_DEVICES may hide it)"
+    lap("context")
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed (make run installs it)"
+    try:
+        import cupy
+
+        built = cupy.cuda.runtime.runtimeGetVersion() // 1000
+    except Exception as error:  # CuPy reports missing or mismatched libraries in several ways
+        return f"CuPy does not load: {' '.join(str(error).split())}"
+    lap("cupy")
+    driver.cuDriverGetVersion(ctypes.byref(version))
+    if version.value // 1000 < built:
+        return f"the NVIDIA driver is too old: it supports CUDA {version.value // 1000}, CuPy needs {built}"
+    try:
+        nvrtc()
+    except UserError as error:
+        return str(error)
+    lap("nvrtc")
+    major, minor = capability()
+    if (major, minor) < OLDEST_ARCHITECTURE:
+        return f"the card's compute capability {major}.{minor} is below 7.5, the oldest that the kernels serve"
+    try:
+        cupy.cuda.runtime.free(0)  # creates the context, which a full or exclusively used card refuses
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"the card refuses a context: {error}"
+    return None
+
+
+def choose(requested: str, lap: Callable[[str], object] = lambda _: None) -> tuple[str, str | None]:
+    """``auto``, ``cuda`` or ``cpu`` → (``cuda`` or ``cpu``, why auto took the CPU). lap: as for ``why_no_gpu``.
+
+    Raises UserError if ``cuda`` was asked for and cannot be had.
+    """
+    if requested == "cpu":
+        return "cpu", None
+    reason = why_no_gpu(lap)
+    if reason is None:
+        return "cuda", None
+    if requested == "cuda":
+        raise UserError(f"--device cuda: {reason}; use --device cpu, or auto to take what there is")
+    return "cpu", reason
+
+
+@contextmanager
+def gpu_errors() -> Iterator[None]:
+    """Turn errors of CUDA within the block that the user can put right into a UserError. Costs nothing without CuPy.
+
+    Any other error passes through: it is a bug.
+    """
+    try:
+        yield
+    except Exception as error:
+        # The classes are known only once CuPy is loaded, which this must not do.
+        name = type(error).__name__
+        if name in ("DeviceMemoryError", "OutOfMemoryError"):
+            raise UserError(f"the GPU has too little free memory ({error}): {REMEDY[2]}") from None
+        remedy = REMEDY.get(getattr(error, "status", 0))
+        if name not in ("CUDARuntimeError", "CUDADriverError") or remedy is None:
+            raise
+        raise UserError(f"the GPU reported {error}: {remedy}") from None
+
+
+def capability() -> tuple[int, int]:
+    """Compute capability of the current card, e.g. (9, 0)."""
+    import cupy
+
+    text = cupy.cuda.Device().compute_capability
+    return int(text[:-1]), int(text[-1])
+
+
+def describe_gpu() -> dict[str, Any]:
+    """What the report says of the card and the software under it."""
+    import cupy
+
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+    driver, runtime = cupy.cuda.runtime.driverGetVersion(), cupy.cuda.runtime.runtimeGetVersion()
+    return {
+        "kind": "cuda",
+        "name": properties["name"].decode(),
+        "architecture": architecture(*capability()),
+        "multiprocessors": properties["multiProcessorCount"],
+        "memory_bytes": properties["totalGlobalMem"],
+        "driver": _kernel_driver(),
+        "driver_cuda": f"{driver // 1000}.{driver % 1000 // 10}",
+        "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
+        "cupy": cupy.__version__,
+    }
+
+
+def describe_cpu(threads: int) -> dict[str, Any]:
+    """What the report says of the processor."""
+    import numpy
+
+    return {"kind": "cpu", "name": _processor(), "threads": threads, "numpy": numpy.__version__}
+
+
+def _kernel_driver() -> str | None:
+    """The version of the NVIDIA kernel driver, e.g. 580.159.04, where the system tells."""
+    try:
+        words = Path("/proc/driver/nvidia/version").read_text().split()
+    except OSError:
+        return None
+    return next((word for word in words if word[:1].isdigit() and word.count(".") >= 1), None)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

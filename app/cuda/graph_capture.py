@@ -1,0 +1,75 @@
+"""A batch that comes again, as a CUDA graph: one call instead of several for every chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import RLock
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from app.cuda.memory import is_pinned
+
+
+class BatchGraph:
+    """The last batch, captured when its arrays came a second time. Arrays are the images, then the outputs."""
+
+    def __init__(self) -> None:
+        self._arrays: tuple[np.ndarray, ...] = ()  # kept, so that their addresses stay theirs
+        self._key: tuple[Any, ...] = ()
+        self._graph: Any = None
+        self._tried = False
+        self._stream: cupy.cuda.Stream | None = None  # made for the first graph
+
+    def holds(self, arrays: Sequence[np.ndarray]) -> bool:
+        """Whether the captured graph does just this batch."""
+        if self._graph is None:
+            return False
+        same = len(arrays) == len(self._arrays) and all(a is b for a, b in zip(arrays, self._arrays, strict=True))
+        return same or self._key == _key(arrays)  # asking for addresses takes microseconds
+
+    def launch(self) -> None:
+        """Run the graph, and wait until its results have arrived."""
+        assert self._stream is not None
+        self._graph.launch(self._stream)
+        self._stream.synchronize()
+
+    def offer(self, arrays: Sequence[np.ndarray], replayable: Callable[[], Callable[[cupy.cuda.Stream], None]]) -> None:
+        """Remember the arrays; if they were the last ones, too, capture the batch.
+
+        replayable: called once before the capture, during which nothing can be allocated, it returns what enqueues the
+        batch. Copies from or to pageable memory cannot be captured. Where the driver cannot build the graph (device
+        memory may be full) there is none, and the batch goes on being enqueued.
+        """
+        key = _key(arrays)
+        if key != self._key:
+            self._key, self._arrays, self._graph, self._tried = key, tuple(arrays), None, False
+        elif not self._tried and all(is_pinned(array) for array in arrays):
+            self._tried = True
+            with suppress(runtime.CUDARuntimeError):
+                self._graph = self._captured(replayable())
+
+    def _captured(self, enqueue: Callable[[cupy.cuda.Stream], None]) -> Any:
+        origin = self._stream = self._stream or cupy.cuda.Stream(non_blocking=True)
+        with DEVICE_WIDE:
+            # Relaxed: other threads may allocate meanwhile, and this one's garbage collector may free.
+            origin.begin_capture(runtime.streamCaptureModeRelaxed)
+            try:
+                enqueue(origin)
+            except BaseException:
+                with suppress(runtime.CUDARuntimeError):
+                    origin.end_capture()  # else the streams would stay in capture
+                raise
+            graph = origin.end_capture()
+        graph.upload(origin)
+        return graph
+
+
+def _key(arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
+    return tuple((array.ctypes.data, array.dtype, array.shape, array.strides) for array in arrays)
+
+
+DEVICE_WIDE = RLock()

@@ -1,0 +1,72 @@
+"""What all pictures need: a folder that can be written to, matplotlib, and files written whole or not at all."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from app.errors import UserError
+from app.files.reading import open_regular, present
+from app.files.writing import replacing
+
+DPI = 110
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def check(folder: Path) -> None:
+    """Fail before the work rather than after it, and leave no trace.
+
+    Raises UserError without matplotlib, or where ``folder`` cannot be made or written to.
+    """
+    try:
+        from matplotlib import figure  # noqa: F401
+    except ImportError:
+        raise UserError("--plot needs matplotlib: pip install -e '.[plot]'") from None
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    with _told(folder), tempfile.TemporaryFile(dir=existing):
+        pass
+
+
+def prepare(folder: Path) -> None:
+    """As ``check``, and make the folder."""
+    check(folder)
+    with _told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"--plot {folder} cannot be written: {error.strerror}; name a folder that you can write to"
+        ) from error
+
+
+def figure_of(width: float, height: float, columns: int = 1) -> tuple[Any, list[Any]]:
+    """A matplotlib figure of so many inches, and its axes in a row."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)  # no display, no global state
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    return figure, list(axes)
+
+
+def save(figure: Any, path: Path, texts: Mapping[str, str] | None = None) -> Path:
+    """Write a figure as PNG; returns the path. texts: what it says of itself, by keyword.
+
+    Raises UserError if it cannot be written, or is there and no picture.
+    """
+    if present(path):
+        with open_regular(path) as file:
+            if file.read(len(PNG)) not in (b"", PNG):
+                raise UserError(f"{path} is there already and no picture: remove it, or name another --plot folder")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=DPI, metadata=texts)
+    return path

@@ -1,0 +1,114 @@
+"""HDF5 files: read strictly, and written with reproducible bytes.
+
+HDF5 is not built for malicious files: a damaged one can crash the library, corrupt its memory or keep it busy for
+ever. ``read_untrusted`` therefore has a process of its own read the file (hdf5_process.py, hdf5_child.py);
+``read_pinned`` reads here what a known hash vouches for. Both judge every dataset before they read it
+(hdf5_strict.py). h5py is imported only where it is used: a program that reads through the child needs none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.interrupts import exit_on_interrupt
+
+MAX_FILE_BYTES = 4 << 30
+
+Attribute = str | int | float | list[int] | list[float]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to read of a file's root: these attributes and datasets, where they exist.
+
+    arrays: None for all datasets; max_bytes: of all of them together.
+    """
+
+    arrays: tuple[str, ...] | None
+    attributes: tuple[str, ...]
+    max_bytes: int
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What was read. names: of everything in the root that is not a group, sorted.
+
+    arrays: integers or floats of up to 8 bytes, native byte order, C-contiguous, writable.
+    """
+
+    names: tuple[str, ...]
+    arrays: dict[str, np.ndarray]
+    attributes: dict[str, Attribute]
+
+
+def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Contents:
+    """Read a file that may be broken or hostile, in a process of its own.
+
+    content: its bytes, where they have been read already. Raises UserError for everything that can be wrong with it.
+    """
+    from app.files.hdf5_process import Reader
+
+    with Reader() as reader:
+        return reader.read(path, content, wanted)
+
+
+def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
+    """Read ``content``, the bytes of ``path``, whose hash is known to be right. Raises UserError."""
+    with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
+        from app.files.hdf5_strict import contents, open_strict
+
+    with open_strict(path, content) as file:
+        return contents(file, wanted)
+
+
+def printable(text: str, length: int = 200) -> str:
+    """The text in one line of at most ``length`` characters, what cannot be printed escaped."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:length])
+    return shown if len(shown) <= length and len(text) <= length else f"{shown[: length - 1]}…"
+
+
+def content_hash(arrays: Mapping[str, np.ndarray], head: str) -> str:
+    """SHA-256 of named arrays and a text: of content, not of bytes in the file: a copy of the datasets keeps it.
+
+    Of the text in UTF-8, then for each array by name: a line with name, type and shape, and its bytes, little-endian.
+    """
+    digest = hashlib.sha256(head.encode())
+    for name, array in sorted(arrays.items()):
+        plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        digest.update(f"\n{name} {plain.dtype.str} {array.shape}\n".encode())
+        digest.update(plain.data if plain.size else b"")
+    return digest.hexdigest()
+
+
+def file_image(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str | int | float]) -> bytes:
+    """The bytes of an HDF5 file with these root datasets and attributes; equal input gives equal bytes.
+
+    Raises MemoryError.
+    """
+    import h5py
+
+    # The oldest format: every reader knows it, and no version of HDF5 writes it differently.
+    options = {"driver": "core", "backing_store": False, "libver": "earliest"}
+    try:
+        with h5py.File(uuid.uuid4().hex, "w", **options) as file:
+            for name, array in sorted(arrays.items()):
+                file.create_dataset(name, data=array, dtype=array.dtype.newbyteorder("<"), track_times=False)
+            for name, value in sorted(attributes.items()):
+                file.attrs[name] = _fixed_length(value) if isinstance(value, str) else value
+            file.flush()
+            return file.id.get_file_image()
+    except OSError as error:  # no file is written to: it grows in memory
+        raise MemoryError(str(error)) from error
+
+
+def _fixed_length(text: str) -> np.ndarray:
+    import h5py
+
+    encoded = text.encode()
+    return np.array(encoded, h5py.string_dtype("utf-8", max(1, len(encoded))))

@@ -1,0 +1,102 @@
+"""What the process does that reads HDF5 files for another: one request after the other, within limits."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import resource
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.child_process import end_with_parent
+from app.errors import UserError
+from app.files.hdf5 import Wanted
+from app.files.hdf5_strict import contents, open_strict
+
+METADATA_BYTES = 256 << 20
+"""Memory for everything but datasets: headers, names, where the chunks are."""
+CHUNK_COPIES = 6
+"""How many copies of a chunk there may be at a time: stored, inflated into a buffer that doubles, unshuffled, ours."""
+IMAGE_COPIES = 3
+"""How many copies of a file in memory there may be: ours, HDF5's and, while it opens it, one more."""
+
+
+def main(parent: int) -> None:
+    """Answer requests on standard input, a socket, until the process ``parent`` closes it or ends."""
+    end_with_parent(parent)  # HDF5 may never return to look at the socket
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    link = socket.socket(fileno=0)
+    link.send(b"ready")
+    while True:
+        message, descriptors, *_ = socket.recv_fds(link, 1 << 17, 2)
+        if not message:
+            os._exit(0)
+        source, result = descriptors
+        link.send(_answer(json.loads(message), source, result))
+        os.close(source)
+        os.close(result)
+
+
+def _answer(request: dict[str, Any], source: int, result: int) -> bytes:
+    """Where in ``result`` the header of the answer is: its offset and length."""
+    size = os.fstat(source).st_size if request["in_memory"] else 0
+    memory = _Memory(result, IMAGE_COPIES * size)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + request["seconds"])
+    arrays = None if request["arrays"] is None else tuple(request["arrays"])
+    answer: dict[str, Any]
+    try:
+        opened = mmap.mmap(source, size, prot=mmap.PROT_READ) if size else source
+        with open_strict(Path(request["path"]), opened) as file:
+            found = contents(file, Wanted(arrays, tuple(request["attributes"]), request["max_bytes"]), memory.allocate)
+        described = [
+            (name, array.dtype.str, array.shape, offset)
+            for (name, array), offset in zip(found.arrays.items(), memory.offsets, strict=True)
+        ]
+        answer = {"names": found.names, "arrays": described, "attributes": found.attributes}
+    except UserError as error:
+        answer = {"error": str(error)}
+    except MemoryError:
+        answer = {"memory": True}
+    header = json.dumps(answer).encode()
+    return b"%d %d" % (memory.end, os.pwrite(result, header, memory.end))
+
+
+class _Memory:
+    """The file of shared memory that arrays are put into, and the limit on all memory here, which grows with it.
+
+    offsets: where the arrays begin; end: where the last one ends.
+    """
+
+    def __init__(self, descriptor: int, image: int) -> None:
+        self._descriptor = descriptor
+        self._allowed = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        self.offsets: list[int] = []
+        self.end = 0
+        self._allow(METADATA_BYTES + image)
+
+    def allocate(self, shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
+        """As ``hdf5_strict.Allocate``."""
+        nbytes = math.prod(shape) * kind.itemsize
+        self._allow(nbytes + CHUNK_COPIES * chunk)
+        self.offsets.append(self.end)
+        if not nbytes:
+            return np.empty(shape, kind)
+        start, step = self.end, mmap.ALLOCATIONGRANULARITY
+        self.end += -(-nbytes // step) * step
+        os.ftruncate(self._descriptor, self.end)
+        return np.frombuffer(mmap.mmap(self._descriptor, nbytes, offset=start), kind).reshape(shape)
+
+    def _allow(self, nbytes: int) -> None:
+        self._allowed += nbytes
+        _limit(resource.RLIMIT_AS, self._allowed)
+
+
+def _limit(what: int, most: int) -> None:
+    hard = resource.getrlimit(what)[1]
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

@@ -1,0 +1,198 @@
+"""The process that reads HDF5 files for this one, and what is believed of its answers.
+
+A damaged file can crash HDF5 or keep it busy for ever: that ends the process and nothing else. Its answer is a header,
+which names arrays, in a file of shared memory that holds them, too; nothing in it is taken for granted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import mmap
+import os
+import re
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from app.errors import UserError
+from app.files.formats import HDF5
+from app.files.hdf5 import MAX_FILE_BYTES, Attribute, Contents, Wanted, printable
+from app.files.hdf5_start import Child, start
+from app.files.reading import open_regular
+
+SECONDS = 10
+"""Processor time for a small file, which takes milliseconds."""
+BYTES_A_SECOND = 4 << 20
+"""How slowly a large one may be read."""
+WAITING = 6
+"""How many times as long it may take by the clock: the processor may be busy with other things."""
+START_SECONDS = 120
+MAX_HEADER_BYTES = 8 << 20
+NONSENSE = "what HDF5 made of it is nonsense"
+MAX_ERROR_CHARACTERS = 6000  # a path may have 4,096
+
+_WHERE = re.compile(rb"\d{1,12} \d{1,12}")
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+class Reader:
+    """Reads files one by one. A context manager; its process is started at need and ended with the block.
+
+    It lives from file to file and is replaced after one that it did not survive. It dies with the thread that started
+    it, too.
+    """
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        if self._child is not None:
+            self._child.link.close()
+            self._child.process.kill()
+            self._child.process.wait()
+        self._child = None
+
+    def read(self, path: Path, content: bytes | None, wanted: Wanted) -> Contents:
+        """As ``hdf5.read_untrusted``. Raises UserError."""
+        try:
+            with (
+                open_regular(path, MAX_FILE_BYTES) if content is None else _memory(content) as source,
+                _memory() as result,
+            ):
+                if os.pread(source.fileno(), len(HDF5), 0) != HDF5:
+                    wrong = "is not an HDF5 file (its first bytes say so)"
+                    raise UserError(f"{path} {wrong}; name another file or make it again")
+                request = {"path": str(path), "in_memory": content is not None, **vars(wanted)}
+                try:
+                    header = self._answer(path, source, result, request)
+                except BaseException:  # Ctrl-C comes while it is at work
+                    self.close()
+                    raise
+                return _checked(path, header, result.fileno(), wanted)
+        except MemoryError as error:
+            wrong = "reading it takes more memory than there is, or than its datasets need"
+            raise UserError(f"{path}: {wrong}; free some, or get a fresh copy") from error
+        except OSError as error:
+            raise UserError(
+                f"cannot read {path}: {printable(str(error))}; end other programs, and try again"
+            ) from error
+
+    def _answer(self, path: Path, source: BinaryIO, result: BinaryIO, request: dict[str, Any]) -> bytes:
+        """The header of what the process has put into ``result``, which nobody can make shorter any more."""
+        process, link = self._ready()
+        seconds = SECONDS + os.fstat(source.fileno()).st_size // BYTES_A_SECOND
+        link.settimeout(seconds * WAITING)
+        message = json.dumps({**request, "seconds": seconds}).encode()
+        try:
+            socket.send_fds(link, [message], [source.fileno(), result.fileno()])
+            said = link.recv(64)
+        except TimeoutError:
+            raise _unreadable(path, f"HDF5 was still at it after {seconds * WAITING} s") from None
+        except ConnectionError:
+            said = b""
+        if not said:
+            raise _unreadable(path, _end(process, seconds))
+        fcntl.fcntl(result, fcntl.F_ADD_SEALS, _SEALS)
+        offset, length = (int(part) for part in said.split()) if _WHERE.fullmatch(said) else (0, 0)
+        if not 0 < length <= MAX_HEADER_BYTES:
+            raise _unreadable(path, NONSENSE)
+        return os.pread(result.fileno(), length, offset)
+
+    def _ready(self) -> Child:
+        if self._child is None:
+            self._child = start()
+            self._child.link.settimeout(START_SECONDS)
+            if not self._child.link.recv(64):
+                raise UserError(
+                    f"the process that reads HDF5 files does not start (it ended with {self._child.process.wait()}): "
+                    "free some memory, or see what python -c 'import h5py' says"
+                )
+        return self._child
+
+
+def _memory(content: bytes = b"") -> BinaryIO:
+    """A file in memory."""
+    file = os.fdopen(os.memfd_create("hdf5", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
+    try:
+        file.write(content)
+        file.flush()
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _unreadable(path: Path, reason: str) -> UserError:
+    return UserError(f"{path} is not a readable HDF5 file: {reason}; get a fresh copy or make it again")
+
+
+def _end(process: subprocess.Popen[bytes], seconds: int) -> str:
+    try:
+        code = process.wait(SECONDS)
+    except subprocess.TimeoutExpired:
+        return NONSENSE
+    if code == -signal.SIGXCPU:
+        return f"HDF5 was still at it after {seconds} s of processor time"
+    if code == -signal.SIGKILL:
+        return "its reading was killed, as happens where memory runs out"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"exit code {code}"
+    return f"HDF5 crashed on it ({name})"
+
+
+def _checked(path: Path, header: bytes, result: int, wanted: Wanted) -> Contents:
+    try:
+        answer = json.loads(header)
+        if "error" in answer:
+            raise UserError(printable(str(answer["error"]), MAX_ERROR_CHARACTERS))
+        if "memory" in answer:
+            raise MemoryError("there")
+        attributes = {str(name): _attribute(value) for name, value in answer["attributes"].items()}
+        names = tuple(str(name) for name in answer["names"])
+        arrays: dict[str, np.ndarray] = {}
+        end, left = os.fstat(result).st_size, wanted.max_bytes
+        for name, kind, shape, offset in answer["arrays"]:
+            arrays[str(name)] = _array(np.dtype(str(kind)), shape, offset, min(left, end - offset), result)
+            left -= arrays[str(name)].nbytes
+        if not (arrays.keys() <= set(names) and attributes.keys() <= set(wanted.attributes)):
+            raise ValueError("nobody asked for this")
+        return Contents(names, arrays, attributes)
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        raise _unreadable(path, NONSENSE) from error
+
+
+def _array(kind: np.dtype, shape: Any, offset: Any, most: int, result: int) -> np.ndarray:
+    """Numbers in the shared memory, of which this process alone sees its changes."""
+    if kind.kind not in "iuf" or kind.itemsize > 8 or not kind.isnative:
+        raise ValueError("no plain numbers")
+    if not all(type(number) is int and number >= 0 for number in (*shape, offset)):
+        raise ValueError("no shape")
+    if offset % mmap.ALLOCATIONGRANULARITY:
+        raise ValueError("no place for an array")
+    count = math.prod(shape)
+    if count * kind.itemsize > most:
+        raise ValueError("more than there is")
+    if not count:
+        return np.empty(shape, kind)
+    mapped = mmap.mmap(result, count * kind.itemsize, access=mmap.ACCESS_COPY, offset=offset)
+    return np.frombuffer(mapped, kind).reshape(shape)
+
+
+def _attribute(value: Any) -> Attribute:
+    if isinstance(value, list) and all(type(item) in (int, float) for item in value):
+        return value
+    if type(value) not in (str, int, float):
+        raise TypeError("neither text nor a number")
+    return value

@@ -1,0 +1,280 @@
+"""HDF5 read strictly: every dataset is judged by what its header and its chunks declare, before it is read.
+
+Links and datasets may point into other files (even those of a file opened from memory), two kilobytes can declare
+petabytes, filters inflate, and what was never stored reads as zeros.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import re
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from app.errors import UserError
+from app.files.hdf5 import Attribute, Contents, Wanted, printable
+
+MAX_ARRAY_BYTES = 1 << 30
+MAX_ATTRIBUTE_BYTES = 64 << 10
+MAX_NAMES = 1000
+MAX_NAME_BYTES = 255
+MAX_CHUNKS = 1 << 20
+
+_COMPRESSIONS = {h5py.h5z.FILTER_LZF, h5py.h5z.FILTER_DEFLATE}
+_FILTERS = {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32} | _COMPRESSIONS
+_CHECKSUM_BYTES = 4
+# What h5py raises for broken files, from every layer of it.
+_H5PY_ERRORS = (OSError, LookupError, RuntimeError, ValueError, TypeError, OverflowError)
+_NO_MEMORY = re.compile(
+    "memory allocation failed|(unable to|can't) allocate|no space available for allocation", re.IGNORECASE
+)
+
+Allocate = Callable[[tuple[int, ...], np.dtype, int], np.ndarray]
+"""Takes a shape, a type and how many bytes a chunk has (0: no chunks); returns such an array."""
+
+
+def _ordinary(shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
+    return np.empty(shape, kind)
+
+
+class StrictFile:
+    """An HDF5 file open for reading; only numeric datasets and small attributes of its root are given out."""
+
+    def __init__(self, path: Path, file: h5py.File, size: int) -> None:
+        self._path = path
+        self._file = file
+        self._id = file.id  # the low-level calls used here never follow a link
+        self._size = size
+        self._read: dict[tuple[int, int], str] = {}  # where a dataset is in the file → its name
+
+    def names(self) -> tuple[str, ...]:
+        """Names of everything in the root that is not a group; what cannot be read is refused by ``array``.
+
+        Raises UserError if there are more than MAX_NAMES, groups included, or one is longer than MAX_NAME_BYTES.
+        """
+        with _user_errors(self._path):
+            found: list[bytes] = []
+
+            def note(name: bytes) -> bool | None:
+                found.append(name)
+                return len(found) > MAX_NAMES or len(name) > MAX_NAME_BYTES or None
+
+            self._id.links.iterate(note)  # until it says True
+            if len(found) > MAX_NAMES or len(max(found, key=len, default=b"")) > MAX_NAME_BYTES:
+                much = f"more than {MAX_NAMES:,} names" if len(found) > MAX_NAMES else "a name that is too long"
+                raise UserError(f"{self._path} has {much} in its root; put what is needed into a file of its own")
+            return tuple(sorted(name.decode() for name in found if not self._is_group(name)))
+
+    def array(self, name: str, max_bytes: int = MAX_ARRAY_BYTES, allocate: Allocate = _ordinary) -> np.ndarray:
+        """The root dataset ``name``: integers or floats of up to 8 bytes, native byte order, C-contiguous.
+
+        Raises UserError if it is missing, unreadable, larger than ``max_bytes``, was read before by another name, or is
+        anything but plain numbers stored in this very file, all of them.
+        """
+        with _user_errors(self._path):
+            reason = self._reason_against_link(name.encode())
+            if not reason:
+                dataset = h5py.Dataset(h5py.h5d.open(self._id, name.encode()))
+                reason = self._reason_against(dataset, max_bytes)
+            if reason:
+                raise UserError(
+                    f"{self._path}: dataset {printable(repr(name))} {reason}; store it as plain numbers in this file"
+                )
+            chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
+            array = allocate(dataset.shape, dataset.dtype.newbyteorder("="), chunk)
+            if chunk and _chunks_are_lacking(dataset, chunk):
+                raise UserError(
+                    f"{self._path}: dataset {printable(repr(name))} lacks some of its chunks, or parts of them, which "
+                    "would be read as zeros; get a fresh copy or write it whole"
+                )
+            if array.size:
+                dataset.read_direct(array)
+            return array
+
+    def attribute(self, name: str) -> str | int | float | np.ndarray | None:
+        """The root attribute ``name``: one fixed-length string, a number or an array of them; None if there is none.
+
+        Raises UserError if it is unreadable, larger than 64 KiB or of any other type.
+        """
+        with _user_errors(self._path):
+            if not h5py.h5a.exists(self._id, name.encode()):
+                return None
+            attribute = h5py.h5a.open(self._id, name.encode())
+            kind, shape = attribute.get_type(), attribute.shape
+            is_text = isinstance(kind, h5py.h5t.TypeStringID) and shape == ()
+            if is_text and kind.is_variable_str():  # HDF5 can loop for ever over the damaged heap that holds it
+                raise UserError(
+                    f"{self._path}: attribute {name!r} is variable-length text; write it as np.bytes_(text)"
+                )
+            if shape is None or not (is_text or _is_plain_number(kind, attribute.dtype)):
+                raise UserError(f"{self._path}: attribute {name!r} is neither one string nor numbers; remove it")
+            if math.prod(shape) * kind.get_size() > MAX_ATTRIBUTE_BYTES:
+                raise UserError(f"{self._path}: attribute {name!r} is larger than 64 KiB; remove it")
+            value = self._file.attrs[name]
+            if is_text:
+                return value.decode()
+            return np.asarray(value, value.dtype.newbyteorder("=")) if shape else value.item()
+
+    def _is_group(self, name: bytes) -> bool:
+        """Looks through hard links only: the two other kinds could lead out of the file."""
+        if self._id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+            return False
+        return h5py.h5o.get_info(self._id, name).type == h5py.h5o.TYPE_GROUP
+
+    def _reason_against_link(self, name: bytes) -> str | None:
+        # A path through other groups could pass any kind of link.
+        if b"/" in name or name == b"." or not self._id.links.exists(name):
+            return "is missing"
+        if self._id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+            return "is a soft or external link"
+        found = h5py.h5o.get_info(self._id, name)
+        if found.type != h5py.h5o.TYPE_DATASET:
+            return "is a group or a type, not a dataset"
+        first = self._read.setdefault((found.fileno, found.addr), name.decode())
+        return None if first == name.decode() else f"is dataset {printable(repr(first))} by another name"
+
+    def _reason_against(self, dataset: h5py.Dataset, max_bytes: int) -> str | None:
+        """Why ``dataset`` must not be read, by what its header declares; None if it may."""
+        layout = dataset.id.get_create_plist()
+        kind = dataset.id.get_type()
+        if layout.get_external_count() > 0:
+            return "keeps its data in another file"
+        if dataset.is_virtual:
+            return "is virtual, a view of other files"
+        if not _is_plain_number(kind, dataset.dtype):
+            return "holds something other than integers or floats of up to 8 bytes"
+        if dataset.shape is None:
+            return "is empty"
+        nbytes = math.prod(dataset.shape) * kind.get_size()
+        if nbytes > max_bytes:
+            return f"declares {nbytes:,} bytes, more than the {max_bytes:,} allowed"
+        stored = dataset.id.get_storage_size()
+        if stored > self._size:
+            return f"claims {stored:,} stored bytes in a file of {self._size:,}"
+        if layout.get_layout() == h5py.h5d.CHUNKED:
+            return _reason_against_chunks(dataset, layout)
+        return None if stored == nbytes else f"declares {nbytes:,} bytes but stores {stored:,}"
+
+
+def _reason_against_chunks(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> str | None:
+    filters = _filters(layout)
+    if not set(filters) <= _FILTERS or len(set(filters)) < len(filters) or set(filters) >= _COMPRESSIONS:
+        return "uses filters other than gzip or lzf, shuffle and fletcher32, each once"
+    if math.prod(dataset.chunks) * dataset.dtype.itemsize > MAX_ARRAY_BYTES:
+        return "has chunks that are too large"
+    if math.prod(_grid(dataset)) > MAX_CHUNKS:
+        return f"has more than {MAX_CHUNKS:,} chunks"
+    return None
+
+
+def _filters(layout: h5py.h5p.PropDCID) -> list[int]:
+    return [layout.get_filter(i)[0] for i in range(layout.get_nfilters())]
+
+
+def _grid(dataset: h5py.Dataset) -> list[int]:
+    """How many chunks there are along each dimension."""
+    return [-(-length // step) for length, step in zip(dataset.shape, dataset.chunks, strict=True)]
+
+
+def _chunks_are_lacking(dataset: h5py.Dataset, nbytes: int) -> bool:
+    """Whether a chunk, of ``nbytes`` in memory, is not stored or not whole.
+
+    HDF5 makes up zeros for a chunk that is missing, and reads on beyond the end of one that is too short.
+    """
+    filters = _filters(dataset.id.get_create_plist())
+    buffer = bytearray(nbytes + nbytes // 16 + 64)  # no compression makes more of it
+    for place in np.ndindex(*_grid(dataset)):
+        corner = tuple(at * step for at, step in zip(place, dataset.chunks, strict=True))
+        try:
+            skipped, stored = dataset.id.read_direct_chunk(corner, out=buffer)
+        except (OSError, RuntimeError, ValueError):
+            return True
+        if not _is_whole(stored, [code for i, code in enumerate(filters) if not skipped >> i & 1], nbytes):
+            return True
+    return False
+
+
+def _is_whole(stored: memoryview, filters: list[int], nbytes: int) -> bool:
+    """Whether the bytes, to which these filters were applied in this order, are those of ``nbytes`` in memory."""
+    at = next((i for i, code in enumerate(filters) if code in _COMPRESSIONS), len(filters))
+    checksum = h5py.h5z.FILTER_FLETCHER32
+    inner = nbytes + _CHECKSUM_BYTES * filters[:at].count(checksum)
+    end = len(stored) - _CHECKSUM_BYTES * filters[at:].count(checksum)
+    if at == len(filters):
+        return end == inner
+    if filters[at] == h5py.h5z.FILTER_LZF:
+        return True  # which has no checksum either, and to follow it here would take ten times as long as to read it
+    try:
+        inflater = zlib.decompressobj()
+        size = len(inflater.decompress(stored[:end], inner + 1))
+        return inflater.eof and size == inner
+    except zlib.error:
+        return False
+
+
+def _is_plain_number(kind: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
+    """Whether the file's type, which NumPy has as ``dtype``, is an integer or a float of up to 8 bytes, unpadded."""
+    return kind.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT) and dtype.itemsize == kind.get_size() <= 8
+
+
+@contextmanager
+def open_strict(path: Path, source: bytes | mmap.mmap | int) -> Iterator[StrictFile]:
+    """Open an HDF5 file that is called ``path`` in errors. source: its content, or the descriptor of an open file.
+
+    Raises UserError for everything that can be wrong with the file, here and in the methods of what it yields.
+    """
+    with _user_errors(path):
+        size = os.fstat(source).st_size if isinstance(source, int) else len(source)
+        file = h5py.File(f"/proc/self/fd/{source}", "r") if isinstance(source, int) else _open_image(source)
+    try:
+        yield StrictFile(path, file, size)
+    finally:
+        with _user_errors(path):
+            file.close()
+
+
+def _open_image(image: bytes | mmap.mmap) -> h5py.File:
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_fapl_core(backing_store=False)
+    access.set_file_image(image)
+    name = uuid.uuid4().hex.encode()  # HDF5 takes two images of one name for the same file
+    return h5py.File(h5py.h5f.open(name, h5py.h5f.ACC_RDONLY, access))
+
+
+@contextmanager
+def _user_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _H5PY_ERRORS as error:
+        reason = printable(" ".join(str(error).split())) or type(error).__name__
+        if _NO_MEMORY.search(reason):
+            raise MemoryError(reason) from error
+        raise UserError(f"{path} is not a readable HDF5 file: {reason}; get a fresh copy or make it again") from error
+
+
+def contents(file: StrictFile, wanted: Wanted, allocate: Allocate = _ordinary) -> Contents:
+    """What is wanted of the file; the arrays lie in memory from ``allocate``, called for one after the other.
+
+    Raises UserError, and MemoryError where there is too little of it.
+    """
+    names = file.names()
+    attributes = {name: file.attribute(name) for name in wanted.attributes}
+    arrays: dict[str, np.ndarray] = {}
+    left = wanted.max_bytes  # for all together: different datasets may share what is stored
+    for name in names if wanted.arrays is None else wanted.arrays:
+        if name in names:
+            arrays[name] = file.array(name, left, allocate)
+            left -= arrays[name].nbytes
+    return Contents(names, arrays, {name: _plain(value) for name, value in attributes.items() if value is not None})
+
+
+def _plain(value: str | int | float | np.ndarray) -> Attribute:
+    return value.tolist() if isinstance(value, np.ndarray) else value

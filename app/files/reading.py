@@ -1,0 +1,84 @@
+"""How files are read: only regular ones, only up to a limit, and whatever is wrong with one said in a line."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from app.errors import UserError
+from app.files.checks import BadValueError, Check, parsed_json, shown
+
+MAX_JSON_BYTES = 64 << 20
+
+
+def open_regular(path: Path, max_bytes: int = sys.maxsize) -> BinaryIO:
+    """Open a regular file of at most ``max_bytes`` for reading; UserError if it is not one or cannot be read."""
+    try:
+        # Without O_NONBLOCK, opening a named pipe would wait for a writer. Devices are not even opened: that may act.
+        _check_regular(path, path.stat().st_mode)
+        stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist; check the name") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read {path}: {reason}; check the name and its permissions") from error
+    try:
+        status = os.fstat(stream.fileno())  # what was opened may be another file than what was looked at
+        _check_regular(path, status.st_mode)
+        if status.st_size > max_bytes:
+            raise UserError(
+                f"{path} has {status.st_size:,} bytes, more than the {max_bytes:,} that are read; "
+                "split it or store less in it"
+            )
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """The whole content of a regular file of at most ``max_bytes``; UserError if it is not one or cannot be read."""
+    with open_regular(path, max_bytes) as stream:
+        try:
+            return stream.read(os.fstat(stream.fileno()).st_size)  # so much memory is taken, however little is read
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror or error}; copy it to another disk") from error
+        except MemoryError as error:
+            raise UserError(f"too little memory for the content of {path}; free some") from error
+
+
+def read_json(path: Path, check: Check, remedy: str) -> Any:
+    """What ``check`` makes of the JSON in a regular file of at most 64 MiB; UserError, with ``remedy``, if it is bad.
+
+    Neither an object with a name twice nor NaN is JSON.
+    """
+    content = read_file(path, MAX_JSON_BYTES)
+    try:
+        value = parsed_json(content.decode("utf-8"))
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise UserError(f"{path} is no JSON ({shown(str(error))}): {remedy}") from None
+    try:
+        return check(value)
+    except BadValueError as error:
+        raise UserError(f"{path} does not hold what it should ({error}): {remedy}") from None
+
+
+def present(path: Path) -> bool:
+    """Whether there is anything at ``path``; also where that cannot be told, as reading it then says why."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError):
+        pass
+    return True
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise UserError(f"{path} is a directory; name a file in it")
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{path} is not a regular file; copy its content to one")

@@ -1,0 +1,135 @@
+"""The registry rows of the kernels that compute two matrix products at once, ReLU between and argmax after them."""
+
+from __future__ import annotations
+
+from app.kernels.fused.packing import LOW_SCALE, pack_products
+from app.kernels.fused.wgmma_packing import CLASSES, DEPTH, pack_for_wgmma
+from app.kernels.problems import Argument, LinearPairProblem
+from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant, tiles
+
+PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
+
+
+def _refuses_products(problem: LinearPairProblem) -> str | None:
+    first, second = problem.first, problem.second
+    if first.inputs % 64 or first.outputs % 32 or first.outputs > 256 or second.outputs > 32:
+        return "takes multiples of 64 inputs and of 32 hidden values (at most 256), and at most 32 classes"
+    if first.activation != "relu" or second.activation or not second.argmax:
+        return "serves ReLU between the products and an argmax after them alone"
+    if first.input_dtype not in ("float16", "float32") or (first.input_dtype == "float32") != _is_split(problem):
+        return "reads float16 in float16, float32 in float16x2"
+    if second.output_dtype != "float32":
+        return "stores float32"
+    return None
+
+
+def _is_split(problem: LinearPairProblem) -> bool:
+    return problem.dtype == "float16x2"
+
+
+def _constants(problem: LinearPairProblem, parameters: Parameters, shared: int) -> dict[str, str | int]:
+    """What both kernels are compiled with."""
+    first, second = problem.first, problem.second
+    return {
+        "INPUTS": first.inputs,
+        "HIDDEN": first.outputs,
+        "CLASSES": second.outputs,
+        "INPUT": first.input_dtype,
+        "HAS_BIAS1": int(first.bias),
+        "HAS_BIAS2": int(second.bias),
+        "SPLIT": int(_is_split(problem)),
+        "LOW_SCALE": LOW_SCALE,
+        "SHARED_BYTES": shared,
+        **parameters,
+    }
+
+
+def _products(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
+    first, second = problem.first, problem.second
+    rows, stages = parameters["ROWS"], parameters["STAGES"]
+    if rows % 16:
+        raise Unfit("tensor cores take 16 images at a time")
+    parts = 2 if _is_split(problem) else 1
+    shared = stages * parts * 2 * 64 * (rows + first.outputs) + stages * parts * 16 * rows
+    epilogue = 4 * (first.outputs * (second.outputs + 1) + 2 * rows * second.outputs)
+    if epilogue > shared:
+        raise Unfit(f"{rows} images and {stages} stages leave no room for the second product")
+    _, _, bias1, w2, bias2, *_ = problem.arguments()
+    w1 = Argument("w1", "float16", fixed=parts * first.inputs * first.outputs)
+    return LaunchConfig(
+        _constants(problem, parameters, shared),
+        (KernelLaunch(4 * rows, lambda n: (tiles(n, rows), 1, 1), shared_bytes=shared),),
+        takes=(w1, bias1, w2, bias2),
+        prepare=lambda arrays: pack_products(problem, arrays),
+    )
+
+
+PRODUCT_WGMMA_TUNABLES = {"ROWS": (40, 80), "STAGES": (2, 3, 4)}
+
+
+def _refuses_products_wgmma(problem: LinearPairProblem) -> str | None:
+    first, second = problem.first, problem.second
+    reason = _refuses_products(problem)
+    if reason is None and (first.inputs % 128 or first.outputs != 128 or second.outputs > CLASSES):
+        return f"takes multiples of 128 inputs, 128 hidden values and at most {CLASSES} classes"
+    return reason
+
+
+def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
+    first = problem.first
+    rows, stages = parameters["ROWS"], parameters["STAGES"]
+    if rows not in PRODUCT_WGMMA_TUNABLES["ROWS"]:
+        raise Unfit("multiplies for 40 or 80 images at a time")
+    if stages > first.inputs // DEPTH[problem.dtype]:
+        raise Unfit(f"{first.inputs} inputs do not fill {stages} stages")
+    parts = 2 if _is_split(problem) else 1
+    w2_size = 2 * first.outputs * CLASSES  # high and low parts
+    slot = parts * 2 * DEPTH[problem.dtype] * (first.outputs + rows + 1)
+    shared = stages * (slot + 16) + 4 * w2_size + 8
+    _, _, bias1, _, bias2, *_ = problem.arguments()
+    w1 = Argument("w1", "float16", fixed=parts * first.inputs * first.outputs)
+    w2 = Argument("w2", "float32", fixed=w2_size)
+    return LaunchConfig(
+        _constants(problem, parameters, shared),
+        (KernelLaunch(2 * first.outputs + 128, lambda n: (tiles(n, rows), 1, 1), shared_bytes=shared),),
+        takes=(w1, bias1, w2, bias2),
+        prepare=lambda arrays: pack_for_wgmma(problem, arrays),
+    )
+
+
+GEMM_PAIR_ROWS: tuple[Variant, ...] = (
+    Variant(
+        "gemm_pair",
+        1,
+        "mma",
+        summary="two products, ReLU between and argmax after them: the first on tensor cores, the second in registers",
+        system="none of them",
+        dtypes=("float16", "float16x2"),
+        refuses=_refuses_products,
+        configure=_products,
+        limits="sizes that fit whole tiles, no activation but ReLU",
+        min_arch=80,
+        tunables=PRODUCT_TUNABLES,
+        # float16x2: what fits cards with 99 KB of shared memory a block.
+        defaults=lambda problem: {"ROWS": 48 if _is_split(problem) else 80, "STAGES": 2},
+        automatic=True,
+        instructions="mma",
+    ),
+    Variant(
+        "gemm_pair",
+        2,
+        "wgmma",
+        summary="step 1 by warpgroup tensor-core products, fed by warps of their own; the second product on them, too",
+        system="none of them",
+        dtypes=("float16", "float16x2"),
+        refuses=_refuses_products_wgmma,
+        configure=_products_wgmma,
+        limits="sm_90 alone: its instructions are in no other card; 128 hidden values, no activation but ReLU",
+        min_arch=90,
+        only_arch=90,
+        tunables=PRODUCT_WGMMA_TUNABLES,
+        defaults=lambda _: {"ROWS": 80, "STAGES": 4},
+        automatic=True,
+        instructions="wgmma",
+    ),
+)

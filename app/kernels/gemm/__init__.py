@@ -1,0 +1,1 @@
+"""Matrix product kernels, and the rows that describe them."""

@@ -1,0 +1,1 @@
+"""Training's kernels, and the rows that describe them."""

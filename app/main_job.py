@@ -1,0 +1,178 @@
+"""The main job: load, run, check, report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from app.cuda import device
+from app.errors import UserError
+from app.interrupts import exit_on_interrupt
+from app.network.accuracy import Accuracy, Agreement, agree, judge
+from app.network.definitions import Network, named
+from app.network.graph import Graph
+from app.network.reference import compute_reference, load_reference
+from app.network.weights import Weights
+from app.planning.choices import load_graph
+from app.report import as_text, document, publish
+from app.runtime.result import Outcome
+from app.runtime.startup import Stopwatch
+from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
+
+RECHECKED = 1000  # images recomputed where there are no stored reference labels
+DEFAULT_BATCH = 10_000
+
+
+def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> tuple[Dataset, Graph]:
+    """The images and labels that the options ask for, in page-locked memory for a GPU, and the graph that reads them.
+
+    Raises UserError.
+    """
+    allocate = None
+    if on_gpu:
+        from app.cuda.memory import pinned_array
+
+        def allocate(nbytes: int) -> np.ndarray:
+            return pinned_array((nbytes,), np.uint8)
+
+    unlabelled = options.labels == "none"
+    if unlabelled and options.min_accuracy is not None:
+        raise UserError("--min-accuracy needs labels: leave it out with --labels none")
+    if options.data is None:
+        if options.labels is not None and not unlabelled:
+            raise UserError("--labels FILE goes with --data FILE; Fashion-MNIST has its own labels")
+        split = options.split or "test"
+        announced = announce_fashion_mnist(split)
+        _fitting(graph, announced)
+        batch_size(options, announced)
+        data = load_fashion_mnist(split, options.data_dir, allocate)
+    else:
+        for name in ("data_dir", "split"):
+            if getattr(options, name) is not None:
+                raise UserError(f"--{name.replace('_', '-')} is for Fashion-MNIST: leave it out with --data")
+        labels = None if options.labels is None or unlabelled else Path(options.labels)
+        data = load_files(options.data, labels, allocate, unlabelled=unlabelled)
+        if data.labels is None and not unlabelled:
+            raise UserError(f"{options.data} has no labels: name them with --labels FILE, or say --labels none")
+    fitting = _fitting(graph, data)
+    if unlabelled:
+        return replace(data, labels=None), fitting
+    if data.labels is not None and data.labels.max() >= graph.classes:
+        raise UserError(
+            f"{data.source} has label {data.labels.max()}, the network knows 0 to {graph.classes - 1}: "
+            "use labels of the same classes, or --labels none"
+        )
+    return data, fitting
+
+
+def _fitting(graph: Graph, data: Dataset) -> Graph:
+    """The graph that reads the images. Raises UserError where none does."""
+    shape, network = data.images.shape[1:], graph.network
+    fitting = graph.reading(shape)
+    if fitting is None:
+        either = "".join(f" or {step.out_shape}" for step in graph.steps[:1] if step.layer.keeps_bytes)
+        raise UserError(
+            f"{data.source} has images of shape {shape} (channels, height, width), "
+            f"network {network.name} reads {network.input_shape}{either}: resize them, or name another network"
+        )
+    if fitting.steps[0].layer.keeps_bytes and data.images.dtype != np.uint8:
+        raise UserError(
+            f"{data.source} holds fractions of pixel values, network {network.name} enlarges whole ones: "
+            "store its images as uint8"
+        )
+    return fitting
+
+
+def batch_size(options: argparse.Namespace, data: Dataset) -> int:
+    """How many images to classify. Raises UserError for more than there are, unless cycling."""
+    available = len(data.images)
+    batch = min(DEFAULT_BATCH, available) if options.batch is None else options.batch
+    if batch > available and not options.cycle:
+        raise UserError(
+            f"--batch {batch} is more than the {available} images of {data.source}: "
+            "add --cycle to stream them again and again, or ask for fewer"
+        )
+    return batch
+
+
+def reference_agreement(
+    graph: Graph, weights: Weights, data: Dataset, labels: np.ndarray, dtype: str, recheck: bool
+) -> Agreement:
+    """Hold the labels against the stored float64 reference, or against one recomputed here."""
+    stored = load_reference(weights, graph.network) if data.split == "test" and not recheck else None
+    if stored is not None:
+        return agree(labels, stored, "stored float64 reference", dtype)
+    images = data.images[: len(labels) if recheck else min(len(labels), RECHECKED)]
+    found = compute_reference(graph, images)
+    agreement = agree(labels, found, "recomputed float64 reference", dtype)
+    if found.constant and (images != images[0]).any():  # equal labels tell nothing then
+        fault = f"scores are the same for all {len(images)} images by the {agreement.source}"
+        return replace(agreement, fault=agreement.fault or fault)
+    return agreement
+
+
+def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, options: argparse.Namespace) -> Accuracy:
+    """The accuracy check over what the run returned."""
+    labels = outcome.labels
+    truth = None if data.labels is None else data.labels[: len(labels)]
+    agreement = reference_agreement(graph, weights, data, labels, outcome.arithmetic, options.recheck)
+    if outcome.cycle is not None:
+        agreement = replace(agreement, steady=True)
+        if outcome.cycle.unsteady:
+            fault = f"{outcome.cycle.unsteady} passes over the data gave other labels than the first"
+            agreement = replace(agreement, fault=fault)
+    expected = None
+    if data.split == "test" and promises(weights, graph.network):
+        expected = weights.expected_correct.get(len(labels))
+    return judge(labels, truth, expected, agreement, classes=graph.classes, least=options.min_accuracy)
+
+
+def promises(weights: Weights, network: Network) -> bool:
+    """Whether the weights' promises are for that network: for the one they were made for, whatever it is called."""
+    own = named(weights.network)
+    return own is not None and own.digest == network.digest
+
+
+def run(options: argparse.Namespace, watch: Stopwatch) -> int:
+    """Run the main job with parsed options; prints the report. Returns 0 if the accuracy check passed, else 1.
+
+    watch: what was spent so far.
+    """
+    with exit_on_interrupt():
+        graph, weights = load_graph(options)
+        watch.lap("weights")
+        where, why_not = device.choose(options.device, watch.lap)
+    if why_not is not None:
+        print(f"note: running on the CPU: {why_not}", file=sys.stderr)
+    watch.lap("context")
+    with device.gpu_errors():  # page-locked memory may run out
+        data, graph = load_data(options, graph, where == "cuda")
+    batch = batch_size(options, data)
+    watch.lap("data")
+    outcome = _measured(options, graph, data, batch, where, watch)
+    accuracy = check(graph, weights, data, outcome, options)
+    coarser = outcome.coarser
+    differing = None
+    if coarser is not None:
+        differing = reference_agreement(graph, weights, data, coarser.labels, "float16", options.recheck)
+    report = document(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
+    publish(report, as_text, options.json)
+    return 0 if accuracy.passed else 1
+
+
+def _measured(
+    options: argparse.Namespace, graph: Graph, data: Dataset, batch: int, where: str, watch: Stopwatch
+) -> Outcome:
+    if where == "cpu":
+        from app.runtime.cpu_run import run_on_cpu
+
+        watch.lap("import")
+        return run_on_cpu(options, graph, data.images, data.labels, batch)
+    from app.runtime.gpu_run import run_on_gpu
+
+    with device.gpu_errors():
+        return run_on_gpu(options, graph, data.images, data.labels, batch, watch.lap)

@@ -1,0 +1,137 @@
+"""A network with its weights: every shape inferred and checked, and the NumPy reference that defines correct."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from app.errors import UserError
+from app.layers import Argmax, Layer, Parameters, Resize, Shape
+from app.network.definitions import NETWORKS, Network, named
+from app.network.weights import LEAST_SCALE, MOST_SCALE, Weights, check_shapes
+
+REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small enough for the caches
+
+
+@dataclass(frozen=True)
+class Step:
+    """One layer in its place: the shapes of one image's activations before and after it."""
+
+    layer: Layer
+    in_shape: Shape
+    out_shape: Shape
+
+    @property
+    def parameter_count(self) -> int:
+        """Weights without biases."""
+        shapes = self.layer.parameter_shapes(self.in_shape)
+        return sum(prod(shape) for name, shape in shapes.items() if not name.endswith("_bias"))
+
+    @property
+    def activation_bytes(self) -> int:
+        """Activations of one image read and written, as float32 or, where the layer keeps them, as bytes."""
+        return (1 if self.layer.keeps_bytes else 4) * (prod(self.in_shape) + prod(self.out_shape))
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Layers with shapes and parameters. parameters: float32, in the weights file's layouts."""
+
+    network: Network
+    steps: tuple[Step, ...]
+    parameters: Parameters
+    input_scale: float
+
+    @property
+    def classes(self) -> int:
+        """Number of scores that the final argmax chooses from."""
+        return self.steps[-1].in_shape[0]
+
+    @property
+    def scaled_at(self) -> int:
+        """The first step that does not keep bytes: what it reads is multiplied by the pixel scale."""
+        return next(at for at, step in enumerate(self.steps) if not step.layer.keeps_bytes)
+
+    def reading(self, shape: Shape) -> Graph | None:
+        """The graph for images of that shape: without its Resize where they come enlarged. None if they do not fit."""
+        if shape == self.network.input_shape:
+            return self
+        first = self.steps[0]
+        if not isinstance(first.layer, Resize) or shape != first.out_shape:
+            return None
+        network = replace(self.network, input_shape=shape, layers=self.network.layers[1:])
+        return replace(self, network=network, steps=self.steps[1:])
+
+    def pixel_scale(self, dtype: np.dtype) -> float:
+        """What an image of that dtype is multiplied by: floats lie in [0, 1] already, bytes in 0..255."""
+        return self.input_scale if dtype == np.uint8 else self.input_scale * 255
+
+    def forward(
+        self, images: np.ndarray, dtype: type, after_layer: Callable[[Layer], None] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Run the NumPy reference on (B, C, H, W) images in ``dtype`` → scores (B, classes), labels (B) uint8.
+
+        The scores are what the final argmax chooses from: logits, or probabilities behind a softmax.
+        after_layer is called as each layer ends, for timing.
+        """
+        scores = x = images
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the scores
+            for at, step in enumerate(self.steps):
+                if at == self.scaled_at:
+                    x = x.astype(dtype) * dtype(self.pixel_scale(x.dtype))
+                scores, x = x, step.layer.reference(x, self.parameters)
+                if after_layer is not None:
+                    after_layer(step.layer)
+        return scores, x
+
+    def reference(self, images: np.ndarray, dtype: type = np.float64) -> np.ndarray:
+        """Scores (B, classes) of the NumPy reference, computed in cache-sized chunks."""
+        chunks = range(0, len(images), REFERENCE_CHUNK)
+        return np.concatenate([self.forward(images[at : at + REFERENCE_CHUNK], dtype)[0] for at in chunks])
+
+
+def find_network(name: str) -> Network:
+    """The network of that name. Raises UserError for an unknown one."""
+    network = named(name)
+    if network is None:
+        known = ", ".join(NETWORKS)
+        raise UserError(f"unknown network '{name}': choose one of {known}, or mlp_N with N hidden units")
+    return network
+
+
+def build(network: Network, weights: Weights) -> Graph:
+    """Infer all shapes and check the weights against them. Raises UserError where either does not fit."""
+    steps: list[Step] = []
+    expected: dict[str, Shape] = {}
+    shape = network.input_shape
+    for layer in network.layers:
+        wanted = layer.parameter_shapes(shape)
+        # A bias is optional: it is used where the file has it.
+        expected.update({n: s for n, s in wanted.items() if n in weights.arrays or not n.endswith("_bias")})
+        steps.append(Step(layer, shape, layer.output_shape(shape)))
+        shape = steps[-1].out_shape
+    if not isinstance(network.layers[-1], Argmax):
+        raise UserError(f"network {network.name} must end with an Argmax layer")
+    check_shapes(replace(weights, network=network.name), expected)  # the file may name another
+    graph = Graph(network, tuple(steps), weights.arrays, weights.input_scale)
+    _check_scale(graph, weights)
+    if weights.classes is not None and len(weights.classes) != graph.classes:
+        named = f"{weights.path} names {len(weights.classes)} classes"
+        raise UserError(f"{named}, network {network.name} has {graph.classes}: correct its attribute 'classes'")
+    return graph
+
+
+def _check_scale(graph: Graph, weights: Weights) -> None:
+    """UserError where float32 cannot hold what the first weights become when the pixel scale is folded into them."""
+    first = next((step for step in graph.steps if step.layer.parameter_shapes(step.in_shape)), None)
+    if first is None:
+        return
+    largest = float(np.abs(graph.parameters[first.layer.name]).max())
+    if largest and not LEAST_SCALE <= largest * graph.input_scale <= MOST_SCALE:
+        raise UserError(
+            f"{weights.path}: attribute 'input_scale' of {graph.input_scale:g} takes the weights of {first.layer.name} "
+            "beyond float32's range; correct it, 1/255 is for pixels that were divided by 255"
+        )

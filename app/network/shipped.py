@@ -1,0 +1,84 @@
+"""The weights that the project ships: one file a network in ``weights/``, pinned by the SHA256SUMS beside them.
+
+A damaged HDF5 file can load silently with wrong values, so their content is hashed before HDF5 sees it, and what was
+hashed is what is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from app.errors import UserError
+from app.files.reading import present, read_file
+from app.files.writing import replacing
+
+FOLDER = Path(__file__).parents[2] / "weights"
+CHECKSUMS = "SHA256SUMS"
+SUFFIX = "_fashion.h5"
+
+
+def weights_path(network: str) -> Path:
+    """Where the weights of that network are, once they are shipped."""
+    return FOLDER / f"{network}{SUFFIX}"
+
+
+def find(network: str, option: str | None = None) -> Path:
+    """The shipped weights of that network. Raises UserError if there are none.
+
+    option: by which the caller takes weights that are not shipped.
+    """
+    path = weights_path(network)
+    if not path.exists():
+        then = f"name them with {option}" if option else "ship them with python -m data_tools bundle"
+        raise UserError(
+            f"{path} does not exist, no weights of network {network} are shipped: "
+            f"make some with python main.py train --network {network}, and {then}"
+        )
+    return path
+
+
+def reference_path(weights: Path) -> Path:
+    """The file that holds the reference results of these weights."""
+    return weights.with_name(f"{weights.stem}_reference.h5")
+
+
+def is_bundled(path: Path) -> bool:
+    """Whether the path, links followed, leads to shipped weights."""
+    real = path.resolve()
+    return real.parent == FOLDER.resolve() and real.name.endswith(SUFFIX)
+
+
+def is_shipped(path: Path) -> bool:
+    """Whether the path, links followed, leads to a file of the folder that SHA256SUMS pins, or would take its place."""
+    real = path.resolve()
+    return real.parent == FOLDER.resolve() and (
+        is_bundled(path) or real.name == CHECKSUMS or real.name in checksums(FOLDER)
+    )
+
+
+def check(path: Path, content: bytes) -> None:
+    """UserError unless SHA256SUMS has this content's hash for the bundled file at ``path``."""
+    if checksums(FOLDER).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
+        raise UserError(f"{path} is not the file that {CHECKSUMS} beside it describes; run: git checkout -- weights")
+
+
+def checksums(directory: Path) -> dict[str, str]:
+    """File name → SHA-256 in hexadecimal, by the directory's SHA256SUMS; {} if it has none. Raises UserError."""
+    path = directory / CHECKSUMS
+    if not present(path):
+        return {}
+    lines = read_file(path, 1 << 20).decode(errors="replace").splitlines()
+    entries = [re.fullmatch(r"([0-9a-f]{64}) [ *](\S+)", line) for line in lines]
+    if not all(entries):
+        raise UserError(f"{path} has lines that are not of the sha256sum format; get a fresh copy of it")
+    return {entry[2]: entry[1] for entry in entries if entry}
+
+
+def record_checksums(*paths: Path) -> None:
+    """Put the SHA-256 of these files, all of one directory, into its SHA256SUMS; other lines stay. Raises UserError."""
+    directory = paths[0].parent
+    sums = checksums(directory) | {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    with replacing(directory / CHECKSUMS) as temporary:
+        temporary.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))

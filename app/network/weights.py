@@ -1,0 +1,278 @@
+"""A network's weights in HDF5: read, checked and written, with what they promise."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from app.errors import UserError
+from app.files.formats import HDF5, START_BYTES, recognise
+from app.files.hdf5 import Attribute, Contents, Wanted, content_hash, file_image, printable, read_pinned, read_untrusted
+from app.files.reading import read_file
+from app.files.writing import replacing
+from app.network import shipped as bundled
+
+DEFAULT_NETWORK = "lenet5"
+STORAGES = ("float32", "float16")  # what save_weights can write
+MAX_BYTES = 256 << 20
+SCHEMA = 2  # 1 had no checksum
+# Of pixels, with or without the first weights: what float32 holds with all its bits, for the brightest pixel, too.
+LEAST_SCALE, MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 255
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_CHECKSUM = "arrays_sha256"
+_CHECKED = ("schema", "network", "classes", "input_scale", "recipe", "expected_correct")  # by the checksum, too
+_ATTRIBUTES = ("kind", _CHECKSUM, *_CHECKED)
+
+Attributes = Mapping[str, Attribute]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One network's parameters, as float32 arrays, and what its file says about them.
+
+    arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on.
+    input_scale: what a uint8 pixel is multiplied by before the first layer.
+    expected_correct: number of first test images → correct answers among them; {} if nothing is promised.
+    storage: the type in the file, ``float16`` if all of it is, which loses nothing more when it is written again.
+    vouched: whether a checksum, its own or SHA256SUMS's, says that the content is what was written.
+    """
+
+    arrays: dict[str, np.ndarray]
+    network: str
+    classes: tuple[str, ...] | None
+    input_scale: float
+    recipe: str | None
+    expected_correct: dict[int, int]
+    sha256: str
+    path: Path
+    storage: str = "float32"
+    vouched: bool = True
+
+
+def load_weights(path: Path | None = None) -> Weights:
+    """Read and check a weights file (default: the bundled one of ``lenet5``).
+
+    Raises UserError for everything that can be wrong with it.
+
+    Datasets without any attributes are enough: network ``lenet5``, pixels scaled by 1/255, no promises. HDF5 notices
+    little of what damages its numbers: ``save_weights`` adds a checksum, which must be right where there is one.
+    """
+    path = bundled.find(DEFAULT_NETWORK) if path is None else path
+    content = read_file(path, MAX_BYTES)
+    shipped = bundled.is_bundled(path)
+    if shipped:
+        bundled.check(path, content)
+    kind = None if content.startswith(HDF5) else recognise(content[:START_BYTES])
+    if kind is not None:
+        raise UserError(f"{path} is {kind}, not HDF5 weights; store its arrays as conv1, fc1 and so on (README)")
+    if shipped:
+        return _parse(path, content, read_pinned(path, content, _wanted()))
+    found = read_untrusted(path, content, _wanted())
+    return replace(_parse(path, content, found), vouched=_CHECKSUM in found.attributes)
+
+
+def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
+    """The float32 arrays as they are read back after being stored in that type."""
+    return {name: _stored(array, storage).astype(np.float32) for name, array in arrays.items()}
+
+
+def _stored(array: np.ndarray, storage: str) -> np.ndarray:
+    with np.errstate(over="ignore"):  # infinite values are refused like any others
+        return array.astype(storage)
+
+
+def save_weights(
+    path: Path,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    network: str,
+    classes: Iterable[str] | None,
+    input_scale: float,
+    recipe: str | None,
+    expected_correct: Mapping[int, int],
+    storage: str = "float32",
+    overwrite: bool = True,
+) -> None:
+    """Write a weights file, atomically; equal arguments give equal bytes. storage: one of ``STORAGES``.
+
+    Raises UserError. Whatever ``load_weights`` would refuse is refused here, and nothing is written. Without
+    ``overwrite``, so is a file in the way, unless it holds these very bytes.
+    """
+    attributes: dict[str, str | int | float] = {
+        "schema": SCHEMA,
+        "network": network,
+        "input_scale": float(input_scale),
+        "expected_correct": json.dumps({str(n): int(correct) for n, correct in sorted(expected_correct.items())}),
+    }
+    if classes is not None:
+        attributes["classes"] = json.dumps(list(classes))
+    if recipe is not None:
+        attributes["recipe"] = recipe
+    stored = {name: _stored(array, storage) for name, array in arrays.items()}
+    content = file_image(stored, {**attributes, _CHECKSUM: _checksum(stored, attributes)})
+    _parse(path, content, read_pinned(path, content, _wanted()))
+    if not overwrite and path.is_file() and read_file(path, MAX_BYTES) == content:
+        return
+    with replacing(path, overwrite=overwrite) as temporary:
+        temporary.write_bytes(content)
+
+
+def check_shapes(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """UserError naming every dataset that is missing, superfluous or of another shape than ``expected``."""
+    needs = f"network {weights.network} needs"
+    faults = []
+    for name in sorted(expected.keys() | weights.arrays.keys()):
+        if name not in expected:
+            faults.append(f"{name} is not part of network {weights.network}")
+        elif name not in weights.arrays:
+            faults.append(f"{name} is missing, {needs} {_shape(expected[name])}")
+        elif weights.arrays[name].shape != expected[name]:
+            faults.append(f"{name} is {_shape(weights.arrays[name].shape)}, {needs} {_shape(expected[name])}")
+    if faults:
+        raise UserError(f"{weights.path}: {'; '.join(faults)}; use weights made for this network")
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"({','.join(map(str, shape))})"
+
+
+class _BadError(Exception):
+    """What is wrong with a weights file, and the remedy; the path is put before it."""
+
+
+def _checksum(arrays: Mapping[str, np.ndarray], attributes: Attributes) -> str:
+    """Of the arrays, in the type that they are stored in, and of what the file says about them."""
+    about = {name: attributes[name] for name in _CHECKED if name in attributes}
+    return content_hash(arrays, json.dumps(about, sort_keys=True))
+
+
+def _check_checksum(found: Contents) -> None:
+    """It may be missing only where nothing says that it was written."""
+    written = found.attributes.get("schema") == SCHEMA or _CHECKSUM in found.attributes
+    if written and found.attributes.get(_CHECKSUM) != _checksum(found.arrays, found.attributes):
+        changed = f"or, if it was changed on purpose, remove attributes 'schema' and {_CHECKSUM!r}"
+        raise _BadError(f"its content is not what its checksum is of; get a fresh copy, {changed}")
+
+
+def _wanted() -> Wanted:
+    return Wanted(None, _ATTRIBUTES, MAX_BYTES)
+
+
+def _parse(path: Path, content: bytes, found: Contents) -> Weights:
+    try:
+        _check_checksum(found)
+        _check_arrays(found.arrays)
+        return Weights(
+            arrays={name: _float32(name, array) for name, array in found.arrays.items()},
+            network=_network(found.attributes),
+            classes=_classes(found.attributes),
+            input_scale=_input_scale(found.attributes),
+            recipe=_text(found.attributes, "recipe"),
+            expected_correct=_expected_correct(found.attributes),
+            sha256=hashlib.sha256(content).hexdigest(),
+            path=path,
+            storage="float16" if all(array.dtype == np.float16 for array in found.arrays.values()) else "float32",
+        )
+    except _BadError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
+    if not arrays:
+        raise _BadError("holds no datasets; name a file with a network's weights")
+    for name, array in arrays.items():
+        if not _NAME.fullmatch(name):
+            raise _BadError(f"dataset {printable(repr(name))} is not named like fc1 or fc1_bias; rename or remove it")
+        _check_numbers(name, array)
+    for name in arrays:
+        layer = name.removesuffix("_bias")
+        if layer not in arrays or (layer != name and arrays[name].shape != arrays[layer].shape[-1:]):
+            raise _BadError(
+                f"{name} does not go with {layer}, which is missing or has another number of outputs; add it"
+            )
+
+
+def _check_numbers(name: str, array: np.ndarray) -> None:
+    if array.ndim not in ((1,) if name.endswith("_bias") else (2, 4)) or array.size == 0:
+        kinds = "filters (K,K,in,out), matrices (in,out) and biases <layer>_bias (out,)"
+        raise _BadError(f"{name} is {_shape(array.shape)}; store only {kinds}, none of them empty")
+    if array.dtype.kind != "f":
+        raise _BadError(f"{name} holds {array.dtype} numbers; store them as float32")
+    bad = array.size - int(np.isfinite(array).sum())
+    if bad:
+        raise _BadError(f"{name} holds {bad:,} NaN or infinite values; train the network again")
+
+
+def _float32(name: str, array: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        narrow = array.astype(np.float32)
+    if not np.isfinite(narrow).all():
+        raise _BadError(f"{name} holds values beyond the range of float32; scale the weights down")
+    return narrow
+
+
+def _bad_attribute(name: str, needed: str) -> _BadError:
+    return _BadError(f"attribute {name!r} is not {needed}; correct or remove it")
+
+
+def _text(attributes: Attributes, name: str) -> str | None:
+    text = attributes.get(name)
+    if text is not None and not (isinstance(text, str) and text.isprintable()):
+        raise _bad_attribute(name, "one line of text")
+    return text
+
+
+def _json(attributes: Attributes, name: str) -> object:
+    text = _text(attributes, name)
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _bad_attribute(name, "JSON") from error
+
+
+def _network(attributes: Attributes) -> str:
+    if attributes.get("kind") is not None:
+        raise _BadError("it is a training's checkpoint, not weights; train --resume makes weights of it")
+    schema = attributes.get("schema")
+    if schema is not None and not (isinstance(schema, int) and 1 <= schema <= SCHEMA):
+        raise _bad_attribute("schema", f"a version that this program reads, 1 to {SCHEMA}")
+    network = _text(attributes, "network")
+    if network is not None and not _NAME.fullmatch(network):
+        raise _bad_attribute("network", "the name of a network")
+    return network or "lenet5"
+
+
+def _classes(attributes: Attributes) -> tuple[str, ...] | None:
+    classes = _json(attributes, "classes")
+    if classes is None:
+        return None
+    if not isinstance(classes, list) or not classes or not all(isinstance(c, str) and c.isprintable() for c in classes):
+        raise _bad_attribute("classes", "a JSON list of names")
+    return tuple(classes)
+
+
+def _input_scale(attributes: Attributes) -> float:
+    scale = attributes.get("input_scale")
+    if scale is None:
+        return 1 / 255
+    if not isinstance(scale, int | float) or not LEAST_SCALE <= scale <= MOST_SCALE:
+        raise _bad_attribute("input_scale", f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}")
+    return float(scale)
+
+
+def _expected_correct(attributes: Attributes) -> dict[int, int]:
+    promise = _json(attributes, "expected_correct")
+    if promise is None:
+        return {}
+    if not isinstance(promise, dict) or not all(
+        re.fullmatch("[1-9][0-9]{0,8}", images) and type(correct) is int and 0 <= correct <= int(images)
+        for images, correct in promise.items()
+    ):
+        raise _bad_attribute("expected_correct", "a JSON object of image counts and correct answers among them")
+    return {int(images): correct for images, correct in promise.items()}

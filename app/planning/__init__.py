@@ -1,0 +1,1 @@
+"""Which kernel serves which layers, in which buffers, with which parameters."""

@@ -1,0 +1,265 @@
+"""Which kernel serves which layers: one layer with what can be fused into it, or two layers as a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from app.errors import UserError
+from app.kernels import registry
+from app.kernels.fused.scaling import scale_features, unscale_features, within_range
+from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem, Problem, operation, wide
+from app.kernels.variant import Variant
+from app.layers import Flatten, Layer
+from app.network.graph import Graph, Step
+from app.planning.stored import stored_parameters
+from app.planning.tuning import Tuning
+
+# How numbers are multiplied, and how activations lie in memory between the layers.
+PRECISIONS = {
+    "fp64": ("float64", "float64"),
+    "fp32": ("float32", "float32"),
+    "fp32x": ("float16x2", "float32"),
+    "tf32": ("tfloat32", "float32"),
+    "fp16": ("float16", "float16"),
+}
+# What layers are computed in that no kernel serves in the precision asked for.
+FALLBACK = {"float16x2": "float32"}
+PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # by the operation of both layers
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user decided: precision (a key of PRECISIONS), fusion, and variants by layer or operation name.
+
+    ``auto`` where a kernel is absent. tuning: the measured results that ``auto`` goes by.
+    """
+
+    precision: str = "fp32"
+    fuse: bool = True
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    tuning: Tuning = field(default_factory=Tuning)
+
+    @property
+    def named_pairs(self) -> dict[str, str]:
+        """Operation of two layers → the kernel that was named for it."""
+        names = ((f"{kind}_pair", self.kernels.get(f"{kind}_pair", "auto")) for kind in PAIRS)
+        return {pair: name for pair, name in names if name != "auto"}
+
+    def requested(self, layer: Layer) -> str:
+        """The variant asked for this layer; its own name goes before its operation's."""
+        return self.kernels.get(layer.name) or self.kernels.get(layer.operation or "", "auto")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A kernel, its parameters that differ from its defaults, and the layers that it takes.
+
+    heads: those of them that have parameters of their own; arrays: these, in the problem's layout and dtype.
+    scales: powers of two that the channels of its results are multiplied by, which the next kernel's weights take out;
+    None: results are the network's.
+    """
+
+    problem: Problem
+    variant: Variant
+    settings: dict[str, int]
+    steps: tuple[Step, ...]
+    heads: tuple[Step, ...]
+    arrays: tuple[np.ndarray | None, ...] = field(repr=False)
+    scales: np.ndarray | None = field(default=None, repr=False)
+
+
+def check_kernels(graph: Graph, kernels: Mapping[str, str]) -> None:
+    """Raises UserError unless every key is an operation or a layer of the network, and names a variant of it."""
+    operations = {step.layer.name: step.layer.operation for step in graph.steps}
+    for target, name in kernels.items():
+        operation = operations.get(target, target)
+        if operation is None or not registry.variants(operation):
+            named = [layer for layer, own in operations.items() if own is not None]
+            raise UserError(f"network {graph.network.name} has no layer '{target}': choose one of {', '.join(named)}")
+        registry.find(operation, name)
+
+
+def check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
+    """Raises UserError unless every operation of two layers that a kernel was named for is among those ``taken``."""
+    for pair, name in choices.named_pairs.items():
+        if pair not in taken:
+            kind = pair.removesuffix("_pair")
+            raise UserError(
+                f"kernel {name} serves nothing in network {graph.network.name}: it takes two {kind} layers in a row, "
+                "fused, with no kernel named for either; choose another"
+            )
+
+
+def serve(
+    graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None = None
+) -> Served:
+    """The kernel that starts at step ``at``, with as many following layers as one can take. Raises UserError.
+
+    scales: what the kernel before it multiplied its results by, see ``Served``.
+    """
+    steps = graph.steps[at:]
+    lead = _lead(graph, at)
+    head = steps[lead].layer
+    if head.operation is None or (lead and head.operation != "gemm"):
+        raise UserError(f"layer {head.name}: a Flatten must be followed by a fully connected layer on the GPU")
+    pair = _pair(graph, at, arch, input_dtype, choices, scales) if choices.fuse else None
+    if pair is not None:
+        return pair
+    chosen: tuple[Problem, Variant, dict[str, int], int] | None = None
+    for taken in range(len(steps) - lead if choices.fuse else 1):
+        epilogue = [step.layer for step in steps[lead + 1 : lead + 1 + taken]]
+        after = steps[lead + 1 + taken :]
+        found = _serve(graph, steps[lead], epilogue, after, arch, input_dtype, choices)
+        if found is not None:
+            chosen = (*found, taken)
+    if chosen is None:
+        raise UserError(_why_unserved(graph, steps[lead], arch, input_dtype, choices))
+    problem, variant, settings, taken = chosen
+    heads = (steps[lead],)
+    return Served(
+        problem,
+        variant,
+        settings,
+        tuple(steps[: lead + 1 + taken]),
+        heads,
+        stored_parameters(graph, at, heads, problem, input_dtype),
+    )
+
+
+def _lead(graph: Graph, at: int) -> int:
+    """How many steps from ``at`` on only say how the next one reads its input: a Flatten."""
+    return int(isinstance(graph.steps[at].layer, Flatten))
+
+
+def _pair(
+    graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None
+) -> Served | None:
+    """A kernel for this layer and the next of its kind, unless a kernel was named for either.
+
+    Raises UserError where one was named for both that cannot serve them.
+    """
+    lead = _lead(graph, at)
+    found = pair_at(graph, at + lead, input_dtype, choices)
+    if found is None:
+        return None
+    problem, heads, taken = found
+    behind = at + lead + taken
+    requested = choices.named_pairs.get(operation(problem), "auto")
+    named = registry.find(operation(problem), requested)
+    splits = isinstance(problem, LinearPairProblem) and problem.dtype == "float16x2"
+    served = choices.tuning.choose(problem, arch, requested)
+    if served is None:
+        reason = f"it {named.refusal(problem, arch)}; choose another kernel or --precision" if named else ""
+    elif splits and scales is None:
+        # Halves of numbers beyond float16 are infinite; only a pair's results are known to stay within.
+        reason = "in fp32x it reads only what a kernel of two convolutions wrote; choose another, or --precision fp16"
+    else:
+        arrays, written = stored_parameters(graph, at, heads, problem, input_dtype), None
+        if isinstance(problem, LinearPairProblem):
+            arrays = arrays if scales is None else unscale_features(arrays, scales)
+        else:
+            scaled, found_scales = scale_features(problem, arrays)
+            reader = _pair(graph, behind, arch, problem.second.output_dtype, choices, found_scales)
+            if reader is not None and isinstance(reader.problem, LinearPairProblem):
+                arrays, written = scaled, found_scales
+        if within_range(problem, arrays):
+            return Served(problem, *served, tuple(graph.steps[at:behind]), heads, arrays, written)
+        reason = "with these weights it would lose numbers; take auto, or a kernel of single layers"
+    if named is not None:
+        raise UserError(f"kernel {named.name} does not serve {'+'.join(head.layer.name for head in heads)}: {reason}")
+    return None
+
+
+def pair_at(
+    graph: Graph, at: int, input_dtype: str, choices: Choices
+) -> tuple[PairProblem, tuple[Step, Step], int] | None:
+    """What a kernel for step ``at`` and the next layer of its kind would be asked for, whether or not there is one.
+
+    With the two layers' steps, and how many steps it would take; None where a kernel was named for either layer.
+    """
+    steps = graph.steps[at:]
+    kind = steps[0].layer.operation or ""
+    if kind not in PAIRS:
+        return None
+    heads: list[Step] = []
+    halves: list[Any] = []
+    taken, reads = 0, input_dtype
+    while len(heads) < 2:
+        head = steps[taken] if taken < len(steps) else None
+        if head is None or head.layer.operation != kind or choices.requested(head.layer) != "auto":
+            return None
+        found = _longest(graph, steps[taken:], reads, choices)
+        if found is None:
+            return None
+        heads.append(head)
+        halves.append(found[0])
+        taken, reads = taken + found[1], halves[-1].output_dtype
+    return PAIRS[kind](*halves), (heads[0], heads[1]), taken
+
+
+def _longest(graph: Graph, steps: Sequence[Step], input_dtype: str, choices: Choices) -> tuple[Problem, int] | None:
+    """The first step as the half of a pair: with the longest epilogue that the layer takes; steps taken."""
+    best: tuple[Problem, int] | None = None
+    for taken in range(1, len(steps) + 1):
+        problems = _problems(graph, steps[0], [s.layer for s in steps[1:taken]], steps[taken:], input_dtype, choices)
+        if problems:
+            best = problems[0], taken
+    return best
+
+
+def _problems(
+    graph: Graph, step: Step, epilogue: Sequence[Layer], after: Sequence[Step], input_dtype: str, choices: Choices
+) -> list[Problem]:
+    """What a kernel for this step may be asked for: in the precision chosen, else in what the variant computes in."""
+    wanted, stored = PRECISIONS[choices.precision]
+    named = registry.find(step.layer.operation or "", choices.requested(step.layer))
+    # Scores are never rounded to half precision: from the last matrix product on everything is stored wide.
+    last = not any(later.layer.operation in ("conv", "gemm") for later in after)
+    problems = (
+        step.layer.problem(
+            step.in_shape,
+            epilogue,
+            bias=f"{step.layer.name}_bias" in graph.parameters,
+            input_dtype=input_dtype,
+            dtype=dtype,
+            output_dtype=wide(stored) if last else stored,
+        )
+        for dtype in (wanted, *([FALLBACK[wanted]] if wanted in FALLBACK else []), *(named.dtypes if named else ()))
+    )
+    return [problem for problem in problems if problem is not None]
+
+
+def _serve(
+    graph: Graph,
+    step: Step,
+    epilogue: Sequence[Layer],
+    after: Sequence[Step],
+    arch: str,
+    input_dtype: str,
+    choices: Choices,
+) -> tuple[Problem, Variant, dict[str, int]] | None:
+    for problem in _problems(graph, step, epilogue, after, input_dtype, choices):
+        found = choices.tuning.choose(problem, arch, choices.requested(step.layer))
+        if found is not None:
+            return problem, *found
+    return None
+
+
+def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices: Choices) -> str:
+    """One line: the layer, and what each variant that was asked says."""
+    layer, requested = step.layer, choices.requested(step.layer)
+    problems = _problems(graph, step, [], graph.steps[-1:], input_dtype, choices)
+    what = f"no {layer.operation} kernel ({requested}) serves layer {layer.name} in {choices.precision}"
+    if not problems:
+        return f"{what} with {input_dtype} input: put a convolution or a fully connected layer first"
+    rows = [row for row in registry.variants(layer.operation or "") if requested in ("auto", row.name)]
+    # What a row lacks in a type that it has; that it has another type, only where there is no such row.
+    able = [(row, problem) for row in rows for problem in problems if problem.dtype in row.dtypes]
+    asked = able or [(row, problems[0]) for row in rows]
+    refusals = {row.name: row.refusal(problem, arch) for row, problem in reversed(asked)}
+    reasons = "; ".join(f"{name} {reason}" for name, reason in refusals.items())
+    return f"{what} ({reasons}): choose another kernel or --precision"

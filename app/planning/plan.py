@@ -1,0 +1,148 @@
+"""How a graph runs on a GPU: which layers are fused, which kernel serves each node, which buffers hold what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+
+from app.cuda.compiler import architecture_number
+from app.errors import UserError
+from app.kernels.problems import DTYPES, ConvProblem, LinearProblem, Problem, alone, operation
+from app.kernels.variant import Variant
+from app.layers import Argmax, Layer, Shape
+from app.network.graph import Graph
+from app.planning.matching import Choices, check_kernels, check_pairs, serve
+
+IMAGES = "images"
+LOGITS = "logits"
+LABELS = "labels"
+PIXELS = "pixels"  # bytes behind a layer that keeps them
+TENSOR_CORES = 80  # the first architecture whose tensor cores the kernels use
+
+
+@dataclass(frozen=True)
+class Node:
+    """One launch: the layer that it is (``head``) with those fused into it.
+
+    layers: all of them, in the network's order. settings: the variant's parameters that differ from its defaults;
+    settings_alone: likewise where a convolution is measured without what is fused into it, see ``problems.alone``.
+    reads, writes: buffer names, in the order of the arguments. parameters: the arrays between input and output,
+    in the problem's layout and dtype; None where absent. scales: what its results are multiplied by, see ``Served``.
+    """
+
+    head: Layer
+    layers: tuple[Layer, ...]
+    in_shape: Shape
+    out_shape: Shape
+    problem: Problem
+    variant: Variant
+    settings: dict[str, int]
+    flops: int
+    parameters: tuple[np.ndarray | None, ...] = field(repr=False)
+    scales: np.ndarray | None = field(default=None, repr=False)
+    reads: str = ""
+    writes: tuple[str, ...] = ()
+    settings_alone: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The layers' names, joined: ``conv1+relu1+pool1``."""
+        return "+".join(layer.name for layer in self.layers)
+
+
+@dataclass(frozen=True)
+class ExecutionPlan:
+    """The nodes in order, and per buffer its dtype and elements an image: a fixed set that serves every chunk."""
+
+    nodes: tuple[Node, ...]
+    buffers: dict[str, tuple[str, int]]
+    arch: str
+    input_dtype: str
+
+    @property
+    def unpaired(self) -> list[str]:
+        """Names of the convolutions and products that no kernel computes together with another."""
+        return [node.head.name for node in self.nodes if isinstance(node.problem, ConvProblem | LinearProblem)]
+
+    @property
+    def arithmetic(self) -> str:
+        """The coarsest type in which any layer multiplies."""
+        used = {getattr(node.problem, "dtype", "") for node in self.nodes if node.parameters}
+        return max(used, key=DTYPES.index)
+
+
+def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype: str = "uint8") -> ExecutionPlan:
+    """Fuse, choose kernels and assign buffers. Raises UserError where no kernel serves, and for unknown names."""
+    choices = choices or Choices()
+    check_kernels(graph, choices.kernels)
+    has_tensor_cores = architecture_number(arch) >= TENSOR_CORES
+    if choices.precision == "auto":
+        if has_tensor_cores:
+            found = plan(graph, arch, replace(choices, precision="fp32x"), input_dtype=input_dtype)
+            # As exact as float32, where tensor cores serve every product; kernels of two layers have no float32.
+            split = all(node.problem.dtype == "float16x2" for node in found.nodes if node.parameters)
+            if split or choices.named_pairs:
+                return found
+        return plan(graph, arch, replace(choices, precision="fp32"), input_dtype=input_dtype)
+    if choices.precision == "fp32x" and not has_tensor_cores:
+        raise UserError(f"--precision fp32x needs tensor cores (sm_{TENSOR_CORES} or later), this is {arch}: take fp32")
+    nodes: list[Node] = []
+    at = 0
+    while at < len(graph.steps):
+        reads = nodes[-1].problem.arguments() if nodes else ()
+        dtype = next((argument.dtype for argument in reads if argument.name == "y"), input_dtype)
+        nodes.append(_next_node(graph, at, arch, dtype, choices, nodes[-1].scales if nodes else None))
+        at += len(nodes[-1].layers)
+    check_pairs(graph, {operation(node.problem) for node in nodes}, choices)
+    return _with_buffers(nodes, graph, arch, input_dtype)
+
+
+def notice(execution: ExecutionPlan, choices: Choices) -> str | None:
+    """That ordinary kernels run where the choices leave it to us and fused ones exist; None where that is not so."""
+    left_to_us = choices.fuse and all(name == "auto" for name in choices.kernels.values())
+    if not execution.unpaired or not left_to_us or choices.precision in ("fp32", "fp64", "tf32"):
+        return None
+    where = f"with these weights and {execution.input_dtype} images on {execution.arch}"
+    return f"ordinary kernels run {', '.join(execution.unpaired)}: no fused one covers them {where}"
+
+
+def _next_node(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None) -> Node:
+    """The node that starts at step ``at``, behind one whose results are multiplied by ``scales``."""
+    served = serve(graph, at, arch, input_dtype, choices, scales)
+    problem, variant = served.problem, served.variant
+    return Node(
+        head=served.heads[0].layer,
+        layers=tuple(step.layer for step in served.steps),
+        in_shape=served.steps[0].in_shape,
+        out_shape=served.steps[-1].out_shape,
+        problem=problem,
+        variant=variant,
+        settings=served.settings,
+        flops=sum(step.layer.flops(step.in_shape) for step in served.steps),
+        parameters=served.arrays,
+        scales=served.scales,
+        settings_alone=(
+            choices.tuning.parameters(alone(problem), variant, arch) if isinstance(problem, ConvProblem) else {}
+        ),
+    )
+
+
+def _with_buffers(nodes: list[Node], graph: Graph, arch: str, input_dtype: str) -> ExecutionPlan:
+    """Activations alternate between two buffers; images, enlarged ones, logits and labels have their own."""
+    buffers = {IMAGES: (input_dtype, prod(graph.network.input_shape))}
+    placed: list[Node] = []
+    reads = IMAGES
+    for index, node in enumerate(nodes):
+        scores = isinstance(node.layers[-1], Argmax) or isinstance(nodes[index + 1].head, Argmax)
+        outputs = {argument.name: argument for argument in node.problem.arguments() if argument.name in ("y", LABELS)}
+        y = LOGITS if scores else PIXELS if node.head.keeps_bytes else f"activations{index % 2}"
+        if "y" in outputs and buffers.get(y, (outputs["y"].dtype,))[0] != outputs["y"].dtype:
+            y += f"_{outputs['y'].dtype}"  # scores are stored wider than what goes before them
+        writes = tuple(y if name == "y" else LABELS for name in outputs)
+        for buffer, argument in zip(writes, outputs.values(), strict=True):
+            buffers[buffer] = (argument.dtype, max(argument.per_image, buffers.get(buffer, ("", 0))[1]))
+        placed.append(replace(node, reads=reads, writes=writes))
+        reads = y
+    return ExecutionPlan(tuple(placed), buffers, arch, input_dtype)

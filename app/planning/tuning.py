@@ -1,0 +1,166 @@
+"""Which variant and which parameters serve a problem best on a card: measured tables, and the rule without one.
+
+A table is a JSON file per card: problem (``problems.key``) → variant → parameters and milliseconds. One is shipped
+for the H100 in app/kernels/tuned/; what ``bench`` and ``sweep`` find goes to the user's cache and overrides it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.console import MAX_BATCH
+from app.cuda.compiler import KERNEL_DIR
+from app.errors import UserError
+from app.files.cache import private_folder, trusted, why_untrusted
+from app.files.checks import document, fields, mapping, number, whole
+from app.files.reading import present, read_json
+from app.files.writing import cache_dir, replacing
+from app.kernels import registry
+from app.kernels.problems import Problem, key, operation
+from app.kernels.variant import Variant
+
+SCHEMA = "lenet5-inference/tuning/1"
+SHIPPED = KERNEL_DIR / "tuned"
+REMEDY = "delete it, and sweep again"
+REFERENCE_CARDS = {"sm_90a": "NVIDIA H100 80GB HBM3"}  # whose table speaks for an architecture without a card
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The best parameters found for a variant, and its time in ms over ``images`` images."""
+
+    parameters: dict[str, int]
+    ms: float
+    images: int
+
+    @property
+    def per_image(self) -> float:
+        """ms an image."""
+        return self.ms / self.images
+
+
+Entries = dict[str, dict[str, Tuned]]  # problem key → variant name → result
+
+
+def _tuned(value: Any) -> Tuned:
+    return Tuned(**_TUNED(value))
+
+
+_TUNED = fields(
+    {
+        "parameters": mapping(whole(1, 2**31 - 1)),
+        "ms": number(0, 1e12, above=True),
+        "images": whole(1, MAX_BATCH),
+    }
+)
+TABLE = document(SCHEMA, fields({"entries": mapping(mapping(_tuned))}, others=True))
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Measured results of one card: problem key → variant name → result. Empty where nothing was measured."""
+
+    entries: Mapping[str, Mapping[str, Tuned]] = field(default_factory=dict)
+
+    def known(self, problem: Problem, row: Variant, arch: str) -> Tuned | None:
+        """What was measured of a variant; None if nothing was, or with parameters that are no longer valid."""
+        tuned = self.entries.get(key(problem), {}).get(row.name)
+        if tuned is None or not set(tuned.parameters) <= set(row.tunables):
+            return None
+        return None if row.refusal(problem, arch, tuned.parameters) else tuned
+
+    def parameters(self, problem: Problem, row: Variant, arch: str) -> dict[str, int]:
+        """The best known parameters of a variant; empty (its defaults) if unknown or no longer valid."""
+        tuned = self.known(problem, row, arch)
+        return tuned.parameters if tuned else {}
+
+    def choose(self, problem: Problem, arch: str, requested: str = "auto") -> tuple[Variant, dict[str, int]] | None:
+        """The variant to use and its parameters, or None if none (or not the requested one) serves the problem.
+
+        ``auto`` takes the highest automatic step that serves the problem, given up only for one that
+        was measured to be faster: nothing wins over it untimed. Raises UserError for an unknown name.
+        """
+        named = registry.find(operation(problem), requested)
+        if named is not None:
+            parameters = self.parameters(problem, named, arch)
+            return None if named.refusal(problem, arch, parameters) else (named, parameters)
+        rows = registry.eligible(operation(problem), problem, arch)
+        timed = [(row, tuned) for row in rows if (tuned := self.known(problem, row, arch)) is not None]
+        if not timed or timed[0][0] is not rows[0]:
+            return (rows[0], {}) if rows else None
+        row, tuned = min(timed, key=lambda pair: pair[1].per_image)  # of equals the first: the highest step
+        return row, tuned.parameters
+
+
+def load(card: str) -> Tuning:
+    """What is known of the card of that name (as CUDA gives it): the shipped table, overridden by the user's.
+
+    A damaged table is an error; a missing one is none; one that another user could have written is passed over with a
+    note. Raises UserError.
+    """
+    entries: Entries = {}
+    _merge(entries, _read(SHIPPED / file_name(card)))
+    own = cache_dir() / "tuning" / file_name(card)
+    if trusted(own):
+        _merge(entries, _read(own))
+    return Tuning(entries)
+
+
+def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]], folder: Path | None = None) -> Path:
+    """Merge results (problem → variant name → result) into the user's table, or the one in ``folder``; its path.
+
+    Raises UserError if the table is damaged, cannot be written, or lies where another user could write it.
+    """
+    path = (folder or cache_dir() / "tuning") / file_name(card)
+    if folder is None and (reason := why_untrusted(path)) is not None:
+        raise UserError(f"cannot store the results: {reason}")
+    entries = _read(path)
+    _merge(entries, {key(problem): variants for problem, variants in results.items()})
+    document = {
+        "schema": SCHEMA,
+        "card": card,
+        "entries": {
+            problem: {name: vars(tuned) for name, tuned in sorted(variants.items())}
+            for problem, variants in sorted(entries.items())
+        },
+    }
+    try:
+        if folder is None:
+            private_folder(path.parent)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot create {path.parent}: set LENET_CACHE_DIR to a folder that you can write to"
+        ) from error
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        if folder is None:
+            temporary.chmod(0o600)
+    return path
+
+
+def file_name(card: str) -> str:
+    """``NVIDIA H100 80GB HBM3`` → ``nvidia_h100_80gb_hbm3.json``."""
+    return re.sub(r"[^a-z0-9]+", "_", card.lower()).strip("_") + ".json"
+
+
+def _merge(entries: Entries, newer: Mapping[str, Mapping[str, Tuned]]) -> None:
+    """Newer results take the place of older ones, unless those are over more images: few images say little."""
+    for problem, variants in newer.items():
+        kept = entries.setdefault(problem, {})
+        for name, tuned in variants.items():
+            if name not in kept or kept[name].images <= tuned.images:
+                kept[name] = tuned
+
+
+def _read(path: Path) -> Entries:
+    if not present(path):
+        return {}
+    entries: Entries = read_json(path, TABLE, REMEDY)["entries"]
+    return entries

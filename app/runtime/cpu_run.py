@@ -1,0 +1,115 @@
+"""The main job on the CPU: the NumPy references over the batch, with per-layer times."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
+from tqdm import tqdm
+
+from app.cuda import device
+from app.errors import UserError
+from app.interrupts import deferred_interrupts
+from app.network.graph import REFERENCE_CHUNK, Graph
+from app.runtime.cpu_session import CpuSession
+from app.runtime.defaults import DEFAULT_STREAMS, DEFAULT_WARMUP
+from app.runtime.result import Cycle, LayerTime, Outcome, Timing
+
+
+def run_on_cpu(
+    options: argparse.Namespace, graph: Graph, images: np.ndarray, truth: np.ndarray | None, batch: int
+) -> Outcome:
+    """Classify ``batch`` of the (N, C, H, W) images, again and again if there are fewer, and measure."""
+    for option in ("conv", "fc", "pool"):
+        if getattr(options, option) != "auto":
+            raise UserError(f"--{option} {getattr(options, option)} chooses a GPU kernel: leave it out on the CPU")
+    if options.latency:
+        raise UserError("--latency is for the GPU: leave it out on the CPU")
+    if options.precision not in ("auto", "fp32"):
+        raise UserError(f"--precision {options.precision} is for the GPU: leave it out on the CPU")
+    session = CpuSession(graph)
+    labels = np.full(min(batch, len(images)), 255, np.uint8)
+    repeat = options.repeat or 1
+    samples: list[float] = []
+    spent: list[dict[str, float]] = []
+    cycle = None
+    with (
+        deferred_interrupts() as check_interrupt,
+        tqdm(total=repeat * batch, unit=" images", unit_scale=True, disable=not sys.stderr.isatty()) as bar,
+    ):
+
+        def progress(count: int) -> None:
+            check_interrupt()
+            bar.update(count)
+
+        first = images[: 4 * REFERENCE_CHUNK * session.threads]  # enough for every thread to have met its memory
+        session.run(first, np.empty(len(first), np.uint8))  # warm-up
+        for _ in range(repeat):
+            session.seconds.clear()
+            start = perf_counter()
+            cycle = _passes(session, images, truth, batch, labels, progress)
+            samples.append((perf_counter() - start) * 1e3)
+            spent.append(session.seconds.copy())
+    threads = session.threads_for(len(labels))
+    layers = tuple(
+        LayerTime(
+            name=step.layer.name,
+            kernel="NumPy",
+            images=batch,
+            timing=Timing(tuple(seconds[step.layer.name] * 1e3 / threads for seconds in spent)),
+            flops=step.layer.flops(step.in_shape) * batch,
+            nbytes=step.activation_bytes * batch,
+        )
+        for step in graph.steps
+    )
+    slowest = max(layers, key=lambda layer: layer.timing.median)
+    share = slowest.timing.median / sum(layer.timing.median for layer in layers)
+    return Outcome(
+        device=device.describe_cpu(threads),
+        settings={"threads": threads, "chunk": REFERENCE_CHUNK, "runs": repeat},
+        labels=labels,
+        cycle=cycle if batch > len(images) else None,
+        end_to_end=Timing(tuple(samples)),
+        layers=layers,
+        op_times=tuple(
+            layer for step, layer in zip(graph.steps, layers, strict=True) if step.layer.operation == "conv"
+        ),
+        on_card=None,
+        on_card_images=0,
+        usage=None,
+        limit=f"limited by compute ({threads} threads): {slowest.name} took {share:.0%} of the layers' time",
+        device_bytes=0,
+        peak_device_bytes=0,
+        notes=_without_effect(options),
+    )
+
+
+def _without_effect(options: argparse.Namespace) -> tuple[str, ...]:
+    """A note on options that say how a GPU works, where some were given."""
+    given = {"--chunk": options.chunk is not None, "--streams": options.streams != DEFAULT_STREAMS}
+    given |= {"--no-fuse": options.no_fuse, "--warmup": options.warmup != DEFAULT_WARMUP}
+    names = [name for name, is_given in given.items() if is_given]
+    return (f"{', '.join(names)}: for the GPU, without effect on the CPU",) if names else ()
+
+
+def _passes(
+    session: CpuSession,
+    images: np.ndarray,
+    truth: np.ndarray | None,
+    batch: int,
+    labels: np.ndarray,
+    progress: Callable[[int], None],
+) -> Cycle:
+    """Run over the data as often as the batch needs; ``labels`` keeps the first pass."""
+    correct = unsteady = 0
+    for start in range(0, batch, len(images)):
+        count = min(batch - start, len(images))
+        found = labels if start == 0 else np.empty(count, np.uint8)
+        session.run(images[:count], found, progress)
+        unsteady += not np.array_equal(found, labels[:count])
+        if truth is not None:
+            correct += int((found == truth[:count]).sum())
+    return Cycle(None if truth is None else correct, batch, unsteady)

@@ -1,0 +1,61 @@
+"""The CPU session: the NumPy references in cache-sized chunks, one thread a core."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+
+import numpy as np
+
+from app.layers import Layer
+from app.network.graph import REFERENCE_CHUNK, Graph
+from app.processor import keep_freed_memory, usable_cores
+from app.room import check_room
+
+
+class CpuSession:
+    """A graph ready to run on the processor, in float32. Results do not depend on the number of threads.
+
+    seconds: layer name → time spent in it so far, summed over the threads. The chunks are the unit of work for
+    the threads, so the matrix library underneath should use one thread (main.py sees to that).
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        keep_freed_memory()
+        self.graph = graph
+        self.threads = usable_cores()
+        check_room(self.threads)
+        self.seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def threads_for(self, images: int) -> int:
+        """How many of the threads so many images keep busy: one chunk keeps one."""
+        return min(self.threads, -(-images // REFERENCE_CHUNK))
+
+    def run(self, images: np.ndarray, labels: np.ndarray, progress: Callable[[int], object] | None = None) -> None:
+        """Classify (N, C, H, W) images into labels (N) uint8. progress is called with images done."""
+
+        def classify(start: int) -> None:
+            part = images[start : start + REFERENCE_CHUNK]
+            spent: dict[str, float] = {}
+            last = perf_counter()
+
+            def after_layer(layer: Layer) -> None:
+                nonlocal last
+                now = perf_counter()
+                spent[layer.name] = now - last
+                last = now
+
+            labels[start : start + REFERENCE_CHUNK] = self.graph.forward(part, np.float32, after_layer)[1]
+            with self._lock:
+                for name, seconds in spent.items():
+                    self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+                if progress is not None:
+                    progress(len(part))
+
+        # If a chunk fails, or the user interrupts, map drops the chunks that have not begun.
+        with ThreadPoolExecutor(self.threads) as pool:
+            for _ in pool.map(classify, range(0, len(images), REFERENCE_CHUNK)):
+                pass

@@ -1,0 +1,98 @@
+"""What a measured run returns, whichever device it ran on; the report is made from this alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from app.runtime.overlap import Usage
+
+
+def supported(q: int, runs: int) -> bool:
+    """Whether so many runs have a q-th percentile (1..99): the median always, others if a run's share lies beyond them.
+
+    p10 and p90 take 10 runs, p99 takes 100; of fewer it would be the slowest run by another name.
+    """
+    return q == 50 or runs * min(q, 100 - q) >= 100
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Repeated measurements of one thing: ms each."""
+
+    samples: tuple[float, ...]
+
+    def percentile(self, q: int) -> float | None:
+        """The q-th percentile, 1..99; None where there are too few samples for it."""
+        return float(np.percentile(self.samples, q)) if supported(q, len(self.samples)) else None
+
+    @property
+    def median(self) -> float:
+        """The 50th percentile."""
+        return float(np.median(self.samples))
+
+    @property
+    def spread(self) -> float | None:
+        """The 90th percentile minus the 10th; None where there are too few samples for them."""
+        low, high = self.percentile(10), self.percentile(90)
+        return None if low is None or high is None else high - low
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """One launch, or on the CPU one layer, over ``images`` images; flops and bytes are for all of them."""
+
+    name: str
+    kernel: str
+    images: int
+    timing: Timing
+    flops: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """A batch streamed in several passes over the data: totals, and passes whose labels were not the first's."""
+
+    correct: int | None
+    total: int
+    unsteady: int
+
+
+@dataclass(frozen=True)
+class Coarser:
+    """What ``--precision fp16`` would give: times end to end, and labels (N,) uint8."""
+
+    end_to_end: Timing
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Labels and measurements. labels: (N,) uint8 of the (first) pass, as the timed runs wrote them.
+
+    on_card: the whole pass on images already on the card, over ``on_card_images``; None on the CPU.
+    usage: overlap and limit from a traced run; None on the CPU. arithmetic: the coarsest type that was multiplied in.
+    device_bytes: the pipeline's buffers and weights; peak_device_bytes: with those of the measurements on the card.
+    raw_copy: the same images to the card in one piece, and nothing else. coarser: the same batch in float16.
+    """
+
+    device: dict[str, Any]
+    settings: dict[str, Any]
+    labels: np.ndarray
+    cycle: Cycle | None
+    end_to_end: Timing
+    layers: tuple[LayerTime, ...]
+    op_times: tuple[LayerTime, ...]
+    on_card: Timing | None
+    on_card_images: int
+    usage: Usage | None
+    limit: str
+    device_bytes: int
+    peak_device_bytes: int
+    notes: tuple[str, ...]
+    arithmetic: str = "float32"
+    raw_copy: Timing | None = None
+    coarser: Coarser | None = None

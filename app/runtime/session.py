@@ -1,0 +1,259 @@
+"""The GPU session: owns the device buffers, streams, events and loaded kernels, and streams batches through them.
+
+Images are cut into chunks that go round the lanes. A lane is a stream with its own buffers: copy in, kernels,
+copy out follow one another there, while the copies of one lane run beside the kernels of another. Device buffers are
+there before the first run, a lane's staging buffer from its first chunk of pageable images on; the host waits only for
+a staging buffer that it is about to fill again and for the end. A batch that comes from the same page-locked arrays
+again is captured as a CUDA graph, and replayed from then on: of the chunks' copies and kernels or, where the first
+kernel can read images over the bus, of the kernels alone, with buffers of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from math import prod
+from types import TracebackType
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from app.cuda.graph_capture import BatchGraph
+from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array, uploaded
+from app.errors import UserError
+from app.kernels.launch import Kernel
+from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
+from app.runtime.stream_buffers import Lane, Outputs, copy
+from app.runtime.zero_copy import Direct
+
+MOST_CHUNKS = 64  # in a graph: beyond, a call more or less does not count
+LARGEST_CHUNK = 4096  # images; nothing is gained beyond
+
+
+def default_chunk(batch: int) -> int:
+    """Images a chunk: a fifth of the batch fills the card and hides its copies."""
+    return min(max(-(-batch // 5), 1), LARGEST_CHUNK)
+
+
+def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
+    """Images a chunk: as asked for or the default, and never more than there are.
+
+    streamed: as a pass of many, where nobody waits for the first chunk and fewer calls are better.
+    """
+    equal = -(-batch // -(-batch // LARGEST_CHUNK))
+    return min(asked or (equal if streamed else default_chunk(batch)), batch)
+
+
+def pieces(count: int, chunk: int) -> Iterator[slice]:
+    """A batch cut into chunks, the first and the last half as long as may be, those between of equal length.
+
+    Nothing runs beside the first one's copy, nor beside the last one's kernels.
+    """
+    if count <= chunk:
+        yield slice(0, count)
+        return
+    half = -(-chunk // 2)
+    yield slice(0, half)
+    yield from equal_pieces(half, count - half, chunk)
+    yield slice(count - half, count)
+
+
+def equal_pieces(start: int, stop: int, chunk: int) -> Iterator[slice]:
+    """From start to stop in as few chunks as may be, of equal length but for one image."""
+    count, many = stop - start, -(-(stop - start) // chunk)
+    for i in range(many):
+        yield slice(start + count * i // many, start + count * (i + 1) // many)
+
+
+Mark = Callable[[Lane], None]  # called before a chunk's copy in, kernels and copy out are enqueued, and after them
+
+
+class Session:
+    """A graph ready to run on the current GPU. A context manager; reusable for any number of batches.
+
+    Several threads may have sessions at once, each its own; nothing here waits for the whole device or its null stream.
+
+    chunk: images a chunk; halved until the buffers fit in device memory (``shrunk`` then says so).
+    always_in_chunks: whether a batch that comes again is copied in chunks even where a kernel could read it itself.
+    Raises UserError if not even one image fits.
+    """
+
+    def __init__(self, plan: ExecutionPlan, *, chunk: int, streams: int, always_in_chunks: bool = False) -> None:
+        self.plan = plan
+        self._always_in_chunks = always_in_chunks
+        self.kernels = [Kernel(node.variant, node.problem, plan.arch, node.settings) for node in plan.nodes]
+        self.weights = [
+            [None if array is None else uploaded(array) for array in kernel.pack(node.parameters)]
+            for kernel, node in zip(self.kernels, plan.nodes, strict=True)
+        ]
+        self.shrunk = False
+        self.lanes: list[Lane] = []
+        while not self.lanes:
+            # The retry happens outside the except block: the exception holds what had been allocated.
+            if not self._allocate(chunk, streams):
+                if chunk == 1:
+                    raise UserError("not even one image fits in the device's free memory: free some")
+                chunk, self.shrunk = chunk // 2, True
+        self.chunk = chunk
+        self._graph = BatchGraph()
+        self.direct: Direct | None = None  # what the graph replays, if not chunks
+        self._busy = False  # whether anything may be under way in the lanes
+        self._pass_ends = [[cupy.cuda.Event(disable_timing=True) for _ in self.lanes] for _ in range(2)]
+
+    def _allocate(self, chunk: int, streams: int) -> bool:
+        try:
+            self.lanes = [Lane(self.plan, self.kernels, self.weights, chunk) for _ in range(streams)]
+        except DeviceMemoryError:
+            return False
+        return True
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory held: weights, buffers of all lanes and of a graph's own."""
+        weights = sum(array.nbytes for arrays in self.weights for array in arrays if array is not None)
+        direct = 0 if self.direct is None else self.direct.nbytes
+        return weights + sum(lane.nbytes for lane in self.lanes) + direct
+
+    @property
+    def arrays(self) -> list[cupy.ndarray]:
+        """All that a run writes on the device: of every lane, and of a graph's own."""
+        own = [] if self.direct is None else self.direct.arrays
+        return [*(array for lane in self.lanes for array in lane.arrays), *own]
+
+    def outputs(self, count: int, *, logits: bool = False) -> Outputs:
+        """Page-locked arrays for the results of ``count`` images."""
+        dtype, classes = self.plan.buffers[LOGITS]
+        return Outputs(pinned_array((count,), np.uint8), pinned_array((count, classes), dtype) if logits else None)
+
+    def run(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None) -> None:
+        """Classify (N, C, H, W) images; when this returns, the outputs are readable.
+
+        images: of the plan's input dtype, C-contiguous; from page-locked memory they are copied directly,
+        else through a staging buffer.
+        """
+        if mark is None and self.replays(images, outputs):
+            if self._busy:
+                self.wait()
+            self._graph.launch()
+            return
+        self.submit(images, outputs, mark)
+        self.wait()
+        if mark is None and len(images) <= MOST_CHUNKS * self.chunk and all(k.capturable for k in self.kernels):
+            self._graph.offer(_arrays(images, outputs), lambda: self._replayable(images, outputs))
+            self._busy = False  # what was captured did not run
+            if not self.replays(images, outputs):
+                self.direct = None
+
+    def _replayable(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
+        """What enqueues the batch on a stream, or beginning and ending there; all memory is there already."""
+        self.direct = None
+        if not self._always_in_chunks and Direct.serves(self.plan, _arrays(images, outputs)):
+            with suppress(DeviceMemoryError):
+                self.direct = Direct(self.plan, self.kernels, self.weights, images, outputs)
+                return self.direct.enqueue
+
+        def in_chunks(origin: cupy.cuda.Stream) -> None:
+            fork = cupy.cuda.Event(disable_timing=True)
+            fork.record(origin)
+            for lane in self.lanes:
+                lane.stream.wait_event(fork)
+            self.submit(images, outputs)
+            for lane in self.lanes:
+                join = cupy.cuda.Event(disable_timing=True)
+                join.record(lane.stream)
+                origin.wait_event(join)
+
+        return in_chunks
+
+    def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
+        """Whether ``run`` on these arrays replays a CUDA graph: if it had them twice before, and no others since."""
+        return self._graph.holds(_arrays(images, outputs))
+
+    def submit(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None) -> None:
+        """Enqueue a batch and return at once. The images must stay as they are until ``wait``."""
+        self._submit(images, outputs, zip(pieces(len(images), self.chunk), itertools.cycle(self.lanes)), mark)
+
+    def _submit(
+        self, images: np.ndarray, outputs: Outputs, parts: Iterable[tuple[slice, Lane]], mark: Mark | None = None
+    ) -> None:
+        if images.dtype.name != self.plan.input_dtype or not images.flags.c_contiguous:
+            raise ValueError(f"images must be contiguous {self.plan.input_dtype}, got {images.dtype}")
+        if prod(images.shape[1:]) != self.plan.buffers[IMAGES][1] or len(outputs.labels) < len(images):
+            raise ValueError(f"images of shape {images.shape} fit neither the network nor the outputs")
+        self._busy = True
+        pinned = is_pinned(images)
+        for part, lane in parts:
+            self._enqueue(lane, images[part], pinned, outputs, part, mark)
+
+    def _enqueue(
+        self, lane: Lane, images: np.ndarray, pinned: bool, outputs: Outputs, part: slice, mark: Mark | None
+    ) -> None:
+        stream = lane.stream.ptr
+        source = images if pinned else lane.stage(images)
+        if mark:
+            mark(lane)
+        copy(lane.buffers[IMAGES].data.ptr, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice, stream)
+        if not pinned:
+            lane.copied.record(lane.stream)
+        if mark:
+            mark(lane)
+        for launch in lane.launches:
+            launch(stream, len(images))
+        if mark:
+            mark(lane)
+        for name, target in ((LABELS, outputs.labels), (LOGITS, outputs.logits)):
+            if target is not None:
+                rows = target[part]
+                copy(rows.ctypes.data, lane.buffers[name].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream)
+        if mark:
+            mark(lane)
+
+    def wait(self) -> None:
+        """Block until everything submitted has arrived."""
+        for lane in self.lanes:
+            lane.stream.synchronize()
+        self._busy = False
+
+    def cycle(self, images: np.ndarray, batch: int, pair: tuple[Outputs, Outputs]) -> Iterator[tuple[int, np.ndarray]]:
+        """Stream the images again and again until ``batch`` have been classified, in constant memory.
+
+        Every image crosses the bus every time. Yields (images in the pass, labels) for each pass; passes
+        write to the two outputs in turn. While one pass is read, the next is already under way.
+        """
+        passes = -(-batch // len(images))
+        turns = itertools.cycle(self.lanes)  # that go on from pass to pass: no lane waits for one that has less to do
+        for index in range(passes + 1):
+            if index < passes:
+                some = images[: batch - index * len(images)]
+                self._submit(some, pair[index % 2], zip(equal_pieces(0, len(some), self.chunk), turns, strict=False))
+                for lane, event in zip(self.lanes, self._pass_ends[index % 2], strict=True):
+                    event.record(lane.stream)
+            if index > 0:
+                for event in self._pass_ends[(index - 1) % 2]:
+                    event.synchronize()
+                count = min(batch - (index - 1) * len(images), len(images))
+                yield count, pair[(index - 1) % 2].labels[:count]
+
+    def close(self) -> None:
+        """Free device memory, streams and kernels."""
+        self._graph = BatchGraph()
+        self.direct = None
+        self.lanes = []
+        self.weights = []
+        self.kernels = []
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.wait()  # after an error, waiting would only raise another in its place
+        self.close()
+
+
+def _arrays(images: np.ndarray, outputs: Outputs) -> list[np.ndarray]:
+    return [images, outputs.labels] if outputs.logits is None else [images, outputs.labels, outputs.logits]

@@ -1,0 +1,116 @@
+"""What a training writes: checked before it begins, so that hours later nothing is lost or written over."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import combinations
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from app.errors import UserError
+from app.network import weights
+from app.network.definitions import Network
+from app.output import check_writable
+from app.training import checkpoint
+from app.training.checkpoint import Checkpoint, stamp
+from app.training.lock import alone
+from app.training.model import Model
+from app.training.optimisers import OPTIMISERS
+from app.training.recipes import Settings
+
+BESIDE_ARRAYS = 1 << 20  # bytes of a file, more than enough for 10,000 epochs of history
+
+
+@dataclass(frozen=True)
+class Places:
+    """The files of a training. overwrite: whether an ``output`` of others may be replaced.
+
+    resumed: the checkpoint that the training goes on with, which ``checkpoint`` then names.
+    """
+
+    output: Path
+    checkpoint: Path
+    overwrite: bool
+    resumed: Checkpoint | None
+
+    def check_output(self) -> None:
+        """Raises UserError if something is in the way that must not be overwritten."""
+        ended = self.resumed is not None and self.resumed.ended  # it may have written its output before it failed
+        if not (self.overwrite or ended) and os.path.lexists(self.output):
+            raise UserError(f"{self.output} exists: name another --output, or replace it with --overwrite")
+
+    def go_on(self) -> str:
+        """The options that go on from the checkpoint."""
+        output = f" --output {self.output}" if self.checkpoint != checkpoint.checkpoint_path(self.output) else ""
+        overwrite = " --overwrite" if self.overwrite and os.path.lexists(self.output) else ""
+        return f"--resume {self.checkpoint}{output}{overwrite}"
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """No other training writes there while the block runs. Raises UserError if one does, or did meanwhile."""
+        with alone(self.output, self.checkpoint):
+            self.check_output()
+            if stamp(self.checkpoint) != (self.resumed and self.resumed.stamp):
+                raise UserError(f"another training wrote or removed {self.checkpoint} just now: see what it left")
+            yield
+
+
+def find_places(options: argparse.Namespace, network: Network, resumed: Checkpoint | None) -> Places:
+    """Where the weights and the checkpoint, which is ``--resume``'s if there is one, belong.
+
+    Raises UserError if one of them, or ``--json``, cannot be written, or is another file of this training.
+    """
+    output: Path = options.output or _default_output(network, options.resume)
+    check_writable(output, "--output")
+    kept: Path = options.resume or checkpoint.checkpoint_path(output)
+    check_writable(kept, "--resume" if options.resume else "--output")
+    _check_different(
+        {
+            "--output": output,
+            "--json": None if options.json in (None, "-") else Path(options.json),
+            "--resume" if options.resume else "the checkpoint": kept,
+            "--data": options.data,
+            "--labels": options.labels,
+        }
+    )
+    if options.resume is None and kept.exists():
+        with alone(kept):  # or it is that of another training, at work, and must not be removed
+            raise UserError(f"{kept} holds an unfinished training: go on with --resume {kept}, or remove it")
+    places = Places(output, kept, options.overwrite, resumed)
+    places.check_output()
+    return places
+
+
+def check_sizes(settings: Settings, model: Model) -> None:
+    """Raises UserError if the weights, or the checkpoint, would be too large to be read back."""
+    elements = sum(map(prod, model.shapes.values()))
+    copies = 2 + len(OPTIMISERS[settings.optimiser].slots)  # the parameters, the best ones, the optimiser's slots
+    stored = elements * np.dtype(settings.storage).itemsize
+    for what, size, most in (
+        ("weights", stored, weights.MAX_BYTES),
+        ("checkpoint", copies * elements * np.dtype(np.float32).itemsize, checkpoint.MAX_BYTES),
+    ):
+        if size + BESIDE_ARRAYS > most:
+            raise UserError(
+                f"network {settings.network} has {elements:,} parameters: a {what} file of {size:,} bytes is more "
+                f"than the {most - BESIDE_ARRAYS:,} that can be read back; choose a smaller network"
+            )
+
+
+def _default_output(network: Network, resume: Path | None) -> Path:
+    if resume is not None and resume.name.endswith(checkpoint.SUFFIX) and resume.name != checkpoint.SUFFIX:
+        return resume.with_name(resume.name.removesuffix(checkpoint.SUFFIX))
+    return Path(f"{network.name}_trained.h5")
+
+
+def _check_different(places: dict[str, Path | None]) -> None:
+    given = [(option, path) for option, path in places.items() if path is not None]
+    for (first, path), (second, other) in combinations(given, 2):
+        if os.path.realpath(path) == os.path.realpath(other):
+            raise UserError(f"{first} {path} is the same file as {second} {other}: name different files")

@@ -1,0 +1,81 @@
+"""The tables of docs/kernels.md that show what ``profile`` measured and what kernels compile to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.bench.stored_figures import Row
+from app.bench.text import time
+from docs.generate.tables import markdown
+
+
+def profile(document: Mapping[str, Any]) -> str:
+    """Kernels and copies, API calls, and counters or why there are none."""
+    settings = ", ".join(f"{name} {value}" for name, value in document["settings"].items())
+    spans = [
+        [row["layer"] or "–", row["name"], f"{row['calls']:.0f}", time(row["total_ms"]), f"{row['share']:.1%}"]
+        + [time(row[name]) for name in ("min_ms", "average_ms", "max_ms")]
+        for row in document["rows"]
+    ]
+    calls = [
+        [
+            f"`{row['name']}`",
+            f"{row['calls']:.0f}",
+            time(row["total_ms"]),
+            f"{row['share']:.1%}",
+            f"{row['average_us']:.2f}",
+            f"{row['max_us']:.1f}",
+        ]
+        for row in document["api"]
+    ]
+    parts = [
+        f"`{document['network']}` in {document['precision']}, {document['batch']:,} images, "
+        f"{document['device']['name']}; {settings}:",
+        markdown(["layer", "kernel or copy", "calls", "total ms", "share", "min", "average", "max"], spans, 2),
+        markdown(["call", "calls", "total ms", "share of the host's time", "average µs", "max µs"], calls),
+    ]
+    if document["counters"]:
+        parts.append(_counters(document["counters"]))
+    if document["counters_note"]:
+        parts.append(f"{document['counters_note'][:1].upper()}{document['counters_note'][1:]}.")
+    return "\n\n".join(parts)
+
+
+def _counters(rows: Sequence[Row]) -> str:
+    units = list(rows[0]["throughput"])
+    counted = [
+        [row["layer"], row["name"]]
+        + ["–" if value is None else f"{value:.1f}" for value in (*_columns(row), *row["throughput"].values())]
+        + [row["bound"]]
+        for row in rows
+    ]
+    return markdown(["layer", "kernel", "load %", "store %", "warps %", "occupancy %", *units, "bound"], counted, 2)
+
+
+def _columns(row: Row) -> list[float | None]:
+    return [row[name] for name in ("load", "store", "warps", "occupancy")]
+
+
+def resources(document: Mapping[str, Any]) -> str:
+    """What each function compiles to."""
+    rows = [
+        [
+            row["operation"],
+            row["name"],
+            row["layer"],
+            f"`{row['entry']}`",
+            str(row["threads"]),
+            str(row["registers"]),
+            f"{row['static_shared'] + row['dynamic_shared']:,}",
+            f"{row['constant']:,}",
+            f"{row['spill_stores']} / {row['spill_loads']}",
+            str(row["blocks"]),
+            f"{row['occupancy']:.0%}",
+        ]
+        for row in document["resources"]
+        if "registers" in row
+    ]
+    head = ["operation", "variant", "layer", "function", "threads", "registers", "shared bytes", "constant bytes"]
+    head += ["spill stores / loads", "blocks an SM", "occupancy"]
+    return f"Compiled for {document['arch']}:\n\n" + markdown(head, rows, 4)

@@ -1,0 +1,255 @@
+"""The parts of ``bench`` that need no GPU: what is timed, the stop rule, derived figures, text, pictures, options."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from app import figures
+from app.bench.graphs import network_graph
+from app.bench.ladder import job, plots
+from app.bench.ladder.cases import BENCH_PRECISIONS, batch_sizes, network_items, rungs, shape_items
+from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table, rates, table_document, totals
+from app.bench.ladder.table import as_text
+from app.bench.stop import LEAST_RUNS, MOST_RUNS, enough, half_width, together
+from app.cli import main
+from app.commands.options.bench import bench_parser
+from app.errors import UserError
+from app.kernels import registry
+from app.kernels.problems import ConvProblem, alone, key
+from app.network.definitions import NETWORKS
+from app.planning.matching import Choices
+from app.planning.plan import plan
+
+PEAKS = Peaks({"float32": 50.0, "float16": 600.0}, 3000.0)
+CONV = ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
+
+
+def table(name: str, problem: ConvProblem = CONV, *, scale: float = 1.0, images: int = 100) -> Table:
+    """A convolution's table as measured on some card."""
+    half = replace(problem, dtype="float16", output_dtype="float16")
+    return Table(
+        name,
+        "conv",
+        True,
+        images,
+        {"float32": problem, "float16": half},
+        (
+            Result(CPU, "CPU, NumPy", "float32", ms=500.0 * scale, runs=3, note="10 images, scaled"),
+            Result(LIBRARY, "cuDNN, TF32 off", "float32", ms=3.0 * scale, runs=10),
+            Result(LIBRARY, "cublas", "float32", 0, ms=4.0 * scale, runs=10, error=0.1),
+            Result(OURS, "image-loop", "float32", 1, reason="takes at most 65,535 maps, the grid's limit"),
+            Result(OURS, "direct", "float32", 2, ms=8.0 * scale, spread_ms=0.1, runs=10, error=0.25),
+            Result(DEBUG, "direct, device debug", "float32", 2, ms=40.0 * scale, runs=10, error=0.25),
+            Result(OURS, "shared-tile", "float32", 3, ms=2.0 * scale, runs=10, error=0.2, settings={"TILE": 16}),
+            Result(OURS, "half2", "float16", 11, ms=1.0 * scale, runs=10, error=0.5),
+        ),
+    )
+
+
+def document() -> dict[str, Any]:
+    """A bench document of two convolutions and two batch sizes."""
+    tables = [table("conv1"), table("conv2", ConvProblem(32, 12, 12, 64, 5), scale=2.0)]
+    programs = [
+        {"precision": "fp32", "conv": "direct", "ms": 9.0, "spread_ms": None, "runs": 9, "nodes": ["conv1: direct"]},
+        {"precision": "fp16", "conv": "cublas", "ms": None, "spread_ms": None, "runs": 0, "reason": "no cuBLAS"},
+    ]
+    return {
+        "subject": "network lenet5",
+        "date": "2024-01-01 00:00 UTC",
+        "images": 100,
+        "device": dict.fromkeys(("driver", "cuda", "driver_cuda", "cupy"), "1")
+        | {"name": "Some Card", "architecture": "sm_90a"},
+        "settings": {"rule": "the rule"},
+        "peaks": {"tflops": dict(PEAKS.tflops), "gbytes_per_s": PEAKS.gbytes_per_s},
+        "tables": [table_document(each, PEAKS) for each in tables],
+        "totals": totals(tables),
+        "batches": [{"images": size, "totals": totals(tables), "whole_program": programs} for size in (10, 100)],
+        "whole_program": programs,
+        "notes": ["something"],
+    }
+
+
+def test_half_width_covers_the_median() -> None:
+    rng = np.random.default_rng(0)
+    misses = 0
+    for _ in range(400):
+        samples = rng.normal(10, 1, 40)
+        misses += bool(abs(np.median(samples) - 10) > half_width(samples.tolist()) * 1.3)
+    assert misses < 40
+
+
+@pytest.mark.parametrize(
+    ("samples", "noise", "stops"),
+    [
+        ([1.0] * (LEAST_RUNS - 1), 0.01, False),
+        ([1.0] * LEAST_RUNS, 0.01, True),
+        ([1.0, 2.0] * LEAST_RUNS, 0.01, False),
+        ([1.0, 2.0] * LEAST_RUNS, 0.9, True),
+        ([1.0, 2.0] * (MOST_RUNS // 2), 0.01, True),
+        ([600.0, 900.0], 0.01, False),
+        ([600.0, 900.0, 700.0], 0.01, True),
+    ],
+)
+def test_stop_rule(samples: list[float], noise: float, stops: bool) -> None:
+    assert enough(samples, noise) is stops
+
+
+def test_only_short_launches_with_a_warm_cache_are_timed_together() -> None:
+    assert together(0.004, "cold") == together(5.0, "warm") == 1
+    assert together(0.01, "warm") == 20
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_items_hold_every_problem_that_a_plan_asks_for(name: str) -> None:
+    """Results are stored under the problems of the items, and ``auto`` looks up those of a plan."""
+    graph = network_graph(name)
+    known = {key(problem) for item in network_items(graph) for problem in item.problems.values()}
+    asked = 0
+    for precision, (dtype, _) in BENCH_PRECISIONS.items():
+        for row in registry.variants("conv"):
+            for fuse in (True, False):
+                if dtype not in row.dtypes:
+                    continue
+                try:
+                    nodes = plan(graph, "sm_90a", Choices(precision, fuse, {"conv": row.name})).nodes
+                except UserError:
+                    continue
+                for node in nodes:
+                    if getattr(node.problem, "dtype", dtype) == dtype:
+                        asked += 1
+                        assert key(node.problem) in known, f"{node.name} {key(node.problem)}"
+    assert asked
+
+
+def test_items_of_lenet5() -> None:
+    items = {item.name: item for item in network_items(network_graph("lenet5"))}
+    assert [name for name, item in items.items() if item.is_op] == ["conv1", "conv2"]
+    assert {"pool1", "relu1", "fc1", "conv1+relu1+pool1", "fc1+relu3", "fc2+argmax"} <= items.keys()
+    conv1 = items["conv1"].problems["float16"]
+    assert isinstance(conv1, ConvProblem)
+    assert (conv1.input_dtype, conv1.output_dtype) == ("uint8", "float16")
+    assert all(alone(problem) == problem for problem in items["conv2"].problems.values())  # type: ignore[arg-type]
+    assert items["pool1"].problems.keys() == {"float32", "float16"}
+
+
+def test_rungs_are_in_order_and_can_be_narrowed() -> None:
+    (item,) = shape_items("12,33,33,24,5,1")
+    steps = [row.step for dtype, _, row in rungs(item, None) if dtype == "float32"]
+    assert steps == sorted(steps)
+    assert len(steps) > 5
+    assert {row.name for _, _, row in rungs(item, {"direct"})} == {"direct"}
+
+
+def test_rates_say_which_limit_is_nearer() -> None:
+    compute = ConvProblem(32, 12, 12, 64, 5)
+    found = rates(compute, "float32", 1000, 1.0, PEAKS)
+    assert found.limit == "arithmetic"
+    assert found.tflops == pytest.approx(compute.flops * 1000 / 1e9)
+    assert found.share == pytest.approx(found.tflops / 50)
+    assert rates(CONV, "float16", 1000, 1.0, PEAKS).limit == "memory"
+
+
+def test_ratios() -> None:
+    rows = {row["name"]: row["rates"] for row in table_document(table("conv1"), PEAKS)["rows"]}
+    assert rows["direct"]["library_ratio"] == 0.5  # cuBLAS rather than cuDNN
+    assert rows["direct"]["previous_ratio"] is None  # step 1 did not run
+    assert rows["shared-tile"]["previous_ratio"] == 4.0
+    assert rows["direct, device debug"]["previous_ratio"] == 0.2
+    assert rows["half2"]["previous_ratio"] is None
+    assert rows["image-loop"] is None
+
+
+def test_totals_add_up_only_what_is_complete() -> None:
+    first, second = table("conv1"), table("conv2", scale=2.0)
+    rows = {(row["name"], row["dtype"]): row for row in totals([first, second])}
+    assert rows["direct", "float32"]["sum_ms"] == 24.0
+    assert rows["shared-tile", "float32"]["previous_ratio"] == 4.0
+    shortened = replace(second, results=second.results[:-1])
+    assert [row["sum_ms"] for row in totals([first, shortened]) if row["name"] == "half2"] == [None]
+    assert all(row["sum_ms"] is None for row in totals([first, replace(second, images=50)]))
+
+
+def test_text_holds_every_row() -> None:
+    text = as_text(document())
+    for part in ("Some Card", "the rule", "grid's limit", "10 images, scaled", "TILE=16", "conv1+conv2", "no cuBLAS"):
+        assert part in text, part
+    assert "note: something" in text
+    lines = [line for line in text.splitlines() if "shared-tile" in line]
+    assert len(lines) == 4  # two tables, op times, batch sizes
+    heads = [line for line in text.splitlines() if "× before" in line and "kernel" in line]
+    assert lines[0].index("4.00") + 4 == heads[0].index("× before") + len("× before")  # columns are aligned
+
+
+def test_tuned_results_are_the_registry_s_own() -> None:
+    found = job.tuned([table("conv1")])
+    assert set(found[CONV]) == {"cublas", "direct", "shared-tile"}
+    assert found[CONV]["shared-tile"].parameters == {"TILE": 16}
+    assert len(found) == 2
+
+
+def test_points_of_the_pictures() -> None:
+    found = document()
+    assert ("conv1", "03 shared-tile", "float32", 2.0) in plots.ladder_bars(found)
+    labels = {point[1] for point in plots.roofline_points(found)}
+    assert labels == {"cuDNN, TF32 off", "00 cublas", "02 direct", "03 shared-tile", "11 half2 fp16"}
+
+
+def test_pictures_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib (the plot extra) is not installed")
+    figures.prepare(tmp_path / "new")
+    paths = plots.draw(document(), tmp_path / "new")
+    assert {path.name for path in paths} == {"ladder.png", "roofline.png", "batch_sizes.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    assert len(list((tmp_path / "new").iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--network", "nosuch"], "unknown network 'nosuch'"),
+        (["--shape", "1,2,3"], "six whole numbers"),
+        (["--shape", "1,4,4,1,5,1"], "K at most H and W"),
+        (["--batches", "10,x"], "whole numbers"),
+        (["--batches", "0"], "between 1 and"),
+        (["--only", "nosuch"], "unknown kernel 'nosuch'"),
+        (["--noise", "0"], "--noise 0"),
+        (["--l2", "tepid"], "tepid"),
+        (["--json", "/nosuch/folder/file"], "/nosuch/folder/file"),
+    ],
+)
+def test_bad_options_are_one_line_without_a_gpu(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_plot_folder_is_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setitem(sys.modules, "matplotlib", Mock())
+    with pytest.raises(UserError, match="cannot be written"):
+        job.checked(bench_parser().parse_args(["--plot", str(blocked / "plots")]))
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match="pip install"):
+        job.checked(bench_parser().parse_args(["--plot", str(tmp_path)]))
+
+
+def test_no_gpu_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: "there is none")
+    assert main(["bench"]) == 2
+    assert capsys.readouterr().err == "error: bench needs an NVIDIA GPU: there is none\n"
+
+
+def test_batch_sizes_are_sorted_and_distinct() -> None:
+    assert batch_sizes(7, None) == [7]
+    assert batch_sizes(7, "1000,100,1000") == [100, 1000]

@@ -1,0 +1,93 @@
+"""``bench --training``: what it prints and writes with the card replaced, and small on the card."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.bench import training
+from app.cli import main
+from app.cuda import device
+from app.network.definitions import family
+from app.network.graph import find_network
+from tests.support.shell import check_error
+
+CARD = {"name": "Some Card", "architecture": "sm_90a"}
+
+
+def test_cases_are_the_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """lenet5 by its recipe, mlp in three widths at two batch sizes."""
+    widths = {}
+    for case in training.CASES:
+        (first, *_) = (layer for layer in find_network(case.network).layers if layer.kind == "linear")
+        widths[family(case.network), case.batch, getattr(first, "outputs", 0)] = case.hidden
+    expected = {("mlp", batch, width): width for width in (100, 500, 1000) for batch in (256, 4096)}
+    assert widths == {("lenet5", 256, 128): None, **expected}
+    monkeypatch.setattr(training, "IMAGES", 600)
+    settings, model, images, labels = training._task(training.CASES[0])
+    assert (settings.batch, settings.dropout[0][0]) == (256, "fc1") and len(images) == len(labels) == 601
+    assert images.shape[1:] == model.network.input_shape
+
+
+def test_table_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    times = {"seconds_per_epoch": 0.25, "images_per_second": 240_000.0, "numpy_seconds_per_epoch": 50.0}
+    monkeypatch.setattr(device, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(device, "describe_gpu", lambda: CARD)
+    monkeypatch.setattr(training, "measure", lambda case, arch: (times, {"GEMM": 0.75, "column sums": 0.25}))
+    assert main(["bench", "--training", "--json", str(tmp_path / "x.json")]) == 0
+    out = capsys.readouterr().out
+    assert "Some Card" in out and "GEMM 75.0%, column sums 25.0%" in out and "200x" in out and "240,000" in out
+    document = json.loads((tmp_path / "x.json").read_text())
+    assert document["schema"] == training.SCHEMA and len(document["rows"]) == len(training.CASES)
+    assert document["rows"][-1] == {**document["rows"][-1], "network": "mlp", "hidden": 1000, "batch": 4096, **times}
+    assert all(row["device"] == "Some Card" and "threads" in row["cpu"] for row in document["rows"])
+    assert document["shares"][0] == {"network": "lenet5", "hidden": None, "batch": 256, "kernel": "GEMM", "share": 0.75}
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ("--network k7", "--network is not for --training: leave it out"),
+        ("--rounds 3", "--rounds is not for --training"),
+        ("--only ours", "--only is not for --training"),
+        ("--peers", "not allowed with"),
+    ],
+)
+def test_options_that_do_not_go_together(options: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["bench", "--training", *options.split()])
+    check_error(code, *capsys.readouterr(), wrong)
+
+
+class Slow:
+    """An engine whose batches take as long as it is told."""
+
+    def __init__(self, clock: list[float], seconds: list[float]) -> None:
+        self.clock, self.seconds = clock, seconds
+
+    def train(self, batches: list[np.ndarray], *_: int) -> list[tuple[float, int]]:
+        self.clock[0] += self.seconds.pop(0)
+        return [(1.0, 1)]
+
+
+def test_the_first_batch_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(training, "perf_counter", lambda: clock[0])
+    engine: Any = Slow(clock, [9.0, 1.0, 5.0, 2.0])
+    assert training._batch_seconds(engine, [np.arange(3)] * 4) == pytest.approx(2.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "case", [training.Case("lenet5", 64), training.Case("mlp_37", 50, 37)], ids=lambda case: case.network
+)
+def test_on_the_card(case: training.Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "IMAGES", 640)
+    times, shares = training.measure(case, device.describe_gpu()["architecture"])
+    assert all(value > 0 for value in times.values())
+    assert times["images_per_second"] == pytest.approx(640 / times["seconds_per_epoch"])
+    assert sum(shares.values()) == pytest.approx(1) and list(shares.values()) == sorted(shares.values(), reverse=True)
+    assert {"gather", "cross entropy", "GEMM"} <= set(shares) and ("pool" in shares) == (case.network == "lenet5")

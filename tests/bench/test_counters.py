@@ -1,0 +1,88 @@
+"""Hardware counters: what Nsight Compute prints is read by column, and its failures become one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.bench.profile import counters
+from app.bench.profile.spans import Span
+
+DIRECT = Span("kernel", "conv1+relu1", "direct", 0, entry="conv_direct")
+CSV = f'''\
+==PROF== Connected to process 17 (/usr/bin/python3)
+==PROF== Profiling "conv_direct" - 0: 0%....50%....100% - 9 passes
+"ID","Process ID","Kernel Name","Block Size","{counters.THROUGHPUTS["DRAM"]}","{counters.EFFICIENCIES["load"]}",\
+"{counters.EFFICIENCIES["store"]}","{counters.THROUGHPUTS["SM"]}","{counters.THREADS}","{counters.THROUGHPUTS["L1"]}"
+"","","","","%","%","%","%","",""
+"0","17","conv_direct(const float *, int)","(256, 1, 1)","12.5","99.25","n/a","88.1","16","1,000.5"
+"1","17","conv_direct","(256, 1, 1)","12.5","50","100","20","32","nan"
+'''
+
+
+def test_counters_are_found_by_name() -> None:
+    first, second = counters.parse(CSV)
+    assert (first.kernel, first.load, first.store, first.warps) == ("conv_direct", 99.25, None, 50)
+    assert first.occupancy is None and first.throughput["L1"] == 1000.5 and first.throughput["L2"] is None
+    assert first.bound == "L1" and second.bound == "latency" and second.throughput["L1"] is None
+
+
+def test_the_bound() -> None:
+    def bound(**shares: float | None) -> str:
+        return counters.Counters("k", None, None, None, None, shares).bound
+
+    assert bound(SM=70, DRAM=60.5) == "SM"
+    assert bound(SM=59, DRAM=30) == "latency"
+    assert bound(SM=None) == "unknown"
+
+
+@pytest.mark.parametrize("text", ["", "==PROF== no kernels", '"ID","a"\n', "\x00,\n"])
+def test_no_table(text: str) -> None:
+    assert counters.parse(text) == []
+
+
+def test_labels_only_where_the_order_agrees() -> None:
+    counted = counters.parse(CSV)
+    assert [(layer, name) for layer, name, _ in counters.labelled(counted, [DIRECT, DIRECT])] == [
+        ("conv1+relu1", "direct")
+    ] * 2
+    other = [Span("kernel", "fc1", "naive", 0, entry="gemm_naive")]
+    assert [layer for layer, _, _ in counters.labelled(counted, other)] == ["", ""]
+
+
+def tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ``ncu`` on PATH that runs this script, in which $LOG is the file that it is to write."""
+    path = folder / "ncu"
+    path.write_text(f'#!/bin/sh\nwhile [ "$1" != --log-file ]; do shift; done\nLOG=$2\n{script}\n')
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def test_ncu_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "table").write_text(CSV)
+    tool(tmp_path, f'echo "$@" > {tmp_path}/arguments; cat {tmp_path}/table > "$LOG"', monkeypatch)
+    rows, note = counters.collect(["profile", "--batch=5"], ["conv_direct", "gemm_naive", "conv_direct"])
+    assert len(rows) == 2 and note is None
+    given = (tmp_path / "arguments").read_text()
+    for told in ("--launch-count 3", "regex:^(conv_direct|gemm_naive)$", "main.py profile --batch=5"):
+        assert told in given
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ('echo "==PROF== x" > $LOG; echo "==ERROR== ERR_NVGPUCTRPERM - no permission" >> $LOG; exit 1', "ERR_NVGPU"),
+        ("echo 'error: no GPU' >&2; exit 2", "no GPU"),
+        ("exit 9", "exit code 9"),
+    ],
+)
+def test_ncu_fails(script: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(tmp_path, script, monkeypatch)
+    rows, note = counters.collect([], ["conv_direct"])
+    assert rows == [] and note is not None and reason in note and "\n" not in note and "==" not in note
+
+
+def test_no_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert counters.collect([], ["k"]) == ([], "no counters: Nsight Compute (ncu) is not installed or not on PATH")

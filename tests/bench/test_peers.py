@@ -1,0 +1,223 @@
+"""``bench --peers``: options, ratios, text, JSON and exit codes; with fakes, and tiny on a card."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.bench import batch as batch_module
+from app.bench.batch import Batch
+from app.bench.peers import peers
+from app.bench.peers.peers import ENGINES, MODES, OURS, candidates, engines, output_to_stderr
+from app.bench.peers.text import as_text, ratios
+from app.bench.quantiles import summary
+from app.cli import main
+from app.cuda.device import why_no_gpu
+from app.errors import UserError
+from app.network import shipped
+from app.network.definitions import NETWORKS
+from app.precision import PRECISIONS
+from tests.support.peers_for_tests import CARD, OurFake, fake, few_runs, small_batch
+from tests.support.shell import check_error
+
+__all__ = ["few_runs"]  # a fixture
+
+ERRORS = {
+    "--peers --scenario offline": "argument --scenario: not allowed with argument --peers",
+    "--peers --rounds 0": "--rounds: 0 is not between 1 and 1,000",
+    "--peers --shape 3,9,8,5,3,2": "--shape is for timing kernels: leave it out with --peers",
+    "--peers --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "--scenario offline --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "--peers --save-tuning": "--save-tuning is for timing kernels",
+    "--peers --noise 0.5": "--noise is for timing kernels",
+    "--peers --only ours,tensorflow": "unknown engine 'tensorflow': choose of ours, torch-eager",
+    "--peers --precision fp8": "--precision: invalid choice: 'fp8'",
+    "--peers --json missing/folder": "--json missing/folder cannot be written",
+    "--rounds 3": "--rounds goes with --peers or --scenario",
+    "--precision fp16": "--precision goes with --peers or --scenario",
+}
+
+
+def row_of(engine: str, precision: str, on_card: float | None, whole: float = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "engine": engine,
+        "precision": precision,
+        "ours": engine == OURS,
+        "on_card_ms": None if on_card is None else summary([on_card]),
+        "end_to_end_ms": None if on_card is None else summary([whole]),
+        "correct": 9280,
+        "changed": 0,
+        "largest_margin": None,
+        "reason": "",
+        "note": "",
+        "unsteady": 0,
+        "wrong": False,
+        "settings": {},
+        "tried": [],
+    } | more
+
+
+ROWS = [
+    row_of(OURS, "fp32x", 0.5, 1.0, note="fused"),
+    row_of(OURS, "fp16", 0.1, 0.2, changed=7, largest_margin=0.015625),
+    row_of("torch-eager", "fp32", 3.0, 3.5),
+    row_of("torch-eager", "fp16", None, reason="PyTorch is not installed"),
+    row_of("jax-jit", "fp32", 2.0, 5.0, unsteady=2),
+    row_of("jax-jit", "fp16", 0.8, 2.4),
+]
+
+
+def test_ratios() -> None:
+    accurate, half = ratios(ROWS)
+    assert (accurate["precision"], accurate["against"]) == ("fp32x", "fp32")
+    assert accurate["on_card_ms"] == {"best": "jax-jit", "ratio": 4.0, "each": {"torch-eager": 6.0, "jax-jit": 4.0}}
+    assert accurate["end_to_end_ms"]["best"] == "torch-eager" and accurate["end_to_end_ms"]["ratio"] == 3.5
+    assert half["end_to_end_ms"]["each"] == {"jax-jit": pytest.approx(12.0)}
+    (alone,) = ratios([row_of(OURS, "tf32", 1.0, 1.0)])
+    assert alone["on_card_ms"] == {"best": None, "ratio": None, "each": {}}
+
+
+def test_text() -> None:
+    document = {
+        "network": "lenet5",
+        "images": 10_000,
+        "date": "today",
+        "device": CARD,
+        "software": {"jax": "0.9"},
+        "rounds": 7,
+        "rows": ROWS,
+        "ratios": ratios(ROWS),
+    }
+    text = as_text(document)
+    assert "10,000 images" in text and "jax 0.9" in text and "7 rounds" in text
+    assert "torch-eager             fp16           –  PyTorch is not installed" in text
+    assert "jax-jit fp32: 2 timed runs gave other labels" in text and "ours fp32x: fused" in text
+    lines = text.splitlines()
+    assert any(line.split() == ["fp32x", "fp32", "on", "the", "card", "4.00", "6.00", "4.00"] for line in lines)
+    assert any(line.split()[-3:] == ["9,280", "7", "0.016"] for line in lines)
+
+
+def test_candidates() -> None:
+    def no_engine(*_: Any, **__: Any) -> None: ...
+
+    every = candidates(ENGINES, None, no_engine)
+    assert {row.precision for row in every if row.ours} == set(PRECISIONS)
+    assert len([row for row in every if not row.ours]) == 3 * (len(MODES) + 1)
+    few = candidates(engines("ours,jax-jit"), "fp16", no_engine)
+    assert [(row.engine, row.precision) for row in few] == [("ours", "fp16"), ("jax-jit", "fp16")]
+    accurate = candidates(["ours", "torch-eager"], "fp32x", no_engine)
+    assert [(row.engine, row.precision) for row in accurate] == [("ours", "fp32x"), ("torch-eager", "fp32")]
+
+
+def test_noise_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    with output_to_stderr():
+        print("from Python")
+        os.system("echo from a child")
+    print("a result")
+    captured = capfd.readouterr()
+    assert captured.out == "a result\n"
+    assert "from a child" in captured.err and "from Python" in captured.err
+
+
+@pytest.mark.parametrize(("options", "wrong"), ERRORS.items())
+def test_mistakes(
+    options: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_error(main(["bench", *options.split()]), *capsys.readouterr(), wrong)
+
+
+@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
+def test_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    check_error(main(["bench", "--peers"]), *capsys.readouterr(), "bench needs an NVIDIA GPU: ")
+
+
+@pytest.fixture
+def no_card(monkeypatch: pytest.MonkeyPatch) -> Batch:
+    """The command without a card: its engines are fakes."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    batch = small_batch()
+
+    monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: None)
+    monkeypatch.setattr("app.cuda.device.describe_gpu", lambda: CARD)
+    monkeypatch.setattr(peers, "load_batch", lambda network, count: batch)
+    monkeypatch.setattr("app.cuda.memory.pinned_array", np.empty)
+    return batch
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_command(
+    wrong: bool, no_card: Batch, few_runs: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    answer = (no_card.truth + wrong) % 10
+
+    monkeypatch.setattr(
+        peers,
+        "candidates",
+        lambda *_: [fake(OURS, answer, [], OurFake, ours=True), fake("torch-eager", no_card.truth, [])],
+    )
+    path = tmp_path / "peers.json"
+    assert main(["bench", "--peers", "--batch", "40", "--rounds", "2", "--json", str(path)]) == int(wrong)
+    text = capsys.readouterr().out
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["schema"] == "lenet5-inference/peers/1"
+    assert document["command"] == "python main.py bench --peers --network lenet5 --batch 40 --rounds 2"
+    assert [row["wrong"] for row in document["rows"]] == [wrong, False]
+    assert document["ratios"][0]["on_card_ms"]["best"] == "torch-eager"
+    assert as_text(document) + "\n" == text and ("WRONG" in text) == wrong
+    assert main(["bench", "--peers", "--rounds", "1", "--json", "-"]) == int(wrong)
+    assert json.loads(capsys.readouterr().out)["rounds"] == 1
+
+
+def test_networks_without_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    for network, wrong in (
+        ("k7", "network k7 are shipped: .*data_tools bundle$"),
+        ("resnet", "unknown network 'resnet'"),
+    ):
+        with pytest.raises(UserError, match=wrong):
+            batch_module.load_batch(network, 4)
+
+
+def test_more_images_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+
+    class Data:
+        images = labels = np.zeros(3, np.uint8)
+        source = "somewhere"
+
+    monkeypatch.setattr(batch_module, "load_fashion_mnist", lambda *_: Data)
+    with pytest.raises(UserError, match="--batch 4 is more than the 3 images of somewhere"):
+        batch_module.load_batch("lenet5", 4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("network", [name for name in NETWORKS if shipped.weights_path(name).exists()])
+@pytest.mark.parametrize("count", [1, 100])
+def test_on_the_card(network: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Eager PyTorch and JAX, where installed, and ours in every precision."""
+    path = tmp_path / "peers.json"
+    options = (
+        "--network",
+        network,
+        "--batch",
+        str(count),
+        "--rounds",
+        "1",
+        "--only",
+        "ours,torch-eager,jax-jit",
+        "--json",
+        str(path),
+    )
+    assert main(["bench", "--peers", *options]) == 0
+    document = json.loads(path.read_text(encoding="utf-8"))
+    for row in document["rows"]:
+        assert row["on_card_ms"] or row["reason"], row
+        assert row["on_card_ms"] is None or row["unsteady"] == 0, row
+    assert any(row["ours"] and row["on_card_ms"] for row in document["rows"])

@@ -1,0 +1,84 @@
+"""``bench --peers``: nothing of an earlier run of ours is left on the card for a later one to pass off as its own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.bench.batch import UNWRITTEN
+from app.planning.matching import Choices
+from app.planning.tuning import Tuning
+from tests.support.peers_for_tests import small_batch
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from app.bench.peers.ours import OurEngine
+from app.runtime.session import Session
+from app.runtime.stream_buffers import Lane
+from app.runtime.zero_copy import Direct
+
+
+class FakeArray:
+    """Device memory: bytes on the host."""
+
+    def __init__(self) -> None:
+        self.bytes, self.nbytes, self.data = np.zeros(16, np.uint8), 16, self
+
+    def memset(self, value: int, nbytes: int) -> None:
+        self.bytes[:nbytes] = value
+
+
+def _made(kind: Any, **attributes: Any) -> Any:
+    """Without a card: an object with these attributes and no others."""
+    made = kind.__new__(kind)
+    vars(made).update(attributes)
+    return made
+
+
+def test_all_that_a_run_writes_is_overwritten_before_it() -> None:
+    """Of every lane, and of the route that reads images over the bus: buffers and the kernels' workspaces."""
+    arrays = [FakeArray() for _ in range(7)]
+    launches = [SimpleNamespace(workspace=[array]) for array in arrays[:3]]
+    lanes = [
+        _made(Lane, buffers={"images": arrays[3]}, launches=launches[:1]),
+        _made(Lane, buffers={"labels": arrays[4]}, launches=launches[1:2]),
+    ]
+    direct = _made(Direct, _own={"activations0": arrays[5], "logits": arrays[6]}, _launches=launches[2:])
+    engine = _made(OurEngine, _session=_made(Session, lanes=lanes, direct=direct))
+    engine.wipe()
+    assert all((array.bytes == UNWRITTEN).all() for array in arrays)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp16", "fp32x", "fp32"])
+def test_labels_come_from_the_run_itself(precision: str) -> None:
+    import cupy
+
+    from app.bench.graphs import network_graph
+    from app.cuda.device import describe_gpu
+    from app.cuda.memory import pinned_copy
+    from app.planning.plan import plan
+
+    arch, batch = describe_gpu()["architecture"], small_batch(count=64)
+    graph = network_graph("lenet5")
+    images, labels = pinned_copy(batch.images), pinned_copy(np.empty(64, np.uint8))
+    engine = OurEngine(graph, images, labels, precision, arch, Tuning())
+    reads_host = plan(graph, arch, Choices(precision)).nodes[0].variant.reads_host
+    found = []
+    for _ in range(4):
+        engine.wipe()
+        labels.fill(UNWRITTEN)
+        engine.synchronize()
+        assert all((cupy.asnumpy(array.view("uint8")) == UNWRITTEN).all() for array in engine._session.arrays)
+        engine.run()
+        found.append(labels.copy())
+    assert (engine._session.direct is not None) == reads_host
+    assert all(np.array_equal(each, found[0]) for each in found) and max(found[0]) < 10
+    engine.load()
+    engine.enqueue()
+    engine.synchronize()
+    assert np.array_equal(engine.card_labels(), found[0])
+    engine.close()

@@ -1,0 +1,172 @@
+"""``main.py profile`` without a GPU: calls counted, spans recorded, tables, timelines; and its errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from app.bench.profile import api_calls, counters, job, trace
+from app.bench.profile import text as profile_text
+from app.bench.profile.api_calls import Call, Target
+from app.bench.profile.spans import Span
+from app.cli import main
+from app.commands.options.profile import profile_parser
+from tests.support.shell import check_error
+
+RUN = [
+    Span("h2d", "", "images to the card (H2D)", 0, 0.0, 1.0, nbytes=4_000_000),
+    Span("kernel", "conv1+relu1", "direct", 0, 1.0, 4.0, entry="conv_direct"),
+    Span("d2h", "", "results to the host (D2H)", 0, 4.0, 4.5, nbytes=1000),
+    Span("h2d", "", "images to the card (H2D)", 1, 1.0, 2.0, nbytes=4_000_000),
+    Span("kernel", "conv1+relu1", "direct", 1, 2.0, 3.0, entry="conv_direct"),
+]
+
+
+# --- API calls
+
+
+class Stream:
+    def synchronize(self) -> str:
+        return "done"
+
+
+class OwnStream(Stream):
+    pass
+
+
+def test_calls_are_counted_and_functions_restored() -> None:
+    module = SimpleNamespace(copy=lambda *arguments: arguments)
+    before, stream = module.copy, OwnStream()
+    with api_calls.counted([Target("copy", module, "copy"), Target("wait", OwnStream, "synchronize")]) as calls:
+        assert module.copy(1, 2) == (1, 2)
+        assert module.copy() == ()
+        assert stream.synchronize() == "done"
+    assert [call.name for call in calls] == ["copy", "copy", "wait"]
+    assert all(call.stop >= call.start for call in calls)
+    assert module.copy is before and "synchronize" not in vars(OwnStream)
+    module.copy(), stream.synchronize()
+    assert len(calls) == 3
+
+
+def test_functions_are_restored_after_an_error() -> None:
+    def fails() -> None:
+        raise ValueError
+
+    module = SimpleNamespace(copy=fails)
+    with pytest.raises(ValueError), api_calls.counted([Target("copy", module, "copy")]) as calls:
+        module.copy()
+    assert module.copy is fails and len(calls) == 1
+
+
+def test_the_session_s_functions_are_there_to_be_counted() -> None:
+    found = api_calls.targets()
+    originals = [getattr(target.owner, target.attribute) for target in found]
+    with api_calls.counted():
+        assert all(getattr(t.owner, t.attribute) != o for t, o in zip(found, originals, strict=True))
+    assert [getattr(target.owner, target.attribute) for target in found] == originals
+
+
+def test_summary() -> None:
+    calls = [Call("launch", 0, 0.001), Call("launch", 1, 1.003), Call("copy", 2, 2.010)]
+    copy, launch = api_calls.summary(calls, runs=2, host_ms=10)
+    assert copy["name"] == "copy" and copy["calls"] == 0.5 and copy["share"] == pytest.approx(0.5)
+    assert launch["calls"] == 1 and launch["total_ms"] == pytest.approx(2)
+    assert launch["average_us"] == pytest.approx(2000) and launch["max_us"] == pytest.approx(3000)
+
+
+# --- tables
+
+
+def test_table() -> None:
+    kernel, h2d, d2h = job.table([RUN, RUN])
+    assert kernel["kind"] == "kernel" and kernel["calls"] == 2 and kernel["total_ms"] == pytest.approx(4)
+    assert (kernel["min_ms"], kernel["average_ms"], kernel["max_ms"]) == (1, 2, 3)
+    assert kernel["bytes"] is None and kernel["share"] == pytest.approx(4 / 6.5)
+    assert h2d["bytes"] == 8_000_000 and h2d["gbytes_per_s"] == pytest.approx(4)
+    assert sum(row["share"] for row in (kernel, h2d, d2h)) == pytest.approx(1)
+
+
+def test_overlap() -> None:
+    assert job.overlapping([RUN]) == pytest.approx({"copies_ms": 2.5, "kernels_ms": 3.0, "both_ms": 1.0})
+
+
+def test_text() -> None:
+    counted = [counters.Counters("conv_direct", 50.0, None, 100.0, 75.0, {"SM": 40.0, "L1": 30.0})]
+    document = {
+        "network": "lenet5",
+        "precision": "fp32",
+        "batch": 10_000,
+        "images": "random bytes",
+        "device": {"name": "Card", "architecture": "sm_90a"},
+        "settings": {"streams": 4, "chunk": 1000, "fused": True, "runs": 20},
+        "end_to_end_ms": {"plain": 1.0, "counted": 1.25, "events": 1.5},
+        "rows": job.table([RUN]),
+        "overlap": job.overlapping([RUN]),
+        "api": api_calls.summary([Call("cuLaunchKernel", 0, 0.001)], 1, 10),
+        "trace": "timeline.json",
+        "counters": [
+            {"layer": layer, "name": name, **vars(row), "bound": row.bound}
+            for layer, name, row in counters.labelled(counted, [RUN[1]])
+        ],
+        "counters_note": None,
+    }
+    json.dumps(document, allow_nan=False)
+    text = profile_text.as_text(document)
+    for told in ("conv1+relu1", "cuLaunchKernel", "1.2500", "40% of it under kernels", "timeline.json", "latency"):
+        assert told in text
+
+
+# --- the timeline
+
+
+def test_timeline(tmp_path: Path) -> None:
+    calls = [Call("cudaMemcpyAsync", 100.0, 100.00001), Call("cuLaunchKernel", 100.001, 100.0015)]
+    path = tmp_path / "trace.json"
+    trace.write_timeline(trace.timeline(RUN, calls, 100.0, "Card"), path)
+    document = json.loads(path.read_text())
+    names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in document["traceEvents"] if e["ph"] == "M"}
+    assert sorted(names.values()) == ["API calls", "Card", "host", "stream 1", "stream 2"]
+    events = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    assert len(events) == len(RUN) + len(calls)
+    assert all((event["pid"], event["tid"]) in names for event in events)
+    kernel = next(event for event in events if event["cat"] == "kernel")
+    assert (kernel["ts"], kernel["dur"], kernel["name"]) == (1000, 3000, "conv1+relu1 (direct)")
+    copy = next(event for event in events if event["cat"] == "copy")
+    assert copy["args"] == {"bytes": 4_000_000, "GB/s": 4.0}
+    launch = next(event for event in events if event["name"] == "cuLaunchKernel")
+    assert launch["ts"] == pytest.approx(1000) and launch["dur"] == pytest.approx(500)
+
+
+# --- the command
+
+
+def test_the_same_job_again() -> None:
+    asked = ["--batch", "7", "--conv", "conv1=direct", "--no-fuse", "--chunk", "3", "--trace", "t", "--counters"]
+    options = profile_parser().parse_args(asked)
+    again = profile_parser().parse_args(job.same_job(options)[1:])
+    assert {**vars(options), "trace": None, "counters": False} == vars(again)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        ([], "profile needs an NVIDIA GPU: it is away"),
+        (["--conv", "nosuch"], "unknown conv kernel 'nosuch'"),
+        (["--network", "nosuch"], "unknown network 'nosuch'"),
+        (["--trace", "/no/such/folder/t.json"], "--trace /no/such/folder/t.json cannot be written: No such file"),
+        (["--trace", "/dev/null"], "--trace /dev/null cannot be written: it is not a regular file"),
+        (["--json", "/no/such/folder/j"], "--json /no/such/folder/j cannot be written"),
+        (["--batch", "0"], "0 is not between 1 and"),
+        (["--weights", "/no/such/file"], "/no/such/file"),
+    ],
+)
+def test_errors(
+    arguments: list[str], pattern: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job.device, "why_no_gpu", lambda: "it is away")
+    code = main(["profile", *arguments])
+    out, err = capsys.readouterr()
+    check_error(code, out, err, pattern)

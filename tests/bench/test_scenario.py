@@ -1,0 +1,154 @@
+"""``bench --scenario``: which queries are issued, what is computed from them, text and JSON; with a fake session."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.bench import scenario
+from app.bench.batch import UNWRITTEN
+from app.bench.quantiles import nearest_rank, summary
+from app.bench.scenario import QUERIES, WARMUP, as_text, offline, single_stream
+from app.cli import main
+from app.cuda.device import why_no_gpu
+from app.errors import UserError
+from app.precision import PRECISIONS
+from tests.support.peers_for_tests import CARD, small_batch
+from tests.support.shell import check_error
+
+ERRORS = {
+    "--scenario server": "--scenario: invalid choice: 'server'",
+    "--scenario offline --only direct": "--only is not for --scenario",
+    "--scenario offline --rounds 3": "--rounds is not for --scenario",
+    "--scenario offline --batches 1,2": "--batches is for timing kernels: leave it out with --scenario",
+    "--scenario offline --plot plots": "--plot is for timing kernels",
+    "--scenario offline --json missing/folder": "--json missing/folder cannot be written",
+}
+
+
+@pytest.mark.parametrize(("q", "expected"), [(1, 1), (10, 1), (11, 2), (50, 5), (90, 9), (91, 10), (99, 10), (100, 10)])
+def test_nearest_rank(q: int, expected: int) -> None:
+    assert nearest_rank([7, 3, 10, 1, 5, 9, 2, 8, 4, 6], q) == expected
+
+
+def test_quantiles_of_too_few_samples_are_none() -> None:
+    assert summary([2.5]) == {"p10": None, "p50": 2.5, "p90": None, "p99": None, "runs": 1}
+    assert summary([2.5] * 10) == {"p10": 2.5, "p50": 2.5, "p90": 2.5, "p99": None, "runs": 10}
+    assert None not in summary([2.5] * 100).values()
+
+
+class FakeSession:
+    """The label of an image is its first pixel; every query is kept."""
+
+    def __init__(self) -> None:
+        self.queries: list[np.ndarray] = []
+
+    def outputs(self, count: int) -> Any:
+        return SimpleNamespace(labels=np.zeros(count, np.uint8))
+
+    def run(self, images: np.ndarray, outputs: Any) -> None:
+        self.queries.append(images.copy())
+        assert (outputs.labels == UNWRITTEN).all() or len(self.queries) <= WARMUP
+        outputs.labels[:] = images[:, 0, 0, 0]
+
+
+def numbered(count: int) -> np.ndarray:
+    images = np.zeros((count, 1, 28, 28), np.uint8)
+    images[:, 0, 0, 0] = np.arange(count)
+    return images
+
+
+def test_single_stream_asks_for_every_image_once_after_the_warm_up() -> None:
+    session = FakeSession()
+    labels, latencies = single_stream(session, numbered(60), np.empty((1, 1, 28, 28), np.uint8))
+    assert labels.tolist() == list(range(60)) and len(latencies) == 60 and min(latencies) > 0
+    assert [query[0, 0, 0, 0] for query in session.queries[WARMUP:]] == list(range(60))
+    assert all(query.shape == (1, 1, 28, 28) for query in session.queries)
+
+
+def test_offline_asks_for_all_at_once() -> None:
+    session = FakeSession()
+    labels, latencies, identical, unsteady = offline(session, numbered(60), np.empty((60, 1, 28, 28), np.uint8))
+    assert unsteady == 0
+    assert labels.tolist() == list(range(60)) and len(latencies) == len(identical) == QUERIES
+    assert all(len(query) == 60 for query in session.queries)
+    first_pixels = [set(query[:, 0, 0, 0]) for query in session.queries]
+    assert all(len(pixels) == 60 for pixels in first_pixels[::2]) and all(p == {0} for p in first_pixels[1::2])
+
+
+def test_offline_counts_queries_with_other_labels() -> None:
+    class Unsteady(FakeSession):
+        def run(self, images: np.ndarray, outputs: Any) -> None:
+            super().run(images, outputs)
+            if len(self.queries) in (8, 9):
+                outputs.labels[1] += 1
+
+    assert offline(Unsteady(), numbered(60), np.empty((60, 1, 28, 28), np.uint8))[3] == 2
+
+
+@pytest.mark.parametrize(("options", "wrong"), ERRORS.items())
+def test_mistakes(
+    options: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check_error(main(["bench", *options.split()]), *capsys.readouterr(), wrong)
+
+
+@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
+def test_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    check_error(main(["bench", "--scenario", "offline"]), *capsys.readouterr(), "bench needs an NVIDIA GPU: ")
+
+
+@pytest.mark.parametrize("name", ["offline", "single-stream"])
+def test_command(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: None)
+    monkeypatch.setattr("app.cuda.device.describe_gpu", lambda: CARD)
+    monkeypatch.setattr(scenario, "load_batch", small_batch)
+    latency = {"p10": 1.0, "p50": 2.0, "p90": 3.0, "p99": None, "runs": 40}
+
+    def measured(own: str, batch: Any, precision: str, card: Any) -> dict[str, Any]:
+        row = {"precision": precision, "reason": "", "wrong": precision == "fp16", "correct": 38, "changed": 2}
+        if precision == "tf32":
+            return {"precision": precision, "reason": "not on this card", "wrong": False}
+        return row | {"latency_ms": latency, "identical_ms": latency, "samples_per_s": 20_000.0}
+
+    monkeypatch.setattr(scenario, "measured", measured)
+    path = tmp_path / "scenario.json"
+    assert main(["bench", "--scenario", name, "--batch", "40", "--json", str(path)]) == 1
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["schema"] == "lenet5-inference/scenario/1" and document["scenario"] == name
+    assert [row["precision"] for row in document["rows"]] == [*PRECISIONS]
+    text = capsys.readouterr().out
+    assert as_text(document) + "\n" == text
+    assert "not on this card" in text and "WRONG" in text and "3.0000" in text
+    assert ("20,000" in text) == (name == "offline")
+    assert main(["bench", "--scenario", name, "--precision", "fp32", "--json", "-"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["precision"] == "fp32"
+
+
+def test_a_precision_that_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+
+    def unserved(*_: Any, **__: Any) -> None:
+        raise UserError("no kernel")
+
+    monkeypatch.setattr(scenario, "plan", unserved)
+    assert scenario.measured("offline", small_batch(), "fp16", CARD)["reason"] == "no kernel"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["offline", "single-stream"])
+def test_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "scenario.json"
+    assert main(["bench", "--scenario", name, "--batch", "300", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    assert any(row["precision"] == "fp32" and row["latency_ms"]["p50"] > 0 for row in rows)
+    assert all(row["reason"] or row["latency_ms"]["p50"] <= row["latency_ms"]["p90"] for row in rows)

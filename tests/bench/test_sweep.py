@@ -1,0 +1,282 @@
+"""``sweep``: its grid, what it skips, what it keeps when interrupted, what it prints and stores, and its errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.bench.graphs import network_graph
+from app.bench.ladder.failures import Wrong, compiler_reason, reason_of
+from app.bench.ladder.table import SHORT
+from app.bench.sweep import job
+from app.bench.sweep.grid import Measure, Skip, Target, measure_all, parse_settings
+from app.bench.sweep.text import as_document
+from app.cli import main
+from app.cuda import device
+from app.errors import UserError
+from app.kernels import registry
+from app.kernels.problems import ConvProblem
+from app.planning import tuning
+from app.planning.tuning import Tuned, Tuning
+from app.runtime.result import Timing
+from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, measured, ms_of, options, target
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")
+
+
+# --- the grid --------------------------------------------------------------------------------------------------------
+
+
+def test_settings() -> None:
+    assert parse_settings([], ROW) == ROW.tunables
+    assert parse_settings(["DEPTH=2,1,2"], ROW) == {"TILE": (8, 12, 16, 64), "DEPTH": (2, 1)}
+
+
+@pytest.mark.parametrize("text", ["TILE", "TILE=", "TILE=0", "TILE=-8", "TILE=8,,16", "TILE=8.5", "TILE=x", "WIDTH=8"])
+def test_bad_settings(text: str) -> None:
+    with pytest.raises(UserError, match="TILE" if "TILE" in text else "it has TILE, DEPTH"):
+        parse_settings([text], ROW)
+
+
+def test_defaults_come_first_and_refused_points_are_counted_by_reason() -> None:
+    found = target()
+    assert found.grid[0] == found.default == {"TILE": 24, "DEPTH": 8}
+    assert found.grid[1:] == [
+        {"TILE": tile, "DEPTH": depth} for tile, depth in [(8, 4), (8, 8), (12, 4), (16, 4), (16, 8)]
+    ]
+    reasons = {(skipped.count, skipped.reason) for skipped in found.skipped}
+    shared = "needs 262,144 bytes of shared memory, a block has at most 232,448 on sm_90a"
+    assert reasons == {(1, "TILE 12 is no multiple of DEPTH 8"), (2, shared)}
+
+
+def test_the_best_known_point_is_tried_again() -> None:
+    known = Tuning({tuning.key(PROBLEM): {"swept": Tuned({"TILE": 20, "DEPTH": 4}, 1.0, 100)}})
+    found = target(known, tiles=(8,), depths=(8,))
+    assert found.grid == [{"TILE": tile, "DEPTH": depth} for tile, depth in [(24, 8), (20, 4), (8, 8)]]
+
+
+def test_no_valid_point() -> None:
+    with pytest.raises(UserError, match=r"no point of swept can serve layer conv1 .*TILE 9 is no multiple of DEPTH 8"):
+        target(tiles=(9,), depths=(8,))
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def test_best_point() -> None:
+    found = target()
+    done: list[Target] = []
+    assert measure_all([found], measured(), done.append)
+    assert found.best is not None and found.best.parameters == {"TILE": 12, "DEPTH": 4}
+    assert found.default_point is not None and found.default_point.timing.median == ms_of(found.default)
+    assert done == [found] and found.finished == len(found.grid) == 6
+
+
+def test_points_that_fail_are_left_out() -> None:
+    def fail(parameters: dict[str, int]) -> None:
+        if parameters["TILE"] == 12:
+            raise Wrong("image 3 is wrong")
+        if parameters["TILE"] == 16:
+            raise Skip("does not compile")
+
+    found = target()
+    assert measure_all([found], measured(fail), lambda _: None)
+    assert found.best is not None and found.best.parameters == {"TILE": 8, "DEPTH": 4}
+    assert found.wrong == [({"TILE": 12, "DEPTH": 4}, "image 3 is wrong")]
+    assert found.skipped[-1].count == 2 and len(found.points) == 3 and found.finished == 6
+
+
+def interrupt_at_16(parameters: dict[str, int]) -> None:
+    if parameters["TILE"] == 16:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_sweep_keeps_finished_points(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, later = target(), target()
+    arguments = options("--conv", "swept", "--json", str(tmp_path / "sweep.json"))
+    with pytest.raises(UserError, match="interrupted after 4 of 12 points"):
+        job.run(arguments, [found, later], [], CARD, measured(interrupt_at_16))
+    out = capsys.readouterr().out
+    assert "interrupted after 4 of 12 points" in out and "best: TILE=12 DEPTH=4: 1.0000 ms" in out
+    assert tuning.load(CARD).entries[tuning.key(PROBLEM)]["swept"] == Tuned({"TILE": 12, "DEPTH": 4}, 1.0, 100)
+    report = json.loads((tmp_path / "sweep.json").read_text())
+    assert report["schema"] == "lenet5-inference/sweep/1" and (report["finished"], report["total"]) == (4, 12)
+
+
+def test_interrupted_before_the_first_point(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_: dict[str, int]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(UserError, match="interrupted after 0 of 6 points"):
+        job.run(options("--conv", "swept"), [target()], [], CARD, measured(interrupted))
+    assert capsys.readouterr().out == "" and tuning.load(CARD) == Tuning()
+
+
+def test_report_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    found = target()
+    assert job.run(options("--conv", "swept"), [found], ["a note"], CARD, measured()) == 0
+    out = capsys.readouterr().out
+    table = [line.split() for line in out.splitlines() if line.startswith("   ")]
+    assert table[0][:2] == ["TILE", "DEPTH"] and table[1][:3] == ["12", "4", "1.0000"] and table[-1][-1] == "default"
+    assert "default: 2.2400 ms, gain 2.240 ×" in out and "note: a note" in out and "--fused" in out
+    assert "skipped TILE=64 DEPTH=4 and 1 more: needs 262,144 bytes" in out
+
+    def all_wrong(_: dict[str, int]) -> None:
+        raise Wrong("image 0")
+
+    assert job.run(options("--conv", "swept"), [target()], [], CARD, measured(all_wrong)) == 1
+    assert "WRONG TILE=12 DEPTH=4: image 0" in capsys.readouterr().out
+
+    def none_compiles(_: dict[str, int]) -> None:
+        raise Skip("does not compile: too much shared data")
+
+    with pytest.raises(UserError, match=r"no point could run \(does not compile"):
+        job.run(options("--conv", "swept"), [target()], [], CARD, measured(none_compiles))
+
+
+def test_json_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert job.run(options("--conv", "swept", "--json", "-"), [target()], [], CARD, measured()) == 0
+    (layer,) = json.loads(capsys.readouterr().out)["layers"]
+    assert layer["best"] == {"TILE": 12, "DEPTH": 4} and layer["gain"] == pytest.approx(2.24)
+    assert [point["ms"] for point in layer["points"]] == sorted(point["ms"] for point in layer["points"])
+
+
+def test_what_auto_would_take_is_measured_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the swept variant would be the only one with a time, and auto would take it however slow it is."""
+    monkeypatch.setattr(registry, "VARIANTS", [ROW, RIVAL])
+    found = target(tiles=(8,), depths=(4,))
+    assert found.rival == (RIVAL, {}) and found.rival_result is None
+
+    @contextmanager
+    def measuring(_: Target) -> Iterator[Measure]:
+        yield lambda variant, _: (Timing((0.5 if variant is RIVAL else 3.0,)), 0.1)
+
+    assert job.run(options("--conv", "swept"), [found], [], CARD, measuring) == 0
+    chosen = tuning.load(CARD).choose(PROBLEM, ARCH)
+    assert chosen == (RIVAL, {})
+
+
+def test_the_rivals_time_is_of_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time of another day, on a busy card perhaps, decides nothing."""
+    monkeypatch.setattr(registry, "VARIANTS", [ROW, RIVAL])
+    tuning.store(CARD, {PROBLEM: {"rival": Tuned({}, 9.0, 100)}})
+    found = target(tuning.load(CARD), tiles=(8,), depths=(4,))
+
+    @contextmanager
+    def measuring(_: Target) -> Iterator[Measure]:
+        yield lambda variant, _: (Timing((0.5 if variant is RIVAL else 3.0,)), 0.1)
+
+    assert job.run(options("--conv", "swept"), [found], [], CARD, measuring) == 0
+    assert tuning.load(CARD).choose(PROBLEM, ARCH) == (RIVAL, {})
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        ("", "one of --conv NAME"),
+        ("--conv shared-tile --fc naive", "one of --conv NAME"),
+        ("--conv nope", "unknown conv kernel 'nope'"),
+        ("--conv auto", "not of auto"),
+        ("--conv direct", "has no parameters to sweep"),
+        ("--conv shared-tile --set SIZE=8", "it has TILE"),
+        ("--conv shared-tile --set TILE=0", "positive whole numbers"),
+        ("--conv shared-tile --set TILE=4096", "bytes of shared memory"),
+        ("--conv shared-tile --layer fc1", "choose one of conv1, conv2"),
+        ("--conv shared-tile --precision tf32", "does not compute in tf32, only in fp32, fp64, fp16: change --prec"),
+        ("--conv half2 --precision fp32", "conv kernel 'half2' does not compute in fp32, only in fp16: change"),
+        ("--pool shared --precision tf32", "does not compute in tf32"),
+        ("--conv shared-tile --network mlp", "has no conv layer"),
+        ("--conv shared-tile --network nope", "unknown network"),
+        ("--conv shared-tile --json /nowhere/sweep.json", "cannot be written"),
+        ("--pool shared --layer pool1 --fused", "leave --fused out"),
+        ("--pipeline --fused", "leave --set, --layer and --fused out"),
+        ("--conv shared-tile", "a sweep needs an NVIDIA GPU: none here"),
+        ("--fc shared-tiled --network mlp --fused", "a sweep needs an NVIDIA GPU: none here"),
+        ("--conv half2", "a sweep needs an NVIDIA GPU: none here"),
+        ("--conv tensor-core --precision tf32", "a sweep needs an NVIDIA GPU: none here"),
+        ("--pipeline", "a sweep needs an NVIDIA GPU: none here"),
+    ],
+)
+def test_mistakes_are_found_without_a_gpu(
+    arguments: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(device, "why_no_gpu", lambda: "none here")
+    assert main(["sweep", *arguments.split()]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1 and says in captured.err
+
+
+def test_problems_are_the_plans() -> None:
+    graph = network_graph("lenet5")
+    variant = registry.find("conv", "register-tiled")
+    assert variant is not None
+    alone = job.problem_of(graph, "conv1", variant, ARCH, "fp32", fused=False)
+    fused = job.problem_of(graph, "conv1", variant, ARCH, "fp32", fused=True)
+    assert alone == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
+    assert fused == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8", activation="relu", pool=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "dtype"),
+    [
+        ("shared-tile", "", "float32"),
+        ("shared-tile", "--precision fp16", "float16"),
+        ("half2", "", "float16"),
+        ("tensor-core", "", "float16"),
+        ("tensor-core", "--precision tf32", "tfloat32"),
+    ],
+)
+def test_the_kernels_own_type_unless_another_is_asked_for(name: str, asked: str, dtype: str) -> None:
+    arguments = options("--conv", name, *asked.split())
+    targets, _ = job.find_targets(arguments, network_graph("lenet5"), "conv", name, ARCH, Tuning())
+    assert [target.problem.dtype for target in targets] == [dtype] * 2
+    assert as_document(arguments, targets, [], CARD, None)["precision"] == SHORT[dtype]
+
+
+def test_biases_are_those_of_the_seed_systems() -> None:
+    def biases(name: str) -> list[str]:
+        return [array for array in network_graph(name).parameters if array.endswith("_bias")]
+
+    assert biases("lenet5") == [] and biases("fa19") == biases("k7") == biases("mlp") == ["fc1_bias", "fc2_bias"]
+    assert len(biases("minidnn86")) == 4
+
+
+def test_compiler_messages() -> None:
+    log = 'a.cu does not compile (6) with -D…\na.cu(3): error: static assertion failed with "BM too small"\n  more'
+    assert compiler_reason(log) == "does not compile: BM too small"
+    log = "a.cu does not compile (6) with -D…\nptxas error   : Entry function 'f' uses too much shared data (0x1)\n"
+    assert compiler_reason(log) == "does not compile: Entry function 'f' uses too much shared data (0x1)"
+
+
+class CUDADriverError(RuntimeError):
+    """Like CuPy's, which cannot be made without a card."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"error {status}")
+        self.status = status
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("a.cu does not compile\nerror: no"), "does not compile: no"),
+        (CUDADriverError(701), "error 701"),
+        (CUDADriverError(700), None),  # an illegal address: the card's context is lost
+        (ValueError("a bug"), None),
+    ],
+)
+def test_only_what_concerns_one_kernel_is_a_reason(error: Exception, reason: str | None) -> None:
+    assert reason_of(error) == reason

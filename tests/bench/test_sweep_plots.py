@@ -1,0 +1,66 @@
+"""``sweep --pipeline``, and the pictures of sweeps."""
+
+from __future__ import annotations
+
+from math import isnan
+from pathlib import Path
+
+import pytest
+
+from app import figures
+from app.bench.sweep import pipeline, plots
+from tests.support.sweep_for_tests import CARD, options, swept, target
+
+# --- the pipeline ----------------------------------------------------------------------------------------------------
+
+
+def test_pipeline_settings() -> None:
+    found = pipeline.settings(1000, (4, 100))
+    assert found == [(streams, chunk) for chunk in (100, 250, 500, 1000) for streams in range(1, 9)]
+
+
+@pytest.mark.parametrize("stop", [None, 5])
+def test_pipeline_points(stop: int | None) -> None:
+    def measure(streams: int, chunk: int) -> pipeline.Figures | None:
+        if streams == stop:
+            raise KeyboardInterrupt
+        return None if streams == 2 else {"ms": 10.0 / streams + chunk, "p90_ms": 1.0, "overlap": 0.5}
+
+    grid = pipeline.settings(250, (4, 25))
+    points = pipeline.measure_all(grid, measure)
+    assert len(points) == (16 if stop is None else 4)
+    report = pipeline.as_document(options("--pipeline"), CARD, points, len(grid), (4, 25))
+    fastest = 8 if stop is None else 4
+    assert (report["best"]["streams"], report["best"]["chunk"]) == (fastest, 25)
+    assert report["gain"] == pytest.approx(27.5 / (25 + 10 / fastest))
+    text = pipeline.as_text(report)
+    assert "does not fit" in text and "28.333 (50%)" in text and f"best: --streams {fastest} --chunk 25" in text
+    assert ("interrupted after 4 of 16 points" in text) == (stop is not None)
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def test_the_parameter_that_matters_most_comes_first() -> None:
+    field = plots.layer_field(swept())
+    assert field is not None
+    assert (field.down, field.across) == ("TILE", "DEPTH")
+    assert (field.downs, field.acrosses) == ((8, 12, 16, 24), (4, 8))
+    assert field.ms[1][0] == 1.0 and isnan(field.ms[1][1])
+
+
+def test_one_parameter_and_none() -> None:
+    only = plots.layer_field(swept(depths=(8,)))
+    assert only is not None and (only.down, only.across, only.acrosses) == ("", "TILE", (8, 16, 24))
+    assert plots.layer_field(swept(tiles=(24,), depths=(8,))) is None
+    assert plots.layer_field(target()) is None
+
+
+def test_plots(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib (the plot extra) is not installed")
+    figures.prepare(tmp_path / "new")
+    written = plots.draw_layers(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
+    times = {(chunk, streams): chunk / streams for chunk in (500, 1000) for streams in (1, 2, 3)}
+    written += plots.draw_pipeline(tmp_path / "new", "lenet5", 1000, times)
+    assert sorted({path.name for path in written}) == sorted(path.name for path in (tmp_path / "new").iterdir())
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)

@@ -1,0 +1,140 @@
+"""``main.py accuracy``: counts of every shipped network beside the reports', what is not shipped, what fails."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.commands import accuracy
+from app.cuda.device import why_no_gpu
+from app.errors import UserError
+from app.network import shipped as bundled
+from app.network.accuracy import Reference
+from app.network.definitions import NETWORKS
+from app.network.graph import Graph
+from app.network.reference import load_reference, save_reference
+from app.network.weights import load_weights
+from data_tools.dataset import Dataset
+from tests.support.bundle_for_tests import IMAGES, TRUTH, folder, release
+from tests.support.shell import check_error
+
+__all__ = ["folder", "release"]  # fixtures
+
+CPU = ["accuracy", "--device", "cpu"]
+
+
+@pytest.fixture
+def shipped(release: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """lenet5 and mlp, with random weights and random test images."""
+    data = Dataset(IMAGES[:, None], TRUTH, None, "random", "test")
+    monkeypatch.setattr(accuracy, "load_fashion_mnist", lambda *_: data)
+    return release
+
+
+def correct(network: str) -> int:
+    reference = load_reference(load_weights(bundled.find(network)), NETWORKS[network])
+    assert reference is not None
+    return int((reference.labels[:100] == TRUTH[:100]).sum())
+
+
+def test_table(shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main([*CPU, "--json", str(tmp_path / "found.json")]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    lines = out.splitlines()
+    for network in ("lenet5", "mlp"):
+        (line,) = (line for line in lines if line.startswith(f"{network} "))
+        assert line.split()[1:3] == ["fp32", f"{correct(network) / 100:.2%}"] and "PASSED: all 130" in line
+    at = next(at for at, line in enumerate(lines) if line.startswith("fa19"))
+    assert "no weights are shipped yet" in lines[at]
+    assert lines[at + 1].split() == ["report", "76.00%", "76.70%", "76.53%"]
+    document = json.loads((tmp_path / "found.json").read_text())
+    rows: dict[str, dict[str, Any]] = {row["network"]: row for row in document["networks"]}
+    assert list(rows) == list(NETWORKS)
+    assert rows["mlp"]["correct"] == {"100": correct("mlp")} and rows["mlp"]["passed"] is True
+    assert rows["k7"]["correct"] == {} and rows["k7"]["passed"] is None
+    assert rows["minidnn86"]["reported"] == {"100": 0.86, "1000": 0.886, "5000": 0.871, "10000": 0.8714}
+
+
+def test_one_network_as_json(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main([*CPU, "--network", "mlp", "--json", "-"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["networks"]
+    assert row["network"] == "mlp"
+
+
+def test_labels_that_are_not_the_reference_fail(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = load_weights(bundled.find("mlp"))
+    path = bundled.reference_path(bundled.find("mlp"))
+    other = Reference(np.full(130, 11, np.uint8), np.ones(130), np.ones(130))
+    save_reference(path, other, weights.sha256, NETWORKS["mlp"])
+    bundled.record_checksums(path)
+    assert main(CPU) == 1
+    assert "FAILED: 130 of 130 labels differ" in capsys.readouterr().out
+
+
+def test_a_network_that_cannot_run_leaves_the_others(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def planned(graph: Graph, *_: Any) -> Any:
+        if graph.network.name == "lenet5":
+            raise UserError("lenet5 is not served")
+        return SimpleNamespace(graph=graph, arithmetic="float32")
+
+    monkeypatch.setattr(accuracy.device, "choose", lambda _: ("cuda", None))
+    monkeypatch.setattr(accuracy.device, "describe_gpu", lambda: {"name": "some card", "architecture": "sm_80"})
+    monkeypatch.setattr(accuracy, "plan", planned)
+    monkeypatch.setattr(accuracy, "_on_gpu", lambda execution, images: accuracy._on_cpu(execution.graph, images))
+    capsys.readouterr()
+    assert main(["accuracy"]) == 0
+    out = capsys.readouterr().out
+    assert "lenet5 is not served" in out and "PASSED: all 130" in out
+    check_error(main(["accuracy", "--network", "lenet5"]), *capsys.readouterr(), "lenet5 is not served")
+
+
+def test_another_error_is_not_a_row_of_the_table(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise UserError("cannot write the kernel cache")
+
+    monkeypatch.setattr(accuracy, "_on_cpu", broken)
+    capsys.readouterr()
+    check_error(main(CPU), *capsys.readouterr(), "cannot write the kernel cache")
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ("--network k7", "no weights of network k7 are shipped: .* and ship them with python -m data_tools bundle$"),
+        ("--network resnet", "unknown network 'resnet'"),
+        ("--precision fp16", "--precision is for the GPU"),
+        ("--json /no/such/folder/x", "--json /no/such/folder/x cannot be written"),
+    ],
+)
+def test_mistakes(options: str, wrong: str, shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    check_error(main([*CPU, *options.split()]), *capsys.readouterr(), wrong)
+
+
+@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
+def test_says_why_it_runs_on_the_cpu(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert main(["accuracy", "--network", "mlp"]) == 0
+    assert capsys.readouterr().err.startswith("note: running on the CPU: ")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["auto", "fp32", "fp16"])
+def test_on_the_card(precision: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every network that is shipped, over all test images."""
+    assert main(["accuracy", "--device", "cuda", "--precision", precision, "--json", "-"]) == 0
+    for row in json.loads(capsys.readouterr().out)["networks"]:
+        assert row["passed"] in (True, None), row

@@ -1,0 +1,156 @@
+"""Mistakes in the commands beside the main job, and in the options that choose kernels: exit code 2 and one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from app.cli import COMMANDS, main
+from tests.support.shell import check_error, listing, shell, write_good_files
+
+USAGE = {
+    "benchmark": "unknown command 'benchmark': there are networks, accuracy, graph, kernels, .*, train; see",
+    "Bench": "unknown command 'Bench'",
+    "graph --no-fus": "unrecognized arguments: --no-fus.*see main.py graph --help",
+    "graph --batch 5": "unrecognized arguments: --batch 5",
+    "graph --precision fp8": "--precision: invalid choice: 'fp8'",
+    "kernels conv": "unrecognized arguments: conv.*see main.py kernels --help",
+    "bench --conv direct": "unrecognized arguments: --conv direct.*see main.py bench --help",
+    "bench --l2 hot": "--l2: invalid choice: 'hot'",
+    "bench --batch 0": "--batch: 0 is not between 1",
+    "bench --noise much": "--noise: invalid float value: 'much'",
+    "sweep --batch ten": "--batch: 'ten' is not a whole number",
+    "sweep --precision fp64": "--precision: invalid choice: 'fp64'",
+    "profile --streams 0": "--streams: 0 is not between 1 and 64",
+    "train --epochs 0": "--epochs: 0 is not between 1",
+    "train --storage float64": "--storage: invalid choice: 'float64'",
+    "train --rate 0": "--rate: 0 is not above 0",
+    "train --rate nan": "--rate: nan is not above 0",
+    "train --l2 much": "--l2: 'much' is not a number",
+    "train --smoothing 1.5": "--smoothing: 1.5 is not at least 0 and at most 1",
+    "train --optimiser adagrad": "--optimiser: invalid choice: 'adagrad'",
+    "train --images 1": "--images: 1 is not between 2",
+    "profile --repeat 5": "unrecognized arguments: --repeat 5.*see main.py profile --help",
+}
+# What is wrong shows on every machine: names and values are looked at before a GPU is.
+CASES = {
+    "networks --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
+    "accuracy --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "accuracy --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
+    "graph --conv winograd": "unknown conv kernel 'winograd': choose one of auto, .*direct",
+    "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, ",
+    "graph --pool most": "unknown pool kernel 'most': choose one of auto, direct",
+    "graph --conv conv9=direct": "no layer 'conv9' for --conv: choose one of conv1, conv2",
+    "graph --conv conv1=": "--conv conv1=: say one kernel for all layers",
+    "graph --latency --fc naive": "--latency chooses the fully connected kernels: leave --fc naive out",
+    "graph --arch sm_10": "unknown architecture 'sm_10': choose one of sm_75, ",
+    "graph --arch sm_75 --precision tf32": "tf32 .*needs sm_80 or later, this is sm_75.*: choose another kernel",
+    "graph --arch sm_75 --fc tensor-core": "tensor-core needs sm_80 or later, this is sm_75",
+    "precompile --arch sm_10": "unknown architecture 'sm_10': choose one of sm_75, ",
+    "kernels --resources --arch sm_10": "unknown architecture 'sm_10': choose one of sm_75, ",
+    "bench --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "bench --shape 1,2,3": "--shape 1,2,3: .*C,H,W,M,K,S",
+    "bench --shape 1,4,9,2,5,1": "--shape 1,4,9,2,5,1: .*K at most H and W",
+    "bench --shape 3,9,9,2,5,1 --network k7": "--network k7 and --shape 3,9,9,2,5,1: name one or the other",
+    "bench --shape 0,9,9,2,5,1": "--shape 0,9,9,2,5,1: all must be at least 1",
+    "bench --batches 10,many": "--batches 10,many: say whole numbers",
+    "bench --batches 0,10": "--batches 0,10: .*1",
+    "bench --only direct --save-tuning": "leave --only out",
+    "bench --only direct,winograd": "unknown kernel 'winograd': choose .*direct",
+    "bench --noise 0": "--noise 0: say a share between 0 and 1",
+    "bench --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
+    "sweep": "say what to sweep: one of --conv NAME, --fc NAME, --pool NAME or --pipeline",
+    "sweep --conv direct --fc naive": "say what to sweep: one of",
+    "sweep --conv winograd": "unknown conv kernel 'winograd': choose one of",
+    "sweep --conv direct": "'direct' has no parameters to sweep: choose another",
+    "sweep --conv shared-tile --layer fc1": "no conv layer 'fc1': choose one of conv1, conv2",
+    "sweep --conv shared-tile --set WIDTH=8": "--set WIDTH=8: shared-tile has no parameter 'WIDTH', it has TILE",
+    "sweep --conv shared-tile --set TILE=wide": "--set TILE=wide: say TILE=V,V,… with positive whole numbers",
+    "sweep --conv shared-tile --set TILE=7": "TILE must be a multiple of 8.*: try other values",
+    "sweep --conv implicit-gemm --set BK=10000": "shared memory.*: try other values",
+    "sweep --network mlp --conv shared-tile": "network mlp has no conv layer",
+    "profile --conv winograd": "unknown conv kernel 'winograd'",
+    "profile --network vgg": "unknown network 'vgg'",
+    "profile --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
+    "train": "say which network to train: --network, one of lenet5, fa19, k7, minidnn86, mlp",
+    "train --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "train --network mlp --dropout fc1": "--dropout fc1: say LAYER=SHARE",
+    "train --network mlp --dropout fc1=1": "--dropout fc1=1: say LAYER=SHARE,… with shares from 0 to below 1",
+    "train --network mlp --labels some": "--labels FILE goes with --data FILE",
+    "train --network mlp --data-dir here": "is not in here, the directory given for Fashion-MNIST",
+    "train --network mlp --data missing": "missing does not exist; check the name",
+    "train --network mlp --output missing/folder": "--output missing/folder cannot be written: .*; name a file in",
+    "train --network mlp --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
+    "train --resume missing": r"missing does not exist; check the name \(a training that has ended leaves no",
+    "train --network mlp --data missing --labels none": "--labels none: train learns from labels, name them",
+    "profile --trace missing/folder": "--trace missing/folder cannot be written: .*; name a file in",
+}
+FROM_THE_SHELL = ("graph --conv winograd", "bench --shape 1,2,3", "sweep", "profile --network vgg")
+ON_THE_CPU = {
+    "--conv direct": "--conv direct chooses a GPU kernel: leave it out on the CPU",
+    "--fc fc1=naive": "--fc fc1=naive chooses a GPU kernel: leave it out on the CPU",
+    "--pool shared": "--pool shared chooses a GPU kernel: leave it out on the CPU",
+    "--latency": "--latency .* for the GPU: leave .* out on the CPU",
+    "--precision fp16": "--precision .* for the GPU: leave .* out on the CPU",
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, home and cache of the run."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("HOME", "LENET_CACHE_DIR", "TMPDIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("command", "wrong"), [*USAGE.items(), *CASES.items()])
+def test_mistake(command: str, wrong: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(command.split())
+    check_error(code, *capsys.readouterr(), wrong)
+    assert listing(place) == {}
+
+
+def test_every_command_is_met() -> None:
+    assert {command.split()[0] for command in CASES} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", FROM_THE_SHELL)
+def test_mistake_from_the_shell(command: str, place: Path) -> None:
+    done = shell(*command.split())
+    check_error(done.returncode, done.stdout, done.stderr, CASES[command])
+
+
+@pytest.mark.parametrize(("options", "wrong"), ON_THE_CPU.items())
+def test_choices_for_the_gpu_on_the_cpu(
+    options: str, wrong: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_good_files(place)
+    code = main(["--device", "cpu", "--data", "images", "--labels", "none", *options.split()])
+    check_error(code, *capsys.readouterr(), wrong)
+
+
+def test_settings_for_the_gpu_on_the_cpu(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They do nothing, which the report says."""
+    write_good_files(place)
+    given = ["--chunk", "5", "--streams", "2", "--no-fuse", "--warmup", "1"]
+    for options, names in ((given, "--chunk, --streams, --no-fuse, --warmup"), (given[:2], "--chunk"), ([], "")):
+        assert main(["--device", "cpu", "--data", "images", "--labels", "none", *options]) == 0
+        told = capsys.readouterr().out
+        assert (f"note      {names}: for the GPU, without effect on the CPU" in told) == bool(options)
+        assert ("without effect" in told) == bool(options)
+
+
+def test_folders_for_plots_that_cannot_be_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without matplotlib, that is what is said first."""
+    (place / "file").touch()
+    for command in (
+        "bench --plot file",
+        "bench --plot file/below",
+        "sweep --conv shared-tile --plot file",
+        "train --network mlp --plot file",
+    ):
+        code = main(command.split())
+        check_error(code, *capsys.readouterr(), "--plot (needs matplotlib: pip install|file.* cannot be written)")
+    assert list(listing(place)) == ["file"]

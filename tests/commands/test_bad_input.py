@@ -1,0 +1,285 @@
+"""What users get wrong: each mistake ends with exit code 2 and one line that names it and the remedy; no debris."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.cuda.device import why_no_gpu
+from app.network import shipped
+from app.network.definitions import LENET5
+from data_tools.idx import write_idx
+from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.shell import check_error, listing, shell, write_good_files
+from tests.support.tiny_fashion import isolate
+
+SHIPPED = shipped.find("lenet5")
+IMAGES = random_images(LENET5, 3)  # N, C, H, W
+IDX = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (3, 28, 28)) + IMAGES.tobytes()
+X = (IMAGES / 255).astype(np.float32).transpose(0, 2, 3, 1)
+Y = np.eye(10)[[1, 2, 3]]
+FILTERS = np.zeros((5, 5, 1, 32), np.float32)
+
+USAGE = {  # what is typed: what is wrong with it; where help is to be had always follows
+    "--batch 0": "--batch: 0 is not between 1 and 1,000,000,000,000",
+    "--batch -5": "--batch: -5 is not between 1 and",
+    "--batch ten": "--batch: 'ten' is not a whole number",
+    "--batch 1e4": "--batch: '1e4' is not a whole number",
+    "--batch '1\n2'": "--batch: '1 2' is not a whole number",
+    "--batch": "--batch: expected one argument",
+    f"--batch {10**13}": f"--batch: {10**13} is not between",
+    "--chunk 0": "--chunk: 0 is not between 1",
+    "--streams 0": "--streams: 0 is not between 1 and 64",
+    "--repeat 0": "--repeat: 0 is not between 1",
+    "--warmup -1": "--warmup: -1 is not between 0",
+    "--device tpu": "--device: invalid choice: 'tpu' .*cpu",
+    "--split validation": "--split: invalid choice: 'validation' .*test",
+    "--frobnicate": "unrecognized arguments: --frobnicate",
+    "--bat 5": "unrecognized arguments: --bat 5",
+    "--dev cpu": "unrecognized arguments: --dev cpu",
+    "--batch 5 graph": "unrecognized arguments: graph",
+}
+
+
+class Case(NamedTuple):
+    """A command, the pattern that its error must show, and what makes the file ``bad`` for it."""
+
+    command: str
+    pattern: str
+    make: Callable[[Path], object] = lambda path: None
+
+
+def content(data: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(data)
+
+
+def idx(array: np.ndarray) -> Callable[[Path], object]:
+    return lambda path: write_idx(path, array)
+
+
+def hdf5(**arrays: object) -> Callable[[Path], object]:
+    """A file with these datasets or links."""
+
+    def make(path: Path) -> None:
+        with h5py.File(path, "w") as file:
+            for name, value in arrays.items():
+                file[name] = value
+
+    return make
+
+
+def weights(**changes: object) -> Callable[[Path], object]:
+    """Good weights but for these; None leaves one out."""
+    arrays = {**random_graph(LENET5, bias=False).parameters, **changes}
+    return hdf5(**{name: value for name, value in arrays.items() if value is not None})
+
+
+def virtual(path: Path) -> None:
+    layout = h5py.VirtualLayout(FILTERS.shape, "f4")
+    layout[:] = h5py.VirtualSource("other.h5", "conv1", FILTERS.shape)
+    weights(conv1=None)(path)
+    with h5py.File(path, "a") as file:
+        file.create_virtual_dataset("conv1", layout)
+
+
+def huge(path: Path) -> None:
+    weights(conv1=None)(path)
+    with h5py.File(path, "a") as file:
+        file.create_dataset("conv1", (2**40, 5, 1, 32), "f4", chunks=(1, 5, 1, 32))
+
+
+def unknown_network(path: Path) -> None:
+    weights()(path)
+    with h5py.File(path, "a") as file:
+        file.attrs["network"] = np.bytes_("resnet")
+
+
+WEIGHTS = "--device cpu --weights bad --data {good}/images --labels none"
+DATA = "--device cpu --data bad --labels {good}/labels"
+HDF5 = "--device cpu --data bad"
+LABELS = "--device cpu --data {good}/images --labels bad"
+UNLABELLED = "--device cpu --data {good}/images --labels none"
+CASES = {
+    "missing weights": Case(WEIGHTS, "bad does not exist; check the name"),
+    "weights directory": Case(WEIGHTS, "bad is a directory; name a file in it", Path.mkdir),
+    "empty weights": Case(WEIGHTS, "bad is not an HDF5 file .*make it again", content(b"")),
+    "text weights": Case(
+        WEIGHTS, "bad is a text file, not HDF5 weights; store its arrays", content(b"epoch 1: 0.93\n")
+    ),
+    "truncated weights": Case(
+        WEIGHTS, "truncated file.*fresh copy", content(shipped.find("lenet5").read_bytes()[:400_000])
+    ),
+    "weights of another shape": Case(
+        WEIGHTS,
+        r"conv2 is \(3,3,32,64\), network lenet5 needs \(5,5,32,64\); use weights made for this network",
+        weights(conv2=np.zeros((3, 3, 32, 64), np.float32)),
+    ),
+    "missing dataset": Case(WEIGHTS, "conv2 is missing, .*needs .*; use weights made for", weights(conv2=None)),
+    "NaN weights": Case(WEIGHTS, "conv1 holds 800 NaN .*; train the network again", weights(conv1=FILTERS * np.nan)),
+    "extra dataset": Case(WEIGHTS, "fc3 is not part of .*; use weights made for", weights(fc3=np.zeros((9, 9), "f4"))),
+    "string dataset": Case(WEIGHTS, "conv1' holds something other than .*; store it as", weights(conv1=["a", "b"])),
+    "soft link": Case(WEIGHTS, "conv1' .*link.*; store it", weights(conv1=h5py.SoftLink("/conv2"))),
+    "external link": Case(WEIGHTS, "conv1' .*link.*; store it", weights(conv1=h5py.ExternalLink("other.h5", "/conv1"))),
+    "virtual dataset": Case(WEIGHTS, "conv1' is virtual.*; store it as", virtual),
+    "huge dataset": Case(WEIGHTS, "conv1' declares 703,687,441,776,640 bytes.*; store it", huge),
+    "weights of an unknown network": Case("graph --weights bad", "'resnet': choose one of lenet5", unknown_network),
+    "missing images": Case(DATA, "bad does not exist; check the name"),
+    "images directory": Case(DATA, "bad is a directory; name a file in it", Path.mkdir),
+    "truncated IDX": Case(DATA, "bad is too short: 2351 of the 2352 bytes .*; get a fresh copy", content(IDX[:-1])),
+    "truncated header": Case(DATA, "bad ends inside the 16-byte IDX header; get a fresh copy", content(IDX[:9])),
+    "truncated gzip": Case(DATA, "bad is a truncated gzip file; get a fresh copy", content(gzip.compress(IDX)[:-400])),
+    "corrupt gzip": Case(DATA, "damaged gzip file .*; get a fresh copy", content(gzip.compress(IDX)[:-8] + bytes(8))),
+    "web page": Case(DATA, "bad is a web page, not an IDX file; store", content(b"<!DOCTYPE html><title>404")),
+    "empty gzip": Case(DATA, "bad decompresses to nothing; get a fresh copy", content(gzip.compress(b""))),
+    "empty images": Case(DATA, "bad is empty; get a fresh copy", content(b"")),
+    "wrong magic": Case(DATA, "bad is a zip archive, not an IDX file; store", content(b"PK\3\4" + IDX[4:])),
+    "wrong type": Case(DATA, "items of type 0x0d, not unsigned bytes.*; ", content(b"\0\0\x0d" + IDX[3:])),
+    "labels as images": Case(DATA, "rank 1, where rank 3 is needed; .*name another file", idx(np.zeros(3, np.uint8))),
+    "narrow images": Case(
+        DATA, r"images of shape \(1, 27, 28\) .*reads \(1, 28, 28\): resize", idx(np.zeros((3, 27, 28), np.uint8))
+    ),
+    "no x": Case(HDF5, "bad holds y, but no dataset x; store the images as x", hdf5(y=Y)),
+    "flat x": Case(HDF5, r"x in bad has shape \(3, 28, 28\); it must be \(N, H, W, C\)", hdf5(x=X[..., 0], y=Y)),
+    "colour x": Case(HDF5, r"shape \(3, 28, 28\) .*: resize", hdf5(x=np.repeat(X, 3, axis=3), y=Y)),
+    "NaN in x": Case(HDF5, r"x in bad .*not finite; scale them to \[0, 1\]", hdf5(x=X * np.nan, y=Y)),
+    "pixels as floats": Case(HDF5, r"x in bad .*in 0 … 255; scale them to \[0, 1\]", hdf5(x=X * 255, y=Y)),
+    "y of probabilities": Case(HDF5, "y in bad is not one-hot: each row must hold a single 1", hdf5(x=X, y=Y / 2)),
+    "too few in y": Case(HDF5, "2 labels but .*3 images; name files that belong together", hdf5(x=X, y=Y[:2])),
+    "no y": Case(HDF5, "bad has no labels: name them with --labels FILE, or say --labels none", hdf5(x=X)),
+    "missing labels": Case(LABELS, "bad does not exist; check the name"),
+    "labels directory": Case(LABELS, "bad is a directory; name a file in it", Path.mkdir),
+    "too few labels": Case(LABELS, "bad has 2 labels but .* 3 images; name files", idx(np.zeros(2, np.uint8))),
+    "label 10": Case(LABELS, "label 10, the network knows 0 to 9: .*--labels none", idx(np.full(3, 10, np.uint8))),
+    "split of own images": Case(
+        f"{UNLABELLED} --split train", "--split is for Fashion-MNIST: leave it out with --data"
+    ),
+    "labels alone": Case("--labels {good}/labels --device cpu", "--labels FILE goes with --data FILE"),
+    "no labels": Case("--data {good}/images --device cpu", "has no labels: name them .* or say --labels none"),
+    "batch beyond the data": Case(f"{UNLABELLED} --batch 4", "--batch 4 is more than the 3 images .*: add --cycle"),
+    "directory without data": Case(
+        "--data-dir bad --device cpu", "t10k-images.*gz is not in bad.*python -m data_tools fetch", Path.mkdir
+    ),
+    "file for a directory": Case(
+        "--data-dir {good}/images --device cpu", "t10k-images.* is not in .*python -m data_tools fetch"
+    ),
+    "unknown network": Case("--network vgg --device cpu", "unknown network 'vgg': choose one of lenet5"),
+    "report in a missing folder": Case("--json bad/report", "--json bad/report .*No such.*name a file in a folder"),
+    "report onto a folder": Case("--json bad", "--json bad .*not a regular file; name a file in", Path.mkdir),
+    "report below a file": Case("--json {good}/images/r", "--json .*Not a directory; name a file in"),
+    # Where a device such as /dev/null is named, nothing may take its place.
+    "report onto a pipe": Case("--json bad", "--json bad .*not a regular file; .*or - for standard output", os.mkfifo),
+    "report of a long name": Case(f"--json {'a' * 300}", "File name too long; name a file in"),
+}
+FROM_THE_SHELL = (
+    "missing weights",
+    "truncated weights",
+    "weights of another shape",
+    "virtual dataset",
+    "truncated gzip",
+    "narrow images",
+    "pixels as floats",
+    "label 10",
+    "batch beyond the data",
+    "report onto a pipe",
+)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("good")
+    write_good_files(directory)
+    return directory
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, home and cache of the run."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("HOME", "LENET_CACHE_DIR", "TMPDIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.delenv("FASHION_MNIST_DIR", raising=False)
+    return tmp_path
+
+
+def arguments(command: str, good: Path) -> list[str]:
+    return shlex.split(command.format(good=good))
+
+
+@pytest.mark.parametrize(("command", "wrong"), USAGE.items())
+def test_usage(command: str, wrong: str, place: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(arguments(command, good))
+    check_error(code, *capsys.readouterr(), rf"{wrong}.*see main\.py --help")
+    assert listing(place) == {}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str, place: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = CASES[name]
+    case.make(Path("bad"))
+    before = listing(place), listing(good)
+    code = main(arguments(case.command, good))
+    check_error(code, *capsys.readouterr(), case.pattern)
+    assert (listing(place), listing(good)) == before
+
+
+@pytest.mark.parametrize("name", FROM_THE_SHELL)
+def test_case_from_the_shell(name: str, place: Path, good: Path) -> None:
+    case = CASES[name]
+    case.make(Path("bad"))
+    before = listing(place)
+    done = shell(*arguments(case.command, good))
+    check_error(done.returncode, done.stdout, done.stderr, case.pattern)
+    assert listing(place) == before
+
+
+@pytest.mark.parametrize(
+    ("batch", "pattern"), [("ten", "'ten' is not .*see main.py --help"), ("10001", "10001 is more .*: add --cycle")]
+)
+def test_batch_from_the_shell(batch: str, pattern: str) -> None:
+    done = shell("--batch", batch, "--device", "cpu")
+    check_error(done.returncode, done.stdout, done.stderr, pattern)
+
+
+@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
+def test_no_gpu(place: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["--device", "cuda"])
+    check_error(code, *capsys.readouterr(), "--device cuda: .*; use --device cpu, or auto")
+
+
+def test_variable_bad_file(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the user points to is not passed over."""
+    for name in ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
+        (place / name).write_bytes(b"not images")
+    monkeypatch.setenv("FASHION_MNIST_DIR", str(place))
+    code = main(["--device", "cpu"])
+    check_error(code, *capsys.readouterr(), "t10k-images-idx3-ubyte")
+
+
+def test_unusable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    isolate(tmp_path, monkeypatch)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    code = main(["--device", "cpu"])
+    check_error(code, *capsys.readouterr(), "cannot store data in .*: Not a directory; set LENET_CACHE_DIR")
+
+
+def test_no_data_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    cache = isolate(tmp_path, monkeypatch)
+    assert main(["--device", "cpu"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and "error: cannot get Fashion-MNIST: no source worked\n" in err and "FASHION_MNIST_DIR" in err
+    assert "Traceback" not in err and list(cache.iterdir()) == []
+
+
+def test_own_images_and_a_folder(place: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["--device", "cpu", "--data", str(place / "x"), "--data-dir", str(place)])
+    check_error(code, *capsys.readouterr(), "--data-dir is for Fashion-MNIST: leave it out")

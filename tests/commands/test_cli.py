@@ -1,0 +1,248 @@
+"""The command line: what a run prints and writes, and when its accuracy check passes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from app import main_job
+from app.cli import main
+from app.network.accuracy import NEAR_TIE, Reference
+from app.network.definitions import LENET5
+from app.network.graph import Graph
+from app.network.reference import load_reference
+from app.network.weights import load_weights, save_weights
+from app.runtime.cpu_session import CpuSession
+from data_tools.fashion_mnist import CLASSES, load_split
+from data_tools.idx import write_idx
+from tests.support.outside import first_hundred_alone
+from tests.support.shell import check_error, listing, shell
+
+CPU = ("--device", "cpu")
+PROMISED = load_weights().expected_correct
+Report = dict[str, Any]
+Run = Callable[..., tuple[int, str, Report]]
+
+
+pytestmark = pytest.mark.usefixtures("first_hundred")
+
+
+@pytest.fixture
+def fashion() -> tuple[np.ndarray, np.ndarray]:
+    """The first hundred test images, (100, 28, 28), and their labels."""
+    return load_split("test")
+
+
+@pytest.fixture
+def own(tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> tuple[str, ...]:
+    """The options that name these images and labels as the user's own, in another order."""
+    write_idx(tmp_path / "images.gz", fashion[0][::-1])
+    write_idx(tmp_path / "labels", fashion[1][::-1])
+    return "--data", str(tmp_path / "images.gz"), "--labels", str(tmp_path / "labels")
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command line on the CPU; returns the exit code, the text and the JSON report."""
+
+    def run_here(*arguments: str) -> tuple[int, str, Report]:
+        code = main([*CPU, "--json", str(tmp_path / "report.json"), *arguments])
+        out, err = capsys.readouterr()
+        assert err == ""  # neither progress bars nor warnings where standard error is no terminal
+        return code, out, json.loads((tmp_path / "report.json").read_text())
+
+    return run_here
+
+
+def original_format(path: Path, images: np.ndarray, labels: np.ndarray) -> str:
+    """Data as system 1 stored it. images: (N, 28, 28) in [0, 1]."""
+    with h5py.File(path, "w") as file:
+        file["x"] = images.astype(np.float32)[..., None]
+        file["y"] = np.eye(10)[labels]
+    return str(path)
+
+
+# --- runs that pass
+
+
+@pytest.mark.parametrize("batch", [1, 7, 100])
+def test_text(batch: int, run: Run, fashion: tuple[np.ndarray, np.ndarray]) -> None:
+    code, out, report = run("--batch", str(batch))
+    reference = load_reference(load_weights(), LENET5)
+    assert reference is not None
+    correct = int((reference.labels[:batch] == fashion[1][:batch]).sum())
+    assert code == 0 and report["accuracy"]["correct"] == correct
+    assert f"Accuracy: {correct} / {batch} correct = {correct / batch:.2%}" in out and "agreement  PASSED: " in out
+    assert out.splitlines()[-1].startswith("limited by") and out.splitlines()[-1] == report["limit"]
+    assert "\x1b" not in out and "\r" not in out and CLASSES[reference.labels[0]] in out
+
+
+def test_json_file_from_the_shell(own: tuple[str, ...], tmp_path: Path) -> None:
+    before = set(listing(tmp_path))
+    done = shell(*CPU, *own, "--json", "report.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr, set(listing(tmp_path)) - before) == (0, "", {"report.json"})
+    accuracy = json.loads((tmp_path / "report.json").read_text())["accuracy"]
+    assert accuracy["correct"] == PROMISED[100] and f"Accuracy: {PROMISED[100]} / 100 correct" in done.stdout
+
+
+def test_json_alone_on_standard_output(own: tuple[str, ...], tmp_path: Path) -> None:
+    before = listing(tmp_path)
+    done = shell(*CPU, *own, "--json", "-", cwd=tmp_path)
+    assert (done.returncode, done.stderr, listing(tmp_path)) == (0, "", before)
+    assert json.loads(done.stdout)["accuracy"]["correct"] == PROMISED[100]
+
+
+def test_training_images(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    first_hundred_alone(monkeypatch, "train")
+    code, _, report = run("--split", "train", "--batch", "50")
+    assert code == 0 and report["data"]["split"] == "train"
+    assert report["agreement"]["reference"].startswith("recomputed") and report["agreement"]["compared"] == 50
+
+
+def test_cycle(run: Run, own: tuple[str, ...]) -> None:
+    first = [run(*own, "--batch", str(batch))[2]["accuracy"]["correct"] for batch in (100, 50)]
+    code, out, report = run(*own, "--batch", "250", "--cycle")
+    assert code == 0 and report["batch"] == report["accuracy"]["total"] == 250
+    assert report["accuracy"]["correct"] == 2 * first[0] + first[1]
+    assert "/ 250 correct" in out
+
+
+def test_original_files(run: Run, tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> None:
+    with h5py.File(tmp_path / "model.hdf5", "w") as file:
+        for name, array in load_weights().arrays.items():
+            file[name] = array
+    data = original_format(tmp_path / "test100.hdf5", fashion[0] / 255, fashion[1])
+    code, out, report = run("--weights", str(tmp_path / "model.hdf5"), "--data", data)
+    assert code == 0 and f"{PROMISED[100]} / 100 correct" in out
+    assert not any(name in out for name in CLASSES)  # for all we know these are digits
+    assert report["data"]["dtype"] == "uint8"  # they were pixels, divided by 255
+
+
+def test_floats_that_are_no_pixels(run: Run, tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> None:
+    data = original_format(tmp_path / "dim.hdf5", fashion[0] * (0.9 / 255), fashion[1])
+    code, _, report = run("--data", data)
+    assert code == 0 and report["data"]["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("more", [(), ("--batch", "150", "--cycle")])
+def test_unlabelled(more: tuple[str, ...], run: Run, tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> None:
+    data = original_format(tmp_path / "data.hdf5", fashion[0] / 255, fashion[1])  # its labels are not to be used
+    code, out, report = run("--data", data, "--labels", "none", *more)
+    assert (
+        code == 0
+        and report["accuracy"]["correct"] is None
+        and report["accuracy"]["passed"] is None
+        and report["passed"]
+    )
+    assert "Accuracy: unlabelled" in out
+
+
+def test_recheck(run: Run, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(main_job, "RECHECKED", 5)
+    stored, sample, every = (run(*a)[2] for a in (("--batch", "100"), own, (*own, "--recheck")))
+    assert stored["agreement"]["reference"] == "stored float64 reference"
+    assert sample["agreement"]["reference"] == every["agreement"]["reference"] == "recomputed float64 reference"
+    assert stored["accuracy"]["expected"] == PROMISED[100]
+    assert sample["accuracy"]["expected"] is None  # these are the user's own
+    assert [found["agreement"]["compared"] for found in (stored, sample, every)] == [100, 5, 100]
+    assert run("--batch", "20", "--recheck")[2]["agreement"]["reference"] == "recomputed float64 reference"
+
+
+# --- runs whose check fails
+
+
+def test_stored_labels_that_differ(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = load_reference(load_weights(), LENET5)
+    assert real is not None
+    labels, margins = real.labels.copy(), real.margins.copy()
+    labels[2:4] = (labels[2:4] + 1) % 10
+    near_tie = NEAR_TIE["float32"] * real.magnitudes[2:4]
+    margins[2:4] = near_tie[0] * 2, near_tie[1] / 2  # the second difference is a near-tie
+    monkeypatch.setattr(main_job, "load_reference", lambda *_: Reference(labels, margins, real.magnitudes))
+    code, out, report = run("--batch", "10")
+    assert code == 1 and "FAILED: 1 of 10 labels differ" in out and "image 2: " in out
+    assert [difference["excused"] for difference in report["agreement"]["differences"]] == [False, True]
+
+
+def test_recomputed_labels_that_differ(run: Run, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = main_job.compute_reference
+
+    def rolled(graph: Graph, images: np.ndarray) -> Reference:
+        found = compute(graph, images)
+        return replace(found, labels=(found.labels + 1) % 10)
+
+    monkeypatch.setattr(main_job, "compute_reference", rolled)
+    code, out, _ = run(*own)
+    assert code == 1 and "FAILED: 100 of 100 labels differ" in out and "WRONG" in out
+
+
+def test_broken_promise(run: Run, tmp_path: Path) -> None:
+    promise = {100: PROMISED[100] + 1}
+    path, arrays = tmp_path / "boast.h5", load_weights().arrays
+    save_weights(
+        path, arrays, network="lenet5", classes=None, input_scale=1 / 255, recipe=None, expected_correct=promise
+    )
+    code, out, _ = run("--weights", str(path), "--batch", "100")
+    assert code == 1 and f"{PROMISED[100]} correct where the weights file promises {PROMISED[100] + 1}" in out
+
+
+def test_unsteady_passes(run: Run, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, classify = iter(range(100)), CpuSession.run
+
+    def drift(self: CpuSession, images: np.ndarray, labels: np.ndarray, progress: Any = None) -> None:
+        classify(self, images, labels, progress)
+        labels[0] ^= next(calls) == 3  # the warm-up, the first pass and the second are as they should be
+
+    monkeypatch.setattr(CpuSession, "run", drift)
+    code, out, _ = run(*own, "--batch", "300", "--cycle")
+    assert code == 1 and "1 passes over the data gave other labels than the first" in out
+
+
+# --- streams that are not what they might be
+
+
+@pytest.mark.parametrize("arguments", [CPU, ("graph",), ("--help",)])
+def test_reader_that_has_gone(arguments: tuple[str, ...], own: tuple[str, ...]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        done = shell(*arguments, *(own if arguments == CPU else ()), stdout=pipe)
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+def test_full_disk() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = shell("graph", stdout=full)
+    check_error(done.returncode, "", done.stderr, "standard output .No space left .*; send it elsewhere")
+
+
+def test_closed_streams(own: tuple[str, ...]) -> None:
+    prefix = ("sh", "-c", 'exec "$@" >&- 2>&-', "sh")
+    assert shell(*CPU, *own, prefix=prefix).returncode == 0
+    assert shell(*CPU, "--batch", "0", prefix=prefix).returncode == 2
+
+
+def test_characters_that_cannot_be_printed(own: tuple[str, ...], tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff\xe4.gz")  # not UTF-8
+    Path(own[1]).rename(tmp_path / name)
+    done = shell(*CPU, "--data", name, *own[2:], "--json", "report", cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "") and r"\udcff\udce4.gz" in done.stdout
+    assert json.loads((tmp_path / "report").read_text())["data"]["source"] == name
+
+
+@pytest.mark.parametrize("count", [1, 5, 127, 129])
+def test_few_own_images(count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fewer than a chunk, and a ragged last chunk."""
+    images = np.random.default_rng(count).integers(0, 256, (count, 28, 28), dtype=np.uint8)
+    write_idx(tmp_path / "images", images)
+    assert main(["--device", "cpu", "--data", str(tmp_path / "images"), "--labels", "none"]) == 0
+    assert f"all {count} labels equal the recomputed float64 reference" in capsys.readouterr().out

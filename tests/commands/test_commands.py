@@ -1,0 +1,180 @@
+"""The commands beside the main job: their help, what graph and kernels print, what measuring needs."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.cli import COMMANDS, main
+from app.commands import networks
+from app.cuda.device import why_no_gpu
+from app.errors import UserError
+from app.kernels.registry import VARIANTS
+from app.network import shipped
+from app.network.definitions import NETWORKS
+from app.network.weights import load_weights, save_weights
+from tests.support.networks_for_tests import random_graph
+from tests.support.shell import check_error
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as leaving:
+        main([*command.split(), "--help"])
+    out = capsys.readouterr().out
+    assert leaving.value.code == 0 and out.startswith(f"usage: main.py {command}".rstrip())
+    assert "%(" not in out and "options:" in out
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (
+            "",
+            "--batch N --labels --conv NAME --fc NAME --pool NAME --latency --precision tf32 --no-fuse --json",
+        ),
+        ("networks", "--json FILE"),
+        ("accuracy", "--network NAME --device --precision --json FILE"),
+        ("graph", "--conv NAME --precision --arch NAME --no-fuse"),
+        ("precompile", "--network NAME --precision --arch NAME --all"),
+        ("kernels", "--resources --arch NAME --json FILE"),
+        ("bench", "--network NAME --shape C,H,W,M,K,S --batches --only --l2 --noise --json FILE --plot DIR"),
+        ("sweep", "--conv NAME --fc NAME --layer NAME --set --pipeline --json FILE --plot DIR"),
+        (
+            "train",
+            "--network NAME --resume FILE --output --epochs --batch --seed --dropout --flip --json FILE --plot DIR",
+        ),
+        ("profile", "--batch N --conv NAME --streams N --trace FILE --counters --json FILE"),
+    ],
+)
+def test_help_teaches(command: str, options: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    out = capsys.readouterr().out
+    assert all(word in out for word in options.split())
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    out = capsys.readouterr().out
+    for taught in ("examples:", "python main.py --batch 10000", "exit codes: 0 ", *COMMANDS):
+        assert taught in out
+    assert all(f"python main.py {name}" in out for name in COMMANDS)
+
+
+@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bench",
+        "bench --network k7 --batches 10,100 --only direct,unrolled --l2 warm --noise 0.05",
+        "bench --shape 12,33,31,24,5,2 --batch 10",
+        "sweep --conv shared-tile --layer conv2 --set TILE=8,16",
+        "sweep --fc register-tiled --network fa19 --precision fp32",
+        "sweep --pipeline --batch 100",
+        "profile",
+        "profile --batch 10 --conv conv1=direct --precision fp16 --no-fuse --counters",
+    ],
+)
+def test_measuring_needs_a_gpu(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, and the reason that the machine gives."""
+    code = main(command.split())
+    reason = " ".join(str(why_no_gpu()).split())
+    check_error(code, *capsys.readouterr(), rf"(bench|sweep|profile) needs an NVIDIA GPU: {re.escape(reason)}")
+
+
+def test_graph(capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = []
+    for more in (
+        "",
+        "--no-fuse",
+        "--conv direct",
+        f"--arch sm_75 --weights {shipped.find('lenet5')}",
+        "--conv conv2=shared-tile",
+    ):
+        assert main(["graph", *more.split()]) == 0
+        outputs.append(capsys.readouterr().out)
+    fused, separate, direct, older, mixed = outputs
+    assert "184,352" in fused and "conv1+relu1" in fused
+    assert "conv1+relu1" not in separate and len(separate.splitlines()) > len(fused.splitlines())
+    convolutions = [line.split()[1] for line in direct.splitlines() if line.strip().startswith(("conv1+", "conv2+"))]
+    assert convolutions == ["direct", "direct"]
+    assert "launches on sm_75" in older
+    assert "shared-tile" in mixed and "shared-tile" not in fused
+
+
+def test_networks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    target = tmp_path / "networks.json"
+    assert main(["networks", "--json", str(target)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if line.split()[0] in NETWORKS}
+    assert list(rows) == list(NETWORKS) and max(map(len, lines)) <= 132
+    correct = load_weights().expected_correct[10_000]
+    share = f"{correct / 10_000:.2%}"
+    assert rows["lenet5"][1:] == ["1", "x", "28", "x", "28", "11", "184,352", "7.7851", share, "of", "10,000"]
+    # Sums by hand: 300 + 7,200 + 20,184 x 160 + 160 + 1,600 + 10; 784 x 100 + 100 + 1,000 + 10.
+    assert [rows[name][7] for name in ("fa19", "mlp")] == ["3,238,710", "79,510"]
+    assert "resize size=70, conv2d maps=12 kernel=5, tanh, maxpool window=2, conv2d maps=24 kernel=5" in "\n".join(
+        lines
+    )
+    told = {row["name"]: row for row in json.loads(target.read_text())["networks"]}
+    assert told["lenet5"]["accuracy"] == {"weights": "lenet5_fashion.h5", "images": 10_000, "correct": correct}
+    assert told["minidnn86"]["layers"][0]["settings"] == {"size": 86}
+    assert told["k7"]["layers"][-1]["output"] == []
+    assert main(["networks", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(target.read_text())
+
+
+@pytest.mark.parametrize("promise", [{}, {100: 93, 1000: 921}])
+def test_networks_tell_what_the_shipped_weights_promise(
+    promise: dict[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Biases as they have them; '-' where there are none, or where they promise nothing."""
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    graph = random_graph(NETWORKS["mlp"], bias=False)
+    path = shipped.weights_path("mlp")
+    save_weights(
+        path,
+        graph.parameters,
+        network="mlp",
+        classes=None,
+        input_scale=1 / 255,
+        recipe=None,
+        expected_correct=promise,
+    )
+    shipped.record_checksums(path)
+    row = networks.describe(graph.network, networks.shipped()["mlp"])
+    assert row["parameters"] == 79_400
+    assert row["accuracy"] == ({"weights": path.name, "images": 1000, "correct": 921} if promise else None)
+    path.write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"mlp_fashion.h5 is not the file that SHA256SUMS"):
+        networks.shipped()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        ("--json /no/such/folder/x", "--json /no/such/folder/x cannot be written"),
+        ("mlp", "unrecognized arguments: mlp"),
+    ],
+)
+def test_networks_errors(arguments: str, pattern: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["networks", *arguments.split()])
+    check_error(code, *capsys.readouterr(), pattern)
+
+
+def test_kernels(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for row in VARIANTS:
+        assert any(row.name in line for line in lines)
+
+
+def test_a_network_without_a_recipe_is_listed_with_its_biases() -> None:
+    network = replace(NETWORKS["mlp"], name="no_recipe")
+    assert networks.describe(network, None)["parameters"] == networks.describe(NETWORKS["mlp"], None)["parameters"]

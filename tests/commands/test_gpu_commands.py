@@ -1,0 +1,214 @@
+"""``bench``, ``sweep`` and ``profile`` on the card, small: tables, JSON, pictures and timelines of every variant."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.bench.graphs import network_graph
+from app.bench.ladder.cases import Item, network_items, rungs, shape_items
+from app.bench.ladder.results import CPU_NAME
+from app.bench.ladder.whole_network import combinations
+from app.bench.sweep import job as sweep_command
+from app.cli import main
+from app.kernels.problems import key
+from app.kernels.registry import variants
+from app.kernels.variant import Variant
+from app.planning import tuning
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from tests.support.kernel_cases import Case, architecture
+from tests.support.kernel_device import compile_all
+
+pytestmark = [pytest.mark.gpu, pytest.mark.fashion_mnist]
+DRAWS = importlib.util.find_spec("matplotlib") is not None
+SHAPE = "3,17,21,33,3,2"
+OPTIONS = {"conv": "--conv", "gemm": "--fc", "pool": "--pool"}
+LAYERS = {"conv": "conv2", "gemm": "fc1", "pool": "pool1"}
+
+
+@pytest.fixture(autouse=True)
+def own_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Results go to a folder of the test's own, and none that are shipped are known; compiled kernels stay cached."""
+    monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(tuning, "cache_dir", lambda: tmp_path)
+    return tmp_path
+
+
+def rung_cases(items: list[Item], only: set[str] | None = None) -> list[Case]:
+    """The kernels that bench will time."""
+    cases = [Case(row, problem) for item in items for _, problem, row in rungs(item, only)]
+    return [case for case in cases if case.refusal is None]
+
+
+def node_cases(name: str, settings: list[tuple[str, str]]) -> list[Case]:
+    """The kernels of the whole network, for each precision and convolution."""
+    graph = network_graph(name)
+    plans = [plan(graph, architecture(), Choices(precision, kernels={"conv": conv})) for precision, conv in settings]
+    nodes = [node for found in plans for node in found.nodes]
+    return [Case(node.variant, node.problem, tuple(node.settings.items())) for node in nodes]
+
+
+def ran(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str, plot: bool = False) -> tuple[str, Any]:
+    """What the command printed and its JSON document; it must succeed."""
+    path = folder / "report.json"
+    drawing = ["--plot", str(folder / "plots")] if plot and DRAWS else []
+    code = main([*arguments, *drawing, "--json", str(path)])
+    captured = capsys.readouterr()
+    if code == 2 and "cuBLAS" in captured.err:
+        pytest.skip(captured.err)
+    assert code == 0, captured.err
+    return captured.out, json.loads(path.read_text(encoding="utf-8"))
+
+
+def pictures(folder: Path) -> set[str]:
+    """Names of the pictures drawn; all must be whole."""
+    paths = list((folder / "plots").glob("*.png")) if DRAWS else []
+    assert all(path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for path in paths)
+    return {path.name for path in paths}
+
+
+def check_tables(document: dict[str, Any], items: list[Item], only: set[str] | None = None) -> None:
+    """A row for every variant in every type, each timed and right, or with its reason."""
+    assert document["schema"] == "lenet5-inference/bench/1" and document["device"]["kind"] == "cuda"
+    for item, table in zip(items, document["tables"], strict=True):
+        rows = table["rows"]
+        assert table["item"] == item.name and rows[0]["kind"] == "cpu" and rows[0]["ms"] > 0
+        found = {(row["dtype"], row["name"]): row for row in rows}
+        for dtype, problem, variant in rungs(item, only):
+            row = found[dtype, variant.name]
+            assert not row["wrong"], row
+            refusal = variant.refusal(problem, architecture())
+            if refusal is not None:
+                assert row["ms"] is None and row["reason"] == refusal
+            elif variant.needs_cublas and row["ms"] is None:
+                assert "cuBLAS" in row["reason"]
+            else:
+                assert row["ms"] > 0 and row["runs"] >= 3 and 0 <= row["error"] <= 1, row
+                assert row["rates"]["tflops"] > 0 and row["rates"]["gbytes_per_s"] > 0
+
+
+def test_bench_of_every_variant(capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
+    graph = network_graph("lenet5")
+    items = network_items(graph)
+    compile_all([*rung_cases(items), *node_cases("lenet5", combinations(graph, None))])
+    arguments = ("bench", "--batches", "20,53", "--noise", "0.3", "--save-tuning")
+    text, document = ran(capsys, own_tuning, *arguments, plot=True)
+    check_tables(document, items)
+    assert document["images"] == 53 and [batch["images"] for batch in document["batches"]] == [20, 53]
+    ops = [table for table in document["tables"] if table["is_op"]]
+    assert [table["item"] for table in ops] == ["conv1", "conv2"]
+    for table in ops:
+        assert any(row["kind"] == "debug" and row["ms"] for row in table["rows"])
+    assert document["whole_program"] == document["batches"][-1]["whole_program"]
+    for batch in document["batches"]:
+        programs = {(row["precision"], row["conv"]): row for row in batch["whole_program"]}
+        assert set(programs) == {*combinations(graph, None), ("fp32", CPU_NAME)}
+        assert all(row["ms"] or "cuBLAS" in row["reason"] for row in programs.values())
+    for name in ("Op times", "Whole program", *(row.name for row in variants("conv"))):
+        assert name in text, name
+    if DRAWS:
+        assert pictures(own_tuning) == {"ladder.png", "roofline.png", "batch_sizes.png"}
+    # What it kept is what auto goes by.
+    known = tuning.load(document["device"]["name"])
+    for item, table in zip(items, document["tables"], strict=True):
+        timed = {row["name"]: row["ms"] for row in table["rows"] if row["dtype"] == "float32" and row["ms"]}
+        automatic = [row.name for row in variants(item.operation) if row.automatic and row.name in timed]
+        chosen = known.choose(item.problems["float32"], architecture()) if "float32" in item.problems else None
+        assert chosen is None or chosen[0].name == min(automatic, key=lambda name: timed[name])
+
+
+def test_bench_of_a_shape(capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
+    items = shape_items(SHAPE)
+    compile_all(rung_cases(items))
+    text, document = ran(
+        capsys, own_tuning, "bench", "--shape", SHAPE, "--batch", "31", "--noise", "0.3", "--l2", "warm"
+    )
+    check_tables(document, items)
+    assert not document["whole_program"] and "warm L2" in text
+
+
+@pytest.mark.parametrize("network", ["fa19", "k7", "minidnn86", "mlp"])
+def test_bench_of_other_networks(network: str, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
+    only = {"direct", "register-patch", "tensor-core", "naive"}
+    graph = network_graph(network)
+    items = [item for item in network_items(graph) if rungs(item, only)]
+    compile_all([*rung_cases(items, only), *node_cases(network, combinations(graph, only))])
+    arguments = ("bench", "--network", network, "--batch", "7", "--noise", "0.3", "--only", ",".join(sorted(only)))
+    check_tables(ran(capsys, own_tuning, *arguments)[1], items, only)
+
+
+def _swept_rows() -> list[Any]:
+    rows = [row for operation in OPTIONS for row in variants(operation) if row.tunables]
+    return [pytest.param(row, id=row.source.removesuffix(".cu")) for row in rows]
+
+
+@pytest.mark.parametrize("row", _swept_rows())
+def test_sweep(row: Variant, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
+    """Two values of two parameters, the others at their defaults; the best point is kept, and found by auto."""
+    graph, layer = network_graph("lenet5"), LAYERS[row.operation]
+    problem = sweep_command.problem_of(graph, layer, row, architecture(), "fp32", fused=False)
+    defaults = row.defaults(problem)
+    varied = list(row.tunables)[:2]
+    settings = []
+    for name, default in defaults.items():
+        other = next(value for value in row.tunables[name] if value != default)
+        settings += ["--set", f"{name}={default},{other}" if name in varied else f"{name}={default}"]
+    arguments = ("sweep", OPTIONS[row.operation], row.name, "--layer", layer, "--batch", "31", *settings)
+    text, document = ran(capsys, own_tuning, *arguments, plot=True)
+    assert document["schema"] == "lenet5-inference/sweep/1" and document["variant"] == row.name
+    (found,) = document["layers"]
+    assert document["finished"] == document["total"] >= 1 and not found["wrong"]
+    assert found["best_ms"] == min(point["ms"] for point in found["points"]) and found["default_ms"] is not None
+    assert all(point["error_share"] <= 1 for point in found["points"])
+    assert sum(entry["count"] for entry in found["skipped"]) + document["total"] >= 2 ** len(varied)
+    assert f"best: {' '.join(f'{name}={value}' for name, value in found['best'].items())}" in text
+    kept = tuning.load(document["card"]).entries[key(problem)][row.name]
+    assert kept.parameters == found["best"] and kept.images == 31
+    if DRAWS and len(found["points"]) > 1:
+        names = {f"sweep_{row.name}_lenet5_{layer}_heat.png", f"sweep_{row.name}_lenet5_{layer}_3d.png"}
+        assert pictures(own_tuning) == names
+
+
+def test_sweep_of_the_pipeline(capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
+    text, document = ran(capsys, own_tuning, "sweep", "--pipeline", "--batch", "500", plot=True)
+    assert document["finished"] == document["total"] == 24  # chunks of 50, 250 and 500 on 1 to 8 streams
+    assert all(point["ms"] > 0 for point in document["points"]) and document["best"] in document["points"]
+    assert "best: --streams" in text
+    if DRAWS:
+        assert pictures(own_tuning) == {"sweep_pipeline_lenet5_heat.png", "sweep_pipeline_lenet5_3d.png"}
+
+
+@pytest.mark.parametrize("row", [None, *variants("conv")], ids=lambda row: row.name if row else "auto")
+def test_profile(row: Variant | None, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
+    """Every kernel and copy in the table; a timeline of whole events with one row a stream."""
+    path = own_tuning / "timeline.json"
+    named = ("--conv", row.name) if row else ()
+    arguments = ("profile", "--batch", "200", "--streams", "3", *named, "--trace", str(path))
+    text, document = ran(capsys, own_tuning, *arguments)
+    rows = document["rows"]
+    assert {entry["kind"] for entry in rows} >= {"h2d", "kernel", "d2h"}
+    assert sum(entry["share"] for entry in rows) == pytest.approx(1)
+    assert all(0 <= entry["min_ms"] <= entry["average_ms"] <= entry["max_ms"] for entry in rows)
+    assert document["api"] and all(entry["calls"] > 0 for entry in document["api"])
+    assert not row or row.name in text
+    timeline = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    events = [event for event in timeline if event["ph"] == "X"]
+    assert {event["cat"] for event in events} == {"api", "copy", "kernel"}
+    assert all(event["dur"] >= 0 for event in events)
+    assert len({event["tid"] for event in events if event["cat"] != "api"}) == 3
+    named_rows = {event["args"]["name"] for event in timeline if event["ph"] == "M"}
+    assert {"stream 1", "stream 2", "stream 3", "API calls"} <= named_rows
+
+
+def test_profile_with_counters(capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
+    """Rows where Nsight Compute is there and may count; else one line that says why there are none."""
+    _, document = ran(capsys, own_tuning, "profile", "--batch", "50", "--counters")
+    if document["counters"]:
+        assert document["counters_note"] is None and all(row["bound"] for row in document["counters"])
+    else:
+        assert document["counters_note"].startswith("no counters: ") and "\n" not in document["counters_note"]

@@ -1,0 +1,142 @@
+"""``main.py kernels``: the listing, and what the compiler says of each kernel."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.bench import resources
+from app.cli import main
+from app.commands import kernels
+from app.cuda.compiler import ARCHITECTURES
+from app.kernels.registry import VARIANTS, find
+from app.kernels.train.train import TRAINING_KERNELS
+from app.kernels.variant import Variant
+from tests.support.shell import check_error
+
+LOG = """\
+ptxas info    : 8 bytes gmem, 3200 bytes cmem[3]
+ptxas info    : Compiling entry function 'first' for 'sm_75'
+ptxas info    : Function properties for first
+ptxas         .     16 bytes stack frame, 12 bytes spill stores, 20 bytes spill loads
+ptxas info    : Function properties for slowpath
+ptxas         .     40 bytes stack frame, 1 bytes spill stores, 2 bytes spill loads
+ptxas info    : Used 126 registers, used 1 barriers, 12288 bytes smem, 388 bytes cmem[0]
+ptxas info    : Compile time = 1.000 ms
+ptxas info    : Compiling entry function 'second' for 'sm_75'
+ptxas info    : Function properties for second
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 12 registers, used 0 barriers
+\x00"""
+
+
+def row(operation: str, name: str) -> Variant:
+    found = find(operation, name)
+    assert found is not None
+    return found
+
+
+def test_every_kernel_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["kernels", "--json", str(tmp_path / "kernels.json")]) == 0
+    out = capsys.readouterr().out
+    for variant in VARIANTS:
+        line = next(line for line in out.splitlines() if variant.source in line)
+        assert line.split()[:2] == [str(variant.step), variant.name]
+        for told in (*variant.dtypes, f"sm_{variant.min_arch}", variant.system):
+            assert told in line
+        for told in (*variant.summary.split(), *variant.limits.split(), *variant.tunables):
+            assert told in out
+    for kernel in TRAINING_KERNELS:
+        line = next(line for line in out.splitlines() if kernel.source in line)
+        assert kernel.summary in line and kernel.system in line
+    assert max(map(len, out.splitlines())) <= 132
+    document = json.loads((tmp_path / "kernels.json").read_text())
+    assert document["schema"] == kernels.SCHEMA
+    assert {(k["operation"], k["name"]) for k in document["kernels"]} == {(v.operation, v.name) for v in VARIANTS}
+    assert [kernel["name"] for kernel in document["training"]] == [kernel.name for kernel in TRAINING_KERNELS]
+
+
+def test_the_listing_says_how_to_choose(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["kernels"])
+    end = " ".join(capsys.readouterr().out.splitlines()[-2:])
+    for told in ("--conv", "--fc", "--pool", "conv1=", "auto", "measured faster", "highest step"):
+        assert told in end
+
+
+def test_resources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    few = [row("conv", "direct"), row("conv", "shared-constant"), row("gemm", "tensor-core"), row("gemm", "cublas")]
+    monkeypatch.setattr(kernels, "VARIANTS", few)
+    monkeypatch.setattr(kernels, "variants", lambda operation: [v for v in few if v.operation == operation])
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
+    target = tmp_path / "resources.json"
+    assert main(["kernels", "--resources", "--arch", "sm_75", "--json", str(target)]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "compiled for sm_75" in out and "not compiled: needs sm_80 or later, this is sm_75" in out
+    assert "the library's kernels alone" in out
+    document = json.loads(target.read_text())
+    found: dict[str, list[dict[str, Any]]] = {}
+    for entry in document["resources"]:
+        found.setdefault(entry["name"], []).append(entry)
+    assert [entry["layer"] for entry in found["direct"]] == ["conv1", "conv2"]
+    for entry in (*found["direct"], *found["shared-constant"]):
+        assert 0 < entry["registers"] <= 255 and 0 < entry["blocks"] <= 16 and 0 < entry["occupancy"] <= 1
+    assert all(entry["constant"] == 65_536 and entry["dynamic_shared"] > 0 for entry in found["shared-constant"])
+    assert all(entry["constant"] == entry["dynamic_shared"] == 0 for entry in found["direct"])
+    assert main(["kernels", "--resources", "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["arch"] == "sm_90a"
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: f"{variant.operation}-{variant.name}")
+def test_every_kernel_has_an_example_that_it_serves(variant: Variant) -> None:
+    served = [
+        any(variant.refusal(p, "sm_90a") is None for p in problems) for _, problems in resources.examples(variant)
+    ]
+    assert any(served)
+
+
+def test_the_log_is_read_by_entry_point() -> None:
+    assert resources.parse(LOG) == {
+        "first": resources.Compiled(126, 12_288, 16, 12, 20),
+        "second": resources.Compiled(12, 0, 0, 0, 0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared", "arch", "blocks"),
+    [
+        (256, 32, 0, "sm_90a", 8),  # threads
+        (256, 34, 0, "sm_90a", 6),  # registers, given by 256 a warp
+        (128, 128, 12_288, "sm_90a", 4),
+        (32, 16, 0, "sm_90a", 32),  # blocks
+        (64, 16, 100 << 10, "sm_90a", 2),  # shared memory, with 1 KB of the system's
+        (64, 16, 32 << 10, "sm_75", 2),  # where the system takes none
+        (64, 16, 50 << 10, "sm_86", 1),
+        (1024, 64, 0, "sm_86", 1),
+        (1024, 255, 0, "sm_90a", 0),  # cannot be launched
+    ],
+)
+def test_blocks_on_an_sm(threads: int, registers: int, shared: int, arch: str, blocks: int) -> None:
+    assert resources.blocks_per_sm(threads, registers, shared, arch) == blocks
+
+
+def test_limits_are_known_for_every_architecture() -> None:
+    for arch in ARCHITECTURES:
+        assert resources.blocks_per_sm(256, 32, 0, arch) > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        (["--resources", "--arch", "sm_1"], "unknown architecture 'sm_1': choose one of sm_75"),
+        (["--arch", "ampere"], "--arch ampere goes with --resources"),
+        (["--json", "/no/such/folder/x"], "--json /no/such/folder/x cannot be written"),
+        (["--what"], "unrecognized arguments: --what"),
+    ],
+)
+def test_errors(arguments: list[str], pattern: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["kernels", *arguments])
+    out, err = capsys.readouterr()
+    check_error(code, out, err, pattern)

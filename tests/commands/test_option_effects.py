@@ -1,0 +1,169 @@
+"""No option is accepted without effect: on each device it does something that shows, or it is said that it does not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.cli import COMMANDS, main, parser_of
+from app.commands.options.run import run_parser
+from app.cuda.device import why_no_gpu
+from data_tools.idx import write_idx
+from tests.support.shell import check_error, write_good_files
+
+EFFECT, NOTE, ERROR = "effect", "note", "error"
+OWN = ["--data", "images", "--labels", "labels", "--weights", "weights.h5"]
+BASE = {"--batch": "3", "--repeat": "2"}
+PARTS = ("settings", "data", "weights", "network", "layers", "accuracy", "batch", "precision", "device")
+# Of the main job: option → what to give, and what it does on the CPU and on the GPU: the part of the report that it
+# changes, or a pattern of the note or error that says that it does nothing.
+RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
+    "--batch": ("2", (EFFECT, "batch"), (EFFECT, "batch")),
+    "--device": ("auto", (EFFECT, ""), (EFFECT, "")),
+    "--split": ("train", (ERROR, "--split is for Fashion-MNIST"), (ERROR, "--split is for Fashion-MNIST")),
+    "--data-dir": (".", (ERROR, "--data-dir is for Fashion"), (ERROR, "--data-dir is for Fashion")),
+    "--data": ("others", (EFFECT, "data"), (EFFECT, "data")),
+    "--labels": ("none", (EFFECT, "accuracy"), (EFFECT, "accuracy")),
+    "--cycle": ("--batch 7", (EFFECT, "batch"), (EFFECT, "batch")),
+    "--network": ("k7", (ERROR, "use weights made for"), (ERROR, "use weights made for")),
+    "--weights": ("other.h5", (EFFECT, "weights"), (EFFECT, "weights")),
+    "--conv": ("direct", (ERROR, "--conv direct chooses a GPU kernel"), (EFFECT, "layers")),
+    "--fc": ("naive", (ERROR, "--fc naive chooses a GPU kernel"), (EFFECT, "layers")),
+    "--pool": ("direct --no-fuse", (ERROR, "--pool direct chooses a GPU kernel"), (EFFECT, "layers")),
+    "--latency": ("", (ERROR, "--latency is for the GPU"), (EFFECT, "layers")),
+    "--precision": ("fp16", (ERROR, "--precision fp16 is for the GPU"), (EFFECT, "precision")),
+    "--no-fuse": ("", (NOTE, "--no-fuse: for the GPU, without effect"), (EFFECT, "settings")),
+    "--streams": ("2", (NOTE, "--streams: for the GPU, without effect"), (EFFECT, "settings")),
+    "--chunk": ("2", (NOTE, "--chunk: for the GPU, without effect"), (EFFECT, "settings")),
+    "--repeat": ("3", (EFFECT, "settings"), (EFFECT, "settings")),
+    "--warmup": ("1", (NOTE, "--warmup: for the GPU, without effect"), (EFFECT, "settings")),
+    "--recheck": ("", (EFFECT, ""), (EFFECT, "")),  # own images are always held against a reference made anew
+    "--min-accuracy": ("1", (EFFECT, "accuracy"), (EFFECT, "accuracy")),
+    "--json": ("-", (EFFECT, ""), (EFFECT, "")),
+}
+# Of the other commands: options that work wherever the command does. Those in GPU_ONLY end in one line on the CPU.
+GPU_ONLY = {"bench": "", "sweep": "--conv shared-tile", "profile": ""}
+WORK = {
+    "networks": "--json",
+    "accuracy": "--network --device --precision --data-dir --json",
+    "graph": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch",
+    "kernels": "--resources --arch --json",
+    "precompile": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --all",
+    "bench": "--network --shape --batch --batches --only --peers --scenario --training --precision --rounds --l2 "
+    "--noise --json --plot --save-tuning",
+    "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --json --plot",
+    "profile": "--batch --network --weights --conv --fc --pool --latency --precision --no-fuse --streams --chunk "
+    "--trace --counters --json",
+    "train": "--network --resume --output --overwrite --device --images --validation --data-dir --data --labels "
+    "--workers --epochs --batch --seed --optimiser --rate --weight-decay --l2 --smoothing --dropout --shift --flip "
+    "--json --storage --plot",
+}
+# Options that another option, or the CPU, leaves without effect.
+REFUSED = {
+    "kernels --arch sm_80": "--arch sm_80 goes with --resources",
+    "precompile --arch sm_90a --all --precision fp16": "--all compiles every precision",
+    "accuracy --device cpu --precision fp16": "--precision is for the GPU",
+    "bench --precision fp32": "--precision goes with --peers or --scenario",
+    "bench --rounds 3": "--rounds goes with --peers or --scenario",
+    "bench --shape 3,9,9,2,5,1 --network k7": "name one or the other",
+    **{f"bench --training {option}": f"{option.split()[0]} is not for --training" for option in (
+        "--only direct", "--rounds 3", "--precision fp32", "--network k7", "--batch 5",
+    )},
+    **{f"bench --scenario offline {option}": f"{option.split()[0]} is not for --scenario" for option in (
+        "--only direct", "--rounds 3",
+    )},
+    **{f"bench {whole} {option}": f"{option.split()[0]} is for timing kernels" for option in (
+        "--shape 3,9,9,2,5,1", "--batches 5,6", "--l2 warm", "--noise 0.1", "--plot plots", "--save-tuning",
+    ) for whole in ("--peers", "--scenario offline", "--training")},
+    **{f"sweep --pipeline {option}": "leave --set, --layer and --fused out" for option in (
+        "--set TILE=8", "--layer conv1", "--fused",
+    )},
+}  # fmt: skip
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    return {action.option_strings[0] for action in parser._actions if action.option_strings} - {"-h"}
+
+
+def test_every_option_of_every_command_has_an_entry() -> None:
+    assert options_of(run_parser()) == set(RUN)
+    assert {name: options_of(parser_of(name)) for name in COMMANDS} == {
+        name: set(options.split()) for name, options in WORK.items()
+    }
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Images, labels and weights, and other ones."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("HOME", "LENET_CACHE_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    write_good_files(tmp_path)
+    (tmp_path / "weights.h5").rename(tmp_path / "other.h5")
+    write_good_files(tmp_path)
+    write_idx(tmp_path / "others", np.zeros((3, 28, 28), np.uint8))
+    return tmp_path
+
+
+def report(arguments: dict[str, str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Any, str]:
+    """Exit code, report (None without) and errors."""
+    words = [word for option, value in arguments.items() for word in (option, *value.split())]
+    code = main([*words, "--json", "-"] if "--json" not in arguments else words)
+    out, err = capsys.readouterr()
+    return code, json.loads(out) if out else None, err
+
+
+def check_option(option: str, where: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given, on_cpu, on_gpu = RUN[option]
+    kind, expected = on_cpu if where == "cpu" else on_gpu
+    own = dict(zip(OWN[::2], OWN[1::2], strict=True))
+    base = {**BASE, "--device": where, **own}
+    changed = {**base, option: given}
+    if option == "--cycle":
+        changed = {**base, "--batch": "7", option: ""}
+    code, found, err = report(changed, capsys)
+    if kind == ERROR:
+        check_error(code, "", err, expected)
+        return
+    assert code in (0, 1), err
+    if kind == NOTE:
+        assert any(expected in note for note in found["notes"])
+        return
+    before = report(base, capsys)[1]
+    differs = {part for part in PARTS if kernels(found[part]) != kernels(before[part])}
+    assert not expected or expected in differs, differs
+
+
+def kernels(part: Any) -> Any:
+    """The part without what differs from run to run."""
+    return [(layer["name"], layer["kernel"]) for layer in part] if isinstance(part, list) else part
+
+
+@pytest.mark.parametrize("option", RUN)
+def test_on_the_cpu(option: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check_option(option, "cpu", capsys)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("option", RUN)
+def test_on_the_gpu(option: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check_option(option, "cuda", capsys)
+
+
+@pytest.mark.parametrize(("command", "wrong"), REFUSED.items())
+def test_options_that_another_leaves_without_effect(
+    command: str, wrong: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_error(main(command.split()), *capsys.readouterr(), wrong)
+
+
+@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
+@pytest.mark.parametrize("command", GPU_ONLY)
+def test_commands_for_the_gpu_alone(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main([command, *GPU_ONLY[command].split()])
+    check_error(code, *capsys.readouterr(), "needs an NVIDIA GPU: ")

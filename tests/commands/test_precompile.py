@@ -1,0 +1,200 @@
+"""``main.py precompile``: the cache is filled with what the main job asks for, once; mistakes are one line."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from time import sleep
+
+import pytest
+
+from app.cli import main
+from app.commands.precompile import needed
+from app.cuda import compiler
+from app.cuda.compiler import ARCHITECTURES
+from app.cuda.device import why_no_gpu
+from app.network.definitions import LENET5
+from app.network.shipped import find
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from app.precision import PRECISIONS
+from tests.support.networks_for_tests import random_graph
+from tests.support.shell import check_error, write_good_files
+
+SUMMARY = re.compile(
+    r"(\d+) kernels of \w+ in ([\w, ]+) for (\w+): (\d+) were in the cache, (\d+) compiled; \d+\.\d s\n"
+)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache; the folder where compiled kernels will lie."""
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kernels"
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]]:
+    """A compiler that only notes what it is asked for: file and options."""
+    asked: list[tuple[str, tuple[str, ...]]] = []
+
+    def compile_nothing(_: object, source: str, __: object, flags: tuple[str, ...]) -> tuple[bytes, str]:
+        asked.append((source, flags))
+        return b"machine code", ""
+
+    monkeypatch.setattr(compiler, "_compile", compile_nothing)
+    return asked
+
+
+def summary(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str, str, int, int]:
+    """Run the command: kernels, precisions, architecture, cached, compiled. Nothing on standard error."""
+    assert main(["precompile", *options]) == 0
+    out, err = capsys.readouterr()
+    found = SUMMARY.fullmatch(out)
+    assert found and err == "", (out, err)
+    return int(found[1]), found[2], found[3], int(found[4]), int(found[5])
+
+
+def test_an_empty_cache_is_filled_once(
+    cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the real compiler: it needs no GPU."""
+    total, precisions, arch, cached, compiled = summary(capsys, "--arch", "sm_80", "--precision", "fp32")
+    assert (precisions, arch, cached, compiled) == ("fp32", "sm_80", 0, total)
+    files = list(cache.iterdir())
+    assert len(files) == total and all(b"\x7fELF" in file.read_bytes() for file in files)
+
+    def compile_again(*_: object) -> None:
+        raise AssertionError("compiled again")
+
+    real = compiler._compile
+    monkeypatch.setattr(compiler, "_compile", compile_again)
+    assert summary(capsys, "--arch", "sm_80", "--precision", "fp32")[3:] == (total, 0)
+    monkeypatch.setattr(compiler, "_compile", real)
+    files[0].write_bytes(files[0].read_bytes()[:100])  # damaged
+    assert summary(capsys, "--arch", "sm_80", "--precision", "fp32")[3:] == (total - 1, 1)
+
+
+def test_what_the_report_compares_with_is_compiled_where_it_will_be_run(
+    stub: list[tuple[str, tuple[str, ...]]], cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert summary(capsys, "--arch", "sm_90a")[1] == "auto, fp16"
+    assert summary(capsys, "--arch", "sm_90a", "--network", "mlp")[1] == "auto"
+
+
+def test_fused_kernels_and_convolutions_alone(stub: list[tuple[str, tuple[str, ...]]], cache: Path) -> None:
+    """One build a launch of the plan, and one more for each convolution that is also timed alone."""
+    execution = plan(random_graph(LENET5), "sm_90a", Choices())
+    builds = list(needed(execution))
+    assert len(builds) == len(execution.nodes) + 2
+    assert len(set(builds)) == len(builds)
+    assert main(["precompile", "--arch", "sm_90a", "--precision", "fp32"]) == 0
+    assert len(stub) == len(builds) == len(list(cache.iterdir()))
+    assert {source for source, _ in stub} == {path.name for path, _ in builds}
+    assert all("--gpu-architecture=sm_90a" in flags for _, flags in stub)
+
+
+def test_other_options_are_other_kernels(
+    stub: list[tuple[str, tuple[str, ...]]], cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fp32 = ["--precision", "fp32"]
+    summary(capsys, "--arch", "sm_90a", *fp32)
+    for other in ([*fp32, "--conv", "direct"], [*fp32, "--no-fuse"], ["--precision", "fp16"]):
+        assert summary(capsys, "--arch", "sm_90a", *other)[4] > 0
+    assert "conv_02_direct.cu" in {source for source, _ in stub}
+
+
+def test_every_precision(
+    stub: list[tuple[str, tuple[str, ...]]], cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    total, precisions, *_ = summary(capsys, "--arch", "sm_90a", "--all")
+    named = precisions.split(", ")
+    assert {"fp32", "tf32", "fp16"} <= set(named) <= set(PRECISIONS)
+    for precision in named:
+        assert summary(capsys, "--arch", "sm_90a", "--precision", precision)[4] == 0
+    assert len(stub) == total
+
+
+def test_precisions_that_the_architecture_lacks_are_left_out(
+    stub: list[tuple[str, tuple[str, ...]]], cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["precompile", "--arch", "sm_75", "--all"]) == 0
+    out, err = capsys.readouterr()
+    found = SUMMARY.fullmatch(out)
+    assert found and "tf32" not in found[2] and "fp32" in found[2]
+    left_out = [line.split()[1] for line in err.splitlines() if re.match(r"note: \w+ is left out: .*sm_75", line)]
+    assert "tf32" in left_out and len(left_out) == len(err.splitlines()) == len(PRECISIONS) - len(found[2].split(", "))
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ("--arch sm_10", f"unknown architecture 'sm_10': choose one of {', '.join(ARCHITECTURES)}"),
+        ("--arch sm_75 --precision tf32", "tf32 .*needs sm_80 or later, this is sm_75"),
+        ("--arch sm_80 --network nonsense", "nonsense"),
+        (f"--arch sm_80 --network k7 --weights {find('lenet5')}", "network k7 needs"),
+        ("--arch sm_80 --conv nonsense", "nonsense.*choose one of"),
+        ("--arch sm_80 --weights missing.h5", "missing.h5"),
+        ("--precision fp8", "--precision: invalid choice: 'fp8'.*main.py precompile --help"),
+        ("everything", "unrecognized arguments: everything"),
+    ],
+)
+def test_mistakes_are_one_line(options: str, wrong: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["precompile", *options.split()])
+    check_error(code, *capsys.readouterr(), wrong)
+    assert not cache.exists()
+
+
+@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
+def test_without_a_gpu_the_architecture_must_be_named(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["precompile"])
+    reason = re.escape(" ".join(str(why_no_gpu()).split()))
+    check_error(code, *capsys.readouterr(), rf"{reason}: name an architecture with --arch, one of sm_75, .*sm_90a")
+
+
+def test_a_cache_that_cannot_be_written(
+    stub: list[tuple[str, tuple[str, ...]]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a folder")
+    monkeypatch.setenv("LENET_CACHE_DIR", str(file / "below"))
+    code = main(["precompile", "--arch", "sm_90a"])
+    check_error(code, *capsys.readouterr(), rf"cannot write the kernel cache {re.escape(str(file))}.*LENET_CACHE_DIR")
+
+
+def test_interrupted_nothing_more_is_compiled(
+    cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def interrupted(_: object, source: str, *__: object) -> tuple[bytes, str]:
+        asked.append(source)
+        os.kill(os.getpid(), 2)
+        sleep(0.5)  # the main thread is told meanwhile
+        return b"machine code", ""
+
+    monkeypatch.setattr(compiler, "_compile", interrupted)
+    monkeypatch.setattr("app.commands.precompile.usable_cores", lambda: 1)
+    code = main(["precompile", "--arch", "sm_90a"])
+    check_error(code, *capsys.readouterr(), "interrupted; nothing half-written was left")
+    assert len(asked) == len(list(cache.iterdir())) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_main_job_then_compiles_nothing(
+    precision: str, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_good_files(tmp_path)
+    assert main(["precompile", "--precision", precision]) == 0
+    before = sorted(cache.iterdir())
+    own = ("--data", str(tmp_path / "images"), "--labels", "none", "--repeat", "1")
+    assert main(["--device", "cuda", "--precision", precision, *own]) == 0
+    assert sorted(cache.iterdir()) == before
+    capsys.readouterr()
+    assert main(["precompile", "--precision", precision]) == 0
+    assert " 0 compiled" in capsys.readouterr().out

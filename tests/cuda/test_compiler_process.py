@@ -1,0 +1,173 @@
+"""The compiler's processes: Ctrl-C at any moment is ours to handle, and what they do is what NVRTC does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from app.cuda import compiler, compiler_process
+from app.cuda.compiler import build_of, find_library
+from app.errors import UserError
+from app.interrupts import INTERRUPTED
+from tests.support.shell import COMMAND, check_error
+
+KERNEL = 'extern "C" __global__ void kernel(float *y) { y[threadIdx.x] = VALUE; }\n'
+# Most of the time goes to the front end, within which NVRTC handles signals.
+LONG = (
+    "".join(f"static __device__ float f{i}(float x) {{ return x * {i} + sqrtf(x); }}\n" for i in range(6000)) + KERNEL
+)
+# Compiles again and again, interrupted at moments that differ; every compilation ends in its result or the interrupt.
+INTERRUPTED_OFTEN = """
+import os, random, signal, sys, threading, time
+from pathlib import Path
+from app.cuda.compiler import compile_kernel, nvrtc
+nvrtc()
+before, interrupts, chance = signal.getsignal(signal.SIGINT), 0, random.Random(0)
+for value in range(15):
+    try:
+        try:
+            delay = chance.uniform(0, 0.3)
+            shot = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+            shot.start()
+            compile_kernel(Path(sys.argv[1]), {"VALUE": value}, "sm_80")
+        finally:
+            shot.join()
+            time.sleep(0.01)  # an interrupt after the compilation comes here
+    except KeyboardInterrupt:
+        interrupts += 1
+assert signal.getsignal(signal.SIGINT) is before
+print(interrupts, "interrupts")
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A kernel, and an empty cache."""
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "kernel.cu"
+    path.write_text(KERNEL, encoding="utf-8")
+    return path
+
+
+# As a shell starts programs; the signal may be ignored here.
+INTERRUPTIBLE = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+
+
+def test_interrupts_at_many_moments(kernel: Path) -> None:
+    """NVRTC's own handlers ended the process, with exit code 4 or in a crash."""
+    kernel.write_text(LONG, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_OFTEN, str(kernel)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=INTERRUPTIBLE,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "15 interrupts\n"
+
+
+@pytest.mark.parametrize("seconds", [1.0, 1.5])
+def test_precompile_ends_in_one_line(seconds: float, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "precompile", "--arch", "sm_80", "--all"],
+        env={**os.environ, "LENET_CACHE_DIR": str(tmp_path / "cache")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=INTERRUPTIBLE,
+    )
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.communicate(timeout=seconds)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    check_error(process.returncode, out, err, "interrupted")
+    assert err == f"{INTERRUPTED}\n"
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_threads_have_a_process_each(kernel: Path) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda value: compiler.compile_kernel(kernel, {"VALUE": value}, "sm_80"), range(6)))
+    assert len(set(found)) == 6 and all(cubin.startswith(b"\x7fELF") for cubin in found)
+    assert compiler.compile_kernel(kernel, {"VALUE": 0}, "sm_90a") not in found
+
+
+class Program:
+    """A compiler's process of which ``script`` is the program."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path, script: str) -> None:
+        path.write_text(script, encoding="utf-8")
+        monkeypatch.setattr(compiler_process, "WORKER", path)
+        monkeypatch.setattr(compiler_process, "_idle", [])
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "wrong"),
+    [
+        ("import os; os.kill(os.getpid(), 11)", RuntimeError, "the compiler ended with code -11 at kernel.cu"),
+        ("import sys; sys.stdin.buffer.read(9); sys.exit(4)", RuntimeError, "ended with code 4 at kernel.cu"),
+        ("print('half an answer')", RuntimeError, "ended with code 0"),
+        ("import os; os.kill(os.getpid(), 9)", UserError, "killed at kernel.cu, perhaps for want of memory"),
+    ],
+)
+def test_a_compiler_that_dies_is_told_and_replaced(
+    script: str, kind: type[Exception], wrong: str, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        Program(patch, tmp_path / "worker.py", script)
+        with pytest.raises(kind, match=wrong):
+            compiler.compile_kernel(kernel, {"VALUE": 1}, "sm_80")
+        assert compiler_process._idle == []
+    assert compiler.compile_kernel(kernel, {"VALUE": 1}, "sm_80").startswith(b"\x7fELF")
+
+
+def test_no_process_can_be_started(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(compiler_process, "_idle", [])
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    with pytest.raises(
+        UserError, match=r"cannot start the compiler's process \(Resource temporarily unavailable\): end"
+    ):
+        compiler.compile_kernel(kernel, {"VALUE": 1}, "sm_80")
+
+
+def elf(path: Path, build: bytes, size: int = 400) -> str:
+    """The least that is an ELF file with a note, of so many bytes."""
+    header = bytearray(64)
+    struct.pack_into("<Q", header, 0x20, 64)
+    struct.pack_into("<2H", header, 0x36, 56, 2)
+    load = struct.pack("<IIQQQQQQ", 1, 0, 0, 0, 0, size, size, 4)
+    note = struct.pack("<IIQQQQQQ", 4, 0, 200, 0, 0, len(build), len(build), 4)
+    content = (bytes(header) + load + note).ljust(200, b"\0") + build
+    path.write_bytes(content.ljust(size, b"\0"))
+    return str(path)
+
+
+def test_builds_of_one_version_are_told_apart(tmp_path: Path) -> None:
+    """By the linker's build ID, or the size; not by the place."""
+    first = build_of(elf(tmp_path / "1", b"build 1"))
+    others = [elf(tmp_path / "2", b"build 2"), elf(tmp_path / "3", b"build 1", size=401)]
+    assert len({first, *map(build_of, others)}) == 3
+    assert build_of(elf(tmp_path / "moved", b"build 1")) == first
+
+
+def test_the_library_is_the_one_that_compiles() -> None:
+    library = find_library()
+    assert Path(library.path).name.startswith("libnvrtc.so") and Path(library.path).is_absolute()
+    assert library.version == compiler.nvrtc().getVersion() and library.build == build_of(library.path)

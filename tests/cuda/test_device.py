@@ -1,0 +1,142 @@
+"""Why there is no GPU, cause by cause, with a driver library that the test makes up."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from app.console import guarded
+from app.cuda import device
+from app.errors import UserError
+
+CUPY_CUDA = pytest.importorskip("cupy").cuda.runtime.runtimeGetVersion() // 1000 * 1000
+
+
+class Driver:
+    """Answers like libcuda."""
+
+    def __init__(self, init: int = 0, count: int = 1, version: int = 99_000) -> None:
+        self.init, self.count, self.version = init, count, version
+
+    def cuInit(self, _: int) -> int:  # noqa: N802
+        return self.init
+
+    def cuDeviceGetCount(self, count: Any) -> int:  # noqa: N802
+        count._obj.value = self.count
+        return 0
+
+    def cuDriverGetVersion(self, version: Any) -> int:  # noqa: N802
+        version._obj.value = self.version
+        return 0
+
+
+def install(monkeypatch: pytest.MonkeyPatch, driver: Driver | None) -> None:
+    def load(name: str) -> Driver:
+        if driver is None:
+            raise OSError(f"{name}: cannot open shared object file")
+        return driver
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+
+
+def no_nvrtc() -> None:
+    raise UserError("NVRTC, the run-time compiler, cannot be loaded (libnvrtc.so): run make run")
+
+
+@pytest.mark.parametrize(
+    ("driver", "reason"),
+    [
+        (None, r"no NVIDIA driver library \(libcuda.so.1\) is installed"),
+        (Driver(init=100), "the NVIDIA driver sees no device"),
+        (Driver(count=0), "the NVIDIA driver sees no device"),
+        (Driver(init=999), r"the NVIDIA driver does not start \(cuInit returned 999\)"),
+        (Driver(version=CUPY_CUDA - 1000), f"driver is too old: it supports CUDA .*, CuPy needs {CUPY_CUDA // 1000}"),
+    ],
+)
+def test_each_cause_has_its_line(monkeypatch: pytest.MonkeyPatch, driver: Driver | None, reason: str) -> None:
+    install(monkeypatch, driver)
+    found = device.why_no_gpu()
+    assert found is not None and "\n" not in found
+    with pytest.raises(UserError, match=f"--device cuda: .*{reason}.*--device cpu"):
+        device.choose("cuda")
+    assert device.choose("auto") == ("cpu", found)
+    assert device.choose("cpu") == ("cpu", None)
+
+
+def test_no_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Driver())
+    monkeypatch.setattr(device, "nvrtc", no_nvrtc)
+    assert "NVRTC" in str(device.why_no_gpu())
+
+
+def test_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, Driver())
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda _: None)
+    assert device.why_no_gpu() == "CuPy is not installed (make run installs it)"
+
+
+def reported(kind: str, status: int | None) -> Exception:
+    """An error of CuPy's, which numbers those that come from CUDA."""
+    error = type(kind, (RuntimeError,), {})(f"cudaErrorSomething: number {status}")
+    if status is not None:
+        error.status = status
+    return error
+
+
+BUGS = (1, 9, 98, 200, 201, 209, 400, 500, 600, 700, 701, 710, 714, 715, 716, 717, 718, 719, 720, 721, *range(900, 909))
+REPAIRABLE = {
+    "free memory": (2,),
+    "wait for the other program": (46, 216),
+    "CUDA_VISIBLE_DEVICES": (100, 101),
+    "run it again": (3, 4, 214, 220, 226, 304, 999),
+    "update the NVIDIA driver": (35, 36, 222, 804),
+    "LD_LIBRARY_PATH": (34, 804),
+    "restart the machine": (803,),
+    "fabricmanager": (802,),
+    "MPS": tuple(range(805, 811)),
+    "display": (702,),
+}
+
+
+@pytest.mark.parametrize("kind", ["CUDARuntimeError", "CUDADriverError"])
+def test_what_the_user_can_put_right_has_its_remedy(kind: str) -> None:
+    for remedy, statuses in REPAIRABLE.items():
+        for status in statuses:
+            with pytest.raises(UserError, match=rf"^the GPU reported .*{status}: .*{remedy}") as caught:
+                raise_within(reported(kind, status))
+            assert "\n" not in str(caught.value)
+            assert "--" not in str(caught.value)  # bench, sweep and profile have other options than the main job
+
+
+@pytest.mark.parametrize("kind", ["CUDARuntimeError", "CUDADriverError"])
+@pytest.mark.parametrize("status", [*BUGS, None])
+def test_what_only_our_code_can_cause_is_a_bug(
+    kind: str, status: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = reported(kind, status)
+
+    def body() -> int:
+        raise_within(error)
+        return 0
+
+    assert guarded(body) == 3
+    assert kind in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["DeviceMemoryError", "OutOfMemoryError"])
+def test_memory_that_runs_out_is_the_users_to_free(kind: str) -> None:
+    with pytest.raises(UserError, match=r"too little free memory .*: free memory of the GPU"):
+        raise_within(reported(kind, None))
+
+
+def test_other_errors_and_other_numbers_are_no_errors_of_the_gpu() -> None:
+    for error in (ValueError("a bug"), reported("SomeError", 2)):
+        with pytest.raises(type(error)):
+            raise_within(error)
+
+
+def raise_within(error: Exception) -> None:
+    with device.gpu_errors():
+        raise error

@@ -1,0 +1,185 @@
+"""Shipped weights: how a release is made, found, pinned and refused when damaged; random weights, in a folder apart."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.errors import UserError
+from app.network import shipped
+from app.network import weights as module
+from app.network.accuracy import Reference
+from app.network.definitions import NETWORKS
+from app.network.graph import build
+from app.network.reference import compute_reference, load_reference, save_reference
+from app.network.weights import load_weights, save_weights
+from data_tools.__main__ import main as data_tools
+from tests.support.bundle_for_tests import FILES, IMAGES, STORAGE, TRUTH, folder, release
+from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.shell import check_error
+
+__all__ = ["folder", "release"]  # fixtures
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("network", STORAGE)
+def test_release(network: str, release: Path, tmp_path: Path) -> None:
+    weights = load_weights(shipped.find(network))
+    own = load_weights(tmp_path / f"{network}.h5")
+    assert (weights.network, weights.storage, weights.recipe) == (network, STORAGE[network], "random")
+    for name, array in own.arrays.items():
+        np.testing.assert_array_equal(weights.arrays[name], array, strict=True)
+    reference = load_reference(weights, NETWORKS[network])
+    assert reference is not None
+    scores = build(NETWORKS[network], weights).forward(IMAGES[:, None], np.float64)[0]
+    np.testing.assert_array_equal(reference.labels, scores.argmax(axis=1))
+    logits = np.sort(np.log(scores) if network == "mlp" else scores, axis=1)
+    np.testing.assert_allclose(reference.margins, logits[:, -1] - logits[:, -2], rtol=1e-9, atol=1e-12)
+    assert (reference.labels.dtype, reference.margins.dtype) == (np.uint8, np.float64)
+    assert weights.expected_correct == {100: int((reference.labels[:100] == TRUTH[:100]).sum())}
+    assert {path.name for path in release.iterdir()} == FILES
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=release, check=True)
+    copy = Path(shutil.copy(shipped.find(network), tmp_path / "copy.h5"))
+    assert load_reference(load_weights(copy), NETWORKS[network]) is not None
+    assert load_reference(own, NETWORKS[network]) is None
+
+
+def test_shipped_again_is_the_same(release: Path) -> None:
+    before = {path.name: path.read_bytes() for path in release.iterdir()}
+    assert data_tools(["bundle", str(shipped.find("mlp"))]) == 0
+    assert {path.name: path.read_bytes() for path in release.iterdir()} == before
+
+
+def test_two_files_of_one_network_are_refused(
+    release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.read_bytes() for path in release.iterdir()}
+    capsys.readouterr()
+    code = data_tools(["bundle", str(tmp_path / "mlp.h5"), str(shipped.find("mlp"))])
+    check_error(code, *capsys.readouterr(), "both hold mlp: name one of them")
+    assert {path.name: path.read_bytes() for path in release.iterdir()} == before
+
+
+def test_margins_are_of_logits() -> None:
+    """Also where the second best probability is 0."""
+    graph = random_graph(NETWORKS["mlp"])
+    images = random_images(graph.network, 5)
+    certain = {name: array * 1e4 if name.startswith("fc2") else array for name, array in graph.parameters.items()}
+    certain_graph = build(graph.network, load_like(certain))
+    assert (certain_graph.reference(images) == 0).any()
+    found = compute_reference(certain_graph, images)
+    assert np.isfinite(found.margins).all() and (found.margins > 700).any()
+
+
+@pytest.mark.parametrize("network", ["lenet5", "mlp"])
+def test_magnitudes_are_what_the_scores_terms_sum_to_without_signs(network: str) -> None:
+    """Of the last layer, with its bias; a softmax adds 1. Far above the scores where a bias takes most of them away."""
+    graph = random_graph(NETWORKS[network])
+    images = random_images(graph.network, 5)
+    found = compute_reference(graph, images)
+    before = next(at for at, step in enumerate(graph.steps) if step.layer.name == "fc2")
+    _, hidden = replace(graph, steps=graph.steps[:before]).forward(images, np.float64)
+    terms = np.abs(hidden[:, :, None] * graph.parameters["fc2"].astype(np.float64)).sum(axis=1)
+    expected = (terms + np.abs(graph.parameters["fc2_bias"])).max(axis=1) + (network == "mlp")
+    np.testing.assert_allclose(found.magnitudes, expected, rtol=1e-6)
+    assert found.magnitudes.dtype == np.float32
+
+
+def load_like(arrays: dict[str, np.ndarray]) -> module.Weights:
+    return module.Weights(arrays, "mlp", None, 1 / 255, None, {}, "", Path("random"))
+
+
+# --- how the command line finds them
+
+
+@pytest.mark.usefixtures("first_hundred")
+@pytest.mark.parametrize("options", [[], ["--network", "lenet5"], ["--network", "mlp"]])
+def test_weights_are_found_by_the_network(
+    options: list[str], release: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--device", "cpu", "--batch", "100", "--recheck", *options]) == 1  # of random weights, on other images
+    out = capsys.readouterr().out
+    name = options[-1] if options else "lenet5"
+    assert out.startswith(f"{name} in fp32 ") and f"{name}_fashion.h5" in out
+
+
+def test_network_without_weights(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["--device", "cpu", "--network", "k7"])
+    wrong = "no weights of network k7 are shipped: make some with .* train --network k7, and name them with --weights$"
+    check_error(code, *capsys.readouterr(), wrong)
+    code = main(["--device", "cpu", "--network", "resnet"])
+    check_error(code, *capsys.readouterr(), "unknown network 'resnet': choose one of lenet5, fa19")
+
+
+# --- damage
+
+
+@pytest.mark.parametrize("alias", ["lenet5_fashion.h5", "link", "../weights/lenet5_fashion.h5"])
+def test_damaged_weights_never_reach_hdf5(alias: str, release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damage(shipped.find("lenet5"))
+    (release / "link").symlink_to(shipped.find("lenet5"))
+    monkeypatch.setattr(module, "read_pinned", lambda *_: pytest.fail("opened before its hash was checked"))
+    with pytest.raises(UserError, match="is not the file that SHA256SUMS"):
+        load_weights(release / alias)
+
+
+def test_damaged_reference(release: Path) -> None:
+    weights = load_weights(shipped.find("mlp"))
+    path = shipped.reference_path(shipped.find("mlp"))
+    damage(path)
+    with pytest.raises(UserError, match="SHA256SUMS"):
+        load_reference(weights, NETWORKS["mlp"])
+    save_reference(path, Reference(np.zeros(3), np.ones(3), np.ones(3)), "0" * 64, NETWORKS["mlp"])
+    shipped.record_checksums(path)
+    with pytest.raises(UserError, match="other weights; run: python -m data_tools bundle"):
+        load_reference(weights, NETWORKS["mlp"])
+    path.unlink()
+    with pytest.raises(UserError, match="does not exist"):
+        load_reference(weights, NETWORKS["mlp"])
+
+
+@pytest.mark.parametrize("sums", ["", "no checksum\n", None])
+def test_weights_without_a_good_checksum(sums: str | None, release: Path) -> None:
+    (release / "SHA256SUMS").unlink()
+    if sums is not None:
+        (release / "SHA256SUMS").write_text(sums)
+    with pytest.raises(UserError, match="SHA256SUMS"):
+        load_weights(shipped.find("lenet5"))
+
+
+@pytest.mark.parametrize("case", ["no file", "no weights", "another network's"])
+def test_what_cannot_be_shipped(case: str, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is replaced, also by the good file before it."""
+    before = {path.name: path.read_bytes() for path in release.iterdir()}
+    bad = tmp_path / "bad.h5"
+    if case == "no weights":
+        bad.write_bytes(b"text")
+    if case == "another network's":
+        save_weights(
+            bad,
+            random_graph(NETWORKS["mlp"]).parameters,
+            network="fa19",
+            classes=None,
+            input_scale=1 / 255,
+            recipe=None,
+            expected_correct={},
+        )
+    capsys.readouterr()
+    code = data_tools(["bundle", str(bad)])
+    check_error(
+        code,
+        *capsys.readouterr(),
+        "bad.h5.*(check the name|store its arrays|make it again|use weights made for)",
+    )
+    assert {path.name: path.read_bytes() for path in release.iterdir()} == before

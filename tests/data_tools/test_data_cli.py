@@ -1,0 +1,109 @@
+"""``python -m data_tools``: what it prints, its exit codes, and never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.interrupts import INTERRUPTED
+from data_tools import commands, fashion_mnist
+from data_tools.__main__ import main
+from data_tools.idx import write_idx
+from tests.support.tiny_fashion import FILES, IMAGES, NAMES, isolate, write
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system directory, with good files, where nothing else is to be found."""
+    isolate(tmp_path, monkeypatch)
+    return write(tmp_path / "system")
+
+
+def test_fetch_prints_where_the_files_are(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fetch"]) == 0
+    assert capsys.readouterr().out == f"test: {system}\n"
+
+
+def test_fetch_into_a_directory_that_has_them(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fetch", "--data-dir", str(system), "--split", "test"]) == 0
+    assert capsys.readouterr().out == f"test: {system}\n"
+
+
+def test_fetch_that_fails(system: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fetch", "--data-dir", str(tmp_path / "other")]) == 2
+    output = capsys.readouterr()
+    assert "error: cannot get Fashion-MNIST" in output.err and FILES[0].sha256 in output.err and not output.out
+
+
+def test_verify_good_files(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify"]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"OK  {system / name}.gz" for name in NAMES]
+
+
+def test_verify_tells_the_bad_and_the_missing(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = system / f"{NAMES[0]}.gz"
+    write_idx(bad, IMAGES[::-1].copy())
+    assert main(["verify"]) == 2
+    output = capsys.readouterr()
+    assert output.out == f"OK  {system / NAMES[1]}.gz\n"
+    assert output.err.startswith(f"error: {bad} is not the original") and output.err.count("\n") == 1
+    bad.unlink()
+    (system / f"{NAMES[1]}.gz").write_bytes(b"")
+    assert main(["verify", "--data-dir", str(system)]) == 2
+    output = capsys.readouterr()
+    remedy = f"run: python -m data_tools fetch --data-dir {system} (and 1 more)"
+    assert output.err == f"error: {bad.name} is not in {system}; {remedy}\n"
+
+
+def test_verify_does_not_fetch(
+    system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fashion_mnist, "SYSTEM_DIR", tmp_path / "empty")
+    monkeypatch.setattr(fashion_mnist, "fetch", lambda *_: pytest.fail("fetched"))
+    assert main(["verify"]) == 2
+    assert capsys.readouterr().err.endswith("; run: python -m data_tools fetch (and 1 more)\n")
+
+
+def test_info(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "--data-dir", str(system)]) == 0
+    output = capsys.readouterr().out
+    mean = f"mean pixel {IMAGES.mean():.3f} of 255"
+    for text in (str(system), "(40, 28, 28) uint8", mean, "Ankle boot", *(file.sha256 for file in FILES)):
+        assert text in output
+    counts = [int(line.split()[-1]) for line in output.splitlines()[3:13]]
+    assert sum(counts) == 40
+
+
+def test_interrupt_one_line(system: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(commands.COMMANDS, "info", (interrupted, "x"))
+    assert main(["info"]) == 2
+    assert capsys.readouterr() == ("", f"{INTERRUPTED}\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["info", "--split", "none"], ["other"]])
+def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and "--help)" in error
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "data_tools", *arguments]
+    return subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
+
+
+def test_run_as_a_program(tmp_path: Path) -> None:
+    done = run("--help")
+    assert done.returncode == 0 and all(word in done.stdout for word in ("fetch", "verify", "info", "LENET_CACHE_DIR"))
+    done = run("info", "--data-dir", str(tmp_path))
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and str(tmp_path) in done.stderr

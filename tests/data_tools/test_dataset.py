@@ -1,0 +1,260 @@
+"""Datasets from Fashion-MNIST and from the user's own IDX and HDF5 files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.files.writing import cache_dir
+from data_tools import dataset, fashion_mnist
+from data_tools.dataset import load_fashion_mnist, load_files
+from data_tools.fashion_mnist import CLASSES, load_split
+from data_tools.idx import write_idx
+from tests.support import tiny_fashion
+from tests.support.tiny_fashion import IMAGES, LABELS, NAMES, check_loaded, isolate, write
+
+RNG = np.random.default_rng(11)
+PIXELS = RNG.integers(0, 256, (7, 5, 6, 3), np.uint8)  # N, H, W, C
+NCHW = np.ascontiguousarray(PIXELS.transpose(0, 3, 1, 2))
+TRUTH = np.array([3, 0, 9, 1, 1, 4, 2], np.uint8)
+ONE_HOT = np.eye(10)[TRUTH]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return isolate(tmp_path, monkeypatch)
+
+
+def hdf5(directory: Path, **arrays: np.ndarray) -> Path:
+    path = directory / "data.h5"
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+    return path
+
+
+def idx(directory: Path, name: str, array: np.ndarray) -> Path:
+    write_idx(directory / name, array)
+    return directory / name
+
+
+# --- where Fashion-MNIST is found
+
+
+def test_cache_directory_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("LENET_CACHE_DIR", "~/own")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_dir() == tmp_path / "own"
+    monkeypatch.setenv("LENET_CACHE_DIR", "")
+    assert cache_dir() == tmp_path / "xdg" / "lenet5-inference"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_dir() == tmp_path / ".cache" / "lenet5-inference"
+
+
+def test_a_named_directory_is_the_only_one_searched_the_variables_the_first(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, empty = write(tmp_path / "source"), tmp_path / "empty"
+    empty.mkdir()
+    np.testing.assert_array_equal(load_split("test", source)[0], IMAGES)
+    monkeypatch.setenv("FASHION_MNIST_DIR", str(source))
+    check_loaded()
+    with pytest.raises(UserError, match=rf"{NAMES[0]}.gz is not in {empty}"):
+        load_split("test", empty)
+    monkeypatch.setenv("FASHION_MNIST_DIR", str(empty))
+    write(tmp_path / "system")
+    check_loaded()
+    assert f"FASHION_MNIST_DIR={empty} lacks the test split" in capsys.readouterr().err
+    (empty / NAMES[0]).write_bytes(b"bad")
+    (empty / NAMES[1]).write_bytes(b"bad")
+    with pytest.raises(UserError, match=str(empty)):
+        load_split("test")
+    np.testing.assert_array_equal(load_split("test", source)[0], IMAGES)
+
+
+def test_system_directory_is_used_as_it_is(cache: Path, tmp_path: Path) -> None:
+    write(tmp_path / "system")
+    check_loaded()
+    assert not cache.exists()
+
+
+def test_cache_comes_before_the_system_directory(cache: Path, tmp_path: Path) -> None:
+    cache.parent.mkdir()
+    write(tmp_path / "system")
+    assert fashion_mnist.open_split("test").directory == tmp_path / "system"
+    write(cache)
+    assert fashion_mnist.open_split("test").directory == cache
+
+
+def test_a_wrong_file_is_an_error_where_named_and_passed_over_elsewhere(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = idx(write(tmp_path / "system"), f"{NAMES[0]}.gz", IMAGES[::-1].copy())
+    with pytest.raises(UserError, match=f"{bad} is not the original"):
+        load_split("test", tmp_path / "system")
+    with pytest.raises(UserError, match="no source worked"):
+        load_split("test")
+    assert capsys.readouterr().err.startswith(f"warning: ignoring a bad file: {bad} ")
+
+
+def test_plain_files_limit_and_memory_given(cache: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "plain", suffix="")
+    memory = np.zeros(IMAGES.size, np.uint8)
+    images, labels = load_split("test", source, limit=7, allocate=lambda nbytes: memory[:nbytes])
+    np.testing.assert_array_equal(images, IMAGES[:7])
+    np.testing.assert_array_equal(labels, LABELS[:7])
+    assert np.shares_memory(images, memory)
+    assert len(load_split("test", source, limit=99)[0]) == 40
+
+
+def test_load_fashion_mnist(cache: Path, tmp_path: Path) -> None:
+    data = load_fashion_mnist("test", write(tmp_path / "source"))
+    np.testing.assert_array_equal(data.images, IMAGES[:, None])
+    assert data.labels is not None and (data.labels == LABELS).all() and data.images.flags.c_contiguous
+    assert (data.classes, data.split) == (CLASSES, "test")
+    assert data.source == f"Fashion-MNIST test split, {tmp_path / 'source'}"
+
+
+# --- the user's own files
+
+
+def test_idx_with_and_without_labels(tmp_path: Path) -> None:
+    images, labels = idx(tmp_path, "images", PIXELS[..., 0].copy()), idx(tmp_path, "labels.gz", TRUTH)
+    data = load_files(images, labels)
+    np.testing.assert_array_equal(data.images, NCHW[:, :1])
+    np.testing.assert_array_equal(data.labels, TRUTH)
+    assert (data.classes, data.split, data.source) == (None, None, str(images))
+    assert load_files(images, None).labels is None
+
+
+def test_idx_files_that_are_fashion_mnist_are_recognised(cache: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "source")
+    images, labels = (source / f"{name}.gz" for name in NAMES)
+    data = load_files(images, labels)
+    assert (data.split, data.classes) == ("test", CLASSES)
+    other = load_files(images, idx(tmp_path, "labels", LABELS[::-1].copy()))
+    assert (other.split, other.classes) == (None, None)
+    assert load_files(images, None).split == "test"
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        PIXELS,
+        PIXELS / 255.0,
+        PIXELS.astype(np.float32) / np.float32(255),
+        PIXELS.astype(np.float32) * np.float32(1 / 255),
+        (PIXELS / 255.0).astype(">f4"),
+        np.nextafter((PIXELS / 255.0).astype(np.float32), np.float32(0)),
+    ],
+    ids=["uint8", "float64", "float32", "times 1/255", "big-endian", "one rounding below"],
+)
+@pytest.mark.parametrize("y", [ONE_HOT, ONE_HOT.astype(np.uint8), TRUTH, TRUTH.astype(np.int64), TRUTH[:, None]])
+def test_hdf5_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, x: np.ndarray, y: np.ndarray) -> None:
+    monkeypatch.setattr(dataset, "CHUNK", 3)
+    memory = np.zeros(PIXELS.size, np.uint8)
+    data = load_files(hdf5(tmp_path, x=x, y=y), None, lambda nbytes: memory[:nbytes])
+    assert data.images.dtype == np.uint8 and data.images.flags.c_contiguous and np.shares_memory(data.images, memory)
+    np.testing.assert_array_equal(data.images, NCHW)
+    assert data.labels is not None and data.labels.dtype == np.uint8
+    np.testing.assert_array_equal(data.labels, TRUTH)
+
+
+@pytest.mark.parametrize("where", [0, -1])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_hdf5_floats_between_pixels_stay_floats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: type, where: int
+) -> None:
+    monkeypatch.setattr(dataset, "CHUNK", 3)
+    x: np.ndarray = (PIXELS / 255.0).astype(dtype)
+    x[where, 2, 2, 0] = 0.5
+    memory = np.zeros(4 * x.size, np.uint8)
+    data = load_files(hdf5(tmp_path, x=x), None, lambda nbytes: memory[:nbytes])
+    assert data.images.dtype == np.float32 and data.images.flags.c_contiguous and np.shares_memory(data.images, memory)
+    np.testing.assert_array_equal(data.images, x.transpose(0, 3, 1, 2).astype(np.float32))
+    assert data.labels is None
+
+
+@pytest.mark.parametrize("label", [0, 1, 3])
+def test_a_column_of_one_class_is_that_class(label: int, tmp_path: Path) -> None:
+    """A column of ones alone could pass for one-hot."""
+    for dtype in (np.uint8, np.int32, np.int64):
+        data = load_files(hdf5(tmp_path, x=PIXELS, y=np.full((7, 1), label, dtype)), None)
+        np.testing.assert_array_equal(data.labels, np.full(7, label))
+
+
+def test_labels_file_goes_before_y(tmp_path: Path) -> None:
+    data = load_files(hdf5(tmp_path, x=PIXELS, y=np.full(3, 1000)), idx(tmp_path, "labels", TRUTH))
+    np.testing.assert_array_equal(data.labels, TRUTH)
+
+
+def changed(array: np.ndarray, value: float) -> np.ndarray:
+    array = array.copy()
+    array.flat[-1] = value
+    return array
+
+
+X = PIXELS / 255.0
+BAD_HDF5: dict[str, tuple[dict[str, np.ndarray], str]] = {
+    "no x": ({"images": X, "y": TRUTH}, "holds images, y, but no dataset x"),
+    "rank of x": ({"x": X[..., 0]}, r"shape \(7, 5, 6\)"),
+    "no images": ({"x": X[:0]}, "at least one image"),
+    "type of x": ({"x": PIXELS.astype(np.int32)}, "x in .* is int32"),
+    "NaN": ({"x": changed(X, np.nan)}, "not finite"),
+    "infinite": ({"x": changed(X, np.inf)}, "not finite"),
+    "negative": ({"x": changed(X, -0.5)}, "values in -0.5 … 1"),
+    "0 to 255": ({"x": PIXELS.astype(np.float32)}, "values in 0 … 255; scale them"),
+    "two ones": ({"x": X, "y": ONE_HOT + np.eye(10)[0]}, "not one-hot"),
+    "no one": ({"x": X, "y": ONE_HOT * 0}, "not one-hot"),
+    "halves": ({"x": X, "y": ONE_HOT / 2}, "not one-hot"),
+    "NaN label": ({"x": X, "y": changed(ONE_HOT, np.nan)}, "not one-hot"),
+    "float labels in a column": ({"x": X, "y": np.ones((7, 1))}, r"is float64 \(7, 1\)"),
+    "label 300 in a column": ({"x": X, "y": np.arange(294, 301)[:, None]}, "labels from 294 to 300"),
+    "NaN labels": ({"x": X, "y": TRUTH * np.nan}, "is float64"),
+    "no columns": ({"x": X, "y": np.zeros((7, 0))}, r"is float64 \(7, 0\)"),
+    "minus one": ({"x": X, "y": changed(ONE_HOT, -1)}, "not one-hot"),
+    "float labels": ({"x": X, "y": TRUTH / 1.0}, "is float64"),
+    "rank of y": ({"x": X, "y": ONE_HOT[None]}, "must be"),
+    "label above 255": ({"x": X, "y": np.arange(250, 257)}, "labels from 250 to 256"),
+    "negative label": ({"x": X, "y": np.arange(-1, 6)}, "labels from -1 to 5"),
+    "label 300 one-hot": ({"x": X, "y": np.eye(301)[[0, 1, 2, 3, 4, 5, 300]]}, "labels from 0 to 300"),
+    "counts differ": ({"x": X, "y": TRUTH[:-1]}, "has 6 labels but .* has 7 images"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_HDF5)
+def test_refuses_bad_hdf5(tmp_path: Path, case: str) -> None:
+    arrays, message = BAD_HDF5[case]
+    path = hdf5(tmp_path, **arrays)
+    with pytest.raises(UserError, match=message) as caught:
+        load_files(path, None)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_refuses_broken_files_of_either_kind(tmp_path: Path) -> None:
+    path = hdf5(tmp_path, x=X)
+    path.write_bytes(path.read_bytes()[:600])
+    text = tmp_path / "text"
+    text.write_text("hello")
+    images, fifo = idx(tmp_path, "images", IMAGES), tmp_path / "fifo"
+    os.mkfifo(fifo)
+    cases: list[tuple[Path, Path | None, str]] = [
+        (path, None, "data.h5"),
+        (text, None, "is a text file, not an IDX file"),
+        (tmp_path, None, "is a directory"),
+        (fifo, None, "not a regular file"),
+        (images, tmp_path / "none", "does not exist"),
+        (images, images, "rank 3, where rank 1"),
+    ]
+    for data, labels, message in cases:
+        with pytest.raises(UserError, match=message):
+            load_files(data, labels)
+    with pytest.raises(UserError, match=r"labels has 7 labels but .*images has 40 images"):
+        load_files(images, idx(tmp_path, "labels", TRUTH))
+    assert tiny_fashion.names(tmp_path) == ["data.h5", "fifo", "images", "labels", "text"]

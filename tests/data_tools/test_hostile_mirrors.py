@@ -1,0 +1,242 @@
+"""Mirrors that break HTTP, or never end: each failure is one line, soon, and takes no more memory than it may."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from data_tools import download, fashion_mnist
+from data_tools.transfer import AGAIN, NEVER, FailedError, transfer
+from tests.support.tiny_fashion import check_loaded, check_only_the_files, isolate, names, write
+
+OK = b"HTTP/1.1 200 OK\r\n"
+EMPTY = b"Content-Length: 0\r\nConnection: close\r\n"
+MOVED = b"HTTP/1.1 302 Found\r\n" + EMPTY + b"Location: "
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+BODY = b"0123456789"
+LIMIT = 1000
+# What is sent before the connection is closed; then whether the body arrives, or may be asked for again, or never.
+ANSWERS: dict[str, tuple[bytes, int]] = {
+    "nothing": (b"", AGAIN),
+    "no HTTP": (b"SSH-2.0-OpenSSH_9.6\r\n", AGAIN),
+    "an empty line": (b"\r\n\r\n", AGAIN),
+    "a single letter": (b"H", AGAIN),
+    "a status that is no number": (b"HTTP/1.1 fine OK\r\n\r\n", AGAIN),
+    "a status without end": (b"HTTP/1.1 200 " + b"O" * 70_000 + b"\r\n\r\n", AGAIN),
+    "a header without end": (OK + b"X: " + b"x" * 70_000 + b"\r\n\r\n", AGAIN),
+    "many headers": (OK + b"X: x\r\n" * 200 + b"\r\n", AGAIN),
+    "status 204": (b"HTTP/1.1 204 No\r\n\r\n", NEVER),
+    "status 206": (b"HTTP/1.1 206 Part\r\nContent-Length: 10\r\n\r\n" + BODY, NEVER),
+    "status 304": (b"HTTP/1.1 304 Same\r\n\r\n", NEVER),
+    "status 403": (b"HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n", NEVER),
+    "status 503": (b"HTTP/1.1 503 Later\r\nContent-Length: 0\r\n\r\n", AGAIN),
+    "more than there can be": (OK + b"Content-Length: 2000\r\n\r\n" + bytes(2000), NEVER),
+    "less than was said": (OK + b"Content-Length: 20\r\n\r\n" + BODY, AGAIN),
+    "a length of 5,000 digits": (OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n" + BODY, 0),
+    "a negative length": (OK + b"Content-Length: -5\r\n\r\n" + BODY, 0),
+    "a length that is no number": (OK + b"Content-Length: many\r\n\r\n" + BODY, 0),
+    "two lengths": (OK + b"Content-Length: 10\r\nContent-Length: 12\r\n\r\n" + BODY, AGAIN),
+    "a negative chunk": (CHUNKED + b"-5\r\n01234\r\n0\r\n\r\n", NEVER),
+    "a chunk of -1": (CHUNKED + b"-1\r\n" + BODY, AGAIN),
+    "a chunk of 0x": (CHUNKED + b"0x\r\n", AGAIN),
+    "a chunk that is no number": (CHUNKED + b"zz\r\n01234\r\n0\r\n\r\n", AGAIN),
+    "a chunk of 5,000 digits": (CHUNKED + b"9" * 5000 + b"\r\n" + BODY, AGAIN),
+    "chunks that are cut": (CHUNKED + b"a\r\n01234", AGAIN),
+    "another encoding": (OK + b"Content-Encoding: gzip\r\nContent-Length: 10\r\n\r\n" + BODY, 0),
+    "an unknown encoding": (OK + b"Content-Encoding: \xff\r\nContent-Length: 10\r\n\r\n" + BODY, 0),
+    "a redirect to itself": (MOVED + b"/\r\n\r\n", NEVER),
+    "a redirect to a bad IPv6 address": (MOVED + b"http://[::1\r\n\r\n", NEVER),
+    "a redirect to another bad one": (MOVED + b"http://[nonsense]:1/\r\n\r\n", NEVER),
+    "a redirect in Latin-1": (MOVED + b"http://\xe4\xff/\r\n\r\n", NEVER),
+    "a redirect to port 99999": (MOVED + b"http://127.0.0.1:99999/\r\n\r\n", NEVER),
+    "a redirect to no host": (MOVED + b"http://\r\n\r\n", NEVER),
+    "a redirect to a file": (MOVED + b"file:///etc/passwd\r\n\r\n", AGAIN),
+}
+
+
+def drips(start: bytes, drop: bytes) -> Callable[[socket.socket], None]:
+    """Sends a little now and then, for ever: a time-out per read never comes."""
+
+    def answer(client: socket.socket) -> None:
+        client.sendall(start)
+        while True:
+            client.sendall(drop)
+            time.sleep(0.02)
+
+    return answer
+
+
+def floods(start: bytes) -> Callable[[socket.socket], None]:
+    def answer(client: socket.socket) -> None:
+        client.sendall(start)
+        while True:
+            client.sendall(bytes(1 << 20))
+
+    return answer
+
+
+ENDLESS: dict[str, Callable[[socket.socket], None]] = {
+    "a body that drips": drips(OK + b"Content-Length: 1000\r\n\r\n", b"0"),
+    "headers that drip": drips(OK + b"X: ", b"x"),
+    "a status that drips": drips(b"HTTP/1.1 200 ", b"x"),
+    "interim answers for ever": drips(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "chunks that drip": drips(CHUNKED, b"1\r\n0\r\n"),
+    "nothing for ever": drips(b"", b""),
+    "a redirect with a body without end": floods(b"HTTP/1.1 302 Found\r\nLocation: /next\r\n\r\n"),
+    "a chunk of -1 without end": floods(CHUNKED + b"-1\r\n"),
+}
+
+
+class Server:
+    """Answers every GET by calling ``answer``, and HEAD with ``head``; ``url`` is its address."""
+
+    def __init__(self, answer: Callable[[socket.socket], None], head: bytes) -> None:
+        self._answer, self._head = answer, head
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._socket.accept()
+                threading.Thread(target=self._meet, args=(client,), daemon=True).start()
+
+    def _meet(self, client: socket.socket) -> None:
+        with client, suppress(OSError):
+            if client.recv(4096).startswith(b"HEAD"):
+                client.sendall(self._head)
+            else:
+                self._answer(client)
+
+
+class Serve(Protocol):
+    def __call__(self, answer: Callable[[socket.socket], None], head: bytes = OK + EMPTY + b"\r\n") -> str:
+        """Starts such a server; returns its address."""
+
+
+# The libraries leave the sockets of such answers to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    servers = []
+
+    def start(answer: Callable[[socket.socket], None], head: bytes = OK + EMPTY + b"\r\n") -> str:
+        servers.append(Server(answer, head))
+        return servers[-1].url
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers_that_end(name: str, serve: Serve, tmp_path: Path) -> None:
+    answer, code = ANSWERS[name]
+    url = serve(lambda client: client.sendall(answer))
+    if code == 0:
+        transfer(url, tmp_path / "file", LIMIT)
+        assert (tmp_path / "file").read_bytes() == BODY
+        return
+    with pytest.raises(FailedError) as caught:
+        transfer(url, tmp_path / "file", LIMIT)
+    assert caught.value.code == code, str(caught.value)
+    text = str(caught.value)
+    assert 3 < len(text) < 300 and text.isascii() and text.isprintable()
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_answers_that_do_not_end(name: str, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "PATIENCE_SECONDS", 0.3)
+    start = time.monotonic()
+    with pytest.raises(download.DownloadError, match=r"sends less than 32 kB/s for 0.3 s|takes more than .* of memory"):
+        download.download(serve(ENDLESS[name]), tmp_path / "file", LIMIT)
+    assert time.monotonic() - start < 5  # its process starts, too
+
+
+def test_a_slow_mirror_is_waited_for(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For longer than it may stand still."""
+
+    def slow(client: socket.socket) -> None:
+        client.sendall(OK + b"Content-Length: 458752\r\n\r\n")
+        for _ in range(7):
+            client.sendall(bytes(1 << 16))
+            time.sleep(0.2)
+
+    monkeypatch.setattr(download, "PATIENCE_SECONDS", 1.0)
+    download.download(serve(slow), tmp_path / "file", 1 << 20)
+    assert (tmp_path / "file").stat().st_size == 7 << 16
+
+
+def test_every_bad_answer_to_the_first_question(serve: Serve, recwarn: pytest.WarningsRecorder) -> None:
+    """None ends in a traceback of its thread; all are asked at once."""
+    urls = {serve(lambda client: None, answer): name for name, (answer, _) in ANSWERS.items()}
+    found = download.unreachable(list(urls))
+    assert {urls[url] for url in found} >= {"nothing", "no HTTP", "a redirect in Latin-1", "a header without end"}
+    assert not [warning for warning in recwarn if "Thread" in type(warning.message).__name__]
+
+
+def test_the_next_mirror_is_asked(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = isolate(tmp_path, monkeypatch)
+    files = write(tmp_path / "source")
+
+    def good(client: socket.socket) -> None:
+        client.settimeout(5)
+        body = (files / asked.pop(0)).read_bytes()
+        client.sendall(OK + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+    asked = [path.name for path in sorted(files.iterdir())]
+    bad = [ANSWERS["a negative chunk"], ANSWERS["a redirect in Latin-1"]]
+    mirrors = [serve(lambda client, answer=answer: client.sendall(answer)) for answer, _ in bad]  # type: ignore[misc]
+    monkeypatch.setattr(fashion_mnist, "MIRRORS", (*mirrors, serve(good)))
+    check_loaded()
+    check_only_the_files(cache)
+    assert not [name for name in names(cache) if name.startswith(".")]
+
+
+def test_a_transfer_ends_with_the_program_that_was_killed(serve: Serve, tmp_path: Path) -> None:
+    begun, gone = threading.Event(), threading.Event()
+
+    def answer(client: socket.socket) -> None:
+        client.sendall(OK + b"Content-Length: 999\r\n\r\n")
+        begun.set()
+        client.settimeout(5)
+        with suppress(ConnectionError):
+            if client.recv(1):
+                return
+        gone.set()
+
+    script = "import sys; from pathlib import Path; from data_tools.download import download\n"
+    script += "download(sys.argv[1], Path(sys.argv[2]), 999)"
+    command = [sys.executable, "-c", script, serve(answer), str(tmp_path / "file")]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as program:
+        assert begun.wait(30)
+        program.kill()
+    assert gone.wait(5)

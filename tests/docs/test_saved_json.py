@@ -1,0 +1,79 @@
+"""Saved JSON that commands read, altered at random: refused in one line, or good for all that is made of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from app.bench.graphs import network_graph
+from app.bench.ladder.cases import network_items
+from app.bench.stored_figures import BENCH, FIGURES, FILES, check_of
+from app.errors import UserError
+from app.files.checks import BadValueError, parsed_json
+from app.kernels.problems import key
+from app.planning import tuning
+from app.planning.tuning import Tuning
+from docs.generate import systems
+from docs.generate.__main__ import DOCUMENTS
+from docs.generate.figures import Figures
+from tests.support.odd_json import garbled
+
+COUNT = 600
+
+
+def test_figures_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each that is taken, some of the blocks are written."""
+    monkeypatch.setattr(systems, "shipped", dict)  # reading the weights takes a second
+    rng = random.Random(16)
+    good = {name: json.loads((FIGURES / name).read_text()) for name in FILES}
+    for bench in BENCH.values():
+        shrink(good[bench])
+    blocks = [(document, block) for document in DOCUMENTS for block in document.blocks]
+    taken = 0
+    for number in range(COUNT):
+        name = list(FILES)[number % len(FILES)]
+        try:
+            found = check_of(name)(parsed_json(garbled(good[name], rng)))
+        except BadValueError as error:
+            assert str(error).isprintable() and len(str(error)) < 500
+            continue
+        taken += 1
+        figures = Figures(FIGURES)
+        figures._loaded = {**good, name: found}
+        for document, block in rng.sample(blocks, 3):
+            with suppress(UserError):
+                document.block(block, figures)
+    assert COUNT / 10 < taken < COUNT
+
+
+def shrink(document: dict[str, Any]) -> None:
+    """Fewer rows, so that what matters is hit more often."""
+    for table in document["tables"]:
+        table["rows"] = table["rows"][:4]
+    document["totals"] = document["totals"][:6]
+    for batch in document["batches"]:
+        batch["totals"] = batch["totals"][:6]
+
+
+def test_tuning_tables() -> None:
+    """1,000, by which kernels are chosen."""
+    rng = random.Random(16)
+    card = tuning.REFERENCE_CARDS["sm_90a"]
+    shipped = json.loads((tuning.SHIPPED / tuning.file_name(card)).read_text())
+    items = {item.name: item for item in network_items(network_graph("lenet5"))}
+    problems = [items[name].problems["float32"] for name in ("conv2", "fc1")]
+    few = {**shipped, "entries": {key(problem): shipped["entries"][key(problem)] for problem in problems}}
+    taken = 0
+    for _ in range(1000):
+        try:
+            found = Tuning(tuning.TABLE(parsed_json(garbled(few, rng)))["entries"])
+        except BadValueError as error:
+            assert str(error).isprintable() and len(str(error)) < 500
+            continue
+        taken += 1
+        assert rng.random() < 0.5 or all(found.choose(problem, "sm_90a") for problem in problems)
+    assert 50 < taken < 950

@@ -1,0 +1,192 @@
+"""The cache is the user's alone; kernels and tables that another user could have put there are not believed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from app.cli import main
+from app.cuda import compiler
+from app.cuda.compiler import compile_kernel
+from app.errors import UserError
+from app.files import cache
+from app.kernels.problems import ConvProblem, Problem
+from app.planning import tuning
+from app.planning.tuning import Tuned
+from data_tools import fashion_mnist
+from tests.support.shell import check_error
+
+CARD = "Card 1"
+PROBLEM = ConvProblem(1, 28, 28, 20, 5)
+RESULTS: dict[Problem, dict[str, Tuned]] = {PROBLEM: {"direct": Tuned({}, 0.5, 100)}}
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    """None: whatever is made is writable by everybody unless it is said otherwise."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache's place, which is not there."""
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "parent" / "cache"))
+    return tmp_path / "parent" / "cache"
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that a compiler was asked for, which gives other machine code each time."""
+    asked: list[str] = []
+
+    def compile_something(_: object, source: str, *__: object) -> tuple[bytes, str]:
+        asked.append(source)
+        return f"machine code {len(asked)}".encode(), ""
+
+    monkeypatch.setattr(compiler, "_compile", compile_something)
+    return asked
+
+
+def build() -> bytes:
+    return compile_kernel(compiler.KERNEL_DIR / "pointwise" / "argmax_01_rows.cu", {}, "sm_80")
+
+
+def modes(folder: Path) -> dict[str, int]:
+    """Of everything from the parent of the cache down: whether group or others may do anything."""
+    found = [folder.parent, folder, *folder.rglob("*")]
+    return {str(path): path.stat().st_mode & 0o077 for path in found}
+
+
+def test_nobody_else_gets_in_whatever_the_umask(umask: None, folder: Path, compiled: list[str]) -> None:
+    build()
+    tuning.store(CARD, RESULTS)
+    assert len(modes(folder)) == 6 and not any(modes(folder).values()), modes(folder)
+    assert build() == b"machine code 1" and tuning.load(CARD).entries
+
+
+def test_data_do_not_open_the_cache(umask: None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fashion_mnist, "_from_mirrors", lambda *_: [])
+    monkeypatch.setattr(fashion_mnist, "_has", lambda *_: False)
+    assert fashion_mnist.fetch("test") == folder / "fashion-mnist"
+    assert not any(modes(folder).values())
+
+
+def test_older_caches_that_others_can_only_read_serve_on(
+    folder: Path, compiled: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    build()
+    tuning.store(CARD, RESULTS)
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    assert build() == b"machine code 1" and tuning.load(CARD).entries
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("mode", [0o020, 0o002, 0o022])
+@pytest.mark.parametrize("place", [".", "kernels", "file"])
+def test_kernels_that_others_could_write_are_not_run(
+    place: str, mode: int, folder: Path, compiled: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is anything written there; one line says what to do, and then all is well again."""
+    build()
+    (file,) = (folder / "kernels").iterdir()
+    open_to_all = file if place == "file" else folder / place
+    open_to_all.chmod(open_to_all.stat().st_mode | mode)
+    before = file.read_bytes()
+    assert [build(), build()] == [b"machine code 2", b"machine code 3"]
+    assert file.read_bytes() == before and len(list((folder / "kernels").iterdir())) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and err.startswith(
+        f"note: going on without {folder / 'kernels'}: other users can write"
+    )
+    command = err.partition("or run ")[2].partition(" if you")[0]
+    assert command == f"chmod -R go-w {open_to_all}"
+    subprocess.run(command.split(), check=True)
+    assert build() == b"machine code 1"
+
+
+def test_precompile_does_not_fill_what_would_not_be_read(
+    folder: Path, compiled: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "kernels").mkdir(parents=True)
+    (folder / "kernels").chmod(0o777)
+    code = main(["precompile", "--arch", "sm_80", "--precision", "fp32"])
+    check_error(code, *capsys.readouterr(), "cannot keep compiled kernels: other users can write to .*chmod -R go-w")
+    assert not compiled
+
+
+def test_tables_that_others_could_write_are_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tuning.store(CARD, RESULTS)
+    folder.chmod(0o777)
+    assert not tuning.load(CARD).entries
+    assert capsys.readouterr().err.startswith(f"note: going on without {folder / 'tuning'}: other users can write to")
+    with pytest.raises(UserError, match=r"^cannot store the results: other users can write to .* chmod -R go-w"):
+        tuning.store(CARD, RESULTS)
+    assert tuning.store(CARD, RESULTS, folder / "own").parent == folder / "own"
+
+
+def owners(monkeypatch: pytest.MonkeyPatch, us: int, owner: dict[Path, int]) -> None:
+    """Make this process one of user ``us``, and files those of their ``owner``, else of ``us``."""
+    real = Path.stat
+
+    def stat(path: Path, **options: Any) -> Any:
+        found = real(path, **options)
+        return SimpleNamespace(st_uid=owner.get(path, us), st_mode=found.st_mode)
+
+    monkeypatch.setattr(os, "geteuid", lambda: us)
+    monkeypatch.setattr(cache.Path, "stat", stat)
+
+
+@pytest.mark.parametrize("us", [0, 1000])
+@pytest.mark.parametrize("place", [".", "kernels", "kernels/file"])
+def test_another_users_cache_is_not_believed(
+    place: str, us: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root's with HOME kept, or a folder that was made in /tmp before ours: not even root believes it."""
+    (tmp_path / "kernels").mkdir()
+    file = tmp_path / "kernels" / "file"
+    file.touch()
+    for owner, believed in ((us, True), (0, True), (1001, False)):
+        with monkeypatch.context() as patch:
+            owners(patch, us, {tmp_path / place: owner})
+            reason = cache.why_untrusted(file)
+        assert (reason is None) == believed
+        assert (
+            believed or reason == f"{tmp_path / place} is another user's: set LENET_CACHE_DIR to a folder of your own"
+        )
+
+
+def test_a_link_is_as_good_as_what_it_leads_to(folder: Path, tmp_path: Path) -> None:
+    """A cache that was moved to another disk; one that leads to a folder of everybody's."""
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "kernels").mkdir(parents=True)
+    folder.parent.mkdir()
+    folder.symlink_to(elsewhere)
+    assert cache.why_untrusted(folder / "kernels" / "file") is None
+    elsewhere.chmod(0o1777)  # as /tmp: what is missing there anybody could make
+    reason = str(cache.why_untrusted(folder / "kernels" / "file"))
+    assert reason == f"other users can write to {folder}: set LENET_CACHE_DIR to a folder of your own"
+
+
+def test_what_is_missing_is_made_once_however_many_make_it(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; "
+        "from app.files.cache import private_folder; private_folder(Path(sys.argv[1]))"
+    )
+    root = str(Path(cache.__file__).parents[2])
+    racers = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "a" / "b" / "c")], cwd=root) for _ in range(2)
+    ]
+    assert [racer.wait() for racer in racers] == [0, 0]
+    assert (tmp_path / "a" / "b" / "c").is_dir()

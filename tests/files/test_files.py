@@ -1,0 +1,130 @@
+"""Every reader takes regular files of a limited size only: no pipe is waited for, no device is read to its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from signal import SIGALRM, alarm, signal
+
+import pytest
+
+from app.bench import stored_figures
+from app.cuda import compiler
+from app.errors import UserError
+from app.files.checks import flag, items, whole
+from app.files.reading import open_regular, read_file, read_json
+from app.network import shipped
+from app.network.weights import load_weights
+from app.planning import tuning
+from app.training.checkpoint import load_checkpoint
+from data_tools.dataset import load_files
+from data_tools.idx import read_idx
+
+CARD = "Card"
+SUMS = shipped.CHECKSUMS
+
+
+def tables(path: Path) -> object:
+    (path.parent / "tuning").mkdir(exist_ok=True)
+    if not (place := path.parent / "tuning" / tuning.file_name(CARD)).is_symlink():
+        place.symlink_to(path)
+    return tuning.load(CARD)
+
+
+def sums(path: Path) -> object:
+    if not (path.parent / SUMS).is_symlink():
+        (path.parent / SUMS).symlink_to(path)
+    return shipped.checksums(path.parent)
+
+
+def figures(path: Path) -> object:
+    if not (path.parent / stored_figures.PROFILE).is_symlink():
+        (path.parent / stored_figures.PROFILE).symlink_to(path)
+    return stored_figures.load(path.parent, stored_figures.PROFILE)
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "weights": load_weights,
+    "checkpoint": load_checkpoint,
+    "images": lambda path: load_files(path, None),
+    "labels": lambda path: read_idx(path, 1),
+    "tuning table": tables,
+    "SHA256SUMS": sums,
+    "figures": figures,
+}
+
+
+def sparse(path: Path, nbytes: int) -> None:
+    """A file of that size which takes no room on the disk."""
+    path.touch()
+    os.truncate(path, nbytes)
+
+
+@contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    """The block ends within so many seconds, or fails."""
+
+    def too_late(*_: object) -> None:
+        raise AssertionError(f"still running after {seconds} s")
+
+    before = signal(SIGALRM, too_late)
+    alarm(seconds)
+    try:
+        yield
+    finally:
+        alarm(0)
+        signal(SIGALRM, before)
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_only_regular_files_of_a_limited_size(reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
+    path = tmp_path / "file"
+    for make, message in (
+        (lambda: os.mkfifo(path), "is not a regular file"),
+        (lambda: path.symlink_to("/dev/zero"), "is not a regular file"),
+        (path.mkdir, "is a directory"),
+        (lambda: sparse(path, 1 << 40), "1,099,511,627,776 bytes, more than the"),
+        (lambda: path.symlink_to(path), "cannot read"),
+    ):
+        make()
+        with limited(5), pytest.raises(UserError, match=message) as caught:
+            READERS[reader](path)
+        assert "\n" not in str(caught.value)
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def test_a_cached_kernel_that_is_no_file_is_compiled_again(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    with limited(5):
+        assert [compiler._read_cached(tmp_path / name) for name in ("pipe", "zeros", "none")] == [None] * 3
+
+
+def test_a_pipe_that_takes_the_place_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was looked at need not be what is opened."""
+    pipe, file = tmp_path / "pipe", tmp_path / "file"
+    os.mkfifo(pipe)
+    file.touch()
+    status = file.stat()
+    monkeypatch.setattr(Path, "stat", lambda self: status)
+    with limited(5), pytest.raises(UserError, match="is not a regular file"):
+        open_regular(pipe, 9)
+
+
+def test_what_is_there_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"[1]")
+    assert read_file(path, 3) == b"[1]" and read_json(path, items(whole(1, 2)), "") == [1]
+    with pytest.raises(UserError, match="has 3 bytes, more than the 2 that are read; split it"):
+        read_file(path, 2)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 5000, b"{'a': 1}"])
+def test_what_is_no_json_is_one_line(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"file is no JSON \(.*\): make it again$"):
+        read_json(path, items(flag), "make it again")

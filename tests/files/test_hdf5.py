@@ -1,0 +1,262 @@
+"""The strict HDF5 reader: what it refuses, what it reads, and that no damage gets past it as anything but UserError."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.files.hdf5 import Wanted, file_image, read_untrusted
+from app.files.hdf5_strict import StrictFile, open_strict
+
+VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+@contextmanager
+def opened_strictly(path: Path, in_memory: bool = False) -> Iterator[StrictFile]:
+    with path.open("rb") as stream, open_strict(path, stream.read() if in_memory else stream.fileno()) as file:
+        yield file
+
+
+def read_strictly(path: Path, in_memory: bool = False, name: str = "x") -> np.ndarray:
+    with opened_strictly(path, in_memory) as file:
+        return file.array(name)
+
+
+def _soft(file: h5py.File, directory: Path) -> None:
+    file["inner"] = VALUES
+    file["x"] = h5py.SoftLink("/inner")
+
+
+def _external_link(file: h5py.File, directory: Path) -> None:
+    with h5py.File(directory / "other.h5", "w") as other:
+        other["x"] = VALUES
+    file["x"] = h5py.ExternalLink(str(directory / "other.h5"), "/x")
+
+
+def _external_storage(file: h5py.File, directory: Path) -> None:
+    (directory / "secret").write_bytes(VALUES.tobytes())
+    file.create_dataset("x", VALUES.shape, "f4", external=[(str(directory / "secret"), 0, VALUES.nbytes)])
+
+
+def _virtual(file: h5py.File, directory: Path) -> None:
+    with h5py.File(directory / "other.h5", "w") as other:
+        other["x"] = VALUES
+    layout = h5py.VirtualLayout(VALUES.shape, "f4")
+    layout[:] = h5py.VirtualSource(str(directory / "other.h5"), "x", VALUES.shape)
+    file.create_virtual_dataset("x", layout)
+
+
+def _oversized_chunk(file: h5py.File, directory: Path) -> None:
+    dataset = file.create_dataset("x", (3,), "f4", maxshape=(None,), chunks=(2**28 + 1,), compression="gzip")
+    dataset.id.write_direct_chunk((0,), b"123456789")
+
+
+def _lying_chunk(file: h5py.File, directory: Path) -> None:
+    dataset = file.create_dataset("x", (9999,), "u1", chunks=(9999,), compression="gzip")
+    dataset.id.write_direct_chunk((0,), bytes(4321))  # test_refuses puts a larger number in place of this one
+
+
+def _double_gzip(file: h5py.File, directory: Path) -> None:
+    layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    layout.set_chunk((12,))
+    layout.set_deflate(9)
+    layout.set_deflate(9)
+    h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((12,)), layout)
+
+
+def _dataset(**options: object) -> Callable[[h5py.File, Path], object]:
+    return lambda file, directory: file.create_dataset("x", **options)
+
+
+REFUSED: dict[str, tuple[Callable[[h5py.File, Path], object], str]] = {
+    "soft link": (_soft, "soft or external link"),
+    "external link": (_external_link, "soft or external link"),
+    "external storage": (_external_storage, "another file"),
+    "virtual": (_virtual, "virtual"),
+    "group": (lambda file, _: file.create_group("x"), "group"),
+    "root under another name": (lambda file, _: file.__setitem__("x", file["/"]), "group"),
+    "named type": (lambda file, _: file.__setitem__("x", np.dtype("f4")), "type"),
+    "missing": (lambda file, _: None, "missing"),
+    "petabytes": (_dataset(shape=(2**50,), dtype="f4"), "declares 4,503,599,627,370,496 bytes"),
+    "petabytes in chunks": (_dataset(shape=(2**50,), dtype="f4", chunks=(1024,)), "declares 4,503,599"),
+    "never written": (_dataset(shape=(1000,), dtype="f4"), "stores 0"),
+    "never written chunks": (_dataset(shape=(1000,), dtype="f4", compression="gzip"), "lacks some of its chunks"),
+    "chunk of a gigabyte": (_oversized_chunk, "chunks that are too large"),
+    "chunks longer than the file": (_lying_chunk, "claims 900,000 stored bytes in a file of"),
+    "gzip in gzip": (_double_gzip, "filters"),
+    "other filter": (_dataset(data=np.arange(100), scaleoffset=0), "filters"),
+    "no dataspace": (lambda file, _: file.__setitem__("x", h5py.Empty("f4")), "empty"),
+    "fixed strings": (_dataset(data=np.array([b"ab", b"cd"])), "other than integers or floats"),
+    "strings": (_dataset(data=["ab", "cd"]), "other than integers or floats"),
+    "variable length": (_dataset(shape=(2,), dtype=h5py.vlen_dtype("f4")), "other than integers or floats"),
+    "compound": (_dataset(data=np.zeros(3, [("a", "f4"), ("b", "i4")])), "other than integers or floats"),
+    "references": (_dataset(shape=(2,), dtype=h5py.ref_dtype), "other than integers or floats"),
+    "booleans": (_dataset(data=np.array([True, False])), "other than integers or floats"),
+    "long double": (_dataset(data=np.zeros(2, np.longdouble)), "other than integers or floats"),
+}
+
+
+@pytest.mark.parametrize("in_memory", [False, True], ids=["path", "image"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_refuses(case: str, in_memory: bool, tmp_path: Path) -> None:
+    build, message = REFUSED[case]
+    path = tmp_path / "file.h5"
+    with h5py.File(path, "w") as file:
+        build(file, tmp_path)
+    path.write_bytes(path.read_bytes().replace(struct.pack("<I", 4321), struct.pack("<I", 900_000)))
+    with pytest.raises(UserError) as caught:
+        read_strictly(path, in_memory)
+    start, _, reason = str(caught.value).partition(str(path))  # the path has the case's name in it
+    assert (start, message in reason, "\n" in reason) == ("", True, False)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not an HDF5 file"),
+        (b"<!DOCTYPE html>", "not an HDF5 file"),
+        (file_image({"x": VALUES}, {})[:-1], "not a readable HDF5 file"),
+    ],
+    ids=["empty", "text", "one byte short"],
+)
+@pytest.mark.parametrize("in_memory", [False, True], ids=["path", "image"])
+def test_refuses_content(content: bytes, message: str, in_memory: bool, tmp_path: Path) -> None:
+    path = tmp_path / "file.h5"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        read_untrusted(path, path.read_bytes() if in_memory else None, Wanted(None, (), 100))
+
+
+def test_refuses_what_is_not_a_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, message in [
+        ("absent", "does not exist"),
+        (".", "is a directory"),
+        ("pipe", "not a regular file"),
+        ("loop", "cannot read"),
+        ("n" * 300, "cannot read"),
+        ("nul\0", "cannot read"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            read_untrusted(tmp_path / name, None, Wanted(None, (), 100))
+
+
+def test_names(tmp_path: Path) -> None:
+    """Groups are left out; links stay in, so that the reason against them is told where they are asked for."""
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        file["x"] = VALUES
+        file["alias"] = file["x"]
+        file["group/y"] = VALUES
+        file["soft"] = h5py.SoftLink("/group")
+        file["outside"] = h5py.ExternalLink("absent.h5", "/x")
+    with opened_strictly(tmp_path / "file.h5") as opened:
+        assert opened.names() == ("alias", "outside", "soft", "x")
+        np.testing.assert_array_equal(opened.array("alias"), VALUES)
+        for path in ("group/y", "soft/y", "/", "/x", "."):
+            with pytest.raises(UserError, match="is missing"):
+                opened.array(path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"chunks": (2, 3)},
+        {"chunks": (2, 3), "compression": "gzip", "shuffle": True, "fletcher32": True},
+        {"chunks": (2, 3), "compression": "lzf"},
+        {"chunks": (50, 50), "maxshape": (None, None), "compression": "gzip"},
+    ],
+    ids=["contiguous", "chunks", "gzip", "lzf", "chunk beyond the shape"],
+)
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f2", ">f8", "|u1", ">i2", "<i8"])
+def test_reads(dtype: str, options: dict[str, object], tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        file.create_dataset("x", data=VALUES.astype(dtype), **options)
+    array = read_strictly(tmp_path / "file.h5")
+    np.testing.assert_array_equal(array, VALUES.astype(dtype))
+    assert array.dtype == np.dtype(dtype).newbyteorder("=")
+    assert array.flags.c_contiguous
+
+
+@pytest.mark.parametrize("shape", [(), (0, 28, 28)])
+def test_reads_shapes_without_extent(shape: tuple[int, ...], tmp_path: Path) -> None:
+    (tmp_path / "file.h5").write_bytes(file_image({"x": np.ones(shape)}, {}))
+    np.testing.assert_array_equal(read_strictly(tmp_path / "file.h5"), np.ones(shape), strict=True)
+
+
+def test_reads_highly_compressed_zeros(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros(1 << 23, np.uint8), chunks=(1 << 20,), compression="gzip")
+    assert read_strictly(tmp_path / "file.h5").shape == (1 << 23,)
+
+
+def test_max_bytes(tmp_path: Path) -> None:
+    (tmp_path / "file.h5").write_bytes(file_image({"x": VALUES}, {}))
+    with opened_strictly(tmp_path / "file.h5") as file:
+        assert file.array("x", max_bytes=48).nbytes == 48
+        with pytest.raises(UserError, match="48 bytes, more than the 47"):
+            file.array("x", max_bytes=47)
+
+
+def test_attributes(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        file.attrs["text"] = np.bytes_("Ünïcode".encode())
+        file.attrs["integer"] = np.array(7, ">i2")
+        file.attrs["number"] = 0.25
+        file.attrs["list"] = np.array([1, 2], ">i4")
+    with opened_strictly(tmp_path / "file.h5") as opened:
+        assert opened.attribute("text") == "Ünïcode"
+        assert repr([opened.attribute("integer"), opened.attribute("number")]) == "[7, 0.25]"
+        np.testing.assert_array_equal(opened.attribute("list"), np.array([1, 2], np.int32), strict=True)
+        assert opened.attribute("absent") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("variable", "variable-length"),
+        (np.bytes_(b"\xff"), "utf-8"),
+        (["a", "b"], "neither"),
+        (True, "neither"),
+        (h5py.Empty("f4"), "neither"),
+        (np.zeros(8193), "64 KiB"),
+    ],
+)
+def test_refuses_attribute(value: object, message: str, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "file.h5", "w", libver="latest") as file:
+        file.attrs["a"] = value
+    with opened_strictly(tmp_path / "file.h5") as opened, pytest.raises(UserError, match=message):
+        opened.attribute("a")
+
+
+def test_errors_of_the_caller_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "file.h5").write_bytes(file_image({"x": VALUES}, {}))
+    with pytest.raises(ValueError, match="mine"), opened_strictly(tmp_path / "file.h5"):
+        raise ValueError("mine")
+
+
+def test_two_images_at_once_are_two_files() -> None:
+    first, second = (file_image({"x": VALUES + i}, {}) for i in range(2))
+    with open_strict(Path("f.h5"), first) as a, open_strict(Path("f.h5"), second) as b:
+        assert a.array("x")[0, 0] == 0
+        assert b.array("x")[0, 0] == 1
+
+
+def test_image_is_reproducible() -> None:
+    arrays = {"b": VALUES, "a": VALUES[0]}
+    attributes: dict[str, str | int | float] = {"text": "Ünïcode", "empty": "", "number": 0.5}
+    first = file_image(arrays, attributes)
+    time.sleep(1.1)  # HDF5's time stamps count seconds
+    assert file_image(dict(reversed(arrays.items())), dict(reversed(attributes.items()))) == first
+    with open_strict(Path("f.h5"), first) as file:
+        assert [file.attribute(name) for name in attributes] == list(attributes.values())

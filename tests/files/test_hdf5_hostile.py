@@ -1,0 +1,155 @@
+"""Damaged and hostile HDF5: nothing is made up, nothing is read twice, and whatever becomes of HDF5 is one line."""
+
+from __future__ import annotations
+
+import random
+import time
+import zlib
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.files import hdf5_process
+from app.files.hdf5 import Wanted, read_untrusted
+from app.network.weights import load_weights
+from data_tools.dataset import load_files
+from tests.files.test_hdf5 import VALUES, opened_strictly, read_strictly
+from tests.support.hostile_hdf5 import checked_blocks, circle_of_free_names, damaged, endless, new_format, own_child
+
+
+@pytest.mark.parametrize("compression", ["gzip", "lzf", None])
+def test_a_chunk_that_was_never_written(compression: str | None, tmp_path: Path) -> None:
+    """HDF5 reads it as zeros."""
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        dataset = file.create_dataset("x", (90, 3), "f4", chunks=(10, 2), compression=compression)
+        dataset[:], dataset[20:30, :2] = 1, 1
+        offsets: list[tuple[int, ...]] = []
+        dataset.id.chunk_iter(lambda chunk: offsets.append(chunk.chunk_offset))
+        other = file.create_dataset("y", (90, 3), "f4", chunks=(10, 2), compression=compression)
+        for offset in offsets:
+            if offset != (40, 0):
+                skipped, stored = dataset.id.read_direct_chunk(offset)
+                other.id.write_direct_chunk(offset, stored, skipped)
+    assert (read_strictly(tmp_path / "file.h5") == 1).all()
+    with pytest.raises(UserError, match=r"dataset 'y' lacks some of its chunks, .* write it whole"):
+        read_strictly(tmp_path / "file.h5", name="y")
+
+
+@pytest.mark.parametrize(
+    "filters", [{"compression": "gzip"}, {"compression": "gzip", "fletcher32": True}, {"shuffle": True}]
+)
+def test_a_chunk_that_is_too_short(filters: dict[str, object], tmp_path: Path) -> None:
+    """HDF5 reads what is in memory behind it."""
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        dataset = file.create_dataset("x", (1000,), "f4", chunks=(1000,), **filters)
+        values = np.ones(999, "f4").tobytes()
+        dataset.id.write_direct_chunk((0,), zlib.compress(values) if "compression" in filters else values, 2)
+    with pytest.raises(UserError, match="'x' lacks some of its chunks"):
+        read_strictly(tmp_path / "file.h5")
+
+
+def test_names_are_listed_in_one_pass_and_no_more_than_a_thousand(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        for i in range(999):
+            file[f"d{i:04}"] = h5py.SoftLink("/")
+        file["x"] = VALUES
+        file["z\n" + "é" * 122] = 1
+        assert len(file) == 1001
+    with (
+        opened_strictly(tmp_path / "file.h5") as opened,
+        pytest.raises(UserError, match="more than 1,000 names"),
+    ):
+        opened.names()
+    with h5py.File(tmp_path / "file.h5", "a") as file:
+        del file["d0000"]
+    with opened_strictly(tmp_path / "file.h5") as opened:
+        before = time.process_time()
+        assert len(opened.names()) == 1000
+        assert time.process_time() - before < 1
+        with pytest.raises(UserError) as caught:
+            opened.array(opened.names()[-1], max_bytes=1)
+    assert str(caught.value).isprintable() and "'z\\n" in str(caught.value)
+    with h5py.File(tmp_path / "file.h5", "a") as file:
+        del file["d0001"]
+        file["z" * 256] = 1
+    with opened_strictly(tmp_path / "file.h5") as opened, pytest.raises(UserError, match="a name that is too long"):
+        opened.names()
+
+
+def test_a_dataset_by_two_names(tmp_path: Path) -> None:
+    """It would be read once for each."""
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        file["x"] = VALUES
+        file["y\n"] = file["x"]
+    with opened_strictly(tmp_path / "file.h5") as opened:
+        assert opened.array("y\n").shape == opened.array("y\n").shape == VALUES.shape
+        with pytest.raises(UserError, match=r"dataset 'x' is dataset 'y\\n' by another name"):
+            opened.array("x")
+
+
+HOSTILE_SEEDS = (*range(20, 32), 10, 55, 107, 110, 178, 393, 419, 893, 907, 1161, 1163)
+
+
+def test_files_that_crash_hdf5(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Damage whose checksums are right: with HDF5 2.0, seed 10 divides by zero, 55 and 393 segmentation faults."""
+    content = new_format()
+    blocks = checked_blocks(content)
+    assert len(blocks) > 10
+    files = [own_child(), circle_of_free_names(), endless(), *(damaged(content, blocks, s) for s in HOSTILE_SEEDS)]
+    monkeypatch.setattr(hdf5_process, "SECONDS", 1)
+    monkeypatch.setattr(hdf5_process, "WAITING", 60)
+    refused = []
+    for file in files:
+        try:
+            read_untrusted(Path("file.h5"), file, Wanted(None, ("attribute 3", "network"), 1 << 20))
+        except UserError as error:
+            assert str(error).isprintable() and "file.h5" in str(error)
+            refused.append(str(error))
+    assert len(refused) > 10 and refused[2].startswith(
+        "file.h5 is not a readable HDF5 file: HDF5 was still at it after 1 s"
+    )
+
+
+def test_what_a_data_file_holds_is_told_in_one_short_line(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        for i in range(500):
+            file[f"{i:03}\n\x1b[2J" + "é" * 100] = i
+    with pytest.raises(UserError) as caught:
+        load_files(tmp_path / "file.h5", None)
+    message = str(caught.value)
+    assert message.isprintable() and len(message) < 1000 and " and 490 more, but no dataset x; store" in message
+
+
+@pytest.mark.parametrize("compression", ["gzip", "lzf", None])
+def test_no_zeros_are_made_up_for_images_or_weights(compression: str | None, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        file.create_dataset("x", (20, 8, 8, 1), "f4", chunks=(5, 8, 8, 1), compression=compression)[:15] = 1
+        file.create_dataset("fc1", (16, 4), "f4", chunks=(4, 4), compression=compression)[:12] = 1
+    with pytest.raises(UserError, match="'x' lacks some of its chunks"):
+        load_files(tmp_path / "file.h5", None)
+    with pytest.raises(UserError, match="'fc1' lacks some of its chunks"):
+        load_weights(tmp_path / "file.h5")
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "filtered"])
+def test_random_damage_is_refused_or_read(layout: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.h5"
+    options = {"chunks": (2, 3), "compression": "gzip"} if layout == "filtered" else {}
+    with h5py.File(path, "w", libver="earliest") as file:
+        file.create_dataset("x", data=VALUES, **options)
+    content = path.read_bytes()
+    used = [i for i, byte in enumerate(content) if byte]
+    refused = 0
+    for seed in range(75):
+        rng, changed = random.Random(seed), bytearray(content)
+        for _ in range(rng.choice([1, 2, 8])):
+            changed[rng.choice(used)] = rng.randrange(256)
+        try:
+            read_untrusted(path, bytes(changed), Wanted(None, (), 1 << 20))
+        except UserError as error:
+            assert str(error).isprintable()
+            refused += 1
+    assert 0 < refused < 75

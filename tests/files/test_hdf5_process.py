@@ -1,0 +1,251 @@
+"""The process that reads HDF5: whatever becomes of it, and whatever it answers, is one line and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.files import hdf5_process, hdf5_start
+from app.files.hdf5 import Wanted, file_image
+from app.files.hdf5_process import Reader
+from tests.support.hostile_hdf5 import endless
+from tests.support.shell import COMMAND
+
+IMAGE = file_image({"x": np.arange(4, dtype=np.float32)}, {"text": "a", "number": 2.5})
+WANTED = Wanted(None, ("text", "number"), 1 << 20)
+TAKES_REQUEST = """
+import json, os, resource, signal, socket, sys, time
+link = socket.socket(fileno=0)
+link.send(b"ready")
+message, (source, result), *_ = socket.recv_fds(link, 1 << 17, 2)
+def answer(header, content=b""):
+    os.write(result, content + header)
+    link.send(b"%d %d" % (len(content), len(header)))
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
+    """One of its own, with less patience."""
+    monkeypatch.setattr(hdf5_process, "SECONDS", 1)
+    monkeypatch.setattr(hdf5_process, "WAITING", 60)
+    with Reader() as reader:
+        yield reader
+
+
+def _error(reader: Reader, content: bytes = IMAGE, wanted: Wanted = WANTED) -> str:
+    before = time.monotonic()
+    with pytest.raises(UserError) as caught:
+        reader.read(Path("file.h5"), content, wanted)
+    assert time.monotonic() - before < 30
+    assert str(caught.value).isprintable() and "file.h5" in str(caught.value)
+    return str(caught.value)
+
+
+def test_reads_file_after_file(reader: Reader, tmp_path: Path) -> None:
+    (tmp_path / "file.h5").write_bytes(IMAGE)
+    for content in (IMAGE, None):
+        found = reader.read(tmp_path / "file.h5", content, WANTED)
+        assert (found.names, found.attributes) == (("x",), {"text": "a", "number": 2.5})
+        np.testing.assert_array_equal(found.arrays["x"], np.arange(4, dtype=np.float32), strict=True)
+        found.arrays["x"][:] = 0  # it is writable
+    assert "1 allowed" in _error(reader, wanted=Wanted(None, (), 1))
+    first = reader._ready().process
+    assert "x" in reader.read(tmp_path / "file.h5", IMAGE, WANTED).arrays and reader._ready().process is first
+
+
+def test_reads_on_after_a_file_that_it_did_not_survive(reader: Reader) -> None:
+    assert "HDF5 was still at it after 1 s of processor time" in _error(reader, endless())
+    assert "x" in reader.read(Path("file.h5"), IMAGE, WANTED).arrays
+
+
+DEATHS: dict[str, tuple[str, str]] = {
+    "segmentation fault": ("os.kill(os.getpid(), signal.SIGSEGV)", "HDF5 crashed on it (SIGSEGV)"),
+    "abort": ("os.abort()", "HDF5 crashed on it (SIGABRT)"),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "was killed, as happens where memory runs out"),
+    "exit": ("os._exit(7)", "HDF5 crashed on it (exit code 7)"),
+    "success": ("os._exit(0)", "HDF5 crashed on it (exit code 0)"),
+    "processor time": (
+        "resource.setrlimit(resource.RLIMIT_CPU, (1, 9))\nwhile True: pass",
+        "still at it after 1 s of pro",
+    ),
+    "hangs up": ("link.close(); time.sleep(60)", "nonsense"),
+    "too little memory": ("answer(b'{\"memory\": true}')", "file.h5: reading it takes more memory than there is"),
+    "garbage": ("link.send(bytes(range(60))); time.sleep(60)", "nonsense"),
+    "no header": ("link.send(b'0 0'); time.sleep(60)", "nonsense"),
+    "huge header": ("link.send(b'0 999999999999'); time.sleep(60)", "nonsense"),
+    "header that is not there": ("link.send(b'0 5000'); time.sleep(60)", "nonsense"),
+    "no JSON": ("answer(b'\\xff{')", "nonsense"),
+    "deep JSON": ("answer(b'[' * 200_000)", "nonsense"),
+    "another JSON": ("answer(b'[1]')", "nonsense"),
+    "lines and colours": ('answer(b\'{"error": "file.h5\\\\n\\\\u001b[2J"}\')', r"file.h5\n\x1b[2J"),
+    "long error": ("answer(b'{\"error\": \"file.h5' + b'x' * 1_000_000 + b'\"}')", "xxx…"),
+}
+
+
+@pytest.mark.parametrize("case", DEATHS)
+def test_whatever_becomes_of_it(case: str, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    action, message = DEATHS[case]
+    monkeypatch.setattr(hdf5_start, "_CODE", TAKES_REQUEST + action)
+    assert message in _error(reader)
+    assert reader._child is None or reader._child.process.poll() is None
+    reader.close()
+    assert reader._child is None
+
+
+def test_a_process_that_sleeps(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdf5_start, "_CODE", f"{TAKES_REQUEST}time.sleep(60)")
+    monkeypatch.setattr(hdf5_process, "WAITING", 1)
+    assert "HDF5 was still at it after 1 s;" in _error(reader)
+
+
+GOOD: dict[str, Any] = {"names": ["x"], "arrays": [["x", "<f4", [4], 0]], "attributes": {"number": 1}}
+LIES: dict[str, dict[str, Any]] = {
+    "no names": {"names": 5},
+    "array that has no name": {"names": ["y"]},
+    "objects": {"arrays": [["x", "|O", [1], 0]]},
+    "text": {"arrays": [["x", "<U1", [1], 0]]},
+    "records": {"arrays": [["x", "f4,f4", [1], 0]]},
+    "no type": {"arrays": [["x", "shape", [1], 0]]},
+    "other byte order": {"arrays": [["x", ">f4", [4], 0]]},
+    "too long": {"arrays": [["x", "<f4", [5000], 0]]},
+    "too long for this world": {"arrays": [["x", "<f4", [1 << 40, 1 << 40], 0]]},
+    "negative": {"arrays": [["x", "<f4", [-4], 0]]},
+    "fraction": {"arrays": [["x", "<f4", [1.5], 0]]},
+    "too many dimensions": {"arrays": [["x", "<f4", [1] * 99, 0]]},
+    "no shape": {"arrays": [["x", "<f4", None, 0]]},
+    "before the beginning": {"arrays": [["x", "<f4", [4], -4096]]},
+    "behind the end": {"arrays": [["x", "<f4", [4], 1 << 20]]},
+    "offset that no page has": {"arrays": [["x", "<f4", [4], 8]]},
+    "more than was allowed": {"arrays": [["x", "<f4", [1024], 0]] * 300},
+    "attribute that nobody asked for": {"attributes": {"kind": 1}},
+    "attribute that is no value": {"attributes": {"text": {"a": 1}}},
+    "attribute that is a truth": {"attributes": {"text": True}},
+    "attribute of lists": {"attributes": {"text": [[1]]}},
+}
+
+
+def _answering(answer: dict[str, Any]) -> str:
+    return f"{TAKES_REQUEST}answer({json.dumps(answer).encode()!r}, bytes(4096))"
+
+
+def test_an_answer_is_believed(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that the lies are made of."""
+    monkeypatch.setattr(hdf5_start, "_CODE", _answering(GOOD))
+    assert reader.read(Path("file.h5"), IMAGE, WANTED).arrays["x"].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("case", LIES)
+def test_a_lie_is_not_believed(case: str, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdf5_start, "_CODE", _answering({**GOOD, **LIES[case]}))
+    assert "nonsense" in _error(reader)
+
+
+def test_a_process_that_does_not_start(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hdf5_start, "_CODE", "raise ImportError")
+    with pytest.raises(UserError, match=r"does not start \(it ended with 1\): free some memory, or see what"):
+        reader.read(Path("file.h5"), IMAGE, WANTED)
+    monkeypatch.setattr(hdf5_start.subprocess, "Popen", _no_process)
+    with pytest.raises(UserError, match=r"cannot read file.h5: .*temporarily unavailable; end other programs"):
+        reader.read(Path("file.h5"), IMAGE, WANTED)
+
+
+def _no_process(*_: object, **__: object) -> None:
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+
+def test_too_little_memory_is_told_as_such(reader: Reader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And not as a damaged file."""
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros(1 << 25, np.uint8), chunks=(1 << 25,), compression="gzip")
+    wanted = Wanted(None, (), 1 << 30)
+    assert reader.read(tmp_path / "file.h5", None, wanted).arrays["x"].shape == (1 << 25,)
+    reader.close()
+    now = "int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()"
+    little = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({now} + (48 << 20),) * 2)"
+    code = hdf5_start._CODE.replace("main(int", f"{little}; main(int")
+    monkeypatch.setattr(hdf5_start, "_CODE", code)
+    with pytest.raises(UserError, match=r"file.h5: reading it takes more memory than there is.*; free some, or"):
+        reader.read(tmp_path / "file.h5", None, wanted)
+
+
+def _children(process: int) -> list[int]:
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = status.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == process and fields[0] != "Z":
+                found.append(int(status.parent.name))
+    return found
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_it_ends_with_the_command(sent: signal.Signals, tmp_path: Path) -> None:
+    """Also where HDF5 never returns."""
+    (tmp_path / "bad.h5").write_bytes(endless())
+    process = subprocess.Popen(
+        [*COMMAND, "graph", "--weights", "bad.h5"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        deadline = time.monotonic() + 20
+        while not (children := [pid for pid in _children(process.pid) if _busy(pid)]):
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(sent)
+        out, err = process.communicate(timeout=5)
+    finally:
+        process.kill()
+    assert out == "" and (err == "" if sent == signal.SIGKILL else re.fullmatch("error: .*\n", err))
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _busy(pid: int) -> bool:
+    """Whether it has spent so long that it is surely within HDF5."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") > 0.5
+    return False
+
+
+def test_reading_from_a_command_leaves_no_process_and_imports_no_h5py(tmp_path: Path) -> None:
+    (tmp_path / "file.h5").write_bytes(IMAGE)
+    code = """
+import sys
+from pathlib import Path
+from app.files.hdf5 import Wanted, read_untrusted
+from app.files.hdf5_start import start_ahead, _ahead
+start_ahead([Path("file.h5"), Path("absent")])
+assert len(_ahead) == 1
+found = read_untrusted(Path("file.h5"), None, Wanted(None, (), 100))
+assert not _ahead and found.names == ("x",) and "h5py" not in sys.modules
+assert not Path(f"/proc/self/task/{__import__('os').getpid()}/children").read_text()
+"""
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": root}, timeout=60
+    )
+    assert done.returncode == 0

@@ -1,0 +1,141 @@
+"""A kernel of one's own takes one file and one row: listed, compiled, chosen and run like those that are here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from app.commands.options.run import run_parser
+from app.cuda.compiler import compile_kernel
+from app.kernels import registry
+from app.kernels.defines import FLOATS, conv_sizes, elementwise, types
+from app.kernels.problems import ConvProblem, key
+from app.kernels.variant import LaunchConfig, Parameters, Variant
+from app.network.definitions import LENET5
+from app.planning.choices import choices, load_graph
+from app.planning.matching import Choices
+from app.planning.plan import ExecutionPlan, plan
+from app.planning.tuning import Tuned, Tuning
+from tests.support.networks_for_tests import random_graph
+
+SOURCE = r"""// A convolution of one's own: one thread per output element, sizes as constants.
+//
+// From: this test. Data: ...
+#include "common.cuh"
+
+extern "C" __global__ void conv_my_own(const INPUT *x, const WEIGHT *w, const REAL *bias, OUTPUT *y, int images) {
+    const int height = (H - K) / S + 1, width = (W - K) / S + 1;
+    const long long at = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= (long long)images * M * height * width) return;
+    const int column = at % width, row = at / width % height, map = at / (width * height) % M;
+    const long long image = at / (width * height) / M;
+    REAL sum = 0;
+    for (int c = 0; c < C; c++)
+        for (int p = 0; p < K; p++)
+            for (int q = 0; q < K; q++) {
+                const REAL pixel = REAL(x[((image * C + c) * H + row * S + p) * W + column * S + q]);
+                sum = fused_multiply_add(pixel, REAL(w[((c * K + p) * K + q) * M + map]), sum);
+            }
+    y[at] = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sum, HAS_BIAS ? bias[map] : REAL(0)));
+}
+"""
+NAME = "my-own"
+
+
+def configure(problem: ConvProblem, _: Parameters) -> LaunchConfig:
+    """One thread for each output element."""
+    height, width = problem.convolved
+    return elementwise(types(problem) | conv_sizes(problem), problem.maps * height * width)
+
+
+@pytest.fixture
+def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Variant]:
+    """The registry with a row more, whose file lies in a folder of the user's."""
+    added = Variant(
+        "conv",
+        99,
+        "my_own",
+        summary="the plainest that can be written",
+        system="this test",
+        dtypes=FLOATS,
+        refuses=lambda _: None,
+        configure=configure,
+        folder=tmp_path,
+    )
+    added.path.write_text(SOURCE, encoding="utf-8")
+    registry.VARIANTS.append(added)
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
+    yield added
+    registry.VARIANTS.remove(added)
+
+
+def test_it_is_listed(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["kernels"]) == 0
+    out = capsys.readouterr().out
+    assert NAME in out and row.summary in out
+
+
+def test_it_compiles_with_our_headers(row: Variant) -> None:
+    problem = ConvProblem(3, 11, 13, 5, 3, 2, bias=True, activation="tanh", input_dtype="uint8")
+    for arch in ("sm_75", "sm_90a", "sm_120"):
+        assert b"conv_my_own" in compile_kernel(row.path, row.config(problem).defines, arch)
+
+
+def _kernels(planned: ExecutionPlan) -> dict[str, str]:
+    return {node.head.name: node.variant.name for node in planned.nodes if node.head.operation == "conv"}
+
+
+def test_it_can_be_chosen(row: Variant) -> None:
+    for text, expected in (
+        (NAME, {"conv1": NAME, "conv2": NAME}),
+        (f"conv1=direct,conv2={NAME}", {"conv1": "direct", "conv2": NAME}),
+    ):
+        options = run_parser().parse_args(["--conv", text])
+        graph, _ = load_graph(options)
+        assert _kernels(plan(graph, "sm_90a", choices(options, Tuning()))) == expected
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_auto_takes_it_only_if_its_row_says_so(row: Variant, automatic: bool) -> None:
+    """Then as the highest step, where it can do as much at once as others: unfused here, as it does not pool."""
+    graph, choices = random_graph(LENET5), Choices(fuse=False)
+    first = {node.head.name: node.problem for node in plan(graph, "sm_90a", choices).nodes}["conv1"]
+    fastest = Tuning({key(first): {NAME: Tuned({}, 0.001, 10_000), "register-patch": Tuned({}, 1.0, 10_000)}})
+    changed = replace(row, automatic=True) if automatic else row
+    registry.VARIANTS[registry.VARIANTS.index(row)] = changed
+    for known in (Tuning(), fastest):  # measured or not
+        planned = plan(graph, "sm_90a", replace(choices, tuning=known))
+        assert _kernels(planned)["conv1"] == (NAME if automatic else "register-patch")
+    registry.VARIANTS[registry.VARIANTS.index(changed)] = row
+
+
+def test_the_command_line_shows_it(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["graph", "--conv", NAME]) == 0
+    assert NAME in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_it_equals_the_reference(row: Variant, dtype: str) -> None:
+    """By what bench and sweep check and time every kernel with."""
+    from app.bench.ladder.failures import Wrong
+    from app.bench.ladder.trial import Trial
+    from app.cuda.device import describe_gpu
+
+    problem = ConvProblem(3, 11, 13, 5, 3, 2, bias=True, activation="relu", dtype=dtype)
+    problem = replace(problem, input_dtype=dtype, output_dtype=dtype)
+    trial = Trial(problem, 67, describe_gpu()["architecture"])
+    assert 0 < trial.check(trial.launch(row)) <= 1
+    row.path.write_text(SOURCE.replace("c < C", "c < C - 1"), encoding="utf-8")
+    with pytest.raises(Wrong):
+        trial.check(trial.launch(row))
+
+
+@pytest.mark.gpu
+def test_the_whole_application_runs_on_it(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--device", "cuda", "--batch", "1000", "--repeat", "1", "--conv", NAME]) == 0
+    assert NAME in capsys.readouterr().out

@@ -1,0 +1,166 @@
+"""Every kernel in the registry against the layers' NumPy references, element by element, on the card."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.kernels.problems import ActivationProblem, ArgmaxProblem, ConvProblem, LinearProblem, PoolProblem, Problem
+from app.kernels.registry import find, variants
+from tests.support import kernel_cases
+from tests.support.kernel_cases import Case, architecture, batches, elements, grid_cases, small_cases, tuned_cases
+from tests.support.kernel_device import bits, compile_all, kernel_of, launch, results
+from tests.support.kernel_oracle import expected, operands
+from tests.support.tolerance import check
+
+pytestmark = pytest.mark.gpu
+EXACT_ORDER = {"conv": "direct", "gemm": "naive", "pool": "direct"}  # whose float32 bits all others must give
+OWN_ORDER = {("conv", "cublas"), ("gemm", "cublas"), ("gemm", "split-k")}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(request: pytest.FixtureRequest) -> None:
+    """All kernels of the selected tests, by all processors at once."""
+    used = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
+    compile_all(case for case in used if isinstance(case, Case))
+
+
+def held_against_the_reference(case: Case, images: int) -> None:
+    """Run the case and check every element; labels, too, where it takes the argmax."""
+    y, *labels = results(case, images)
+    if isinstance(case.problem, ArgmaxProblem):
+        x, _ = operands(case.problem, images)
+        np.testing.assert_array_equal(y, x.argmax(axis=1))
+        return
+    check(y, case.problem, expected(case.problem, images, case.row))
+    if labels:
+        np.testing.assert_array_equal(labels[0], y.reshape(images, -1).argmax(axis=1))
+
+
+@pytest.mark.parametrize("case", kernel_cases.parameters(grid_cases()))
+def test_grid(case: Case) -> None:
+    for images in batches(case.problem):
+        held_against_the_reference(case, images)
+
+
+@pytest.mark.parametrize("case", kernel_cases.parameters(tuned_cases()))
+def test_other_parameters(case: Case) -> None:
+    held_against_the_reference(case, 5)
+
+
+@pytest.mark.parametrize("case", kernel_cases.parameters(small_cases()))
+def test_small(case: Case) -> None:
+    """What the sanitizers run."""
+    held_against_the_reference(case, 3)
+
+
+def _ordered_cases() -> list[Case]:
+    """float32 cases of rows that must give the bits of the plainest kernel."""
+    return [
+        case
+        for case in grid_cases()
+        if case.row.operation in EXACT_ORDER
+        and case.problem.dtype == "float32"
+        and (case.row.operation, case.row.name) not in OWN_ORDER
+        and case.row.name != EXACT_ORDER[case.row.operation]
+        and _plainest(replace(case.problem, pool=1) if isinstance(case.problem, ConvProblem) else case.problem).refusal
+        in (None, "does not take the argmax")
+    ]
+
+
+def _plainest(problem: Problem) -> Case:
+    operation = {ConvProblem: "conv", LinearProblem: "gemm", PoolProblem: "pool"}[type(problem)]
+    row = find(operation, EXACT_ORDER[operation])
+    assert row is not None
+    return Case(row, problem)
+
+
+@pytest.mark.parametrize("case", kernel_cases.parameters(_ordered_cases()))
+def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
+    """Every float32 kernel sums in one order; pooling in registers equals pooling afterwards."""
+    images = batches(case.problem)[0]
+    y = results(case, images)[0]
+    problem = case.problem
+    if isinstance(problem, LinearProblem) and problem.argmax:
+        problem = replace(problem, argmax=False)
+    if isinstance(problem, ConvProblem) and problem.pool > 1:
+        if problem.output_dtype != "float32":
+            pytest.skip("unpooled values would be rounded before they are pooled")
+        unpooled = replace(problem, pool=1, pool_is_max=False)
+        # The random operands depend on the problem: those of the pooled one are wanted.
+        from tests.support.kernel_device import host_arrays
+
+        whole = launch(kernel_of(_plainest(unpooled)), *host_arrays(problem, images))[0]
+        height, width = problem.convolved
+        pool = PoolProblem(problem.maps, height, width, problem.pool, problem.pool, problem.pool_is_max)
+        shaped = whole.reshape(images, problem.maps, height, width)
+        plain = launch(kernel_of(_plainest(pool)), shaped, [])[0]
+    else:
+        from tests.support.kernel_device import host_arrays
+
+        plain = launch(kernel_of(_plainest(problem)), *host_arrays(case.problem, images))[0]
+    assert y.size == images * elements(problem)
+    np.testing.assert_array_equal(bits(y), bits(plain))
+
+
+@pytest.mark.parametrize("function", ["relu", "tanh", "sigmoid"])
+@pytest.mark.parametrize("row", [r for r in variants("conv") if "float32" in r.dtypes], ids=lambda row: row.name)
+def test_fused_and_separate_activations_agree_to_the_bit(row: Any, function: str) -> None:
+    """What system 1 could not make work: a ReLU inside the convolution changes nothing."""
+    from tests.support.kernel_device import host_arrays
+
+    fused = ConvProblem(3, 21, 17, 19, 5, bias=True, activation=function)
+    arrays = host_arrays(fused, 5)
+    together = launch(kernel_of(Case(row, fused)), *arrays)[0]
+    apart = launch(kernel_of(Case(row, replace(fused, activation=""))), *arrays)[0]
+    (elementwise,) = variants("activation")
+    activation = ActivationProblem(elements(fused), function)
+    separate = launch(kernel_of(Case(elementwise, activation)), apart.reshape(5, -1), [])[0]
+    np.testing.assert_array_equal(bits(together), bits(separate))
+
+
+def test_argmax_ties_and_nan_follow_numpy() -> None:
+    """The first among equals wins, NaN beats every number, infinities compare."""
+    x = np.zeros((7, 10), np.float32)
+    x[1, [3, 7]] = 5
+    x[2, [4, 6]] = np.nan
+    x[3] = -np.inf
+    x[4, 9] = np.inf
+    x[5] = np.arange(10)[::-1]
+    x[6, 9] = np.nan
+    for row in variants("argmax"):
+        np.testing.assert_array_equal(launch(kernel_of(Case(row, ArgmaxProblem(10))), x, [])[0], x.argmax(axis=1))
+    # Fused into a matrix product with the identity, which hands its input on.
+    finite = np.nan_to_num(x, nan=9.0, posinf=8.0, neginf=-8.0)
+    problem = LinearProblem(10, 10, argmax=True)
+    for row in variants("gemm"):
+        if "float32" in row.dtypes and row.refusal(problem, architecture()) is None:
+            scores, labels = launch(kernel_of(Case(row, problem)), finite, [np.eye(10, dtype=np.float32), None])
+            np.testing.assert_array_equal(scores.reshape(7, 10), finite)
+            np.testing.assert_array_equal(labels, finite.argmax(axis=1))
+
+
+def test_relu_keeps_nan() -> None:
+    x = np.array([[np.nan, -1.0, 0.0, 2.0, -np.inf, np.inf]], np.float32)
+    (row,) = variants("activation")
+    y = launch(kernel_of(Case(row, ActivationProblem(6, "relu"))), x, [])[0]
+    np.testing.assert_array_equal(y, np.maximum(x[0], 0))
+
+
+def test_the_gate_refuses_what_a_kernel_would_misread() -> None:
+    import cupy
+
+    (row,) = variants("activation")
+    kernel = kernel_of(Case(row, ActivationProblem(8, "relu")))
+    good = cupy.zeros(32, np.float32)
+    kernel.bind([good, good.copy()], 4)
+    for bad in (good.astype(np.float64), good[:31], good[::2], cupy.zeros(64, np.float32)[1:], None):
+        with pytest.raises(ValueError, match="argument y"):
+            kernel.bind([good, bad], 4)
+    with pytest.raises(ValueError, match="takes 2 arrays"):
+        kernel.bind([good], 4)
+    with pytest.raises(ValueError, match="bound for 1 to 4"):
+        kernel.bind([good, good.copy()], 4)(0, 5)

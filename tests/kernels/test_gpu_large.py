@@ -1,0 +1,245 @@
+"""Kernels on large batches, every element checked on the card: the networks' layers, and more than 2**31 elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.bench.ladder.tolerance import Expected, is_coarse, terms
+from app.kernels.problems import (
+    ActivationProblem,
+    ArgmaxProblem,
+    ConvProblem,
+    LinearProblem,
+    PairProblem,
+    PoolProblem,
+    Problem,
+    ResizeProblem,
+    SoftmaxProblem,
+)
+from app.kernels.registry import find, variants
+from tests.support.kernel_cases import OPERATIONS, Case, elements, parameters, served
+from tests.support.kernel_device import GUARD, POISON, bind, compile_all, host_arrays, kernel_of
+from tests.support.kernel_grid import convolution_pair, network_convolutions, product_pair, typed
+from tests.support.kernel_oracle import layers_of, operands, sums_half, sums_in_half, to_half, to_tf32
+from tests.support.tolerance import check
+
+pytestmark = pytest.mark.gpu
+IMAGES = 1013
+LAYERS: dict[str, list[Problem]] = {
+    "conv": [
+        *network_convolutions(fused=False),
+        *(problem for problem in network_convolutions(fused=True) if problem.pool > 1),
+    ],
+    "gemm": [
+        LinearProblem(1024, 128, activation="relu"),
+        LinearProblem(20_184, 160, bias=True, activation="tanh"),
+        LinearProblem(160, 10, bias=True, argmax=True),
+    ],
+}
+# Each reads or writes more elements than an int can count; the images repeat, so that few of them tell all results.
+REPEATS = 40
+MANY = 2**31
+HUGE: dict[str, list[Problem]] = {
+    "conv": [ConvProblem(8, 1000, 1000, 8, 1, input_dtype="uint8", output_dtype="float16")],
+    "gemm": [
+        LinearProblem(1024, 8, input_dtype="uint8", output_dtype="float16"),
+        LinearProblem(8, 1024, bias=True, input_dtype="uint8", output_dtype="float16"),
+    ],
+    "conv_pair": [convolution_pair()],
+    "gemm_pair": [product_pair(1024, 128, 10)],
+    "pool": [PoolProblem(8, 1000, 1000, 2, 1, False, "float16")],
+    "resize": [ResizeProblem(8, 500, 500, 1024)],
+    "activation": [ActivationProblem(8_000_000, "relu", "float16")],
+    "softmax": [SoftmaxProblem(1000, "float16")],
+    "argmax": [ArgmaxProblem(250, "float16")],
+}
+
+
+def _layer_cases() -> list[Case]:
+    """Those with the same expected results one after the other."""
+    found = [
+        (at, sums_half(row), case)
+        for name, problems in LAYERS.items()
+        for row in variants(name)
+        for at, problem in enumerate(problems)
+        for case in served(row, [problem])
+    ]
+    found.sort(key=lambda entry: (entry[2].row.operation, entry[0], entry[2].problem.dtype, entry[1]))
+    return [case for _, _, case in found]
+
+
+def _huge_cases() -> list[Case]:
+    rows = [row for name in OPERATIONS for row in variants(name)]
+    cases: list[Case] = []
+    for row in rows:
+        for problem in HUGE[row.operation]:
+            if isinstance(problem, PairProblem):
+                cases.append(Case(row, typed(problem, row.dtypes[0])))
+            else:
+                dtype = row.dtypes[0] if row.operation in ("conv", "gemm") else problem.dtype
+                cases.append(Case(row, replace(problem, dtype=dtype)))
+    return [case for case in cases if case.refusal is None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All kernels of the selected tests are compiled at once, with those that tell what is right; memory is freed."""
+    import cupy
+
+    used = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
+    compile_all(case for case in used if isinstance(case, Case))
+    yield
+    _expected.cache_clear()
+    _repeated.cache_clear()
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+def on_card(case: Case, x: Any, arrays: list[np.ndarray | None], images: int) -> list[Any]:
+    """Run the kernel once on a poisoned output → its outputs on the device, flat, the guards behind them untouched."""
+    import cupy
+
+    from app.cuda.memory import device_array, uploaded
+
+    kernel = kernel_of(case)
+    weights = [None if array is None else uploaded(array) for array in kernel.pack(arrays)]
+    outputs = [
+        device_array(argument.per_image * images + GUARD, argument.dtype)
+        for argument in kernel.arguments()[1 + len(weights) :]
+    ]
+    for output in outputs:
+        output.data.memset(POISON, output.nbytes)
+    bind(kernel, [x, *weights, *outputs], images)(cupy.cuda.Stream.null.ptr, images)
+    cupy.cuda.Stream.null.synchronize()
+    for output in outputs:
+        assert (output[-GUARD:].get().view(np.uint8) == POISON).all(), f"{case} wrote behind its output"
+    return [output[:-GUARD] for output in outputs]
+
+
+def _device_parameters(problem: Problem, given: dict[str, np.ndarray], dtype: str) -> list[np.ndarray | None]:
+    """The arrays between x and y, in ``dtype``, the biases too."""
+    shape = (problem.inputs,) if isinstance(problem, LinearProblem) else (problem.channels, 1, 1)  # type: ignore[union-attr]
+    arrays = layers_of(problem)[0].device_parameters(shape, given, scale=1.0, flattened=None)
+    return [None if array is None else np.ascontiguousarray(array, dtype) for array in arrays]
+
+
+def in_float64(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: list[np.ndarray | None]) -> Any:
+    """The problem by the plainest kernels in float64; x, arrays: operands, float64. On the device, flat."""
+    from app.cuda.memory import uploaded
+
+    problem = replace(problem, dtype="float64", input_dtype="float64", output_dtype="float64")
+    device_x = uploaded(np.ascontiguousarray(x, np.float64))
+    if isinstance(problem, LinearProblem):
+        naive = find("gemm", "naive")
+        assert naive is not None
+        return on_card(Case(naive, replace(problem, argmax=False)), device_x, arrays, len(x))[0]
+    direct, pooling = find("conv", "direct"), find("pool", "direct")
+    assert direct is not None and pooling is not None
+    y = on_card(Case(direct, replace(problem, pool=1, pool_is_max=False)), device_x, arrays, len(x))[0]
+    if problem.pool == 1:
+        return y
+    pool = PoolProblem(problem.maps, *problem.convolved, problem.pool, problem.pool, problem.pool_is_max, "float64")
+    return on_card(Case(pooling, pool), y, [], len(x))[0]
+
+
+@lru_cache(maxsize=1)
+def _expected(problem: ConvProblem | LinearProblem, in_half: bool) -> Expected:
+    x, given = operands(problem, IMAGES)
+    arrays = _device_parameters(problem, given, "float64")
+    exact = in_float64(problem, x, arrays)
+    absolute = [None if array is None else np.abs(array) for array in arrays]
+    magnitude = in_float64(replace(problem, activation=""), np.abs(x.astype(np.float64)), absolute)
+    if not is_coarse(problem):
+        return Expected(exact, magnitude)
+    narrow = to_half if problem.dtype == "float16" else to_tf32
+    weights, bias = arrays
+    assert weights is not None
+    if not in_half:
+        return Expected(exact, magnitude, in_float64(problem, narrow(x), [narrow(weights).astype(np.float64), bias]))
+    import cupy
+
+    assert isinstance(problem, ConvProblem) and not problem.activation and problem.pool == 1
+    y = sums_in_half(problem, cupy.asarray(narrow(x)), cupy.asarray(narrow(weights))).astype(np.float64)
+    if bias is not None:
+        y += cupy.asarray(bias)[:, None, None]
+    return Expected(exact, magnitude, y.reshape(-1))
+
+
+@pytest.mark.parametrize("case", parameters(_layer_cases()))
+def test_layers_of_the_networks(case: Case) -> None:
+    from app.cuda.memory import uploaded
+
+    problem = case.problem
+    assert isinstance(problem, ConvProblem | LinearProblem)
+    x, given = operands(problem, IMAGES)
+    arguments = problem.arguments()
+    arrays = _device_parameters(problem, given, "float64")
+    stored = [None if a is None else a.astype(b.dtype) for a, b in zip(arrays, arguments[1:], strict=False)]
+    device_x = uploaded(np.ascontiguousarray(x, arguments[0].dtype))
+    y, *labels = on_card(case, device_x, stored, IMAGES)
+    check(y, problem, _expected(replace(problem, output_dtype="float32"), sums_half(case.row)))
+    if labels:
+        np.testing.assert_array_equal(labels[0].get(), y.reshape(IMAGES, -1).argmax(axis=1).get())
+
+
+@lru_cache(maxsize=1)
+def _repeated(per_image: int, dtype: str, repeated: int) -> tuple[Any, Any]:
+    """Random x of ``repeated`` images, and the same REPEATS times over; on the device."""
+    from cupy.cuda import runtime
+
+    from app.cuda.memory import device_array, uploaded
+
+    rng = np.random.default_rng(per_image)
+    block = rng.integers(0, 255, repeated * per_image, dtype=np.uint8)  # no byte that outputs are poisoned with
+    few = uploaded(block if dtype == "uint8" else (block.astype(np.float32) / 64 - 2).astype(dtype))
+    many = device_array(REPEATS * few.size, dtype)
+    for start in range(0, many.nbytes, few.nbytes):
+        runtime.memcpy(many.data.ptr + start, few.data.ptr, few.nbytes, runtime.memcpyDeviceToDevice)
+    return few, many
+
+
+@pytest.mark.parametrize("case", parameters(_huge_cases()))
+def test_more_elements_than_an_int_counts(case: Case) -> None:
+    """Each repetition must give the bits that a small batch of the same images gives."""
+    import cupy
+
+    problem = case.problem
+    if cupy.cuda.runtime.memGetInfo()[1] < 30 << 30:
+        pytest.skip("needs a card with 30 GB of memory")
+    _expected.cache_clear()
+    cupy.get_default_memory_pool().free_all_blocks()
+    argument = problem.arguments()[0]
+    repeated = -(-MANY // (REPEATS * max(argument.per_image, elements(problem)))) + 1
+    few, many = _repeated(argument.per_image, argument.dtype, repeated)
+    arrays: list[np.ndarray | None] = []
+    if isinstance(problem, PairProblem):
+        arrays = host_arrays(problem, 1)[1]
+    elif isinstance(problem, ConvProblem | LinearProblem):
+        drawn = _random_parameters(problem)
+        arrays = [
+            None if a is None else a.astype(b.dtype) for a, b in zip(drawn, problem.arguments()[1:], strict=False)
+        ]
+    wanted = on_card(case, few, arrays, repeated)[0]
+    y = on_card(case, many, arrays, REPEATS * repeated)[0].reshape(REPEATS, -1)
+    unsigned = f"u{y.itemsize}"
+    assert len(set(wanted[:1000].get().view(unsigned).tolist())) > 1, "all results are the same"
+    wanted = wanted.view(unsigned)
+    assert bool((wanted != np.iinfo(unsigned).max).all()), "elements were never written"
+    for at, part in enumerate(y.view(unsigned)):
+        assert bool((part == wanted).all()), f"{case}: repetition {at} differs from the first"
+
+
+def _random_parameters(problem: ConvProblem | LinearProblem) -> list[np.ndarray | None]:
+    """Weights that make results around 1 from bytes, and a bias if there is one."""
+    rng = np.random.default_rng(1)
+    if isinstance(problem, ConvProblem):
+        shape: tuple[int, ...] = (problem.channels, problem.kernel, problem.kernel, problem.maps)
+    else:
+        shape = (problem.inputs, problem.outputs)
+    weights = rng.standard_normal(shape) / (128 * np.sqrt(terms(problem)))
+    return [weights, rng.standard_normal(shape[-1]) if problem.bias else None]

@@ -1,0 +1,151 @@
+"""Kernels that take two layers at once, on the card: every element, any batch, poisoned memory, NaN, extreme images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.bench.ladder.tolerance import Expected
+from app.kernels.problems import PairProblem
+from app.kernels.registry import variants
+from tests.support import kernel_cases
+from tests.support.kernel_cases import Case, served
+from tests.support.kernel_device import compile_all
+from tests.support.kernel_grid import CONVOLUTION_PAIRS, PRODUCT_PAIRS
+from tests.support.pair_device import Runner, errors, has_shipped_weights, images, poison_shared, same_bits, weights
+from tests.support.tolerance import check
+
+pytestmark = pytest.mark.gpu
+BATCHES = (1, 7, 31, 999, 9_999)
+# Of the products those of lenet5; the grid of test_gpu_kernels.py has the others.
+PROBLEMS: dict[str, list[Any]] = {"conv_pair": CONVOLUTION_PAIRS, "gemm_pair": PRODUCT_PAIRS[:2]}
+CASES = [case for name, problems in PROBLEMS.items() for row in variants(name) for case in served(row, problems)]
+ALL_CASES = pytest.mark.parametrize("case", kernel_cases.parameters(CASES))
+
+
+def pair_of(case: Case) -> PairProblem:
+    """The case's problem."""
+    assert isinstance(case.problem, PairProblem)
+    return case.problem
+
+
+WEIGHTED = [
+    pytest.param(case, kind, id=f"{case}-{kind}")
+    for kind in ("random", "shipped")
+    for case in CASES
+    if kind == "random" or has_shipped_weights(pair_of(case))
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All kernels of the selected tests, by all processors at once; memory is freed."""
+    import cupy
+
+    used = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
+    compile_all(case for case in used if isinstance(case, Case))
+    yield
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+def check_labels(found: list[Any]) -> None:
+    """Where there are labels, each is its own scores' argmax, as NumPy has it."""
+    for labels in found[1:]:
+        np.testing.assert_array_equal(labels.get()[:, 0], found[0].get().argmax(axis=1))
+
+
+@pytest.mark.parametrize(("case", "kind"), WEIGHTED)
+def test_every_element_of_any_batch(case: Case, kind: str) -> None:
+    """Errors at most twice those of a plain implementation, of float32 where operands are split (its maximum alone).
+
+    And the same bits whatever the batch that an image is in, and run after run.
+    """
+    problem = pair_of(case)
+    arrays, x = weights(problem, kind), images(problem, BATCHES[-1])
+    run = Runner(case, arrays, x)
+    whole = run()
+    own, plain = errors(problem, arrays, x, whole[0])
+    assert plain.most > 0
+    assert own.most <= 2 * plain.most, f"greatest error {own.most:.3g}, a plain implementation's {plain.most:.3g}"
+    if problem.dtype == "float16":
+        assert own.rms <= 2 * plain.rms, f"RMS of the errors {own.rms:.3g}, a plain implementation's {plain.rms:.3g}"
+    check_labels(whole)
+    for count in BATCHES:
+        for _ in range(2):
+            assert same_bits(run(count), [result[:count] for result in whole]), f"{count} images of {len(x)} differ"
+
+
+@ALL_CASES
+def test_bound_for_a_small_batch_alone(case: Case) -> None:
+    """Memory ends with the last image: what is read or written behind it would be another's."""
+    problem = pair_of(case)
+    arrays, x = weights(problem, "random"), images(problem, 31)
+    whole = Runner(case, arrays, x)()
+    for count in (1, 2, 3, 5, 7, 13):
+        assert same_bits(Runner(case, arrays, x[:count])(), [result[:count] for result in whole])
+
+
+@ALL_CASES
+@pytest.mark.parametrize("kind", ["0", "255", "noise"])
+def test_extreme_images(case: Case, kind: str) -> None:
+    import cupy
+
+    from app.bench.ladder.oracle import expected
+
+    problem = pair_of(case)
+    for source in ("random", "shipped") if has_shipped_weights(problem) else ("random",):
+        arrays, x = weights(problem, source), images(problem, 31, kind)
+        found = Runner(case, arrays, x)()
+        given = [None if array is None else cupy.asarray(array) for array in arrays]
+        wanted = expected(problem, cupy.asarray(x), *given)
+        flat = Expected(*(np.ravel(part) for part in vars(wanted).values()))
+        check(found[0].reshape(-1), problem, flat)
+        check_labels(found)
+        if kind != "noise":
+            assert same_bits(found, [cupy.broadcast_to(result[:1], result.shape).copy() for result in found])
+        if kind == "0" and not any(array is not None for array in arrays[1::2]):
+            assert not found[0].any()
+
+
+@ALL_CASES
+def test_nothing_is_read_from_shared_memory_that_was_not_written(case: Case) -> None:
+    """Memory full of NaN, in float16 and in float32, and memory full of zeros give the same bits.
+
+    A product of NaN with zero is NaN, and a careless ReLU makes a plausible 0 of it.
+    """
+    problem = pair_of(case)
+    arrays, x = weights(problem, "random"), images(problem, 999)
+    run = Runner(case, arrays, x)
+    for count in (1, 2, 7, 31, 999):
+        found = []
+        for word in (0, 0xFFFFFFFF, 0x7C007C00):  # the last: infinities in float16
+            poison_shared(word)
+            found.append(run(count))
+        assert bool(np.isfinite(found[0][0]).all())
+        assert same_bits(found[1], found[0]) and same_bits(found[2], found[0]), f"{count} images"
+
+
+@ALL_CASES
+@pytest.mark.parametrize("place", [0, 1, 2, 3], ids=["w1", "bias1", "w2", "bias2"])
+def test_nan_in_a_parameter_shows_in_all_that_depends_on_it(case: Case, place: int) -> None:
+    """Of the first layer: everything. Of the second: one map or class, which is then the label."""
+    problem = pair_of(case)
+    arrays = weights(problem, "random")
+    parameter = arrays[place]
+    if parameter is None:
+        pytest.skip("the problem has no such bias")
+    own, last = 3, problem.second.arguments()[2].fixed  # of its maps or classes
+    parameter = parameter.copy()
+    parameter[(*(size // 2 for size in parameter.shape[:-1]), own)] = np.nan
+    arrays[place] = parameter
+    y, *labels = Runner(case, arrays, np.maximum(images(problem, 31), 1))()
+    isnan = np.isnan(y.get().astype(np.float32)).reshape(31, last, -1)
+    if place < 2:
+        assert isnan.all()
+    else:
+        assert isnan[:, own].all() and not np.delete(isnan, own, axis=1).any()
+    for found in labels:
+        np.testing.assert_array_equal(found.get(), 0 if place < 2 else own)

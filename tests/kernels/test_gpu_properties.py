@@ -1,0 +1,168 @@
+"""Every kernel on problems, parameters and batches that nobody chose, held against the float64 reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.bench.ladder.tolerance import is_coarse
+from app.kernels.problems import (
+    ActivationProblem,
+    ArgmaxProblem,
+    ConvProblem,
+    LinearProblem,
+    PairProblem,
+    PoolProblem,
+    Problem,
+    ResizeProblem,
+    SoftmaxProblem,
+)
+from app.kernels.registry import VARIANTS
+from app.kernels.variant import Variant
+from tests.kernels.test_gpu_kernels import held_against_the_reference
+from tests.support.kernel_cases import Case, elements
+from tests.support.kernel_device import compile_all
+from tests.support.kernel_grid import product_pair, typed
+
+hypothesis = pytest.importorskip("hypothesis")
+st = hypothesis.strategies
+EXAMPLES = 25  # a row
+
+
+@st.composite
+def convolutions(draw: Any, row: Variant) -> Problem:
+    """Small ones; also those that pool, where the row may."""
+    kernel, stride = draw(st.integers(1, 7)), draw(st.integers(1, 3))
+    pool = draw(st.sampled_from((1, 2, 3, 4))) if row.pools else 1
+    least = kernel + (pool - 1) * stride
+    return ConvProblem(
+        *(draw(st.integers(1, 40)), draw(st.integers(least, least + 25)), draw(st.integers(least, least + 25))),
+        *(draw(st.integers(1, 80)), kernel, stride, draw(st.booleans()), draw(functions(""))),
+        pool=pool,
+        pool_is_max=pool > 1 and draw(st.booleans()),
+        input_dtype=draw(st.sampled_from(("uint8", "float16", "float32"))),
+        output_dtype=draw(st.sampled_from(("float16", "float32"))),
+    )
+
+
+def functions(*others: str) -> Any:
+    """Names of activations."""
+    return st.sampled_from((*others, "relu", "tanh", "sigmoid"))
+
+
+@st.composite
+def products(draw: Any, row: Variant) -> Problem:
+    """Small ones; with an argmax, where the row takes it."""
+    return LinearProblem(
+        *(draw(st.integers(1, 300)), draw(st.integers(1, 90)), draw(st.booleans()), draw(functions(""))),
+        argmax=draw(st.booleans()),
+        input_dtype=draw(st.sampled_from(("uint8", "float16", "float32"))),
+        output_dtype=draw(st.sampled_from(("float16", "float32"))),
+    )
+
+
+@st.composite
+def product_pairs(draw: Any, _: Variant) -> Problem:
+    """Those that fit whole tiles."""
+    inputs, hidden, classes = draw(st.integers(1, 9)), draw(st.integers(1, 8)), draw(st.integers(1, 32))
+    return product_pair(64 * inputs, 32 * hidden, classes, draw(st.booleans()), draw(st.booleans()))
+
+
+@st.composite
+def poolings(draw: Any, _: Variant) -> Problem:
+    """Windows that overlap, touch or leave gaps."""
+    window = draw(st.integers(1, 7))
+    height, width = (draw(st.integers(window, window + 40)) for _ in "HW")
+    return PoolProblem(draw(st.integers(1, 40)), height, width, window, draw(st.integers(1, 8)), draw(st.booleans()))
+
+
+@st.composite
+def resizings(draw: Any, _: Variant) -> Problem:
+    """Larger, smaller and of the same size."""
+    height, width, size = (draw(st.integers(1, 60)) for _ in range(3))
+    return ResizeProblem(draw(st.integers(1, 5)), height, width, size)
+
+
+PROBLEMS: dict[str, Callable[[Variant], Any]] = {
+    "conv": convolutions,
+    "gemm": products,
+    "gemm_pair": product_pairs,
+    "pool": poolings,
+    "resize": resizings,
+    "activation": lambda _: st.builds(ActivationProblem, st.integers(1, 3000), functions()),
+    "softmax": lambda _: st.builds(SoftmaxProblem, st.integers(1, 200)),
+    "argmax": lambda _: st.builds(ArgmaxProblem, st.integers(1, 256)),
+}
+# Two convolutions in one kernel are lenet5's alone: there are no other problems to draw.
+EXPLORED = [row for row in VARIANTS if row.operation in PROBLEMS]
+
+
+@st.composite
+def cases(draw: Any, row: Variant) -> Case:
+    """A problem that the row serves, in one of its types, with some of its parameters other than the defaults."""
+    drawn, dtype = draw(PROBLEMS[row.operation](row)), draw(st.sampled_from(row.dtypes))
+    problem = typed(drawn, dtype) if isinstance(drawn, PairProblem) else replace(drawn, dtype=dtype)
+    if getattr(problem, "argmax", False):
+        problem = replace(problem, activation="")
+    choices = {name: st.sampled_from(values) for name, values in row.tunables.items()}
+    parameters = draw(st.fixed_dictionaries({}, optional=choices))
+    case = Case(row, problem, tuple(parameters.items()))
+    # The errors of a few rounded numbers tell nothing of those of other numbers: there is no tolerance for them. But
+    # a pair's kernel keeps more digits of what is between the layers than the plain implementation does.
+    enough = elements(problem) >= (16 if isinstance(problem, PairProblem) else 64)
+    hypothesis.assume(case.refusal is None and (not is_coarse(problem) or enough))
+    return case
+
+
+def explore(row: Variant, body: Callable[[Case, int], None]) -> None:
+    """Call ``body`` with EXAMPLES cases of the row, the same ones each time, and a number of images for each."""
+
+    @hypothesis.settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(case=cases(row), images=st.integers(1, 9))
+    def example(case: Case, images: int) -> None:
+        body(case, images)
+
+    example()
+
+
+def rows() -> list[Any]:
+    """Every row that serves more than one problem, for parametrising."""
+    return [pytest.param(row, id=row.source.removesuffix(".cu")) for row in EXPLORED]
+
+
+@pytest.fixture(scope="module")
+def compiled(request: pytest.FixtureRequest) -> None:
+    """The kernels of all rows under test, by all processors at once."""
+    found: list[Case] = []
+    for item in request.session.items:
+        if getattr(item, "originalname", "") == "test_kernels_on_any_problem":
+            explore(item.callspec.params["row"], lambda case, _: found.append(case))  # type: ignore[attr-defined]
+    compile_all(found)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("row", rows())
+def test_kernels_on_any_problem(row: Variant, compiled: None) -> None:
+    explore(row, held_against_the_reference)
+
+
+def test_examples_are_always_the_same_and_many() -> None:
+    """Without a GPU: what is compiled beforehand is what is launched later, and rows refuse few of the cases."""
+    first: list[str] = []
+    again: list[str] = []
+    explore(EXPLORED[0], lambda case, images: first.append(f"{case} {images}"))
+    explore(EXPLORED[0], lambda case, images: again.append(f"{case} {images}"))
+    assert first == again
+    for row in EXPLORED:
+        seen: set[str] = set()
+        explore(row, lambda case, _, seen=seen: seen.add(str(case)))  # type: ignore[misc]
+        assert len(seen) > EXAMPLES // 2, row.source

@@ -1,0 +1,134 @@
+"""Whole networks on each variant by name: many streams and small chunks change nothing, and routes agree to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.kernels.problems import ActivationProblem, LinearProblem
+from app.kernels.registry import variants
+from app.kernels.variant import ConstantCopy, Variant
+from app.network.definitions import LENET5, MINIDNN86, MLP, Network
+from app.network.graph import Graph
+from app.planning.matching import PRECISIONS, Choices
+from app.planning.plan import plan
+from tests.runtime.test_gpu_session import classify
+from tests.support.kernel_cases import Case, architecture, elements
+from tests.support.kernel_device import bits, compile_all, host_arrays, kernel_of, launch
+from tests.support.networks_for_tests import ODD, SMOOTH, TEST_NETWORKS, random_graph, random_images, score_scale
+
+pytestmark = pytest.mark.gpu
+IMAGES = 31
+NETWORKS = {"conv": (LENET5, ODD, SMOOTH, MINIDNN86), "gemm": (LENET5, MLP, SMOOTH), "pool": (LENET5, ODD)}
+PLAINEST = {"conv": "direct", "gemm": "naive", "pool": "direct"}
+OWN_ORDER = ("cublas", "split-k")  # of summation
+# Of the scores' magnitude: errors of rounded operands grow from layer to layer.
+TOLERANCE = {"fp64": 1e-12, "fp32": 1e-5, "tf32": 0.01, "fp16": 0.05}
+graph_of = cache(random_graph)
+
+
+def _runs() -> list[Any]:
+    """(network, row, precision): each row in each of its types, in the whole of a few networks."""
+    return [
+        pytest.param(network, row, precision, id=f"{row.operation}-{row.name}-{precision}-{network.name}")
+        for operation, networks in NETWORKS.items()
+        for row in variants(operation)
+        for precision, (arithmetic, stored) in PRECISIONS.items()
+        if (stored if operation == "pool" else arithmetic) in row.dtypes
+        and (operation != "pool" or precision not in ("tf32", "fp32x"))  # which store activations as fp32 does
+        for network in networks
+    ]
+
+
+def choices(row: Variant, precision: str) -> dict[str, Any]:
+    """The row wherever it can serve; pooling is a layer of its own only where nothing is fused."""
+    return {"kernels": {row.operation: row.name}, "precision": precision, "fuse": row.operation != "pool"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(request: pytest.FixtureRequest) -> None:
+    """All kernels of the selected tests, by all processors at once."""
+    wanted: list[tuple[Graph, dict[str, Any]]] = []
+    for item in request.session.items:
+        values = item.callspec.params if hasattr(item, "callspec") else {}
+        if {"network", "row", "precision"} <= set(values):
+            graph, row = graph_of(values["network"]), values["row"]
+            wanted += [(graph, choices(row, values["precision"])), (graph, _plainest(row.operation, "fp32"))]
+    plans = [plan(graph, architecture(), Choices(**chosen)) for graph, chosen in wanted]
+    nodes = [node for found in plans for node in found.nodes]
+    compile_all(Case(node.variant, node.problem, tuple(node.settings.items())) for node in nodes)
+
+
+def _plainest(operation: str, precision: str) -> dict[str, Any]:
+    (row,) = (row for row in variants(operation) if row.name == PLAINEST[operation])
+    return choices(row, precision)
+
+
+@cache
+def _by_the_plainest(network: Network, operation: str) -> tuple[np.ndarray, np.ndarray]:
+    return classify(graph_of(network), random_images(network, IMAGES), chunk=IMAGES, **_plainest(operation, "fp32"))
+
+
+@pytest.mark.parametrize(("network", "row", "precision"), _runs())
+def test_whole_network(network: Network, row: Variant, precision: str) -> None:
+    """Right; the same in one piece and in chunks of three on four streams, whose constant memory is each one's own."""
+    graph, images, chosen = graph_of(network), random_images(network, IMAGES), choices(row, precision)
+    try:
+        labels, scores = classify(graph, images, chunk=3, streams=4, **chosen)
+    except UserError as missing:
+        if not row.needs_cublas:
+            raise
+        pytest.skip(str(missing))
+    expected = graph.reference(images)
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=TOLERANCE[precision] * score_scale(graph, expected))
+    np.testing.assert_array_equal(labels, scores.argmax(axis=1))
+    if row.name != "cublas":  # which may choose its algorithm by the size
+        whole_labels, whole_scores = classify(graph, images, chunk=IMAGES, streams=1, **chosen)
+        np.testing.assert_array_equal(bits(scores), bits(whole_scores))
+        np.testing.assert_array_equal(labels, whole_labels)
+    if precision == "fp32" and row.name not in OWN_ORDER:
+        plain_labels, plain_scores = _by_the_plainest(network, row.operation)
+        np.testing.assert_array_equal(bits(scores), bits(plain_scores))
+        np.testing.assert_array_equal(labels, plain_labels)
+
+
+@pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
+def test_fused_and_separate_routes_agree_to_the_bit(network: Network) -> None:
+    """As auto chooses and on the plainest kernels, in float32, whatever activations and poolings follow."""
+    graph, images = graph_of(network), random_images(network, IMAGES)
+    fused_labels, fused = classify(graph, images, chunk=10)
+    for kernels in ({}, {"conv": "direct", "gemm": "naive", "pool": "direct"}, {"pool": "shared"}):
+        labels, scores = classify(graph, images, chunk=10, fuse=False, kernels=kernels)
+        np.testing.assert_array_equal(bits(scores), bits(fused))
+        np.testing.assert_array_equal(labels, fused_labels)
+
+
+@pytest.mark.parametrize("function", ["relu", "tanh", "sigmoid"])
+@pytest.mark.parametrize("row", [r for r in variants("gemm") if "float32" in r.dtypes], ids=lambda row: row.name)
+def test_matrix_products_fuse_activations_to_the_bit(row: Variant, function: str) -> None:
+    fused = LinearProblem(97, 35, bias=True, activation=function)
+    arrays = host_arrays(fused, 7)
+    together = launch(kernel_of(Case(row, fused)), *arrays)[0]
+    apart = launch(kernel_of(Case(row, replace(fused, activation=""))), *arrays)[0]
+    (elementwise,) = variants("activation")
+    activation = ActivationProblem(elements(fused), function)
+    separate = launch(kernel_of(Case(elementwise, activation)), apart.reshape(7, -1), [])[0]
+    np.testing.assert_array_equal(bits(together), bits(separate))
+
+
+def test_networks_here_need_slices_of_constant_memory() -> None:
+    """Else the test of the whole network would not show that slices of several streams keep out of each other's way."""
+    for name in ("constant", "shared-constant", "specialised", "unrolled"):
+        found = plan(graph_of(LENET5), architecture(), Choices(kernels={"conv": name})).nodes
+        copies = [
+            action
+            for node in found
+            for action in node.variant.config(node.problem, node.settings).actions
+            if isinstance(action, ConstantCopy)
+        ]
+        assert len(copies) > 2, name

@@ -1,0 +1,258 @@
+"""Rows of the registry: they serve what they must, with launches that the hardware takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.cuda.compiler import ARCHITECTURES, architecture_number
+from app.errors import UserError
+from app.kernels import registry
+from app.kernels.problems import DTYPES, ITEMSIZE, ConvProblem, LinearProblem, Problem
+from app.kernels.registry import VARIANTS
+from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, LaunchConfig, Variant
+from app.planning.tuning import Tuning
+from tests.support.kernel_grid import problems, served, typed
+
+ALL_VARIANTS = pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))
+CARD_BYTES = 288 << 30  # more memory than any card has: no batch can be larger
+CONSTANT_BYTES = 64 << 10
+HARDWARE = ("constant memory", "shared memory", "threads", "sm_", "grid")
+
+
+def _batches(problem: Problem, config: LaunchConfig) -> list[int]:
+    """Numbers of images that the launches of the configuration may be given."""
+    per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in problem.arguments())
+    most = min(1_000_000, max(CARD_BYTES // per_image, 1))
+    piece = config.images_at_a_time or most
+    return sorted({min(images, most, piece) for images in (1, 2, 7, 10_000, most)})
+
+
+@ALL_VARIANTS
+def test_launches_fit_the_hardware(row: Variant) -> None:
+    for problem in served(row, "sm_90a"):
+        config = row.config(problem)
+        assert config.actions
+        for launch in config.launches:
+            assert launch.threads % 32 == 0 and 0 < launch.threads <= 1024, problem
+            assert 0 <= launch.shared_bytes <= SHARED_LIMIT[90] << 10
+            for images in _batches(problem, config):
+                x, y, z = launch.grid(images)
+                assert 0 < x < 2**31 and 0 < y <= 65_535 and 0 < z <= 65_535, (problem, images, launch.grid(images))
+
+
+@ALL_VARIANTS
+def test_what_other_cards_lack_is_refused(row: Variant) -> None:
+    for arch in ARCHITECTURES:
+        limit = SHARED_LIMIT[architecture_number(arch)] << 10
+        for problem in served(row, arch):
+            assert all(launch.shared_bytes <= limit for launch in row.config(problem).launches), (arch, problem)
+
+
+@ALL_VARIANTS
+def test_only_hardware_excludes_a_convolution(row: Variant) -> None:
+    if row.operation == "conv":
+        for problem in problems(row):
+            reason = row.refusal(problem, "sm_90a")
+            if problem.pool > 1:  # type: ignore[union-attr]
+                assert reason is None or "pooling" in reason or any(word in reason for word in HARDWARE), reason
+            else:
+                assert reason is None or any(word in reason for word in HARDWARE), (reason, problem)
+
+
+@ALL_VARIANTS
+def test_parameters_are_positive(row: Variant) -> None:
+    problem = served(row, "sm_90a")[0]
+    for name in row.tunables:
+        for value in (0, -8):
+            assert row.refusal(problem, "sm_90a", {name: value}) == f"{name} must be at least 1, not {value}"
+
+
+@ALL_VARIANTS
+def test_every_matrix_product_is_served(row: Variant) -> None:
+    """Some rows leave the argmax to a kernel of its own, and all do for many classes."""
+    if row.operation == "gemm":
+        for problem in problems(row):
+            reason = row.refusal(problem, "sm_90a")
+            assert reason is None or (problem.argmax and "argmax" in reason), (reason, problem)  # type: ignore[union-attr]
+
+
+@ALL_VARIANTS
+def test_networks_are_served_whatever_the_storage(row: Variant) -> None:
+    """Conversion is fused into loads and stores: no row refuses because of how activations lie in memory."""
+    for problem in served(row, "sm_90a")[:12]:
+        if isinstance(problem, ConvProblem | LinearProblem):
+            for stored in ("uint8", "float16", "float32", "float64"):
+                wide = "float32" if stored == "uint8" else stored
+                other = replace(problem, input_dtype=stored, output_dtype=wide)
+                assert row.refusal(other, "sm_90a") is None, row.refusal(other, "sm_90a")
+
+
+@ALL_VARIANTS
+def test_no_row_serves_a_type_that_it_does_not_declare(row: Variant) -> None:
+    arch = "sm_120" if row.only_arch is None else f"sm_{row.only_arch}"
+    for dtype in set(DTYPES) - set(row.dtypes):
+        for problem in problems(row)[:3]:
+            assert f"not {dtype}" in str(row.refusal(typed(problem, dtype), arch))
+
+
+def _fingerprint(problem: Problem, config: LaunchConfig) -> tuple[Any, ...]:
+    images = _batches(problem, config)[-1]
+    launches = [(x.threads, x.grid(images), x.scalars, x.shared_bytes) for x in config.launches]
+    return config.defines, launches, config.workspace, config.images_at_a_time, len(config.actions)
+
+
+@ALL_VARIANTS
+def test_every_tunable_has_a_default_and_makes_a_difference(row: Variant) -> None:
+    found = served(row, "sm_90a")
+    assert all(set(row.defaults(problem)) == set(row.tunables) for problem in found)
+    for name, values in row.tunables.items():
+        assert len(set(values)) == len(values) > 1 and tuple(sorted(values)) == tuple(values), name
+        different = {
+            repr(_fingerprint(problem, row.config(problem, {name: value})))
+            for problem in found[:12]
+            for value in values
+            if row.refusal(problem, "sm_90a", {name: value}) is None
+        }
+        kept = {repr(_fingerprint(problem, row.config(problem))) for problem in found[:12]}
+        assert different - kept, f"{row.source}: {name} changes nothing"
+
+
+@ALL_VARIANTS
+def test_weights_are_packed_into_the_declared_number_of_elements(row: Variant) -> None:
+    for problem in served(row, "sm_90a"):
+        config = row.config(problem)
+        assert (config.pack is None) == (config.packed == 0)
+        weights = next((argument for argument in problem.arguments() if argument.name == "w"), None)
+        if weights is None or config.pack is None or weights.fixed > 10**5:
+            continue
+        # Numbers that even float16 holds, none of them zero.
+        values = (np.arange(weights.fixed) % 2039 + 1).astype(weights.dtype)
+        packed = config.pack(values.reshape(_weight_shape(problem)))
+        assert packed.size == config.packed >= weights.fixed
+        # Every weight is in it as often as it must; what else there is are copies and zeros.
+        found, wanted = (np.bincount(array.ravel().astype(int), minlength=2040) for array in (packed, values))
+        assert (found[1:] >= wanted[1:]).all()
+
+
+def _weight_shape(problem: Problem) -> tuple[int, ...]:
+    if isinstance(problem, ConvProblem):
+        return problem.channels, problem.kernel, problem.kernel, problem.maps
+    assert isinstance(problem, LinearProblem)
+    return problem.inputs, problem.outputs
+
+
+@ALL_VARIANTS
+def test_slices_of_constant_memory_cover_the_filters(row: Variant) -> None:
+    """Each fits, each is followed by a launch, and together they are all weights, each once."""
+    for problem in served(row, "sm_90a"):
+        config = row.config(problem)
+        copies = [action for action in config.actions if isinstance(action, ConstantCopy)]
+        if not copies:
+            continue
+        weights = next(argument for argument in problem.arguments() if argument.name == "w")
+        ends = [copy.first + copy.count for copy in copies]
+        assert [copy.first for copy in copies] == [0, *ends[:-1]]
+        assert ends[-1] == (config.packed or weights.fixed)
+        for at, action in enumerate(config.actions):
+            if isinstance(action, ConstantCopy):
+                assert 0 < action.count * ITEMSIZE[weights.dtype] <= CONSTANT_BYTES
+                assert isinstance(config.actions[at + 1], KernelLaunch)
+
+
+@ALL_VARIANTS
+def test_pieces_keep_the_workspace_small(row: Variant) -> None:
+    for problem in served(row, "sm_90a"):
+        config = row.config(problem)
+        per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in config.workspace)
+        assert bool(per_image) <= bool(config.images_at_a_time), "a workspace grows with the batch"
+        if config.images_at_a_time > 1:
+            assert config.images_at_a_time * per_image <= 1 << 30
+
+
+# How auto chooses, and how variants refuse, on rows made up for it.
+
+
+def _variant(step: int, technique: str, **changes: Any) -> Variant:
+    launch = KernelLaunch(32, lambda _: (1, 1, 1))
+    row = Variant(
+        "conv",
+        step,
+        technique,
+        summary="for tests",
+        system="none",
+        dtypes=("float32",),
+        refuses=lambda _: None,
+        configure=lambda problem, parameters: LaunchConfig({}, (launch,)),
+        automatic=True,
+    )
+    return replace(row, **changes)
+
+
+PROBLEM = ConvProblem(1, 9, 9, 4, 3)
+
+
+def test_auto_takes_the_highest_step_that_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        _variant(12, "pools", pools=True, refuses=lambda problem: None if problem.pool > 1 else "only pools"),
+        _variant(3, "plain"),
+        _variant(11, "hopper", min_arch=90),
+        _variant(7, "ampere", min_arch=80),
+        _variant(13, "on_request", automatic=False),
+        replace(_variant(20, "other"), operation="gemm"),
+    ]
+    monkeypatch.setattr(registry, "VARIANTS", rows)
+    assert [row.step for row in registry.variants("conv")] == [3, 7, 11, 12, 13]
+
+    def chosen(problem: Problem, arch: str, requested: str = "auto") -> str | None:
+        found = Tuning().choose(problem, arch, requested)
+        return found[0].name if found else None
+
+    by_arch = {arch: chosen(PROBLEM, arch) for arch in ARCHITECTURES}
+    assert (by_arch["sm_75"], by_arch["sm_80"], by_arch["sm_89"]) == ("plain", "ampere", "ampere")
+    assert (by_arch["sm_90a"], by_arch["sm_120"]) == ("hopper", "hopper")
+    assert chosen(replace(PROBLEM, pool=2), "sm_75") == "pools"
+    assert chosen(PROBLEM, "sm_90a", "plain") == "plain"
+    assert chosen(PROBLEM, "sm_90a", "on-request") == "on-request"
+    assert chosen(PROBLEM, "sm_80", "hopper") is None
+    assert chosen(replace(PROBLEM, dtype="float64"), "sm_90a") is None
+    known = "auto, plain, ampere, hopper, pools, on-request"
+    with pytest.raises(UserError, match=f"unknown conv kernel 'other': choose one of {known}"):
+        chosen(PROBLEM, "sm_90a", "other")
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem", "arch", "reason"),
+    [
+        ({"min_arch": 90}, {}, "sm_80", "needs sm_90 or later, this is sm_80"),
+        ({"min_arch": 90, "only_arch": 90}, {}, "sm_100", "needs sm_90 itself, this is sm_100"),
+        ({"min_arch": 80}, {"dtype": "tfloat32"}, "sm_75", "needs sm_80 or later, this is sm_75"),
+        ({}, {"dtype": "float16"}, "sm_90a", "computes in float32, not float16"),
+        ({"dtypes": ("float32", "float64")}, {"dtype": "tfloat32"}, "sm_90a", "float32 or float64, not tfloat32"),
+        ({}, {"pool": 2}, "sm_90a", "does not pool"),
+        ({"refuses": lambda _: "not today"}, {}, "sm_90a", "not today"),
+    ],
+)
+def test_refusals_say_why(changes: dict[str, Any], problem: dict[str, Any], arch: str, reason: str) -> None:
+    assert reason in str(_variant(1, "row", **changes).refusal(replace(PROBLEM, **problem), arch))
+
+
+@pytest.mark.parametrize(
+    ("arch", "kilobytes", "serves"),
+    [("sm_75", 64, True), ("sm_75", 65, False), ("sm_89", 100, False), ("sm_90a", 227, True), ("sm_90a", 228, False)],
+)
+def test_shared_memory_beyond_the_cards_is_refused(arch: str, kilobytes: int, serves: bool) -> None:
+    launch = KernelLaunch(32, lambda _: (1, 1, 1), shared_bytes=kilobytes << 10)
+    row = _variant(1, "greedy", configure=lambda *_: LaunchConfig({}, (launch,)))
+    reason = row.refusal(PROBLEM, arch)
+    assert (reason is None) is serves
+    assert serves or f"needs {kilobytes << 10:,} bytes of shared memory" in str(reason)
+
+
+def test_too_many_threads_are_refused() -> None:
+    launch = KernelLaunch(2048, lambda _: (1, 1, 1))
+    row = _variant(1, "wide", configure=lambda *_: LaunchConfig({}, (launch,)))
+    assert "1,024 threads" in str(row.refusal(PROBLEM, "sm_90a"))

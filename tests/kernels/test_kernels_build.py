@@ -1,0 +1,160 @@
+"""Every kernel compiles for every architecture that its row declares; the files and the registry agree."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from app.cuda.compiler import ARCHITECTURES, INCLUDE_DIR, KERNEL_DIR, architecture_number, compile_kernel
+from app.kernels import registry
+from app.kernels.problems import ConvProblem
+from app.kernels.registry import VARIANTS, variants
+from app.kernels.train.train import TRAINING_KERNELS, TrainingKernel
+from app.kernels.variant import ConstantCopy, LaunchConfig, Variant
+from tests.support.kernel_grid import served
+
+ALL_ROWS: list[Variant | TrainingKernel] = [*VARIANTS, *TRAINING_KERNELS]
+ALL_VARIANTS = pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))
+FILES = pytest.mark.parametrize("path", sorted(KERNEL_DIR.rglob("*.cu*")), ids=lambda path: path.name)
+STEPS = {
+    "conv": range(13),
+    "gemm": range(6),
+    "conv_pair": (1, 2, 3),
+    "gemm_pair": (1,),
+    "pool": (1, 2),
+    "resize": (1,),
+    "activation": (1,),
+    "softmax": (1,),
+    "argmax": (1,),
+}
+SPREAD = 2  # more problems for the H100 and for the lowest architecture
+TIMING = re.compile(r"\d\s*(?:ns|us|µs|ms|seconds?|[GT]FLOP/s|[GT]B/s|% (?:faster|slower))\b")
+
+
+def _builds(row: Variant) -> list[tuple[LaunchConfig, str]]:
+    """(configuration, architecture): for each architecture another of the problems, for two of them some more."""
+    builds = []
+    declared = [
+        arch
+        for arch in ARCHITECTURES
+        if architecture_number(arch) >= row.min_arch and row.only_arch in (None, architecture_number(arch))
+    ]
+    assert declared
+    for at, arch in enumerate(declared):
+        configs = [row.config(problem) for problem in served(row, arch)]
+        distinct = list({repr(sorted(config.defines.items())): config for config in configs}.values())
+        assert distinct, f"no problem in the grid reaches {row.source} on {arch}"
+        count = 1 + SPREAD * (arch in (declared[0], "sm_90a"))
+        # Spread over the grid, and beginning elsewhere for each architecture.
+        taken = {
+            (at * len(distinct) // len(declared) + i * len(distinct) // count) % len(distinct) for i in range(count)
+        }
+        builds += [(distinct[index], arch) for index in sorted(taken)]
+    return builds
+
+
+@pytest.fixture(scope="module")
+def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of compiled kernels for this file's tests alone."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LENET_CACHE_DIR", str(folder))
+        yield folder
+
+
+@ALL_VARIANTS
+def test_compiles_for_every_architecture(row: Variant, build_cache: Path) -> None:
+    """Fails, not skips, without NVRTC: compiling needs no GPU, and ``make test`` installs the compiler."""
+
+    def compiled(build: tuple[LaunchConfig, str]) -> tuple[LaunchConfig, bytes]:
+        return build[0], compile_kernel(row.path, build[0].defines, build[1])
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # NVRTC compiles in parallel
+        for config, cubin in pool.map(compiled, _builds(row)):
+            assert cubin.startswith(b"\x7fELF")
+            names = {launch.entry or row.entry for launch in config.launches}
+            names |= {action.symbol for action in config.actions if isinstance(action, ConstantCopy)}
+            for name in names:
+                assert f"\0{name}\0".encode() in cubin, f"{name} is not in {row.source}"
+
+
+def test_the_whole_ladder_is_there() -> None:
+    found = {name: [row.step for row in variants(name)] for name in STEPS}
+    missing = {name: sorted(set(steps) - set(found[name])) for name, steps in STEPS.items()}
+    assert not any(missing.values()), f"steps without a row: {missing}"
+    assert {row.operation for row in VARIANTS} == set(STEPS)
+    for name, steps in found.items():
+        assert len(set(steps)) == len(steps), f"{name}: two rows of one step"
+
+
+def test_every_file_has_one_row_and_every_row_its_file() -> None:
+    assert sorted(row.source for row in ALL_ROWS) == sorted(path.name for path in KERNEL_DIR.rglob("*.cu"))
+    assert len({(row.operation, row.name) for row in VARIANTS}) == len(VARIANTS)
+
+
+@pytest.mark.parametrize("operation", ["conv", "gemm"])
+def test_one_name_says_whether_a_kernel_takes_one_layer_or_two(operation: str) -> None:
+    """One option names both: a kernel of two layers with the name of a single one's could not be asked for."""
+    single, pairs = ({row.name for row in variants(name)} for name in (operation, f"{operation}_pair"))
+    assert pairs and not single & pairs
+
+
+@pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.source.removesuffix(".cu"))
+def test_the_file_holds_the_entry_point_and_its_description(row: Variant | TrainingKernel) -> None:
+    lines = row.path.read_text(encoding="utf-8").splitlines()
+    assert any(row.entry + "(" in line for line in lines if not line.lstrip().startswith("//"))
+    head = lines[: next(at for at, line in enumerate(lines) if not line.startswith("//"))]
+    for part in ("From:", "Data:", "Launch:", "Bound by:"):
+        assert any(line.startswith(f"// {part} ") for line in head), f"{row.source} does not say {part}"
+    assert row.summary and row.system and (isinstance(row, TrainingKernel) or row.dtypes)
+
+
+@FILES
+def test_files_need_no_toolkit_and_make_no_claims(path: Path) -> None:
+    """Only headers of ours, which are there; figures belong to docs/, where the command that measured them is."""
+    text = path.read_text(encoding="utf-8")
+    for included in re.findall(r"^\s*#\s*include\s+(.*)$", text, re.MULTILINE):
+        assert re.fullmatch(r'"\w+\.cuh"', included), included
+        assert any((folder / included.strip('"')).exists() for folder in (path.parent, INCLUDE_DIR)), included
+    assert not TIMING.search(text), TIMING.search(text)
+
+
+@ALL_VARIANTS
+def test_neighbouring_steps_differ_by_what_they_show(row: Variant) -> None:
+    """Sizes are run-time arguments up to convolution 5 and constants from 6 on; __restrict__ comes with 7."""
+    if row.operation != "conv" or not 0 < row.step < 8:
+        return
+    code = re.sub(r"//.*", "", row.path.read_text(encoding="utf-8"))
+    assert ("__restrict__" in code) == (row.step == 7)
+    for problem in served(row, "sm_90a"):
+        config = row.config(problem)
+        constants = set("CHWMKS") & set(config.defines)
+        assert constants == (set() if row.step <= 5 else set("CHWMKS"))
+        for launch in config.launches:
+            assert row.step > 5 or launch.scalars[:6] == problem.sizes  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("name", "loads"), [("direct", 1), ("constant", 3)])
+def test_code_is_loaded_when_it_is_launched(name: str, loads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once; where launches write constant memory, for each of them."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from app.kernels import launch
+
+    loaded: list[object] = []
+
+    def load(_: launch.Kernel) -> object:
+        loaded.append(object())
+        return loaded[-1]
+
+    row = registry.find("conv", name)
+    assert row is not None
+    monkeypatch.setattr(launch, "compile_kernel", lambda *_, **__: b"")
+    monkeypatch.setattr(launch.Kernel, "_load", load)
+    kernel = launch.Kernel(row, ConvProblem(1, 8, 8, 4, 3), "sm_75")
+    assert not loaded
+    assert {id(kernel.module()) for _ in range(3)} == set(map(id, loaded)) and len(loaded) == loads

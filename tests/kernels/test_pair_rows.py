@@ -1,0 +1,279 @@
+"""Rows of kernels that take two layers at once: how their parameters are packed, scaled and split. Without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.kernels.fused.packing import LOW_SCALE, pack_products, split
+from app.kernels.fused.scaling import GREATEST, LARGEST, LARGEST_SCALE, scale_features, scales_for, within_range
+from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
+from app.kernels.registry import find, variants
+from app.kernels.variant import Variant
+from tests.support import pair_emulation
+from tests.support.kernel_device import device_parameters, host_arrays
+from tests.support.kernel_grid import CONVOLUTION_PAIRS, PRODUCT_PAIRS, convolution_pair, product_pair, served, typed
+from tests.support.kernel_oracle import expected_of, layers_of, operands, run
+from tests.support.tolerance import check
+
+DTYPES = pytest.mark.parametrize("dtype", ["float16", "float16x2"])
+ROWS = [row for name in ("conv_pair", "gemm_pair") for row in variants(name)]
+ALL_ROWS = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.source.removesuffix(".cu"))
+
+
+def wgmma(dtype: str) -> Variant:
+    """The Hopper kernel of that type."""
+    found = find("conv_pair", {"float16": "wgmma", "float16x2": "wgmma-split"}[dtype])
+    assert found is not None
+    return found
+
+
+def convolution_problem(dtype: str) -> ConvPairProblem:
+    problem = typed(convolution_pair(), dtype)
+    assert isinstance(problem, ConvPairProblem)
+    return problem
+
+
+def packed(row: Variant, problem: PairProblem, arrays: list[np.ndarray | None]) -> list[np.ndarray | None]:
+    prepare = row.config(problem).prepare
+    assert prepare is not None
+    return prepare(arrays)
+
+
+def close_to_exact(problem: PairProblem, x: Any, parameters: dict[str, np.ndarray], y: np.ndarray) -> None:
+    check(y, problem, expected_of(problem, x.astype(np.float64), parameters))
+
+
+# What is packed is what the kernel wants
+
+
+@DTYPES
+@pytest.mark.parametrize("images", [2, 4])
+def test_convolutions_read_as_the_kernel_does_give_the_layers_results(dtype: str, images: int) -> None:
+    """Padding is multiplied by zeros, every fragment and core matrix is in its place, scales cancel out."""
+    problem = convolution_problem(dtype)
+    x, parameters = operands(problem, images)
+    arrays = packed(wgmma(dtype), problem, device_parameters(problem, parameters))
+    close_to_exact(problem, x, parameters, pair_emulation.convolutions(problem, arrays, x[:, 0]))
+
+
+@DTYPES
+@pytest.mark.parametrize(("factor1", "factor2"), [(1e-6, 1e-6), (1e-6, 1e6), (1e6, 1e-6), (30, 1), (1, 30), (0.1, 10)])
+def test_scales_keep_small_and_large_filters_exact(dtype: str, factor1: float, factor2: float) -> None:
+    """Whatever the filters, if features are scaled, too; and they never exceed what float16 holds."""
+    problem = convolution_problem(dtype)
+    x, parameters = operands(problem, 2)
+    parameters = {"layer1": parameters["layer1"] * factor1, "layer2": parameters["layer2"] * factor2}
+    arrays, scales = scale_features(problem, device_parameters(problem, parameters))
+    assert within_range(problem, arrays)
+    y = as_stored(pair_emulation.convolutions(problem, packed(wgmma(dtype), problem, list(arrays)), x[:, 0]), dtype)
+    assert y.max() <= LARGEST
+    wanted = run(layers_of(problem), x.astype(np.float64), parameters)
+    error = np.abs(y / np.tile(np.repeat(scales, 16), 2) - wanted).max() / np.abs(wanted).max()
+    assert error < {"float16": 2e-3, "float16x2": 2e-6}[dtype]
+
+
+@pytest.mark.parametrize("factor", [1e-11, 1e-5, 1e5, 1e10])
+def test_features_that_are_not_scaled_are_exact_in_float32(factor: float) -> None:
+    """As an ordinary matrix product reads them: of any size that the range lets pass, each map of its own."""
+    problem = convolution_problem("float16x2")
+    x, parameters = operands(problem, 2)
+    uneven = np.exp2(np.linspace(0, -11, 64))
+    parameters = {"layer1": parameters["layer1"] * factor, "layer2": parameters["layer2"] * factor * uneven}
+    arrays = device_parameters(problem, parameters)
+    assert within_range(problem, arrays)
+    y = as_stored(
+        pair_emulation.convolutions(problem, packed(wgmma("float16x2"), problem, arrays), x[:, 0]), "float16x2"
+    )
+    wanted = run(layers_of(problem), x.astype(np.float64), parameters)
+    even = np.tile(np.repeat(1 / uneven, 16), 2)
+    assert (np.abs(y - wanted) * even).max() < 2e-6 * (wanted * even).max()
+    parameters["layer2"][..., -1] *= 2.0**-8
+    assert not within_range(problem, device_parameters(problem, parameters))
+
+
+@DTYPES
+@pytest.mark.parametrize("pair", PRODUCT_PAIRS, ids=lambda p: f"{p.first.inputs}-{p.first.outputs}-{p.second.outputs}")
+def test_products_read_as_the_kernel_does_give_the_layers_results(pair: LinearPairProblem, dtype: str) -> None:
+    problem = typed(pair, dtype)
+    assert isinstance(problem, LinearPairProblem)
+    x, parameters = operands(problem, 31)
+    stored, given = host_arrays(problem, 31)
+    arrays = pack_products(problem, given)
+    assert arrays[0] is not None and given[0] is not None
+    largest = np.abs(given[0].reshape(problem.first.inputs, -1)).max(axis=0)  # of each hidden value
+    scales = scales_for(largest)
+    assert (largest * scales > LARGEST / 2).all() and (largest * scales <= LARGEST).all()
+    parts = split(given[0].astype(np.float64).reshape(problem.first.inputs, -1) * scales, LOW_SCALE)
+    for found, part in zip(pair_emulation.fragments_of(problem, arrays[0]), parts, strict=False):
+        np.testing.assert_array_equal(found, part)
+    close_to_exact(problem, x, parameters, pair_emulation.products(problem, arrays, stored.astype(np.float64)))
+
+
+@ALL_ROWS
+def test_packed_arrays_are_those_that_the_kernel_takes(row: Variant) -> None:
+    """Their types and sizes are the arguments', which a launch checks; x and the results stay the problem's."""
+    for problem in served(row, "sm_90a"):
+        assert isinstance(problem, PairProblem)
+        config = row.config(problem)
+        _, arrays = host_arrays(problem, 2)
+        own = packed(row, problem, arrays)
+        assert len(own) == len(config.takes)
+        for array, argument in zip(own, config.takes, strict=True):
+            assert argument.per_image == 0 and argument.fixed > 0
+            if array is None:
+                assert argument.optional
+            else:
+                assert (array.dtype.name, array.size) == (argument.dtype, argument.fixed), argument.name
+                assert array.flags.c_contiguous and np.isfinite(array).all()
+
+
+@ALL_ROWS
+def test_kernels_take_what_is_packed_between_the_images_and_the_results(
+    row: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from app.kernels import launch
+
+    monkeypatch.setattr(launch, "compile_kernel", lambda *_, **__: b"")
+    for problem in served(row, "sm_90a"):
+        assert isinstance(problem, PairProblem)
+        kernel = launch.Kernel(row, problem, "sm_90a")
+        x, *rest = problem.arguments()
+        results = [argument for argument in rest if argument.per_image]
+        assert list(kernel.arguments()) == [x, *kernel.config.takes, *results]
+        assert [argument.name for argument in results] == (
+            ["y"] if isinstance(problem, ConvPairProblem) else ["y", "labels"]
+        )
+        assert len(kernel.pack(host_arrays(problem, 1)[1])) == len(kernel.config.takes)
+
+
+@DTYPES
+def test_a_lost_product_would_show(dtype: str) -> None:
+    """The tests above can fail: one packed filter less, or, of split ones, one low half less."""
+    problem = convolution_problem(dtype)
+    x, parameters = operands(problem, 2)
+    arrays = packed(wgmma(dtype), problem, device_parameters(problem, parameters))
+    assert arrays[1] is not None
+    filters = arrays[1].reshape(25, -1).copy()
+    filters[7, -2048:] = 0  # a tap; where operands are split, its low halves
+    with pytest.raises(AssertionError, match="element"):
+        lost = [arrays[0], filters.ravel(), arrays[2]]
+        close_to_exact(problem, x, parameters, pair_emulation.convolutions(problem, lost, x[:, 0]))
+
+
+@ALL_ROWS
+def test_powers_of_two_between_the_layers_change_no_bit_of_what_is_packed(row: Variant) -> None:
+    """Each map and hidden value has its own; the second layer's weights take them out."""
+    rng = np.random.default_rng(0)
+    for problem in served(row, "sm_90a"):
+        assert isinstance(problem, PairProblem)
+        _, arrays = host_arrays(problem, 1)
+        w1, bias1, w2, bias2 = arrays
+        assert w1 is not None and w2 is not None
+        powers = np.exp2(rng.integers(-30, 31, w1.shape[-1])).astype(np.float32)
+        taken_out = w2 / powers.reshape(-1, *(1,) * (w2.ndim - 1))
+        other = packed(row, problem, [w1 * powers, None if bias1 is None else bias1 * powers, taken_out, bias2])
+        for found, wanted in zip(other, packed(row, problem, arrays), strict=True):
+            np.testing.assert_array_equal(found, wanted, strict=True)
+
+
+# Scales and halves
+
+
+@pytest.mark.parametrize("value", [1.0, 1.5, 0.75, 3e-30, 7e30, 30_000.0, 2.0**15, 2.0**-140])
+def test_scales_are_powers_of_two(value: float) -> None:
+    scale = float(scales_for(value))
+    assert np.frexp(scale)[0] == 0.5 and LARGEST / 2 < value * scale <= LARGEST
+
+
+@pytest.mark.parametrize(("value", "scale"), [(0.0, LARGEST_SCALE), (np.inf, 1.0), (np.nan, 1.0)])
+def test_what_has_no_scale(value: float, scale: float) -> None:
+    assert float(scales_for(value)) == scale
+
+
+@pytest.mark.parametrize("low_scale", [1.0, float(LOW_SCALE)])
+def test_both_halves_together_are_the_number(low_scale: float) -> None:
+    """To 22 bits, or to what the smallest float16 leaves."""
+    rng = np.random.default_rng(0)
+    values = rng.choice([-1, 1], 100_000) * np.exp2(rng.uniform(-12, 14.8, 100_000))
+    high, low = split(values, low_scale)
+    assert high.dtype == low.dtype == np.float16 and np.isfinite(high).all() and np.isfinite(low).all()
+    error = np.abs(high.astype(np.float64) + low.astype(np.float64) / low_scale - values)
+    assert (error <= 2.0**-22 * np.abs(values) + 2.0**-25 / low_scale).all()
+    np.testing.assert_array_equal(high, values.astype(np.float16))
+
+
+@DTYPES
+@pytest.mark.parametrize("zero", ["layer1", "layer2", "both"])
+def test_filters_of_zeros_make_zeros(dtype: str, zero: str) -> None:
+    problem = convolution_problem(dtype)
+    x, parameters = operands(problem, 2)
+    parameters = {name: array * (zero not in (name, "both")) for name, array in parameters.items()}
+    arrays = device_parameters(problem, parameters)
+    assert within_range(problem, arrays)
+    own = packed(wgmma(dtype), problem, arrays)
+    assert all(array is not None and np.isfinite(array).all() for array in own)
+    assert not pair_emulation.convolutions(problem, own, x[:, 0]).any()
+
+
+# What float16 does not hold
+
+
+@DTYPES
+def test_range_is_that_of_the_brightest_image(dtype: str) -> None:
+    """Filters just within it lose nothing on all 255, where every activation and feature is as great as it can be."""
+    problem = convolution_problem(dtype)
+    parameters = {"layer1": np.ones((5, 5, 1, 32)), "layer2": np.ones((5, 5, 32, 64))}
+    largest = LARGEST if dtype == "float16" else GREATEST
+    most = largest / (255 * 25 * 800)
+    bright = np.full((2, 28, 28), 255)
+    for factor, fits in ((0.999 * most, True), (1.001 * most, False), (np.nan, False), (np.inf, False)):
+        arrays = device_parameters(problem, {**parameters, "layer2": factor * parameters["layer2"]})
+        assert within_range(problem, arrays) == fits
+    arrays = device_parameters(problem, {**parameters, "layer2": 0.999 * most * parameters["layer2"]})
+    y = pair_emulation.convolutions(problem, packed(wgmma(dtype), problem, arrays), bright)
+    np.testing.assert_allclose(as_stored(y, dtype), 0.999 * largest, rtol=1e-3 if dtype == "float16" else 1e-6)
+
+
+def as_stored(y: np.ndarray, dtype: str) -> np.ndarray:
+    """As the kernel stores features."""
+    return y.astype(np.float16 if dtype == "float16" else np.float32)
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("value", "fits"), [(0.0, True), (-31_000.0, True), (1e20, True), (1e35, False), (np.nan, False), (np.inf, False)]
+)
+def test_range_of_products_is_that_of_float32(dtype: str, value: float, fits: bool) -> None:
+    problem = typed(product_pair(64, 32, 3), dtype)
+    assert isinstance(problem, LinearPairProblem)
+    _, parameters = operands(problem, 1)
+    arrays = device_parameters(problem, parameters)
+    assert arrays[0] is not None
+    arrays[0].flat[5] = value
+    assert within_range(problem, arrays) == fits
+
+
+# What the rows refuse
+
+
+@DTYPES
+@pytest.mark.parametrize("pair", CONVOLUTION_PAIRS[1:], ids=["both biases", "first bias"])
+def test_wgmma_kernels_refuse_biases(pair: ConvPairProblem, dtype: str) -> None:
+    assert wgmma(dtype).refusal(typed(pair, dtype), "sm_90a") == "adds no bias"
+
+
+@ALL_ROWS
+def test_results_are_stored_as_the_problem_says_or_it_is_refused(row: Variant) -> None:
+    """A kernel that stores features in one type alone must say so: nothing else notices."""
+    for problem in served(row, "sm_90a"):
+        assert isinstance(problem, PairProblem)
+        for stored in {"float16", "float32"} - {problem.second.output_dtype}:
+            second: Any = replace(problem.second, output_dtype=stored)
+            other = replace(problem, second=second)
+            can = "OUTPUT" in row.config(problem).defines
+            assert can or row.refusal(other, "sm_90a") is not None, f"{row.source} would store {stored}"

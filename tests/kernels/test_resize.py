@@ -1,0 +1,294 @@
+"""Enlarged images: the layer's definition, the two routes to the same bits, and what cannot be enlarged."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import floor, prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.bench.ladder.cases import network_items
+from app.bench.ladder.tolerance import allowed
+from app.cli import main
+from app.errors import UserError
+from app.kernels.problems import ConvProblem, ResizeProblem
+from app.layers import Resize, Shape
+from app.layers.resize import MAX_SIZE
+from app.network.definitions import FA19, K7, LENET5, MINIDNN86, Network
+from app.network.graph import Graph
+from app.network.weights import save_weights
+from app.planning.matching import Choices
+from app.planning.plan import PIXELS, plan
+from data_tools.idx import write_idx
+from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.oracle import weights_between
+from tests.support.shell import check_error
+
+SIZES = {"fa19": 70, "k7": 72, "minidnn86": 86}
+ENLARGING = pytest.mark.parametrize("network", [FA19, K7, MINIDNN86], ids=lambda network: network.name)
+CASES = [
+    *(((1, 28, 28), size) for size in SIZES.values()),
+    ((3, 7, 9), 13),
+    ((2, 9, 7), 4),
+    ((1, 5, 5), 5),
+    ((1, 1, 4), 3),
+    ((2, 6, 3), 1),
+]
+NAMED = pytest.mark.parametrize(("shape", "size"), CASES, ids=str)
+
+
+def images_of(shape: Shape, count: int = 2) -> np.ndarray:
+    return np.random.default_rng(prod(shape)).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def resized(images: np.ndarray, size: int) -> np.ndarray:
+    return Resize("resize", size).reference(images, {})
+
+
+def exact(pixels: np.ndarray, size: int, row: int, column: int) -> Fraction:
+    """One output by the definition: half-pixel centres, edges clamped, no rounding."""
+    places = []
+    for at, length in zip((row, column), pixels.shape, strict=True):
+        centre = (at + Fraction(1, 2)) * Fraction(length, size) - Fraction(1, 2)
+        centre = min(max(centre, Fraction(0)), Fraction(length - 1))
+        low = floor(centre)
+        places.append([(low, 1 - (centre - low)), (min(low + 1, length - 1), centre - low)])
+    return sum((a * b * int(pixels[y, x]) for y, a in places[0] for x, b in places[1]), Fraction(0))
+
+
+@NAMED
+def test_it_is_its_definition_rounded_with_halves_upwards(shape: Shape, size: int) -> None:
+    images = images_of(shape)
+    found = resized(images, size)
+    assert (found.dtype, found.shape) == (np.uint8, (2, shape[0], size, size))
+    for b, c, row, column in np.ndindex(found.shape):
+        if (row * size + column) % 7 == 0 or size < 20:
+            assert found[b, c, row, column] == floor(exact(images[b, c], size, row, column) + Fraction(1, 2))
+
+
+def test_halves_occur_and_go_up() -> None:
+    """At 70 x 70 one mean in a hundred or so is a half: how they are rounded is no matter of luck."""
+    pixels = images_of((28, 28), 1)[0]
+    found = resized(pixels[None, None], 70)[0, 0]
+    halves = [(at, mean) for at in np.ndindex(70, 70) if (mean := exact(pixels, 70, *at)).denominator == 2]
+    assert len(halves) > 20
+    assert all(found[at] == mean + Fraction(1, 2) for at, mean in halves)
+
+
+@NAMED
+def test_onnx_runtime_agrees_before_it_rounds(shape: Shape, size: int) -> None:
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    images = images_of(shape)
+    floats, helper = onnx.TensorProto.FLOAT, onnx.helper
+    sizes = onnx.numpy_helper.from_array(np.array([2, shape[0], size, size], np.int64), "sizes")
+    node = helper.make_node(
+        "Resize", ["x", "", "", "sizes"], ["y"], mode="linear", coordinate_transformation_mode="half_pixel"
+    )
+    x, y = (helper.make_tensor_value_info(name, floats, None) for name in "xy")
+    model = helper.make_model(
+        helper.make_graph([node], "resize", [x], [y], [sizes]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": images.astype(np.float32)})
+    assert np.abs(resized(images, size) - expected).max() <= 0.5 + 2e-3  # its coordinates are float32
+
+
+@pytest.mark.parametrize("size", [2, 3, 70, MAX_SIZE])
+@pytest.mark.parametrize("value", [0, 1, 254, 255])
+def test_constant_images_stay_what_they_are(value: int, size: int) -> None:
+    """White at the greatest size is the greatest sum."""
+    assert (resized(np.full((1, 1, 3, 2), value, np.uint8), size) == value).all()
+
+
+def test_same_size_is_the_image_itself() -> None:
+    images = images_of((3, 8, 8))
+    np.testing.assert_array_equal(resized(images, 8), images)
+
+
+def test_chunks_and_strides_do_not_matter_and_the_images_stay() -> None:
+    images = images_of((2, 9, 7), 6)
+    before = images.copy()
+    whole = resized(images, 20)
+    np.testing.assert_array_equal(np.concatenate([resized(images[i : i + 1], 20) for i in range(6)]), whole)
+    np.testing.assert_array_equal(resized(images[::2], 20), whole[::2])
+    np.testing.assert_array_equal(images, before)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "needs"), [((1, 9, 9), 0, "size of 1 to"), ((1, 9, 9), 1025, "to 1,024"), ((81,), 9, "C, H, W")]
+)
+def test_what_does_not_fit_is_refused_by_name(shape: Shape, size: int, needs: str) -> None:
+    with pytest.raises(UserError, match=rf"layer enlarge \(resize\) got input of shape .*{needs}"):
+        Resize("enlarge", size).output_shape(shape)
+
+
+def test_only_bytes_are_enlarged() -> None:
+    layer, types = Resize("resize", 9), {"dtype": "float32", "output_dtype": "float32"}
+    with pytest.raises(ValueError, match="reads uint8, not float32"):
+        layer.reference(np.zeros((1, 1, 3, 3), np.float32), {})
+    assert layer.problem((1, 3, 3), [], bias=False, input_dtype="float32", **types) is None
+    assert layer.problem((1, 3, 3), [layer], bias=False, input_dtype="uint8", **types) is None
+    problem = layer.problem((2, 3, 4), [], bias=False, input_dtype="uint8", **types)
+    assert problem == ResizeProblem(2, 3, 4, 9) and problem.flops == layer.flops((2, 3, 4))
+    with pytest.raises(UserError, match=r"serves layer resize in fp32 with float32 input"):
+        plan(random_graph(FA19), "sm_90a", input_dtype="float32")
+
+
+@NAMED
+def test_the_benchmark_s_oracle_says_the_same(shape: Shape, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from app.bench.ladder import oracle
+
+    monkeypatch.setattr(oracle, "cupy", np)
+    images = images_of(shape, 3)
+    channels, height, width = shape
+    problem = ResizeProblem(channels, height, width, size)
+    found = oracle.expected(problem, images.reshape(3, -1))
+    np.testing.assert_array_equal(found.exact, resized(images, size).reshape(3, -1))
+    assert not allowed(problem, found)[0].any() and oracle.images_at_once(problem) >= 1
+
+
+def test_the_tests_own_weights_add_up() -> None:
+    np.testing.assert_allclose(weights_between(28, 70).sum(axis=1), 1, rtol=1e-15)
+
+
+# --- the networks ---------------------------------------------------------------------------------------------------
+
+
+def both(network: Network) -> tuple[Graph, Graph]:
+    """The graph for small images and the one for enlarged ones."""
+    small = random_graph(network)
+    large = small.reading(small.steps[0].out_shape)
+    assert large is not None
+    return small, large
+
+
+@ENLARGING
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_both_routes_give_the_same_bits(network: Network, dtype: type) -> None:
+    small, large = both(network)
+    assert small.network.input_shape == (1, 28, 28) and small.reading((1, 28, 28)) is small
+    assert large.network.input_shape == (1, SIZES[network.name], SIZES[network.name])
+    assert [step.layer for step in large.steps] == list(large.network.layers) == list(network.layers[1:])
+    images = random_images(network, 9)
+    scores, labels = small.forward(images, dtype)
+    again, same = large.forward(resized(images, SIZES[network.name]), dtype)
+    assert scores.dtype == dtype and np.array_equal(scores, again) and np.array_equal(labels, same)
+
+
+@ENLARGING
+def test_images_of_other_sizes_are_read_by_neither(network: Network) -> None:
+    small, large = both(network)
+    assert small.reading((1, 71, 71)) is small.reading((3, 28, 28)) is large.reading((1, 28, 28)) is None
+    assert random_graph(LENET5).reading((1, 70, 70)) is None
+
+
+@ENLARGING
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_plans_differ_by_one_launch_and_fold_the_same_scale(network: Network, precision: str) -> None:
+    small, large = (plan(graph, "sm_90a", Choices(precision)) for graph in both(network))
+    enlarge, *rest = small.nodes
+    assert enlarge.name == "resize" and enlarge.writes == (PIXELS,) == (rest[0].reads,)
+    assert small.buffers[PIXELS] == ("uint8", SIZES[network.name] ** 2) and PIXELS not in large.buffers
+    assert [node.problem for node in rest] == [node.problem for node in large.nodes]
+    first = rest[0].problem
+    assert isinstance(first, ConvProblem) and (first.input_dtype, first.height) == ("uint8", SIZES[network.name])
+    for one, other in zip(rest, large.nodes, strict=True):
+        for a, b in zip(one.parameters, other.parameters, strict=True):
+            assert (a is None and b is None) or np.array_equal(a, b)  # type: ignore[arg-type]
+    filters = (both(network)[0].parameters["conv1"].transpose(2, 0, 1, 3) / 255).astype(np.float32)
+    folded = rest[0].parameters[0]
+    assert folded is not None
+    np.testing.assert_allclose(
+        folded.astype(np.float32), filters, rtol=1e-3 if precision == "fp16" else 1e-6, atol=1e-6
+    )
+
+
+def test_enlarging_is_an_item_of_its_own() -> None:
+    items = {item.name: item for item in network_items(random_graph(FA19))}
+    assert items["resize"].problems == {"uint8": ResizeProblem(1, 28, 28, 70)}
+    assert [name for name in items if name.startswith("resize")] == ["resize"]
+    conv1 = items["conv1"].problems["float32"]
+    assert isinstance(conv1, ConvProblem) and (conv1.input_dtype, conv1.height) == ("uint8", 70)
+
+
+def test_the_benchmark_times_the_reference_on_bytes() -> None:
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from app.bench.ladder.ladder import cpu_row
+
+    graph = random_graph(FA19)
+    row = cpu_row(next(item for item in network_items(graph) if item.name == "resize"), graph, 4)
+    assert row.dtype == "uint8" and row.ms is not None and row.ms > 0
+
+
+# --- the application ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """Random weights of fa19."""
+    path = tmp_path / "fa19.h5"
+    save_weights(
+        path,
+        random_graph(FA19).parameters,
+        network="fa19",
+        classes=None,
+        input_scale=1 / 255,
+        recipe=None,
+        expected_correct={},
+    )
+    return path
+
+
+def test_small_and_enlarged_files_are_classified_alike(
+    weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = random_images(FA19, 12)
+    reports = []
+    for name, pixels in (("small", images), ("large.gz", resized(images, 70))):
+        write_idx(tmp_path / name, pixels[:, 0])
+        options = ["--weights", str(weights), "--data", str(tmp_path / name), "--labels", "none", "--device", "cpu"]
+        assert main(options) == 0
+        reports.append(capsys.readouterr().out)
+    first, second = ([line for line in report.splitlines() if line.startswith("  first")] for report in reports)
+    assert first == second != []
+    assert "resize" in reports[0] and "resize" not in reports[1]
+
+
+@pytest.mark.parametrize(
+    ("size", "pattern"),
+    [(71, r"of shape \(1, 71, 71\) .*network fa19 reads \(1, 28, 28\) or \(1, 70, 70\): resize them")],
+)
+def test_other_sizes_are_one_line(
+    size: int, pattern: str, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_idx(tmp_path / "images", np.zeros((2, size, size), np.uint8))
+    code = main(["--weights", str(weights), "--data", str(tmp_path / "images"), "--labels", "none", "--device", "cpu"])
+    check_error(code, *capsys.readouterr(), pattern)
+
+
+def test_fractions_of_pixels_are_one_line(weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    h5py: Any = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "images.h5", "w") as file:
+        file["x"] = np.random.default_rng(0).random((2, 28, 28, 1), np.float32)
+    options = ["--data", str(tmp_path / "images.h5"), "--labels", "none", "--device", "cpu"]
+    code = main(["--weights", str(weights), *options])
+    check_error(code, *capsys.readouterr(), "holds fractions of pixel values, network fa19 .*store its images as uint8")
+
+
+@pytest.mark.gpu
+@ENLARGING
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_both_routes_give_the_same_bits_on_the_card(network: Network, precision: str) -> None:
+    from tests.runtime.test_gpu_session import classify
+
+    small, large = both(network)
+    images = random_images(network, 33)
+    labels, scores = classify(small, images, chunk=10, precision=precision)
+    same, again = classify(large, resized(images, SIZES[network.name]), chunk=10, precision=precision)
+    assert np.array_equal(labels, same) and np.array_equal(scores.view(np.uint32), again.view(np.uint32))

@@ -1,0 +1,168 @@
+"""The kernels' tests can fail: what the tolerance table lets pass, and what it does not. Without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.kernels.problems import (
+    ActivationProblem,
+    ConvProblem,
+    LinearProblem,
+    PoolProblem,
+    Problem,
+    SoftmaxProblem,
+    operation,
+)
+from app.kernels.registry import find
+from app.kernels.variant import Variant
+from tests.support.kernel_cases import (
+    GRID,
+    OPERATIONS,
+    STORED,
+    architecture,
+    batches,
+    grid_cases,
+    small_cases,
+    tuned_cases,
+)
+from tests.support.kernel_grid import convolution_pair, product_pair, typed
+from tests.support.kernel_oracle import expected, layers_of, operands, plain, run
+from tests.support.tolerance import check
+
+CONV = ConvProblem(3, 11, 14, 17, 4, 2, bias=True, activation="tanh")
+PROBLEMS: list[Problem] = [
+    CONV,
+    replace(CONV, activation="relu", pool=2, input_dtype="uint8"),
+    LinearProblem(70, 33, bias=True, activation="sigmoid"),
+    PoolProblem(3, 9, 8, 3, 2, False),
+    PoolProblem(3, 9, 8, 3, 2, True),
+    ActivationProblem(33, "sigmoid"),
+    ActivationProblem(33, "relu"),
+    SoftmaxProblem(10),
+]
+IMAGES = 7
+
+
+def variant(operation: str, name: str) -> Variant:
+    found = find(operation, name)
+    assert found is not None
+    return found
+
+
+DIRECT, HALF2 = variant("conv", "direct"), variant("conv", "half2")
+
+
+def computed(problem: Problem, dtype: type) -> np.ndarray:
+    """The layers' references, in another type than float64."""
+    x, parameters = operands(problem, IMAGES)
+    return run(layers_of(problem), x.astype(dtype), parameters)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_float32_passes_and_little_less_does_not(problem: Problem) -> None:
+    wanted = expected(problem, IMAGES, DIRECT)
+    y = computed(problem, np.float32)
+    assert check(y, problem, wanted) <= 1
+    check(y[: len(y) // IMAGES], problem, wanted)  # fewer images
+    if not isinstance(problem, SoftmaxProblem):  # its tolerance is wide enough for other implementations of exp
+        stored = np.where(np.abs(y) > 1e-3, y * (1 + 2.0**-11), y)
+        with pytest.raises(AssertionError, match=r"element \d+ of \d+ is"):
+            check(stored, problem, wanted)
+    for bad in (np.nan, y[3] + 0.01, y[3] - 0.01, np.inf):
+        wrong = y.copy()
+        wrong[3] = bad
+        with pytest.raises(AssertionError, match="element 3 of"):
+            check(wrong, problem, wanted)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_float64_is_held_to_float64(problem: Problem) -> None:
+    wide = typed(problem, "float64")
+    wanted = expected(wide, IMAGES, DIRECT)
+    assert check(computed(wide, np.float64), wide, wanted) <= 1
+    narrow = computed(wide, np.float32)
+    if not np.array_equal(narrow, wanted.exact):
+        with pytest.raises(AssertionError):
+            check(narrow, wide, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "tfloat32"])
+@pytest.mark.parametrize("row", [DIRECT, HALF2], ids=lambda row: row.name)
+def test_coarse_types_may_err_twice_as_much_as_a_plain_implementation(row: Variant, dtype: str) -> None:
+    problem = replace(CONV, dtype=dtype)
+    wanted = expected(problem, IMAGES, row if dtype == "float16" else DIRECT)
+    assert wanted.plain is not None
+    error = wanted.plain - wanted.exact
+    assert 1e-5 < np.abs(error).max() < 1e-2
+    check(wanted.plain, problem, wanted)
+    check(wanted.exact + 1.9 * error, problem, wanted)
+    with pytest.raises(AssertionError, match="element"):
+        check(wanted.exact + 2.5 * error, problem, wanted)
+    with pytest.raises(AssertionError, match="RMS"):
+        check(wanted.exact + np.abs(error).max(), problem, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float16x2"])
+@pytest.mark.parametrize("pair", [product_pair(192, 64, 10, True, True), convolution_pair()], ids=operation)
+def test_pairs_may_err_twice_as_much_as_a_plain_implementation(pair: Problem, dtype: str) -> None:
+    """In float16x2 as one in float32: float16's errors, and a hundredth of them, do not pass."""
+    problem, coarse = typed(pair, dtype), expected(typed(pair, "float16"), IMAGES, DIRECT)
+    wanted = expected(problem, IMAGES, DIRECT)
+    assert wanted.plain is not None and coarse.plain is not None
+    error = wanted.plain - wanted.exact
+    check(wanted.plain, problem, wanted)
+    check(wanted.exact + 1.9 * error, problem, wanted)
+    with pytest.raises(AssertionError, match="element"):
+        check(wanted.exact + 12 * error, problem, wanted)
+    if dtype == "float16":
+        with pytest.raises(AssertionError, match="RMS"):
+            check(wanted.exact + 1.5 * np.abs(error).max(), problem, wanted)
+        return
+    check(wanted.exact + 1.5 * np.abs(error).max(), problem, wanted)
+    for share in (1, 0.01):
+        with pytest.raises(AssertionError, match="element"):
+            check(wanted.exact + share * (coarse.plain - coarse.exact), problem, wanted)
+
+
+def test_sums_in_half_err_more_than_sums_in_float() -> None:
+    problem = ConvProblem(33, 9, 9, 5, 5, dtype="float16")
+    x, parameters = operands(problem, 2)
+    exact = expected(problem, 2, DIRECT).exact
+    errors = [np.abs(plain(problem, x, parameters, in_half) - exact).max() for in_half in (False, True)]
+    assert errors[1] > 2 * errors[0]
+
+
+def test_storing_in_float16_is_allowed_for() -> None:
+    problem = replace(CONV, input_dtype="float16", output_dtype="float16")
+    wanted = expected(problem, IMAGES, DIRECT)
+    y = computed(problem, np.float32)
+    check(y.astype(np.float16), problem, wanted)
+    with pytest.raises(AssertionError):
+        check(y.astype(np.float16), replace(problem, output_dtype="float32"), wanted)
+
+
+def test_the_cases_cover_what_they_must() -> None:
+    """Every row in each of its types; K 1-7 with S 1-3; one, odd and many images; all storage types."""
+    cases = grid_cases()
+    names = [str(case) for case in cases]
+    assert len(set(names)) == len(names)
+    assert {case.row.operation for case in cases} == set(OPERATIONS)
+    for row in {id(case.row): case.row for case in cases}.values():
+        own = [case.problem for case in cases if case.row is row]
+        assert {problem.dtype for problem in own} == set(row.dtypes)
+        convs = [problem for problem in own if isinstance(problem, ConvProblem)]
+        if convs:
+            assert {(k, s) for k in range(1, 8) for s in (1, 2, 3)} <= {(p.kernel, p.stride) for p in convs}
+            assert any(p.pool > 1 for p in convs) == row.pools
+        if row.operation in STORED:
+            pairs = {(p.input_dtype, p.output_dtype) for p in own}  # type: ignore[union-attr]
+            assert {(x, y) for x in ("uint8", "float16", "float32") for y in ("float16", "float32")} <= pairs
+        # Two convolutions on 67 images are more than NumPy does in a moment; test_gpu_pairs.py has more of them.
+        wanted = {1, 5} if row.operation == "conv_pair" else {1, 5, 67}
+        assert wanted <= {images for problem in own for images in batches(problem)}
+        assert any(case.row is row for case in small_cases())
+        assert not row.tunables or any(case.row is row for case in tuned_cases())
+    assert architecture().startswith("sm_") and all(GRID.values())

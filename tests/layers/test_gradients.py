@@ -1,0 +1,234 @@
+"""Gradients: every layer and whole networks against central differences in float64, and against PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Sigmoid, Softmax, Tanh
+from app.network.definitions import NETWORKS, Network
+from app.training.gradients import GRADIENTS, Arrays
+from app.training.loss import add_l2, cross_entropy
+from app.training.model import Model, training_model
+from tests.support.networks_for_tests import ODD, POOLED, SMOOTH, random_images
+
+STEP = 1e-5
+LAYERS: list[tuple[Layer, tuple[int, ...]]] = [
+    (Conv2d("l", maps=3, kernel=3), (2, 7, 5)),
+    (Conv2d("l", maps=2, kernel=2, stride=2), (1, 7, 6)),
+    (Conv2d("l", maps=4, kernel=3, stride=2), (3, 8, 11)),
+    (Conv2d("l", maps=1, kernel=1, stride=3), (2, 5, 7)),
+    (Conv2d("l", maps=2, kernel=4), (2, 4, 9)),
+    (AvgPool("l", window=2), (2, 6, 4)),
+    (AvgPool("l", window=3, stride=2), (2, 8, 9)),
+    (AvgPool("l", window=2, stride=3), (1, 7, 9)),
+    (MaxPool("l", window=2), (3, 5, 7)),
+    (MaxPool("l", window=3, stride=2), (2, 9, 7)),
+    (MaxPool("l", window=3, stride=1), (1, 6, 5)),
+    (MaxPool("l", window=1, stride=2), (1, 4, 5)),
+    (Relu("l"), (2, 3, 4)),
+    (Tanh("l"), (7,)),
+    (Sigmoid("l"), (2, 3, 5)),
+    (Linear("l", outputs=4), (7,)),
+    (Linear("l", outputs=1), (1,)),
+    (Flatten("l"), (3, 2, 5)),
+]
+EVERY = ("conv1", "conv2", "fc1", "fc2")
+
+
+def differences(
+    f: Callable[[], float], array: np.ndarray, places: np.ndarray | None = None, step: float = STEP
+) -> np.ndarray:
+    """Central differences of f by the elements of ``array``, which f reads, at flat ``places`` (default: all)."""
+    flat = array.reshape(-1)
+    assert np.shares_memory(flat, array)
+    slopes = []
+    for place in range(flat.size) if places is None else places:
+        before = flat[place]
+        flat[place] = before + step
+        above = f()
+        flat[place] = before - step
+        below = f()
+        flat[place] = before
+        slopes.append((above - below) / (2 * step))
+    return np.array(slopes)
+
+
+def random_parameters(layer: Layer, shape: tuple[int, ...], bias: bool, rng: np.random.Generator) -> Arrays:
+    names = layer.parameter_shapes(shape).items()
+    return {name: rng.standard_normal(wanted) for name, wanted in names if bias or not name.endswith("_bias")}
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("case", range(len(LAYERS)))
+def test_layer(case: int, bias: bool) -> None:
+    layer, shape = LAYERS[case]
+    rng = np.random.default_rng(case)
+    x = rng.standard_normal((3, *shape))
+    parameters = random_parameters(layer, shape, bias, rng)
+    gradient = GRADIENTS[type(layer)]
+    given = x.copy()
+    y, kept = gradient.forward(layer, x, parameters)
+    np.testing.assert_array_equal(x, given)  # the layer before may have kept it
+    np.testing.assert_array_equal(y, layer.reference(x.copy(), parameters))
+    weight = rng.standard_normal(y.shape)  # of each output in what is differentiated
+    dx, gradients = gradient.backward(layer, kept, weight, parameters, True)
+    assert dx is not None and gradients.keys() == parameters.keys()
+
+    def value() -> float:
+        return float((layer.reference(x.copy(), parameters) * weight).sum())
+
+    np.testing.assert_allclose(dx.reshape(-1), differences(value, x), rtol=1e-6, atol=1e-7)
+    for name, array in parameters.items():
+        np.testing.assert_allclose(gradients[name].ravel(), differences(value, array), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("case", range(len(LAYERS)))
+def test_float_types_and_memory_orders(case: int, dtype: type) -> None:
+    """Results keep the type, and do not depend on the strides of what came in."""
+    layer, shape = LAYERS[case]
+    rng = np.random.default_rng(case)
+    x: np.ndarray = rng.standard_normal((2, *shape)).astype(dtype)
+    parameters: Arrays = {n: a.astype(dtype) for n, a in random_parameters(layer, shape, True, rng).items()}
+    gradient = GRADIENTS[type(layer)]
+    results = []
+    for order in "CF":
+        y, kept = gradient.forward(layer, np.asarray(x, order=order), parameters)  # type: ignore[call-overload]
+        dx, own = gradient.backward(layer, kept, np.ones_like(y), parameters, True)
+        assert dx is not None and dx.shape == x.shape
+        results.append((y, dx, *(own[name] for name in sorted(own))))
+    for one, other in zip(*results, strict=True):
+        assert one.dtype == dtype
+        np.testing.assert_allclose(one, other, rtol=1e-4 if dtype == np.float32 else 1e-12, atol=1e-6)
+
+
+def test_equal_maxima_give_the_gradient_to_the_first() -> None:
+    layer = MaxPool("l", window=2)
+    _, kept = GRADIENTS[MaxPool].forward(layer, np.zeros((1, 1, 2, 4)), {})
+    dx, _ = GRADIENTS[MaxPool].backward(layer, kept, np.ones((1, 1, 1, 2)), {}, True)
+    assert dx is not None and dx.tolist() == [[[[1, 0, 1, 0], [0, 0, 0, 0]]]]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy(smoothing: float) -> None:
+    rng = np.random.default_rng(1)
+    logits, labels = rng.standard_normal((5, 7)) * 3, rng.integers(0, 7, 5)
+    loss, slope = cross_entropy(logits, labels, smoothing, 9)
+    shares = np.log(np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True))
+    target = np.eye(7)[labels] * (1 - smoothing) + smoothing / 7
+    assert loss == pytest.approx(-(shares * target).sum() / 9)
+    found = differences(lambda: cross_entropy(logits, labels, smoothing, 9)[0], logits)
+    np.testing.assert_allclose(slope.ravel(), found, rtol=1e-6, atol=1e-9)
+    assert cross_entropy(logits + 1e6, labels, smoothing, 9)[0] == pytest.approx(loss)  # exp does not overflow
+
+
+def test_l2() -> None:
+    parameters = {"fc": np.array([[1.0, -2.0]]), "fc_bias": np.array([5.0, 5.0])}
+    gradients = {name: np.ones_like(array) for name, array in parameters.items()}
+    assert add_l2(parameters, gradients, 0.1) == pytest.approx(0.25)
+    np.testing.assert_allclose(gradients["fc"], [[1.1, 0.8]])
+    np.testing.assert_array_equal(gradients["fc_bias"], [1, 1])
+
+
+def float64_start(model: Model) -> Arrays:
+    return {
+        name: array.astype(np.float64) + (0.1 if name.endswith("_bias") else 0)
+        for name, array in model.initial(3).items()
+    }
+
+
+def half_masks(name: str, shape: tuple[int, ...]) -> np.ndarray | None:
+    return np.where(np.random.default_rng(len(name)).random(shape) < 0.5, 2.0, 0.0) if name.startswith("fc") else None
+
+
+@pytest.mark.parametrize("network", [ODD, POOLED, SMOOTH, *NETWORKS.values()], ids=lambda network: network.name)
+@pytest.mark.parametrize("masked", [False, True])
+def test_whole_network(network: Network, masked: bool) -> None:
+    if masked and network.name in ("fa19", "k7", "minidnn86"):
+        return  # slow, and nothing that the others have not
+    model = training_model(network, EVERY)
+    rng = np.random.default_rng(5)
+    images, labels = random_images(network, 1), rng.integers(0, model.classes, 1)
+    parameters = float64_start(model)
+    options = {"smoothing": 0.1, "total": 2, "masks": half_masks if masked else None}
+
+    def value() -> float:
+        return model.gradients(parameters, images, labels, **options)[0]  # type: ignore[arg-type]
+
+    loss, _, gradients = model.gradients(parameters, images, labels, **options)  # type: ignore[arg-type]
+    assert loss == value() and gradients.keys() == parameters.keys()
+    for name, array in parameters.items():
+        places = rng.choice(array.size, min(array.size, 2), replace=False)
+        expected = differences(value, array, places, step=1e-7)  # small: some of so many units are near their kinks
+        np.testing.assert_allclose(gradients[name].reshape(-1)[places], expected, rtol=1e-3, atol=1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize("network", [ODD, SMOOTH, NETWORKS["mlp"]], ids=lambda network: network.name)
+def test_shares_of_a_batch_add_up(network: Network) -> None:
+    model = training_model(network, EVERY)
+    images, labels = random_images(network, 7), np.arange(7) % 3
+    parameters = float64_start(model)
+    whole = model.gradients(parameters, images, labels, smoothing=0.05, total=7)
+    cuts = [
+        model.gradients(parameters, images[a:b], labels[a:b], smoothing=0.05, total=7)
+        for a, b in pairwise((0, 2, 3, 7))
+    ]
+    assert whole[0] == pytest.approx(sum(cut[0] for cut in cuts)) and whole[1] == sum(cut[1] for cut in cuts)
+    for name, gradient in whole[2].items():
+        np.testing.assert_allclose(sum(cut[2][name] for cut in cuts), gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_layers_without_a_gradient() -> None:
+    """In front they see bytes; in the midst of a network they are an error."""
+    with pytest.raises(UserError, match=r"network bad cannot be trained: layer s \(softmax\) has no gradient"):
+        training_model(Network("bad", "", (4,), (Linear("a", 3), Softmax("s"), Linear("b", 2), Argmax("m"))), ())
+    with pytest.raises(UserError, match="network bad cannot be trained: it needs weights"):
+        training_model(Network("bad", "", (4,), (Relu("r"), Argmax("m"))), ())
+
+    class Halved(Flatten):
+        def reference(self, x: np.ndarray, parameters: object) -> np.ndarray:
+            assert x.dtype == np.uint8
+            return super().reference(x // 2, {})
+
+    model = training_model(Network("seen", "", (1, 2, 2), (Halved("h"), Linear("fc", 3), Argmax("m"))), ())
+    assert [layer.name for layer in model.front] == ["h"]
+    images = np.full((2, 1, 2, 2), 102, np.uint8)
+    x = model.inputs(images, np.dtype(np.float64))
+    np.testing.assert_allclose(x, 51 / 255)
+    assert model.gradients(model.initial(1), images, np.array([0, 1]), smoothing=0, total=2)[2]["fc"].shape == (4, 3)
+
+
+@pytest.mark.parametrize("name", ["lenet5", "minidnn86"])
+def test_against_pytorch(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    network = NETWORKS[name]
+    model = training_model(network, EVERY)
+    images, labels = random_images(network, 3), np.array([0, 4, 9])
+    arrays = float64_start(model)
+    tensors = {key: torch.tensor(array, requires_grad=True) for key, array in arrays.items()}
+    x = torch.tensor(model.inputs(images, np.dtype(np.float64)))
+    for layer in model.layers:
+        if isinstance(layer, Conv2d):
+            filters = tensors[layer.name].permute(3, 2, 0, 1)
+            x = functional.conv2d(x, filters, tensors[f"{layer.name}_bias"], stride=layer.stride)
+        elif isinstance(layer, AvgPool | MaxPool):
+            pool = functional.max_pool2d if layer.is_max else functional.avg_pool2d
+            x = pool(x, layer.window, layer.step)
+        elif isinstance(layer, Flatten):
+            x = x.permute(0, 2, 3, 1).reshape(len(x), -1)
+        elif isinstance(layer, Linear):
+            x = x @ tensors[layer.name] + tensors[f"{layer.name}_bias"]
+        else:
+            x = getattr(torch, layer.kind)(x)
+    expected = functional.cross_entropy(x, torch.tensor(labels), label_smoothing=0.05)
+    expected.backward()
+    loss, _, gradients = model.gradients(arrays, images, labels, smoothing=0.05, total=3)
+    assert loss == pytest.approx(expected.item())
+    for key, tensor in tensors.items():
+        np.testing.assert_allclose(gradients[key], tensor.grad.numpy(), rtol=1e-8, atol=1e-12)

@@ -1,0 +1,241 @@
+"""Each layer's NumPy reference against ONNX Runtime and against its definition written as plain loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+import pytest
+
+from app.layers import (
+    Activation,
+    Argmax,
+    AvgPool,
+    Conv2d,
+    Flatten,
+    Layer,
+    Linear,
+    MaxPool,
+    Relu,
+    Shape,
+    Sigmoid,
+    Softmax,
+    Tanh,
+)
+from app.layers.flatten import channel_first_rows
+from app.layers.pool import Pool
+from app.network.definitions import Network
+from tests.support.oracle import onnx_outputs
+
+FLOATS = [np.float32, np.float64]
+POOLS = [AvgPool, MaxPool]
+ACTIVATIONS: list[type[Activation]] = [Relu, Tanh, Sigmoid]
+
+# Layer and input shape: filters 1..7, strides 1..3, height and width that differ and leave rows and columns over.
+CONVS = [
+    (Conv2d("conv", maps=1 + (kernel + stride) % 4, kernel=kernel, stride=stride), (channels, kernel + 5, kernel + 2))
+    for kernel in range(1, 8)
+    for stride in range(1, 4)
+    for channels in (1, 3)
+]
+POOLINGS = [
+    (pool("pool", window, stride), shape)
+    for pool in POOLS
+    for window in (2, 3, 4)
+    for stride in (None, 1, 2, 5)
+    for shape in ((1, 9, 7), (3, 4, 11))
+]
+OTHERS: list[tuple[Layer, Shape]] = [
+    *((activation("activation"), shape) for activation in ACTIVATIONS for shape in ((3, 5, 4), (17,))),
+    (Softmax("softmax"), (10,)),
+    (Softmax("softmax"), (300,)),
+    (Softmax("softmax"), (1,)),
+    (Flatten("flatten"), (3, 5, 4)),
+    (Flatten("flatten"), (1, 2, 3)),
+    (Linear("fc", outputs=7), (19,)),
+    (Linear("fc", outputs=1), (1,)),
+]
+
+
+def _name(case: object) -> str:
+    if isinstance(case, Conv2d):
+        return f"conv-k{case.kernel}-s{case.stride}"
+    if isinstance(case, Pool):
+        return f"{case.kind}-{case.window}-by-{case.step}"
+    if isinstance(case, bool):
+        return "bias" if case else "no-bias"
+    return case.kind if isinstance(case, Layer) else "x".join(map(str, case)) if isinstance(case, tuple) else str(case)
+
+
+def _arrays(layer: Layer, shape: Shape, bias: bool) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(prod(shape))
+    wanted = layer.parameter_shapes(shape)
+    names = [name for name in wanted if bias or not name.endswith("_bias")]
+    return {
+        name: rng.normal(0, 1 / np.sqrt(prod(wanted[layer.name][:-1])), wanted[name]).astype(np.float32)
+        for name in names
+    }
+
+
+def _inputs(shape: Shape, dtype: type, images: int = 3) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).normal(size=(images, *shape)).astype(dtype)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=_name)
+@pytest.mark.parametrize(("layer", "shape"), CONVS, ids=_name)
+def test_conv2d_is_its_definition(layer: Conv2d, shape: Shape, bias: bool) -> None:
+    arrays = _arrays(layer, shape, bias)
+    x = _inputs(shape, np.float64, images=2)
+    filters, step = arrays["conv"].astype(np.float64), layer.stride
+    expected = np.zeros((2, *layer.output_shape(shape)))
+    for b, m, h, w in np.ndindex(expected.shape):
+        total = float(arrays["conv_bias"][m]) if bias else 0.0
+        for c, p, q in np.ndindex(shape[0], layer.kernel, layer.kernel):
+            total += x[b, c, h * step + p, w * step + q] * filters[p, q, c, m]
+        expected[b, m, h, w] = total
+    np.testing.assert_allclose(layer.reference(x, arrays), expected, rtol=0, atol=1e-12, strict=True)
+
+
+@pytest.mark.parametrize(("layer", "shape"), POOLINGS, ids=_name)
+def test_pooling_is_its_definition(layer: Pool, shape: Shape) -> None:
+    x = _inputs(shape, np.float64)
+    expected = np.zeros((3, *layer.output_shape(shape)))
+    for b, c, h, w in np.ndindex(expected.shape):
+        rows = range(h * layer.step, h * layer.step + layer.window)
+        columns = range(w * layer.step, w * layer.step + layer.window)
+        window = [x[b, c, row, column] for row in rows for column in columns]
+        expected[b, c, h, w] = max(window) if isinstance(layer, MaxPool) else sum(window) / len(window)
+    np.testing.assert_allclose(layer.reference(x, {}), expected, rtol=0, atol=1e-14, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "bias"),
+    [
+        (layer, shape, bias)
+        for layer, shape in [*CONVS, *POOLINGS, *OTHERS]
+        for bias in ((False, True) if layer.parameter_shapes(shape) else (False,))
+    ],
+    ids=_name,
+)
+def test_float32_agrees_with_onnx_runtime(layer: Layer, shape: Shape, bias: bool) -> None:
+    arrays, x = _arrays(layer, shape, bias), _inputs(shape, np.float32)
+    expected = onnx_outputs(Network("alone", "one layer", shape, (layer,)), arrays, x)[layer.name]
+    np.testing.assert_allclose(layer.reference(x.copy(), arrays), expected, rtol=0, atol=1e-5, strict=True)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=_name)
+def test_linear_in_float64_is_its_definition(bias: bool) -> None:
+    layer, shape = Linear("fc", outputs=5), (11,)
+    arrays, x = _arrays(layer, shape, bias), _inputs(shape, np.float64)
+    expected = np.array(
+        [[sum(row[k] * float(arrays["fc"][k, n]) for k in range(11)) for n in range(5)] for row in x]
+    ) + (arrays["fc_bias"] if bias else 0)
+    np.testing.assert_allclose(layer.reference(x, arrays), expected, rtol=0, atol=1e-14, strict=True)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("layer", "shape"), [CONVS[0], CONVS[-1], POOLINGS[0], POOLINGS[-1], *OTHERS], ids=_name
+)  # fmt: skip
+def test_the_float_type_is_kept(layer: Layer, shape: Shape, dtype: type) -> None:
+    y = layer.reference(_inputs(shape, dtype), _arrays(layer, shape, bool(layer.parameter_shapes(shape))))
+    assert (y.dtype, y.shape) == (dtype, (3, *layer.output_shape(shape)))
+
+
+@pytest.mark.parametrize("layer", [Conv2d("c", 2, 3), AvgPool("p", 2), MaxPool("p", 2), Flatten("f")], ids=_name)
+def test_strides_of_the_input_do_not_matter(layer: Layer) -> None:
+    arrays = {"c": np.ones((3, 3, 4, 2), np.float32)}
+    x = _inputs((4, 6, 5), np.float64)
+    channels_last = x.transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)
+    assert not channels_last.flags.c_contiguous
+    np.testing.assert_allclose(layer.reference(channels_last, arrays), layer.reference(x, arrays), rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_argmax_takes_the_first_among_equals(dtype: type) -> None:
+    scores: np.ndarray = np.array([[1, 3, 3, 0], [5, 5, 5, 5], [-2, -3, -1, -np.inf], [-np.inf] * 4], dtype)
+    labels = Argmax("argmax").reference(scores, {})
+    np.testing.assert_array_equal(labels, np.array([1, 0, 2, 0], np.uint8), strict=True)
+
+
+def test_argmax_counts_to_255() -> None:
+    np.testing.assert_array_equal(Argmax("argmax").reference(np.eye(256), {}), np.arange(256, dtype=np.uint8))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("activation", "expected"),
+    [
+        (Relu, [0.0, 0.0, 2.0, np.nan, np.inf, 0.0, 1000.0, 0.0]),
+        (Tanh, [math.tanh(-1), 0.0, math.tanh(2), np.nan, 1.0, -1.0, 1.0, -1.0]),
+        (Sigmoid, [1 / (1 + math.e), 0.5, 1 / (1 + math.exp(-2)), np.nan, 1.0, 0.0, 1.0, 0.0]),
+    ],
+)
+def test_activations_are_their_definition_at_the_edges_too(
+    activation: type[Activation], expected: list[float], dtype: type
+) -> None:
+    x: np.ndarray = np.array([[-1.0, 0.0, 2.0, np.nan, np.inf, -np.inf, 1000.0, -1000.0]], dtype)
+    wanted: np.ndarray = np.array([expected], dtype)
+    y = activation("a").reference(x, {})
+    np.testing.assert_allclose(y, wanted, rtol=4 * float(np.finfo(dtype).eps), atol=0, strict=True)
+
+
+@pytest.mark.parametrize(("activation", "formula"), [(Tanh, math.tanh), (Sigmoid, lambda x: 1 / (1 + math.exp(-x)))])
+def test_smooth_activations_are_their_formula(activation: type[Activation], formula: Callable[[float], float]) -> None:
+    x = np.linspace(-20, 20, 401).reshape(1, -1)
+    expected = np.array([[formula(value) for value in x[0]]])
+    np.testing.assert_allclose(activation("a").reference(x, {}), expected, rtol=1e-14)
+
+
+def test_softmax_in_float64_is_its_definition() -> None:
+    x = np.random.default_rng(3).normal(scale=5, size=(6, 9))
+    sums = [math.fsum(math.exp(value) for value in row) for row in x]
+    expected = np.array([[math.exp(value) / total for value in row] for row, total in zip(x, sums, strict=True)])
+    np.testing.assert_allclose(Softmax("softmax").reference(x, {}), expected, rtol=1e-14, strict=True)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([1e4, 1e4, -1e4, 0], [0.5, 0.5, 0, 0]),  # exp(1e4) is infinite
+        ([-1e4, -1e4, -1e4, -1e4], [0.25] * 4),  # exp(-1e4) is 0, so a sum of them could not divide
+        ([-np.inf, 0, -np.inf, -np.inf], [0, 1, 0, 0]),
+        ([np.inf, 0, 1, 2], [np.nan] * 4),
+        ([0, np.nan, 1, 2], [np.nan] * 4),
+        ([-np.inf] * 4, [np.nan] * 4),
+    ],
+)
+def test_softmax_of_extreme_scores(scores: list[float], expected: list[float], dtype: type) -> None:
+    x: np.ndarray = np.array([scores, [0, 0, 0, 0]], dtype)  # the other row stays what it is
+    wanted: np.ndarray = np.array([expected, [0.25] * 4], dtype)
+    np.testing.assert_array_equal(Softmax("softmax").reference(x, {}), wanted, strict=True)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("at", [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("pool", POOLS)
+def test_pooling_keeps_nan_from_any_place_in_the_window(pool: type[Pool], at: tuple[int, int], dtype: type) -> None:
+    x: np.ndarray = np.arange(16, dtype=dtype).reshape(1, 1, 4, 4)
+    x[0, 0, at[0], at[1]] = np.nan
+    y = pool("pool", 2).reference(x, {})
+    np.testing.assert_array_equal(np.isnan(y)[0, 0], [[True, False], [False, False]])
+
+
+def test_argmax_prefers_nan_as_numpy_does() -> None:
+    scores = np.array([[np.inf, np.nan, 2, np.nan], [1, 2, 3, np.nan]])
+    np.testing.assert_array_equal(Argmax("argmax").reference(scores, {}), [1, 3])
+
+
+def test_channel_first_rows_permute_features_and_weights_alike() -> None:
+    shape = (3, 5, 4)
+    x = _inputs(shape, np.float64)
+    flat = Flatten("flatten").reference(x, {})
+    rows = channel_first_rows(shape)
+    np.testing.assert_array_equal(x.reshape(3, -1), flat[:, rows])
+    weights = np.random.default_rng(1).normal(size=(60, 2))
+    np.testing.assert_allclose(x.reshape(3, -1) @ weights[rows], flat @ weights, rtol=1e-12)

@@ -1,0 +1,263 @@
+"""The accuracy check must be able to fail: near-ties are excused, nothing else is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.kernels.problems import DTYPES
+from app.network.accuracy import (
+    NEAR_TIE,
+    NEAR_TIES_SHARE,
+    Accuracy,
+    Agreement,
+    Reference,
+    agree,
+    judge,
+    top_two_margins,
+)
+
+TRUTH = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], np.uint8)
+CLEAR = np.ones(10)
+ALL_DTYPES = pytest.mark.parametrize("dtype", NEAR_TIE)
+
+
+def _changed(labels: np.ndarray, **changes: int) -> np.ndarray:
+    """A copy with other labels: ``_changed(labels, i3=7)`` sets image 3's to 7."""
+    changed = labels.copy()
+    for name, label in changes.items():
+        changed[int(name[1:])] = label
+    return changed
+
+
+def _margins(**changes: float) -> np.ndarray:
+    margins = CLEAR.copy()
+    for name, margin in changes.items():
+        margins[int(name[1:])] = margin
+    return margins
+
+
+def _judge(
+    labels: np.ndarray, margins: np.ndarray = CLEAR, expected: int | None = 10, dtype: str = "float32"
+) -> Accuracy:
+    """Judge labels where both the truth and the reference are TRUTH, and the terms of its logits sum to 1."""
+    return judge(labels, TRUTH, expected, agree(labels, of(TRUTH, margins), "reference", dtype))
+
+
+def of(labels: np.ndarray, margins: np.ndarray, magnitude: float = 1.0) -> Reference:
+    return Reference(labels, margins, np.full(len(labels), magnitude, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("logits", "margin"),
+    [
+        ([1.0, 5.0, 3.0], 2.0),
+        ([5.0, 5.0, 3.0], 0.0),
+        ([-3.0, -1.0, -1.5], 0.5),
+        ([2.0, 2.0, 2.0], 0.0),
+        ([7.0], np.inf),
+        ([1.0, np.nan, 0.0], np.nan),
+        ([np.nan, np.nan, np.nan], np.nan),
+        ([np.inf, 1.0, 0.0], np.inf),
+        ([1.0, -np.inf, -np.inf], np.inf),
+    ],
+)
+def test_margins(logits: list[float], margin: float) -> None:
+    np.testing.assert_array_equal(top_two_margins(np.array([logits, logits])), [margin, margin])
+
+
+def test_margins_against_sorting() -> None:
+    logits = np.random.default_rng(0).normal(size=(200, 10)).round(1)  # rounded: ties occur
+    ordered = np.sort(logits, axis=1)
+    margins = top_two_margins(logits)
+    np.testing.assert_array_equal(margins, ordered[:, -1] - ordered[:, -2])
+    assert (margins == 0).any()
+
+
+def test_all_equal_passes() -> None:
+    found = _judge(TRUTH)
+    assert found.passed and found.agreement.holds and found.agreement.differences == ()
+    assert (found.answers.correct, found.answers.total, found.answers.expected) == (10, 10, 10)
+    assert found.agreement.verdict == "all 10 labels equal the reference"
+    assert found.answers.verdict == "10 correct as promised" and found.answers.passed is True
+
+
+def test_every_arithmetic_has_its_near_ties() -> None:
+    """The coarser the arithmetic, the larger, and the more of them."""
+    assert set(NEAR_TIE) == set(NEAR_TIES_SHARE) == set(DTYPES)
+    assert list(NEAR_TIE.values()) == sorted(NEAR_TIE.values()) and NEAR_TIE["float32"] < 1e-5
+    assert list(NEAR_TIES_SHARE.values()) == sorted(NEAR_TIES_SHARE.values()) and NEAR_TIES_SHARE["float16"] == 0.01
+
+
+@ALL_DTYPES
+def test_a_near_tie_is_excused(dtype: str) -> None:
+    margin = NEAR_TIE[dtype] / 2
+    found = _judge(_changed(TRUTH, i3=7), _margins(i3=margin), dtype=dtype)
+    assert found.passed and found.answers.correct == 9
+    (difference,) = found.agreement.differences
+    assert (difference.index, difference.label, difference.reference) == (3, 7, 3)
+    assert difference.excused and difference.margin == margin
+    assert found.agreement.verdict == "all but 1 near-ties of 10 labels equal the reference"
+
+
+@ALL_DTYPES
+@pytest.mark.parametrize("margin", [0.0, 0.5, np.inf, np.nan])
+def test_any_other_difference_fails(margin: float, dtype: str) -> None:
+    """At the threshold (0 stands for it), above it and, above all, where the reference's margin is not a number."""
+    found = _judge(_changed(TRUTH, i3=7), _margins(i3=margin or NEAR_TIE[dtype]), dtype=dtype)
+    assert not found.passed and not found.agreement.holds
+    assert found.agreement.verdict.startswith(
+        "1 of 10 labels differ from the reference and are no near-ties (image 3: 7 instead of 3"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_half_precision_excuses_is_wrong_in_float32(dtype: str) -> None:
+    labels, margins = _changed(TRUTH, i3=7), _margins(i3=0.001)
+    assert _judge(labels, margins, dtype="float16").passed and _judge(labels, margins, dtype="tfloat32").passed
+    assert not _judge(labels, margins, dtype=dtype).passed
+
+
+def test_one_bad_label_among_near_ties_fails_and_is_the_one_named() -> None:
+    labels = _changed(TRUTH, i1=5, i4=0, i8=2)
+    found = _judge(labels, _margins(i1=1e-9, i4=0.25, i8=1e-9))
+    assert not found.passed
+    assert "1 of 10" in found.agreement.verdict
+    assert "image 4: 0 instead of 4, margin 0.25" in found.agreement.verdict
+
+
+def test_the_worst_of_several_is_named() -> None:
+    found = _judge(_changed(TRUTH, i1=5, i4=0), _margins(i1=0.1, i4=3.0))
+    assert "2 of 10" in found.agreement.verdict and "image 4" in found.agreement.verdict
+
+
+@pytest.mark.parametrize("expected", [9, 11])
+def test_another_count_than_promised_fails(expected: int) -> None:
+    found = _judge(TRUTH, expected=expected)
+    assert not found.passed and found.agreement.holds
+    assert found.answers.passed is False
+    assert found.answers.verdict == f"10 correct where the weights file promises {expected}"
+
+
+@ALL_DTYPES
+@pytest.mark.parametrize(
+    ("images", "near_ties", "missing", "passed"),
+    [
+        (10_000, 10, 10, True),  # each near-tie may move the count
+        (10_000, 10, -10, True),
+        (10_000, 10, 11, False),  # one in a thousand images, and no more
+        (10_000, 5, 5, True),
+        (10_000, 5, 6, False),  # nor more than there are near-ties
+        (100, 1, 1, True),  # one image at least
+        (100, 1, 2, False),
+        (100, 0, 1, False),
+    ],
+)
+def test_near_ties_move_the_count(images: int, near_ties: int, missing: int, passed: bool, dtype: str) -> None:
+    reference = np.zeros(images, np.uint8)
+    labels = reference.copy()
+    labels[:near_ties] = 1
+    agreement = agree(labels, of(reference, np.zeros(images)), "reference", dtype)
+    assert agreement.holds
+    found = judge(labels, reference, images - near_ties + missing, agreement)
+    assert found.passed is passed, found.answers.verdict
+    promised = f"correct where the weights file promises {images - near_ties + missing}"
+    assert passed or found.answers.verdict.endswith(promised)
+
+
+@ALL_DTYPES
+@pytest.mark.parametrize("images", [1, 40, 1_000, 10_000])
+def test_near_ties_are_few_in_every_arithmetic(images: int, dtype: str) -> None:
+    """However near: one image, or the share of them that the arithmetic allows."""
+    reference = of(np.zeros(images, np.uint8), np.zeros(images))
+    most = max(1, round(NEAR_TIES_SHARE[dtype] * images))
+    labels = np.zeros(images, np.uint8)
+    labels[:most] = 1
+    assert agree(labels, reference, "reference", dtype).holds
+    labels[: most + 1] = 1
+    found = agree(labels, reference, "reference", dtype)
+    assert found.holds == (images == most)  # a single image has no second
+    assert images == most or found.verdict.endswith(
+        f"{most + 1} of {images} labels differ from the reference, in near-ties, but {most} at most may: "
+        "scores are too close to tell apart"
+    )
+
+
+@ALL_DTYPES
+def test_a_near_tie_grows_with_the_terms_of_the_scores(dtype: str) -> None:
+    """Image 3 is a near-tie among terms of 1, none among terms of a hundredth, and one again if the margin is, too."""
+    labels, margins = _changed(TRUTH, i3=7), _margins(i3=NEAR_TIE[dtype] / 2)
+    for scale, factor, holds in ((1.0, 1.0, True), (0.01, 1.0, False), (0.01, 0.01, True), (1e30, 1e30, True)):
+        assert agree(labels, of(TRUTH, margins * factor, scale), "reference", dtype).holds is holds
+
+
+@pytest.mark.parametrize("magnitude", [np.nan, np.inf])
+@pytest.mark.parametrize("margin", [1.0, np.nan, np.inf])
+def test_what_is_not_finite_never_agrees(magnitude: float, margin: float) -> None:
+    reference = of(TRUTH, _margins(i2=margin))
+    reference.magnitudes[2] = magnitude
+    found = agree(TRUTH, reference, "reference")
+    assert not found.holds and found.verdict == "scores of 1 of 10 images are beyond float32's range by the reference"
+    assert agree(TRUTH[:2], reference, "reference").holds  # of the images compared
+
+
+def test_constant_scores() -> None:
+    labels = np.full(3, 4, np.uint8)
+    assert of(labels, np.ones(3)).constant and of(labels, np.full(3, np.nan)).constant
+    assert not of(labels, np.array([1.0, 1.0, 2.0])).constant
+    assert not Reference(labels, np.full(3, np.inf), np.array([1, 2, 1], np.float32)).constant  # of a single class
+
+
+@pytest.mark.parametrize("expected", [None, 10])
+def test_unlabelled_data_is_held_against_the_reference_alone(expected: int | None) -> None:
+    good = judge(TRUTH, None, expected, agree(TRUTH, of(TRUTH, CLEAR), "reference"))
+    assert good.passed and good.answers.correct is None and good.answers.passed is None
+    assert (good.answers.verdict, good.answers.warning) == ("the images have no labels", "")
+    labels = _changed(TRUTH, i0=9)
+    assert not judge(labels, None, expected, agree(labels, of(TRUTH, CLEAR), "reference")).passed
+
+
+def test_nothing_promised_needs_no_count() -> None:
+    found = judge(TRUTH, _changed(TRUTH, i0=4, i1=4), None, agree(TRUTH, of(TRUTH, CLEAR), "reference"))
+    assert found.passed and (found.answers.correct, found.answers.expected) == (8, None)
+    assert found.answers.passed is None and "nothing is promised" in found.answers.verdict
+
+
+@pytest.mark.parametrize(("least", "passed"), [(0.0, True), (0.8, True), (0.81, False), (1.0, False)])
+@pytest.mark.parametrize("expected", [None, 8, 5])
+def test_the_share_asked_for_decides_beside_the_promise(least: float, passed: bool, expected: int | None) -> None:
+    agreement = agree(TRUTH, of(TRUTH, CLEAR), "reference")
+    found = judge(TRUTH, _changed(TRUTH, i0=4, i1=4), expected, agreement, least=least)
+    assert found.passed is found.answers.passed is (passed and expected != 5) and found.agreement.holds
+    assert passed or f"80.00% is less than the {least:.2%} asked for" in found.answers.verdict
+
+
+@pytest.mark.parametrize(
+    ("correct", "total", "classes", "warned"),
+    [
+        (786, 10_000, 10, True),  # a PyTorch model whose fc1 was not turned round
+        (2_500, 10_000, 10, True),  # objects dark on white
+        (3_999, 10_000, 10, True),
+        (4_000, 10_000, 10, False),
+        (0, 19, 10, False),  # too few to tell
+        (0, 20, 10, True),
+        (660, 1_000, 2, True),
+        (670, 1_000, 2, False),
+        (50, 50, 1, False),
+    ],
+)
+def test_answers_near_chance_are_warned_of(correct: int, total: int, classes: int, warned: bool) -> None:
+    labels = np.zeros(total, np.uint8)
+    truth = np.where(np.arange(total) < correct, 0, 1).astype(np.uint8)
+    found = judge(labels, truth, None, agree(labels, of(labels, np.ones(total)), "reference"), classes=classes)
+    assert found.passed and bool(found.answers.warning) is warned
+    if warned:
+        assert found.answers.warning.startswith(f"near chance, which is {1 / classes:.1%}; likely causes: fc1's rows")
+
+
+@pytest.mark.parametrize(("labels", "reference", "compared"), [(10, 4, 4), (4, 10, 4), (3, 0, 0)])
+def test_as_many_are_compared_as_both_have(labels: int, reference: int, compared: int) -> None:
+    stored = of(TRUTH[:reference], CLEAR[:reference])
+    assert agree(TRUTH[:labels], stored, "reference") == Agreement("reference", compared, (), 1)
+    wrong = agree(TRUTH[:labels] + np.uint8(1), stored, "reference")
+    assert len(wrong.differences) == compared and wrong.holds == (compared == 0)

@@ -1,0 +1,87 @@
+"""The shipped weights keep their promises, by an engine that shares no code with ours."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from app.network import shipped
+from app.network.accuracy import COUNTED, agree, correct_counts
+from app.network.definitions import NETWORKS
+from app.network.graph import build
+from app.network.reference import load_reference
+from app.network.weights import load_weights
+from app.runtime.cpu_session import CpuSession
+from data_tools.fashion_mnist import load_split
+from tests.support.oracle import onnx_logits
+
+SHIPPED = [name for name in NETWORKS if shipped.weights_path(name).exists()]
+COUNT = {"lenet5": 10_000, "mlp": 10_000}  # images that the engine classifies; the others enlarge theirs
+FEW, PART = 500, 250
+MAX_BYTES = 14_000_000
+ACCURACY = {"lenet5": 0.93, "fa19": 0.90, "k7": 0.90, "minidnn86": 0.89, "mlp": 0.88}  # at least, over all test images
+
+of_each = pytest.mark.parametrize("network", SHIPPED)
+
+
+@lru_cache(1)
+def split_images() -> tuple[np.ndarray, np.ndarray]:
+    """(10000, 1, 28, 28) and (10000,), uint8."""
+    images, truth = load_split("test")
+    return images[:, None], truth
+
+
+@lru_cache
+def engine_labels(network: str) -> np.ndarray:
+    """What ONNX Runtime makes of the first images in float32."""
+    images = split_images()[0][: COUNT.get(network, FEW)]
+    arrays = load_weights(shipped.find(network)).arrays
+    parts = (images[at : at + PART].astype(np.float32) / 255 for at in range(0, len(images), PART))
+    return np.concatenate([onnx_logits(NETWORKS[network], arrays, part).argmax(axis=1) for part in parts])
+
+
+@pytest.mark.fashion_mnist
+@of_each
+def test_engine_agrees_with_the_stored_reference(network: str) -> None:
+    reference = load_reference(load_weights(shipped.find(network)), NETWORKS[network])
+    assert reference is not None and len(reference.labels) == len(reference.margins) == 10_000
+    found = agree(engine_labels(network), reference, "reference")
+    assert found.holds and len(found.differences) <= 1, found.differences
+
+
+@pytest.mark.fashion_mnist
+@of_each
+def test_promises_are_what_the_reference_gets_right(network: str) -> None:
+    """And good enough to ship."""
+    weights = load_weights(shipped.find(network))
+    reference = load_reference(weights, NETWORKS[network])
+    assert reference is not None and weights.network == network
+    assert weights.expected_correct == correct_counts(reference.labels, split_images()[1])
+    assert set(weights.expected_correct) == set(COUNTED)
+    assert weights.expected_correct[10_000] >= ACCURACY[network] * 10_000
+
+
+@pytest.mark.fashion_mnist
+@of_each
+def test_cpu_route_agrees_with_the_engine(network: str) -> None:
+    wanted = engine_labels(network)
+    labels = np.full(len(wanted), 255, np.uint8)
+    weights = load_weights(shipped.find(network))
+    CpuSession(build(NETWORKS[network], weights)).run(split_images()[0][: len(wanted)], labels)
+    assert (labels != wanted).sum() <= 1  # a near-tie
+
+
+def test_every_network_has_weights() -> None:
+    """Until all are trained, their absence is an error on the command line only."""
+    absent = [name for name in NETWORKS if name not in SHIPPED]
+    if absent:
+        pytest.skip(f"not trained yet: {', '.join(absent)}")
+    assert shipped.checksums(shipped.FOLDER).keys() == {
+        path.name for path in shipped.FOLDER.iterdir() if path.name != shipped.CHECKSUMS
+    }
+
+
+def test_all_together_are_small() -> None:
+    assert sum(path.stat().st_size for path in shipped.FOLDER.iterdir()) < MAX_BYTES

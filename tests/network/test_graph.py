@@ -1,0 +1,233 @@
+"""Graphs: inferred shapes, weights that fit or not, and the reference against ONNX Runtime."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.layers import Argmax, Conv2d, Flatten, Layer, Linear, Shape
+from app.network import graph as module
+from app.network.definitions import LENET5, NETWORKS, Network
+from app.network.graph import build, find_network
+from app.network.weights import Weights
+from tests.support.networks_for_tests import TEST_NETWORKS, random_graph, random_images, score_scale
+from tests.support.oracle import onnx_outputs
+
+ALL_NETWORKS = pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
+
+
+def _weights(arrays: dict[str, np.ndarray], input_scale: float = 1 / 255) -> Weights:
+    return Weights(arrays, "lenet5", None, input_scale, None, {}, "", Path("some/weights.h5"))
+
+
+def _lenet5_arrays() -> dict[str, np.ndarray]:
+    return dict(random_graph(LENET5, bias=False).parameters)
+
+
+def test_lenet5_shapes() -> None:
+    graph = random_graph(LENET5)
+    assert [(step.layer.name, step.in_shape, step.out_shape) for step in graph.steps] == [
+        ("conv1", (1, 28, 28), (32, 24, 24)),
+        ("relu1", (32, 24, 24), (32, 24, 24)),
+        ("pool1", (32, 24, 24), (32, 12, 12)),
+        ("conv2", (32, 12, 12), (64, 8, 8)),
+        ("relu2", (64, 8, 8), (64, 8, 8)),
+        ("pool2", (64, 8, 8), (64, 4, 4)),
+        ("flatten", (64, 4, 4), (1024,)),
+        ("fc1", (1024,), (128,)),
+        ("relu3", (128,), (128,)),
+        ("fc2", (128,), (10,)),
+        ("argmax", (10,), ()),
+    ]
+    assert graph.classes == 10
+
+
+def test_lenet5_operations_parameters_and_bytes() -> None:
+    steps = {step.layer.name: step for step in random_graph(LENET5).steps}
+    flops = {name: step.layer.flops(step.in_shape) for name, step in steps.items()}
+    assert flops["conv1"] == 921_600
+    assert flops["conv2"] == 6_553_600
+    assert flops["fc1"] + flops["fc2"] == 264_704
+    assert (flops["relu1"], flops["pool1"], flops["flatten"], flops["argmax"]) == (18_432, 18_432, 0, 10)
+    assert {name: step.parameter_count for name, step in steps.items() if step.parameter_count} == {
+        "conv1": 800,
+        "conv2": 51_200,
+        "fc1": 131_072,
+        "fc2": 1_280,
+    }
+    assert steps["conv1"].activation_bytes == 4 * (784 + 18_432)
+
+
+# Shapes as published for each network, operations by hand from Σ 2·K·K·C·M·H·W.
+PUBLISHED: dict[str, dict[str, tuple[Shape, int]]] = {
+    "lenet5": {
+        "conv1": ((32, 24, 24), 2 * 25 * 32 * 24 * 24),
+        "pool1": ((32, 12, 12), 4 * 32 * 12 * 12),
+        "conv2": ((64, 8, 8), 2 * 25 * 32 * 64 * 8 * 8),
+        "flatten": ((1024,), 0),
+        "fc1": ((128,), 2 * 1024 * 128),
+    },
+    "fa19": {
+        "resize": ((1, 70, 70), 7 * 70 * 70),
+        "conv1": ((12, 66, 66), 2 * 25 * 12 * 66 * 66),
+        "tanh1": ((12, 66, 66), 12 * 66 * 66),
+        "pool1": ((12, 33, 33), 4 * 12 * 33 * 33),
+        "conv2": ((24, 29, 29), 2 * 25 * 12 * 24 * 29 * 29),
+        "flatten": ((24 * 29 * 29,), 0),
+        "fc1": ((160,), 2 * 24 * 29 * 29 * 160),
+        "softmax": ((10,), 40),
+    },
+    "k7": {
+        "resize": ((1, 72, 72), 7 * 72 * 72),
+        "conv1": ((12, 66, 66), 2 * 49 * 12 * 66 * 66),
+        "pool1": ((12, 33, 33), 4 * 12 * 33 * 33),
+        "conv2": ((24, 27, 27), 2 * 14_112 * 27 * 27),
+        "flatten": ((24 * 27 * 27,), 0),
+        "fc1": ((160,), 2 * 24 * 27 * 27 * 160),
+    },
+    "minidnn86": {
+        "resize": ((1, 86, 86), 7 * 86 * 86),
+        "conv1": ((4, 80, 80), 2 * 49 * 4 * 80 * 80),
+        "pool1": ((4, 40, 40), 4 * 4 * 40 * 40),
+        "conv2": ((16, 34, 34), 2 * 49 * 4 * 16 * 34 * 34),
+        "pool2": ((16, 8, 8), 16 * 16 * 8 * 8),
+        "flatten": ((1024,), 0),
+        "fc1": ((32,), 2 * 1024 * 32),
+    },
+    "mlp": {"flatten": ((784,), 0), "fc1": ((100,), 2 * 784 * 100), "sigmoid": ((100,), 100)},
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_are_the_published_ones(name: str) -> None:
+    steps = {step.layer.name: step for step in random_graph(NETWORKS[name], bias=False).steps}
+    found = {layer: (steps[layer].out_shape, steps[layer].layer.flops(steps[layer].in_shape)) for layer in steps}
+    assert PUBLISHED[name].items() <= found.items()
+    assert found["fc2"] == ((10,), 20 * prod(steps["fc2"].in_shape)) and found["argmax"] == ((), 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("lenet5", "conv2d relu avgpool conv2d relu avgpool flatten linear relu linear argmax"),
+        ("fa19", "resize conv2d tanh maxpool conv2d flatten linear tanh linear softmax argmax"),
+        ("k7", "resize conv2d tanh maxpool conv2d flatten linear tanh linear softmax argmax"),
+        ("minidnn86", "resize conv2d relu maxpool conv2d relu maxpool flatten linear relu linear softmax argmax"),
+        ("mlp", "flatten linear sigmoid linear softmax argmax"),
+    ],
+)
+def test_networks_have_the_published_layers(name: str, kinds: str) -> None:
+    assert [layer.kind for layer in NETWORKS[name].layers] == kinds.split()
+
+
+def test_weights_of_another_network_are_refused_by_the_name_of_the_one_asked_for() -> None:
+    with pytest.raises(UserError) as caught:
+        build(NETWORKS["fa19"], _weights(_lenet5_arrays()))
+    told = str(caught.value)
+    assert told.startswith("some/weights.h5: conv1 is (5,5,1,32), network fa19 needs (5,5,1,12); ")
+    assert told.endswith("; use weights made for this network") and "lenet5" not in told and "\n" not in told
+
+
+def test_scores_behind_a_softmax_are_probabilities_of_the_same_order() -> None:
+    graph, images = random_graph(NETWORKS["mlp"]), random_images(NETWORKS["mlp"], 20)
+    layers = tuple(layer for layer in graph.network.layers if layer.kind != "softmax")
+    logits = build(replace(graph.network, layers=layers), _weights(dict(graph.parameters))).reference(images)
+    scores, labels = graph.forward(images, np.float64)
+    np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-14)
+    np.testing.assert_allclose(np.log(scores) - logits, (np.log(scores) - logits)[:, :1].repeat(10, 1), rtol=1e-12)
+    np.testing.assert_array_equal(labels, logits.argmax(axis=1))
+
+
+def test_networks_are_found_by_name() -> None:
+    assert all(find_network(name) is network and network.name == name for name, network in NETWORKS.items())
+    with pytest.raises(UserError, match=r"unknown network 'lenet6': choose one of .*lenet5"):
+        find_network("lenet6")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"fc1": None}, "fc1 is missing"),
+        ({"fc3": np.zeros((2, 2), np.float32)}, "fc3 is not part of network lenet5"),
+        ({"conv1": np.zeros((3, 3, 1, 32), np.float32)}, r"conv1 is \(3,3,1,32\)"),
+        ({"fc1": np.zeros((128, 1024), np.float32)}, r"fc1 is \(128,1024\)"),
+        ({"conv2_bias": np.zeros(32, np.float32)}, r"conv2_bias is \(32\)"),
+        ({"pool1_bias": np.zeros(32, np.float32)}, "pool1_bias is not part"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(changes: dict[str, np.ndarray | None], fault: str) -> None:
+    merged = _lenet5_arrays() | changes
+    weights = _weights({name: array for name, array in merged.items() if array is not None})
+    with pytest.raises(UserError, match=fault) as caught:
+        build(LENET5, weights)
+    assert str(caught.value).startswith("some/weights.h5") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("layers", "fault"),
+    [
+        ((Flatten("flatten"), Linear("fc", 10)), "network bad must end with an Argmax layer"),
+        ((Conv2d("conv", 2, kernel=9), Flatten("flatten"), Argmax("argmax")), "layer conv "),
+        ((Linear("fc", 10), Argmax("argmax")), "layer fc "),
+    ],
+)
+def test_networks_that_do_not_fit_together_are_refused(layers: tuple[Layer, ...], fault: str) -> None:
+    arrays = {"fc": np.zeros((64, 10), np.float32)}
+    with pytest.raises(UserError, match=fault):
+        build(Network("bad", "for tests", (1, 8, 8), layers), _weights(arrays))
+
+
+def test_a_bias_is_used_where_the_file_has_one() -> None:
+    arrays = _lenet5_arrays()
+    images = random_images(LENET5, 3)
+    plain = build(LENET5, _weights(arrays)).reference(images)
+    shift = np.arange(10, dtype=np.float32)
+    shifted = build(LENET5, _weights(arrays | {"fc2_bias": shift}))
+    np.testing.assert_allclose(shifted.reference(images), plain + shift, rtol=1e-12)
+
+
+@ALL_NETWORKS
+def test_the_reference_does_not_depend_on_chunks(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, images = random_graph(network), random_images(network, 33)
+    expected = graph.forward(images, np.float64)[0]
+    assert expected.dtype == np.float64
+    for chunk in (1, 16, 20, 33, 100):
+        monkeypatch.setattr(module, "REFERENCE_CHUNK", chunk)
+        scores = graph.reference(images)
+        np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-12 * np.abs(expected).max(), strict=True)
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["no-bias", "bias"])
+@ALL_NETWORKS
+def test_the_reference_agrees_with_onnx_runtime(network: Network, bias: bool) -> None:
+    graph, images = random_graph(network, bias=bias), random_images(network, 40)
+    outputs = onnx_outputs(network, graph.parameters, images / np.float32(255))
+    seen: list[str] = []
+    scores, labels = graph.forward(images, np.float32, lambda layer: seen.append(layer.name))
+    expected = outputs[network.layers[-2].name]
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5 * score_scale(graph, expected), strict=True)
+    np.testing.assert_array_equal(labels, outputs["argmax"])
+    assert len(np.unique(labels)) > 1, "labels that are all the same would prove nothing"
+    assert labels.dtype == np.uint8 and seen == [layer.name for layer in network.layers]
+    precise = graph.reference(images)
+    np.testing.assert_allclose(expected, precise, rtol=0, atol=1e-5 * score_scale(graph, precise))
+
+
+def test_bytes_and_floats_are_the_same_images() -> None:
+    arrays = _lenet5_arrays()
+    images = random_images(LENET5, 5)
+    for scale in (1 / 255, 0.5 / 255, 1.0):
+        graph = build(LENET5, _weights(arrays, input_scale=scale))
+        np.testing.assert_allclose(graph.reference(images / 255), graph.reference(images), rtol=1e-9, atol=1e-12)
+
+
+def test_reference_leaves_the_images_alone() -> None:
+    images = random_images(LENET5, 4) / 255 - 0.5
+    before = images.copy()
+    random_graph(LENET5).reference(images)
+    np.testing.assert_array_equal(images, before)

@@ -1,0 +1,258 @@
+"""Nonsense cannot pass: labels at random, weights of any scale, another network, an absurd pixel scale, a model near
+chance; and what is right passes whatever its scale."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app import main_job
+from app.cli import main
+from app.layers import Argmax, Flatten, Linear, Relu, Softmax, Tanh
+from app.network import shipped as bundled
+from app.network.accuracy import NEAR_TIE, agree
+from app.network.definitions import LENET5, NETWORKS, Network
+from app.network.graph import Graph
+from app.network.reference import compute_reference
+from app.runtime.cpu_session import CpuSession
+from data_tools.dataset import Dataset
+from data_tools.idx import write_idx
+from tests.support.bundle_for_tests import IMAGES, TRUTH, folder, release
+from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.shell import check_error
+
+__all__ = ["folder", "release"]  # fixtures
+
+EXACTLY = settings(derandomize=True, deadline=None, max_examples=40, database=None)
+SCALES = st.floats(-30, 30).map(lambda exponent: 10.0**exponent)
+ALL_DTYPES = pytest.mark.parametrize("dtype", NEAR_TIE)
+
+
+def scaled(graph: Graph, **factors: float) -> Graph:
+    """The graph with these parameters multiplied."""
+    arrays = {name: (array * factors.get(name, 1.0)).astype(np.float32) for name, array in graph.parameters.items()}
+    return replace(graph, parameters=arrays)
+
+
+def classify(graph: Graph, images: np.ndarray) -> np.ndarray:
+    labels = np.empty(len(images), np.uint8)
+    CpuSession(graph).run(images, labels)
+    return labels
+
+
+def two_layers(hidden: int, classes: int, softmax: bool) -> Network:
+    last = (Softmax("softmax"),) if softmax else ()
+    layers = (Flatten("flatten"), Linear("fc1", hidden), Relu("relu1"), Linear("fc2", classes), *last, Argmax("argmax"))
+    return Network("two", "for tests", (1, 6, 5), layers)
+
+
+@EXACTLY
+@given(
+    scale=SCALES,
+    first=st.integers(-8, 8).map(lambda exponent: 10.0**exponent),
+    hidden=st.integers(1, 60),
+    classes=st.integers(2, 30),
+    bias=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_the_verdict_does_not_depend_on_the_scale(
+    scale: float, first: float, hidden: int, classes: int, bias: bool, seed: int
+) -> None:
+    """Right labels agree in every arithmetic, those computed in float32 agree, and labels at random never do."""
+    graph = random_graph(two_layers(hidden, classes, softmax=False), seed, bias=bias)
+    images = random_images(graph.network, 100, seed)
+    plain = compute_reference(graph, images)
+    factors = {"fc1": first, "fc1_bias": first, "fc2": scale / first, "fc2_bias": scale}
+    resized = scaled(graph, **factors)
+    reference = compute_reference(resized, images)
+    assert agree(classify(resized, images), reference, "reference").holds
+    noise = np.random.default_rng(seed).integers(0, classes, 100).astype(np.uint8)
+    for dtype in NEAR_TIE:
+        assert agree(reference.labels, reference, "reference", dtype).holds
+        for labels in (noise, (plain.labels + 1) % classes):
+            assert not agree(labels.astype(np.uint8), reference, "reference", dtype).holds
+            assert not agree(labels.astype(np.uint8), plain, "reference", dtype).holds
+
+
+@EXACTLY
+@given(offset=st.floats(-1e6, 1e6), scale=SCALES, softmax=st.booleans())
+def test_a_bias_that_all_classes_share(offset: float, scale: float, softmax: bool) -> None:
+    """It takes as many bits as it is large; what float32 cannot tell apart then may flip, but not at random."""
+    graph = random_graph(two_layers(20, 10, softmax), bias=True)
+    scale = 1.0 if softmax else scale
+    graph.parameters["fc2_bias"][:] += np.float32(offset)
+    graph = scaled(graph, fc2=scale, fc2_bias=scale)
+    images = random_images(graph.network, 100)
+    reference = compute_reference(graph, images)
+    found = agree(classify(graph, images), reference, "reference")
+    assert all(difference.excused for difference in found.differences)
+    assert agree(reference.labels, reference, "reference").holds
+    noise = np.random.default_rng(3).integers(0, 10, 100).astype(np.uint8)
+    for dtype in NEAR_TIE:
+        assert not agree(noise, reference, "reference", dtype).holds
+
+
+@ALL_DTYPES
+@pytest.mark.parametrize("bias", [True, False])
+def test_tiny_logits_are_no_near_ties(bias: bool, dtype: str) -> None:
+    graph = scaled(random_graph(LENET5, bias=bias), fc2=1e-5, fc2_bias=1e-5)
+    reference = compute_reference(graph, IMAGES[:, None])
+    assert reference.margins.max() < 1e-4
+    assert not agree(TRUTH, reference, "reference", dtype).holds  # at random
+    assert agree(classify(graph, IMAGES[:, None]), reference, "reference", dtype).holds
+
+
+@ALL_DTYPES
+@pytest.mark.parametrize("bias", [True, False])
+def test_features_that_a_kernel_loses_fail(bias: bool, dtype: str) -> None:
+    """conv1 and conv2 are so small that float16 rounds what they make to zero: all labels are one."""
+    graph = scaled(random_graph(LENET5, bias=bias), conv1=1e-6, conv1_bias=1e-6, conv2=1e-6, conv2_bias=1e-12)
+    small = scaled(graph, fc1_bias=1e-12, fc2_bias=1e-12)
+    images = random_images(LENET5, 100)
+    reference = compute_reference(small, images)
+    lost = classify(scaled(small, conv2=0, conv2_bias=0), images)
+    assert not agree(lost, reference, "reference", dtype).holds
+    assert agree(classify(small, images), reference, "reference", dtype).holds
+
+
+# --- on the command line
+
+
+@pytest.fixture
+def shipped(release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """lenet5 and mlp with random weights; the test images are random, and the shipped answers to them are right."""
+    data = Dataset(IMAGES[:, None], TRUTH, None, "random", "test")
+    monkeypatch.setattr(main_job, "load_fashion_mnist", lambda *_: data)
+    capsys.readouterr()
+    return release
+
+
+def weights_file(path: Path, arrays: dict[str, np.ndarray], input_scale: float | None = None) -> str:
+    with h5py.File(path, "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+        if input_scale is not None:
+            file.attrs["input_scale"] = input_scale
+    return str(path)
+
+
+def own_images(path: Path, count: int = 60) -> tuple[str, ...]:
+    write_idx(path, random_images(LENET5, count)[:, 0])
+    return "--data", str(path), "--labels", "none", "--device", "cpu"
+
+
+TWIN = replace(
+    LENET5,
+    name="twin",
+    layers=tuple(Tanh(layer.name) if isinstance(layer, Relu) else layer for layer in LENET5.layers),
+)
+
+
+@pytest.mark.parametrize("more", [(), ("--recheck",)])
+def test_another_network_with_the_same_arrays_is_not_wrong(
+    more: tuple[str, ...], shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither stored results nor promises of lenet5's are held against what tanh makes of its weights."""
+    monkeypatch.setitem(NETWORKS, "twin", TWIN)
+    weights = bundled.find("lenet5")
+    images = IMAGES[:100, None]
+    labels = [compute_reference(random_graph(network), images).labels for network in (LENET5, TWIN)]
+    assert (labels[0] != labels[1]).any()
+    for network, promised in (("twin", False), ("lenet5", True)):
+        code = main(["--device", "cpu", "--batch", "100", "--network", network, "--weights", str(weights), *more])
+        out = capsys.readouterr().out
+        assert code == 0 and ("correct as promised" in out) is promised
+        stored = promised and not more
+        assert f"all 100 labels equal the {'stored' if stored else 'recomputed'} float64 reference" in out
+
+
+def test_a_network_that_was_renamed_keeps_its_promises(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(NETWORKS, "same", replace(LENET5, name="same", summary="also"))
+    arguments = ["--device", "cpu", "--batch", "100", "--network", "same", "--weights", str(bundled.find("lenet5"))]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "correct as promised" in out and "equal the stored float64 reference" in out
+
+
+@pytest.mark.parametrize("scale", [1e308, 1e39, 5e-324, 1e-40, 0.0, -1.0, np.nan, np.inf, -np.inf])
+def test_absurd_pixel_scales_are_refused(scale: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = weights_file(tmp_path / "odd.h5", dict(random_graph(LENET5).parameters), scale)
+    code = main(["--weights", path, *own_images(tmp_path / "images")])
+    check_error(
+        code, *capsys.readouterr(), "odd.h5: attribute 'input_scale' is not a number from .*; correct or remove it"
+    )
+
+
+@pytest.mark.parametrize(("scale", "factor"), [(1e30, 1e10), (1e-30, 1e-10), (1 / 255, 1e38)])
+def test_pixel_scales_that_the_first_weights_do_not_stand(
+    scale: float, factor: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrays = dict(random_graph(LENET5).parameters)
+    arrays["conv1"] = (arrays["conv1"] / np.abs(arrays["conv1"]).max() * factor).astype(np.float32)
+    path = weights_file(tmp_path / "odd.h5", arrays, scale)
+    code = main(["--weights", path, *own_images(tmp_path / "images")])
+    if scale == 1 / 255:  # large, but no more than float32 holds
+        assert code == 1
+    else:
+        check_error(code, *capsys.readouterr(), "odd.h5: attribute 'input_scale' of .* weights of conv1 beyond float32")
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e20])
+@pytest.mark.parametrize("recheck", [(), ("--recheck",)])
+def test_scores_that_tell_nothing_fail(
+    factor: float, recheck: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All equal, or beyond float32's range: every label equals the reference's, or may; no warning of NumPy's."""
+    arrays = {name: array * np.float32(factor) for name, array in random_graph(LENET5, bias=False).parameters.items()}
+    path = weights_file(tmp_path / "odd.h5", arrays)
+    assert main(["--weights", path, *own_images(tmp_path / "images"), *recheck]) == 1
+    out, err = capsys.readouterr()
+    fault = "scores are the same for all 60 images" if not factor else "scores of 60 of 60 images are beyond float32's"
+    assert f"agreement  FAILED: {fault}" in out and err == ""
+
+
+def test_equal_images_have_equal_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_idx(tmp_path / "images", np.full((9, 28, 28), 7, np.uint8))
+    path = weights_file(tmp_path / "own.h5", dict(random_graph(LENET5).parameters))
+    data = ("--data", str(tmp_path / "images"), "--labels", "none")
+    assert main(["--device", "cpu", "--weights", path, *data]) == 0
+    assert "agreement  PASSED: all 9 labels equal" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("least", "code"), [(None, 0), ("0", 0), ("0.05", 0), ("0.9", 1), ("1", 1)])
+def test_min_accuracy_decides_on_the_exit_code(
+    least: str | None, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a model whose answers are at random: it is never said to have passed, and nothing more."""
+    graph, images = random_graph(LENET5), random_images(LENET5, 60)
+    path = weights_file(tmp_path / "own.h5", dict(graph.parameters))
+    labels = (compute_reference(graph, images).labels + (np.arange(60) % 10 > 0)).astype(np.uint8) % 10
+    write_idx(tmp_path / "labels", labels.astype(np.uint8))
+    data = [*own_images(tmp_path / "images")[:2], "--labels", str(tmp_path / "labels")]
+    asked = [] if least is None else ["--min-accuracy", least]
+    assert main(["--device", "cpu", "--weights", path, *data, *asked]) == code
+    out = capsys.readouterr().out
+    assert "Accuracy: 6 / 60 correct = 10.00%" in out and "agreement  PASSED: all 60 labels equal" in out
+    assert "answers    WARNING: near chance, which is 10.0%; likely causes: fc1's rows not in the order H, W, C" in out
+    assert ("answers    PASSED" in out, "answers    FAILED" in out) == (least is not None and code == 0, code == 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ("--min-accuracy 90", "--min-accuracy: 90 is not at least 0 and at most 1"),
+        ("--min-accuracy nan", "--min-accuracy: nan is not at least 0"),
+        ("--min-accuracy 0.5", "--min-accuracy needs labels: leave it out with --labels none"),
+    ],
+)
+def test_min_accuracy_mistakes(options: str, wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = main([*own_images(tmp_path / "images"), *options.split()])
+    check_error(code, *capsys.readouterr(), wrong)

@@ -1,0 +1,277 @@
+"""Weights files: what is read, what is refused, and writing without leftovers."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.network import weights as module
+from app.network.weights import Weights, check_shapes, load_weights, rounded, save_weights
+
+RNG = np.random.default_rng(5)
+LENET5 = {"conv1": (5, 5, 1, 32), "conv2": (5, 5, 32, 64), "fc1": (1024, 128), "fc2": (128, 10)}
+ARRAYS = {name: RNG.normal(0, 0.1, shape).astype(np.float32) for name, shape in LENET5.items()}
+SMALL = {
+    "conv1": RNG.normal(size=(2, 2, 1, 3)).astype(np.float32),
+    "fc1": RNG.normal(size=(4, 3)).astype(np.float32),
+    "fc1_bias": RNG.normal(size=3).astype(np.float32),
+}
+
+
+def _save(path: Path, arrays: dict[str, np.ndarray] = SMALL, **changes: object) -> Path:
+    options: Any = {"network": "k7", "classes": ("T-shirt/top", "Überzieher"), "input_scale": 1 / 255}
+    options |= {"recipe": "45 epochs, rate 5×10⁻³", "expected_correct": {100: 90, 10_000: 9_000}}
+    save_weights(path, arrays, **(options | changes))
+    return path
+
+
+def _write(path: Path, datasets: dict[str, object], **attributes: object) -> Path:
+    with h5py.File(path, "w") as file:
+        for name, value in datasets.items():
+            file[name] = value
+        file.attrs.update({k: np.bytes_(v.encode()) if isinstance(v, str) else v for k, v in attributes.items()})
+    return path
+
+
+def _message(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        load_weights(path)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = _save(tmp_path / "w.h5")
+    weights = load_weights(path)
+    assert weights.arrays.keys() == SMALL.keys()
+    for name, array in SMALL.items():
+        np.testing.assert_array_equal(weights.arrays[name], array, strict=True)
+    assert (weights.network, weights.input_scale) == ("k7", 1 / 255)
+    assert weights.classes == ("T-shirt/top", "Überzieher")
+    assert weights.recipe == "45 epochs, rate 5×10⁻³"
+    assert weights.expected_correct == {100: 90, 10_000: 9_000}
+    assert weights.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert weights.path == path
+
+
+def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
+    first = _save(tmp_path / "1.h5", SMALL, expected_correct={1: 1, 2: 1})
+    second = _save(tmp_path / "2.h5", dict(reversed(SMALL.items())), expected_correct={2: 1, 1: 1})
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_file_of_the_original_format(tmp_path: Path) -> None:
+    weights = load_weights(_write(tmp_path / "w.h5", dict(ARRAYS)))
+    assert (weights.network, weights.input_scale, weights.expected_correct) == ("lenet5", 1 / 255, {})
+    assert (weights.classes, weights.recipe) == (None, None)
+    check_shapes(weights, LENET5)
+
+
+@pytest.mark.parametrize("dtype", ["<f2", ">f4", "<f8"])
+def test_other_floats_become_float32(dtype: str, tmp_path: Path) -> None:
+    stored = SMALL["fc1"].astype(dtype)
+    array = load_weights(_write(tmp_path / "w.h5", {"fc1": stored})).arrays["fc1"]
+    np.testing.assert_array_equal(array, stored.astype(np.float32), strict=True)
+
+
+@pytest.mark.parametrize("storage", ["float16", "float32"])
+def test_storage(storage: str, tmp_path: Path) -> None:
+    """The file's numbers are of that type, and what is read is what ``rounded`` says; written again, the same bytes."""
+    path = _save(tmp_path / "w.h5", storage=storage)
+    with h5py.File(path) as file:
+        assert {dataset.dtype for dataset in file.values()} == {np.dtype(storage)}
+    weights = load_weights(path)
+    assert weights.storage == storage
+    for name, array in rounded(SMALL, storage).items():
+        np.testing.assert_array_equal(weights.arrays[name], array, strict=True)
+        assert np.array_equal(array, SMALL[name]) is (storage == "float32")
+    again = _save(tmp_path / "again.h5", weights.arrays, storage=weights.storage)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def _changed(path: Path, change: Callable[[h5py.File], object]) -> Path:
+    with h5py.File(path, "r+") as file:
+        change(file)
+    return path
+
+
+def _set(name: str, value: object) -> Callable[[h5py.File], object]:
+    return lambda file: file.attrs.__setitem__(name, np.bytes_(value.encode()) if isinstance(value, str) else value)
+
+
+def _drop(name: str) -> Callable[[h5py.File], object]:
+    return lambda file: file.attrs.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda file: file["fc1"].write_direct(SMALL["fc1"] * np.float32(1 + 2e-7)),
+        lambda file: file["fc1_bias"].write_direct(SMALL["fc1_bias"][::-1].copy()),
+        lambda file: file.move("fc1_bias", "conv1_bias"),
+        lambda file: file.__delitem__("fc1_bias"),
+        lambda file: file.__setitem__("fc2", np.ones((3, 3), "f4")),
+        _set("input_scale", 1 / 256),
+        _set("classes", '["Überzieher", "T-shirt/top"]'),
+        _set("expected_correct", '{"100": 91}'),
+        _set("network", "k8"),
+        _drop("network"),
+        _drop("schema"),
+        _set("recipe", "none"),
+        _set("arrays_sha256", "0" * 64),
+        _set("arrays_sha256", 5),
+        _drop("arrays_sha256"),
+    ],
+)
+def test_what_is_written_carries_a_checksum(change: Callable[[h5py.File], object], tmp_path: Path) -> None:
+    path = _save(tmp_path / "w.h5")
+    assert load_weights(path).vouched
+    assert "not what its checksum is of; get a fresh copy, or, if it was" in _message(_changed(path, change))
+
+
+def test_weights_without_a_checksum_are_read(tmp_path: Path) -> None:
+    for attributes in ({}, {"schema": 1}):
+        assert not load_weights(_write(tmp_path / "w.h5", dict(SMALL), **attributes)).vouched
+
+
+def test_what_is_shipped_is_vouched_for() -> None:
+    assert load_weights().vouched
+
+
+def test_storage_that_is_too_narrow(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="fc1 holds 1 NaN or infinite"):
+        _save(tmp_path / "w.h5", {"fc1": np.array([[1, 1e5]], np.float32)}, storage="float16")
+    assert list(tmp_path.iterdir()) == []
+
+
+FC = np.ones((4, 3), np.float32)
+BAD_DATASETS: dict[str, tuple[dict[str, object], str]] = {
+    "none": ({}, "holds no datasets"),
+    "group": ({"layer/fc1": FC}, "holds no datasets"),
+    "name": ({"Fc 1\n": FC}, r"'Fc 1\n'"),
+    "NaN": ({"fc1": np.array([[1, np.nan]], "f4")}, "fc1 holds 1 NaN"),
+    "infinity": ({"fc1": np.array([[np.inf, -np.inf]], "f4")}, "fc1 holds 2 NaN or infinite"),
+    "overflow": ({"fc1": np.array([[1e39]])}, "beyond the range of float32"),
+    "integers": ({"fc1": np.ones((4, 3), "i4")}, "int32"),
+    "strings": ({"fc1": ["a", "b"]}, "other than integers or floats"),
+    "empty": ({"fc1": np.zeros((0, 3), "f4")}, "(0,3)"),
+    "rank 3": ({"conv1": np.ones((2, 2, 2), "f4")}, "(2,2,2)"),
+    "rank 1": ({"fc1": np.ones(3, "f4")}, "(3)"),
+    "scalar": ({"fc1": np.float32(1)}, "()"),
+    "bias of rank 2": ({"fc1": FC, "fc1_bias": FC}, "fc1_bias is (4,3)"),
+    "bias alone": ({"fc1": FC, "fc2_bias": np.ones(3, "f4")}, "fc2_bias does not go with fc2"),
+    "bias of another size": ({"fc1": FC, "fc1_bias": np.ones(4, "f4")}, "fc1_bias does not go with fc1"),
+    "soft link": ({"fc1": FC, "fc2": h5py.SoftLink("/fc1")}, "soft or external link"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DATASETS)
+def test_refuses_datasets(case: str, tmp_path: Path) -> None:
+    datasets, message = BAD_DATASETS[case]
+    assert message in _message(_write(tmp_path / "w.h5", datasets))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("schema", 0),
+        ("schema", 3),
+        ("schema", np.array([1, 1])),
+        ("network", "no such\nname"),
+        ("network", 5),
+        ("classes", "T-shirt"),
+        ("classes", "[]"),
+        ("classes", '["a", 1]'),
+        ("classes", '["a\\u001b[2J"]'),
+        ("classes", "[" * 20_000),
+        ("input_scale", 0),
+        ("input_scale", float("nan")),
+        ("input_scale", float("inf")),
+        ("input_scale", "1/255"),
+        ("recipe", "two\nlines"),
+        ("expected_correct", "[100]"),
+        ("expected_correct", '{"100": 101}'),
+        ("expected_correct", '{"100": -1}'),
+        ("expected_correct", '{"100": true}'),
+        ("expected_correct", '{"0": 0}'),
+        ("expected_correct", '{"many": 1}'),
+    ],
+)
+def test_refuses_attributes(name: str, value: object, tmp_path: Path) -> None:
+    assert f"'{name}'" in _message(_write(tmp_path / "w.h5", {"fc1": FC}, **{name: value}))
+
+
+def test_all_datasets_together_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", sum(array.nbytes for array in SMALL.values()) - 1)
+    with pytest.raises(UserError, match="fc1_bias' declares 12 bytes, more than the 11 allowed"):
+        _save(tmp_path / "w.h5")
+
+
+def test_check_shapes_names_every_fault() -> None:
+    arrays = {"conv2": np.ones((3, 3, 32, 64), np.float32), "fc1": FC, "extra": FC}
+    weights = Weights(arrays, "lenet5", None, 1 / 255, None, {}, "", Path("w.h5"))
+    with pytest.raises(UserError) as caught:
+        check_shapes(weights, {"conv1": (5, 5, 1, 32), "conv2": (5, 5, 32, 64), "fc1": (4, 3)})
+    assert str(caught.value).startswith(
+        "w.h5: conv1 is missing, network lenet5 needs (5,5,1,32); conv2 is (3,3,32,64), "
+        "network lenet5 needs (5,5,32,64); extra is not part of network lenet5"
+    )
+
+
+@pytest.mark.parametrize("changes", [{"network": "No Name"}, {"classes": ()}, {"expected_correct": {10: 11}}])
+def test_nothing_is_saved_that_could_not_be_loaded(changes: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        _save(tmp_path / "w.h5", **changes)
+    with pytest.raises(UserError):
+        _save(tmp_path / "w.h5", {"fc1": np.full((2, 2), np.nan, np.float32)})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_interrupted_save_leaves_the_old_file(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = _save(tmp_path / "w.h5").read_bytes()
+
+    def fail(path: Path, content: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(content[: len(content) // 2])
+        raise error
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises((KeyboardInterrupt, UserError)):
+        _save(tmp_path / "w.h5", recipe="another")
+    assert [path.name for path in tmp_path.iterdir()] == ["w.h5"]
+    assert (tmp_path / "w.h5").read_bytes() == before
+
+
+def test_random_damage_is_refused_or_read(tmp_path: Path) -> None:
+    content = _save(tmp_path / "w.h5").read_bytes()
+    used = [i for i, byte in enumerate(content) if byte]
+    good, refused = load_weights(tmp_path / "w.h5"), 0
+    for seed in range(150):
+        rng = random.Random(seed)
+        damaged = bytearray(content)
+        for _ in range(rng.choice([1, 2, 8])):
+            damaged[rng.choice(used)] ^= 1 << rng.randrange(8)
+        (tmp_path / "w.h5").write_bytes(damaged[: rng.randrange(len(content))] if seed % 10 == 0 else damaged)
+        try:
+            found = load_weights(tmp_path / "w.h5")
+        except UserError as error:
+            assert "\n" not in str(error)
+            refused += 1
+            continue
+        if found.vouched:  # what was hit is nothing that counts
+            assert replace(found, arrays={}, sha256="") == replace(good, arrays={}, sha256="")
+            assert found.arrays.keys() == good.arrays.keys()
+            assert all(np.array_equal(array, good.arrays[name]) for name, array in found.arrays.items())
+    assert 0 < refused < 150

@@ -1,0 +1,122 @@
+"""From ``--conv``, ``--fc``, ``--pool``, ``--latency``, ``--precision`` and ``--no-fuse`` to the plan's choices."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from app.commands.options.graph import graph_parser
+from app.commands.options.profile import profile_parser
+from app.commands.options.run import run_parser
+from app.errors import UserError
+from app.planning.choices import choices, kernel_names, load_graph
+from app.planning.matching import PRECISIONS, Choices
+from app.planning.plan import plan
+from app.planning.tuning import Tuning
+
+AUTO = {"conv": "auto", "gemm": "auto", "pool": "auto"}
+
+
+def parsed(command: str) -> argparse.Namespace:
+    """The options of the main job."""
+    return run_parser().parse_args(command.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("", {}),
+        ("--conv direct", {"conv": "direct"}),
+        ("--fc naive --pool shared", {"gemm": "naive", "pool": "shared"}),
+        ("--conv conv2=direct --fc fc1=naive", {"conv2": "direct", "fc1": "naive"}),
+        ("--conv conv1=direct,conv2=unrolled", {"conv1": "direct", "conv2": "unrolled"}),
+        ("--latency", {"gemm": "split-k"}),
+        ("--latency --conv direct", {"gemm": "split-k", "conv": "direct"}),
+    ],
+)
+def test_kernel_names(command: str, names: dict[str, str]) -> None:
+    found = kernel_names(parsed(command))
+    assert {key: name for key, name in found.items() if name != "auto"} == names
+    assert {key for key, name in found.items() if name == "auto"} <= set(AUTO) - set(names)
+
+
+@pytest.mark.parametrize("value", ["", "=direct", "conv1=", "direct,unrolled", "conv1=direct,", ","])
+@pytest.mark.parametrize("option", ["conv", "fc", "pool"])
+def test_malformed_kernel_names(option: str, value: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_graph(parsed(f"--{option}={value}"))
+    fault = "say one kernel for all layers, or LAYER=KERNEL,LAYER=KERNEL"
+    assert str(caught.value) == f"--{option} {value}: {fault}"
+
+
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [
+        ("--conv winograd", "unknown conv kernel 'winograd': choose one of auto, .*direct"),
+        ("--conv winograd", "winograd': choose one of .*register-patch, mma, wgmma, wgmma-split$"),
+        ("--fc winograd", "winograd': choose one of .*tensor-core, split-k, mma, wgmma$"),
+        ("--conv conv1=winograd", "unknown conv kernel 'winograd'"),
+        (
+            "--conv conv1=wgmma",
+            "--conv conv1=wgmma: wgmma computes two layers at once, name it for all of them: --conv wgmma$",
+        ),
+        ("--fc fc1=naive,fc2=mma", "--fc fc2=mma: mma computes two layers at once, name it for all of them: --fc mma$"),
+        ("--conv wgmma --no-fuse", "--conv wgmma computes two layers at once: leave --no-fuse out"),
+        ("--conv conv1=direct,conv1=constant", "conv1=constant: conv1 is there twice, say one kernel for it"),
+        ("--network mlp --conv direct", "network mlp has no layer for --conv direct: leave it out"),
+        ("--network mlp --conv wgmma", "network mlp has no layer for --conv wgmma: leave it out"),
+        ("--network mlp --pool pool1=shared", "network mlp has no layer for --pool pool1=shared: leave it out"),
+        ("--conv conv3=direct", "network lenet5 has no layer 'conv3' for --conv: choose one of conv1, conv2"),
+        ("--conv fc1=direct", "no layer 'fc1' for --conv: choose one of conv1, conv2"),
+        ("--fc conv1=direct", "no layer 'conv1' for --fc: choose one of fc1, fc2"),
+        ("--pool relu1=elementwise", "no layer 'relu1' for --pool: choose one of pool1, pool2"),
+        ("--fc blas", "unknown gemm kernel 'blas'"),
+        ("--latency --fc naive", "--latency chooses the fully connected kernels: leave --fc naive out"),
+        ("--latency --fc fc1=naive", "--latency chooses .*: leave --fc fc1=naive out"),
+        ("--network vgg", "unknown network 'vgg'"),
+    ],
+)
+def test_names_that_do_not_exist(command: str, fault: str) -> None:
+    with pytest.raises(UserError, match=fault) as caught:
+        load_graph(parsed(command))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("precision", sorted(set(PRECISIONS) - {"fp64"}))
+def test_precision_and_fusion(precision: str) -> None:
+    tuning = Tuning()
+    found = choices(parsed(f"--precision {precision} --no-fuse --conv direct"), tuning)
+    assert found == Choices(precision, False, {**AUTO, "conv": "direct"}, tuning)
+    assert choices(parsed(""), tuning).fuse and choices(parsed(""), tuning).precision == "auto"
+
+
+@pytest.mark.parametrize("parser", [run_parser, graph_parser, profile_parser])
+def test_all_commands_that_run_a_network_take_the_same_options(parser: object) -> None:
+    assert callable(parser)
+    options = parser().parse_args(["--conv", "conv1=direct", "--precision", "fp16"])
+    graph, weights = load_graph(options)
+    assert graph.network.name == weights.network == "lenet5"
+    planned = plan(graph, "sm_90a", choices(options, Tuning()))
+    assert planned.nodes[0].variant.name == "direct" and planned.arithmetic == "float16"
+
+
+def test_latency_splits_the_sums() -> None:
+    options = parsed("--latency")
+    planned = plan(load_graph(options)[0], "sm_90a", choices(options, Tuning()))
+    kernels = {node.variant.name for node in planned.nodes if node.head.operation == "gemm"}
+    assert kernels == {"split-k"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--conv wgmma", {"conv": "auto", "conv_pair": "wgmma"}),
+        ("--fc wgmma", {"gemm": "auto", "gemm_pair": "wgmma"}),
+        ("--conv mma --fc mma", {"conv": "auto", "conv_pair": "mma", "gemm": "auto", "gemm_pair": "mma"}),
+        ("--conv tensor-core --fc tensor-core", {"conv": "tensor-core", "gemm": "tensor-core"}),
+    ],
+)
+def test_kernels_of_two_layers_are_named_like_others(arguments: str, expected: dict[str, str]) -> None:
+    found = choices(parsed(arguments), Tuning({})).kernels
+    assert found == {**AUTO, **expected}

@@ -1,0 +1,205 @@
+"""Plans: which layers are fused, which kernels serve, which buffers and parameters they are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.kernels.problems import (
+    ArgmaxProblem,
+    ConvProblem,
+    LinearProblem,
+    PairProblem,
+    PoolProblem,
+    Problem,
+    bytes_moved,
+    key,
+    operation,
+)
+from app.layers import Argmax, AvgPool, Flatten, Layer, Linear, Relu
+from app.network.definitions import FA19, LENET5, MINIDNN86, MLP, Network
+from app.planning.matching import PRECISIONS, Choices
+from app.planning.plan import IMAGES, LABELS, LOGITS, PIXELS, ExecutionPlan, plan
+from tests.support.networks_for_tests import TEST_NETWORKS, random_graph
+
+ARCH = "sm_90a"
+FUSED = ["conv1+relu1+pool1", "conv2+relu2+pool2", "flatten+fc1+relu3", "fc2+argmax"]
+UNFUSED = ["conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "flatten+fc1", "relu3", "fc2", "argmax"]
+DIRECT = ["conv1+relu1", "pool1", "conv2+relu2", "pool2", "flatten+fc1+relu3", "fc2+argmax"]
+NAIVE = ["conv1+relu1+pool1", "conv2+relu2+pool2", "flatten+fc1+relu3", "fc2", "argmax"]
+ALL_NETWORKS = pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
+ALL_PRECISIONS = pytest.mark.parametrize("precision", PRECISIONS)
+
+
+def _names(planned: ExecutionPlan) -> list[str]:
+    return [node.name for node in planned.nodes]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"kernels": {"conv": "register-tiled"}}, FUSED),
+        ({"fuse": False}, UNFUSED),
+        ({"kernels": {"conv": "direct"}}, DIRECT),
+        ({"kernels": {"conv": "register-tiled", "gemm": "naive"}}, NAIVE),
+        ({"kernels": {"conv": "register-tiled", "conv2": "direct"}}, [FUSED[0], *DIRECT[2:]]),
+    ],
+    ids=["fused", "unfused", "direct", "naive", "mixed"],
+)
+@pytest.mark.parametrize("input_dtype", ["uint8", "float32"])
+def test_lenet5_nodes(options: dict[str, Any], names: list[str], input_dtype: str) -> None:
+    planned = plan(random_graph(LENET5), ARCH, Choices(**options), input_dtype=input_dtype)
+    assert _names(planned) == names
+    assert planned.nodes[0].problem.arguments()[0].dtype == planned.input_dtype == input_dtype
+    assert all(node.problem.arguments()[0].dtype == "float32" for node in planned.nodes[1:])
+    assert planned.buffers[LOGITS] == ("float32", 10)
+    assert planned.buffers[LABELS] == ("uint8", 1)
+    assert planned.buffers[IMAGES] == (input_dtype, 784)
+
+
+def test_other_networks_nodes() -> None:
+    """Every activation is fused, softmax is a kernel of its own, and a pooling by 4 may be one."""
+    assert [name for name in _names(plan(random_graph(FA19), ARCH)) if "tanh" in name] == [
+        "conv1+tanh1+pool1",
+        "flatten+fc1+tanh2",
+    ]
+    assert _names(plan(random_graph(MLP), ARCH)) == ["flatten+fc1+sigmoid", "fc2", "softmax", "argmax"]
+    assert _names(plan(random_graph(MINIDNN86), ARCH))[-4:] == ["flatten+fc1+relu3", "fc2", "softmax", "argmax"]
+
+
+@ALL_NETWORKS
+@ALL_PRECISIONS
+@pytest.mark.parametrize("fuse", [True, False])
+def test_every_plan_is_sound(network: Network, precision: str, fuse: bool) -> None:
+    graph = random_graph(network)
+    _check_sound(graph, plan(graph, ARCH, Choices(precision, fuse)))
+
+
+@ALL_NETWORKS
+@pytest.mark.parametrize(
+    "kernels", [{"conv": "direct"}, {"conv": "half2", "gemm": "tensor-core"}, {"gemm": "split-k"}], ids=str
+)
+def test_plans_of_chosen_kernels_are_sound(network: Network, kernels: dict[str, str]) -> None:
+    graph = random_graph(network)
+    planned = plan(graph, ARCH, Choices(kernels=kernels))
+    _check_sound(graph, planned)
+    for node in planned.nodes:
+        wanted = kernels.get(node.head.operation or "")
+        assert wanted is None or node.variant.name == wanted
+
+
+def _check_sound(graph: Any, planned: ExecutionPlan) -> None:
+    planned_layers = [layer for node in planned.nodes for layer in node.layers]
+    assert planned_layers == list(graph.network.layers)
+    assert sum(node.flops for node in planned.nodes) == sum(s.layer.flops(s.in_shape) for s in graph.steps)
+    written = {IMAGES}
+    latest, shape = IMAGES, graph.network.input_shape
+    for node in planned.nodes:
+        assert node.in_shape == shape
+        shape = node.out_shape
+        assert node.variant.refusal(node.problem, ARCH, node.settings) is None
+        # What it reads is what the node before it wrote, and it writes none of that.
+        assert node.reads == latest and node.reads in written and node.reads not in node.writes
+        latest = node.writes[0]
+        written.update(node.writes)
+        x, *rest = node.problem.arguments()
+        assert (x.name, x.per_image) == ("x", prod(node.in_shape))
+        arguments = [x, *rest[len(node.parameters) :]]
+        for buffer, argument in zip([node.reads, *node.writes], arguments, strict=True):
+            dtype, elements = planned.buffers[buffer]
+            assert dtype == argument.dtype and elements >= argument.per_image, (node.name, buffer)
+        for parameter, argument in zip(node.parameters, rest[: len(node.parameters)], strict=True):
+            if parameter is None:
+                assert argument.optional
+            else:
+                assert (parameter.dtype.name, parameter.size) == (argument.dtype, argument.fixed)
+                assert parameter.flags.c_contiguous
+    assert written == planned.buffers.keys() and {LOGITS, LABELS} <= written
+    assert planned.nodes[-1].writes[-1] == LABELS and planned.buffers[LOGITS][1] == graph.classes
+    # Images, logits, labels, two for activations, one for scores stored wide; enlarged images.
+    assert len(planned.buffers) <= 6 + (PIXELS in planned.buffers)
+    assert (PIXELS in planned.buffers) == any(layer.keeps_bytes for layer in graph.network.layers)
+
+
+@pytest.mark.parametrize("input_scale", [1 / 255, 0.3 / 255])
+@pytest.mark.parametrize("input_dtype", ["uint8", "float32"])
+def test_the_scale_of_the_pixels_is_folded_in_once(input_dtype: str, input_scale: float) -> None:
+    graph = replace(random_graph(LENET5), input_scale=input_scale)
+    nodes = {node.head.name: node for node in plan(graph, ARCH, input_dtype=input_dtype).nodes}
+    filters = graph.parameters["conv1"].transpose(2, 0, 1, 3).astype(np.float64)
+    scale = input_scale if input_dtype == "uint8" else input_scale * 255
+    folded, bias = nodes["conv1"].parameters
+    assert folded is not None
+    np.testing.assert_allclose(folded, (filters * scale).astype(np.float32), rtol=1e-7, strict=True)
+    np.testing.assert_array_equal(bias, graph.parameters["conv1_bias"])
+    np.testing.assert_array_equal(nodes["conv2"].parameters[0], graph.parameters["conv2"].transpose(2, 0, 1, 3))
+    np.testing.assert_array_equal(nodes["fc2"].parameters[0], graph.parameters["fc2"])
+
+
+def test_a_bias_reaches_the_kernel_where_the_file_has_one() -> None:
+    graph = random_graph(LENET5, bias=False)
+    shift = np.arange(10, dtype=np.float32)
+    nodes = plan(replace(graph, parameters={**graph.parameters, "fc2_bias": shift}), ARCH).nodes
+    biases = {node.head.name: node.parameters[1] for node in nodes if node.parameters}
+    assert {name for name, bias in biases.items() if bias is not None} == {"fc2"}
+    np.testing.assert_array_equal(biases["fc2"], shift)
+    assert {node.head.name for node in nodes if getattr(node.problem, "bias", False)} == {"fc2"}
+
+
+@pytest.mark.parametrize(("precision", "fuse"), [("fp16", True), ("fp16", False), ("fp32x", True), ("tf32", True)])
+def test_biases_are_float32_whatever_the_weights_are(precision: str, fuse: bool) -> None:
+    """Weights are what the kernel reads, a pair's float32: its kernel rounds or splits them itself."""
+    biases = 0
+    for node in plan(random_graph(LENET5), ARCH, Choices(precision, fuse)).nodes:
+        narrow = precision == "fp16" and not isinstance(node.problem, PairProblem)
+        for weights, bias in zip(node.parameters[::2], node.parameters[1::2], strict=True):
+            assert weights is not None and bias is not None
+            assert (weights.dtype, bias.dtype) == (np.float16 if narrow else np.float32, np.float32)
+            biases += 1
+    assert biases == 4
+
+
+def test_the_rows_after_a_flatten_are_permuted_to_the_order_on_the_device() -> None:
+    graph = random_graph(LENET5)
+    node = next(node for node in plan(graph, ARCH).nodes if node.head.name == "fc1")
+    maps = np.random.default_rng(3).normal(size=(2, 64, 4, 4))
+    weights, _ = node.parameters
+    assert weights is not None
+    features = Flatten("flatten").reference(maps, {})
+    np.testing.assert_allclose(maps.reshape(2, -1) @ weights, features @ graph.parameters["fc1"], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("layers", "fault"),
+    [
+        (
+            (Flatten("flatten"), Relu("relu"), Linear("fc", 3), Argmax("argmax")),
+            "layer relu: a Flatten must be followed",
+        ),
+        ((AvgPool("pool", 2), Flatten("flatten"), Linear("fc", 3), Argmax("argmax")), "serves layer pool .*uint8"),
+    ],
+)
+def test_networks_that_the_gpu_route_cannot_run(layers: tuple[Layer, ...], fault: str) -> None:
+    with pytest.raises(UserError, match=fault):
+        plan(random_graph(Network("bad", "for tests", (1, 8, 8), layers)), ARCH)
+
+
+def test_bytes_moved_counts_every_argument_once() -> None:
+    assert bytes_moved(ConvProblem(1, 6, 6, 2, 3, input_dtype="uint8"), 10) == 10 * 36 + 4 * 9 * 2 + 10 * 4 * 16 * 2
+    assert bytes_moved(LinearProblem(5, 3, bias=True, argmax=True), 7) == 4 * (7 * 5 + 15 + 3 + 7 * 3) + 7
+    assert bytes_moved(PoolProblem(2, 4, 4, 2, 2, True, "float64"), 3) == 8 * 3 * (32 + 8)
+    assert bytes_moved(ArgmaxProblem(10), 4) == 4 * 4 * 10 + 4
+
+
+def test_keys_of_problems_are_short_and_tell_them_apart() -> None:
+    one = ConvProblem(1, 28, 28, 32, 5)
+    others: list[Problem] = [LinearProblem(1, 28), one]
+    others += [replace(one, stride=2), replace(one, bias=True), replace(one, dtype="float16")]
+    assert len({key(problem) for problem in others}) == len(others)
+    assert key(one) == "conv channels=1 height=28 width=28 maps=32 kernel=5"
+    assert operation(one) == "conv"

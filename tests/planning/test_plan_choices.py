@@ -1,0 +1,185 @@
+"""What the user decides about a plan: precision, kernels by layer, and what was measured before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.errors import UserError
+from app.kernels.problems import ConvProblem, PairProblem, alone, key, wide
+from app.network.definitions import LENET5, Network
+from app.planning.matching import FALLBACK, PRECISIONS, Choices
+from app.planning.plan import LABELS, LOGITS, ExecutionPlan, plan
+from app.planning.tuning import Tuned, Tuning
+from tests.support.networks_for_tests import TEST_NETWORKS, random_graph
+
+ARCH = "sm_90a"
+ALL_NETWORKS = pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
+
+
+def _used(planned: ExecutionPlan) -> dict[str, str]:
+    """Layer that leads a node → the name of its kernel."""
+    return {node.head.name: node.variant.name for node in planned.nodes}
+
+
+# Precision
+
+
+@ALL_NETWORKS
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("fuse", [True, False])
+def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, precision: str, fuse: bool) -> None:
+    planned = plan(random_graph(network), ARCH, Choices(precision, fuse))
+    multiplied, stored = PRECISIONS[precision]
+    products = [node.problem for node in planned.nodes if node.parameters]
+    # Split operands are in pairs of layers alone: what else there is multiplies in float32.
+    alone_in = FALLBACK.get(multiplied, multiplied)
+    for problem in products:
+        assert problem.dtype == (multiplied if isinstance(problem, PairProblem) else alone_in)
+    assert planned.arithmetic == (multiplied if any(p.dtype == multiplied for p in products) else alone_in)
+    types = {name: dtype for name, (dtype, _) in planned.buffers.items()}
+    assert types[LOGITS] == wide(stored), "scores are never rounded to half precision"
+    last = max(at for at, node in enumerate(planned.nodes) if node.parameters)
+    for at, node in enumerate(planned.nodes):
+        x, *rest = node.problem.arguments()
+        if node.head.keeps_bytes:
+            assert {argument.dtype for argument in node.problem.arguments()} == {"uint8"} and not node.parameters
+            continue
+        first = all(before.head.keeps_bytes for before in planned.nodes[:at])
+        assert x.dtype == ("uint8" if first else stored if at <= last else wide(stored))
+        y = [argument.dtype for argument in rest if argument.name == "y"]
+        assert set(y) <= {stored if at < last else wide(stored)}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "operation_", "multiplied"), [("half2", "conv", "float16"), ("tensor-core", "gemm", "float16")]
+)
+def test_a_named_kernel_of_another_type_is_used_and_storage_stays(
+    kernel: str, operation_: str, multiplied: str
+) -> None:
+    """``--conv half2`` under fp32: it multiplies as it can; activations lie in memory as float32 all the same."""
+    planned = plan(random_graph(LENET5), ARCH, Choices("fp32", kernels={operation_: kernel}))
+    assert planned.arithmetic == multiplied
+    for at, node in enumerate(planned.nodes):
+        named = node.head.operation == operation_
+        assert not named or node.variant.name == kernel
+        if node.parameters:
+            assert node.problem.dtype == (multiplied if named else "float32")
+        assert node.problem.arguments()[0].dtype == ("uint8" if at == 0 else "float32")
+        for buffer in node.writes:
+            assert planned.buffers[buffer][0] == ("uint8" if buffer == LABELS else "float32")
+
+
+def test_a_named_kernel_that_has_the_precision_uses_it() -> None:
+    planned = plan(random_graph(LENET5), ARCH, Choices("tf32", kernels={"gemm": "tensor-core"}))
+    products = [node for node in planned.nodes if node.head.operation == "gemm"]
+    assert [(node.variant.name, node.problem.dtype) for node in products] == [("tensor-core", "tfloat32")] * 2
+    planned = plan(random_graph(LENET5), ARCH, Choices("fp16", kernels={"gemm": "naive", "conv": "direct"}))
+    assert planned.arithmetic == "float16" and all(n.problem.dtype == "float16" for n in planned.nodes if n.parameters)
+
+
+# Choices
+
+
+def test_requested_kernels_are_the_ones_used() -> None:
+    kernels = {"conv": "direct", "gemm": "naive", "fc2": "shared-tiled", "pool2": "shared", "conv1": "image-loop"}
+    used = _used(plan(random_graph(LENET5), ARCH, Choices(kernels=kernels)))
+    assert (used["conv1"], used["conv2"]) == ("image-loop", "direct")
+    assert (used["fc1"], used["fc2"]) == ("naive", "shared-tiled")
+    assert (used["pool1"], used["pool2"]) == ("direct", "shared")
+
+
+def _tuned(ms: float, **parameters: int) -> Tuned:
+    return Tuned(parameters, ms, 10_000)
+
+
+def test_tuning_drives_auto() -> None:
+    graph = random_graph(LENET5)
+    nodes = {node.head.name: node for node in plan(graph, ARCH, Choices(fuse=False)).nodes}
+    first, second = nodes["conv1"].problem, nodes["conv2"].problem
+    assert isinstance(first, ConvProblem) and alone(first) == first, "what op times are measured on"
+    slowest = {"register-patch": _tuned(9.0)}  # what auto takes without times
+    tuning = Tuning(
+        {
+            key(first): {"direct": _tuned(3.0), "shared-tile": _tuned(1.0, TILE=8), "unrolled": _tuned(2.0), **slowest},
+            key(second): {"unrolled": _tuned(1.0, TILE=16), "cublas": _tuned(0.1), **slowest},
+        }
+    )
+    tuned = {node.head.name: node for node in plan(graph, ARCH, Choices(fuse=False, tuning=tuning)).nodes}
+    assert (tuned["conv1"].variant.name, tuned["conv1"].settings) == ("shared-tile", {"TILE": 8})
+    # The library row is quicker, and never automatic.
+    assert (tuned["conv2"].variant.name, tuned["conv2"].settings) == ("unrolled", {"TILE": 16})
+    for name in nodes.keys() - {"conv1", "conv2"}:
+        assert (tuned[name].variant, tuned[name].settings) == (nodes[name].variant, nodes[name].settings)
+    # A kernel that was asked for by name has its parameters from the table, too, where it has any there.
+    named = plan(graph, ARCH, Choices(fuse=False, kernels={"conv": "shared-tile"}, tuning=tuning))
+    assert [node.settings for node in named.nodes if node.head.operation == "conv"] == [{"TILE": 8}, {}]
+
+
+def test_a_convolution_alone_has_settings_of_its_own() -> None:
+    """Op times are measured without what is fused: the best tile is another one."""
+    graph, kernels = random_graph(LENET5), {"conv": "register-tiled"}
+    nodes = [node for node in plan(graph, ARCH, Choices(kernels=kernels)).nodes if node.head.operation == "conv"]
+    first, second = (node.problem for node in nodes)
+    assert isinstance(first, ConvProblem) and isinstance(second, ConvProblem) and alone(first) != first
+    tuning = Tuning(
+        {
+            key(first): {"register-tiled": _tuned(1.0, BN=128)},
+            key(alone(first)): {"register-tiled": _tuned(1.0, BN=64), "direct": _tuned(0.1)},
+            key(second): {"register-tiled": _tuned(1.0, BN=128)},
+        }
+    )
+    tuned = plan(graph, ARCH, Choices(kernels=kernels, tuning=tuning)).nodes
+    settings = {node.head.name: (node.settings, node.settings_alone) for node in tuned}
+    assert settings["conv1"] == ({"BN": 128}, {"BN": 64})
+    assert settings["conv2"] == ({"BN": 128}, {}), "what was measured fused says nothing of it alone"
+    assert settings["fc1"] == ({}, {})
+
+
+@pytest.mark.parametrize("parameters", [{"TILE": 7}, {"WIDTH": 8}])
+def test_settings_that_no_longer_fit_are_passed_over(parameters: dict[str, int]) -> None:
+    graph = random_graph(LENET5)
+    untuned = plan(graph, ARCH, Choices(fuse=False)).nodes[0]
+    tuning = Tuning({key(untuned.problem): {"shared-tile": _tuned(0.1, **parameters)}})
+    assert not plan(graph, ARCH, Choices(fuse=False, tuning=tuning)).nodes[0].settings
+    named = plan(graph, ARCH, Choices(fuse=False, kernels={"conv": "shared-tile"}, tuning=tuning)).nodes[0]
+    assert (named.variant.name, named.settings) == ("shared-tile", {})
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("arch", "options", "fault"),
+    [
+        (ARCH, {"kernels": {"conv": "magic"}}, "unknown conv kernel 'magic': choose one of auto, .*direct"),
+        (ARCH, {"kernels": {"gemm": "conv-direct"}}, "unknown gemm kernel"),
+        (ARCH, {"kernels": {"conv1": "naive"}}, "unknown conv kernel 'naive'"),
+        (ARCH, {"kernels": {"conv3": "direct"}}, "lenet5 has no layer 'conv3': choose one of conv1, relu1, pool1"),
+        (ARCH, {"kernels": {"flatten": "direct"}}, "lenet5 has no layer 'flatten'"),
+        (
+            "sm_75",
+            {"kernels": {"gemm": "tensor-core"}},
+            r"no gemm kernel \(tensor-core\) serves layer fc1 in fp32 .*needs sm_80 or later, this is sm_75",
+        ),
+        (
+            "sm_75",
+            {"precision": "tf32"},
+            r"no conv kernel \(auto\) serves layer conv1 in tf32 \([\w-]+ needs sm_80 or later, this is sm_75\): ",
+        ),
+    ],
+)
+def test_kernels_that_cannot_serve_are_refused(arch: str, options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(UserError, match=fault) as caught:
+        plan(random_graph(LENET5), arch, Choices(**options))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_named_kernel_says_what_it_lacks_in_its_own_type() -> None:
+    """Not that it computes in another type than asked for: that would have been no obstacle."""
+    wide_network = replace(LENET5, input_shape=(2048, 28, 28))
+    with pytest.raises(UserError, match=r"\(half2\) serves layer conv1 in fp32 \(half2 .*constant memory") as caught:
+        plan(random_graph(wide_network, bias=False), ARCH, Choices(kernels={"conv": "half2"}))
+    assert "float16" not in str(caught.value)

@@ -1,0 +1,300 @@
+"""Plans with kernels that take two layers at once: where they are chosen, and where the ordinary ones are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem, key
+from app.network.definitions import FA19, K7, LENET5, MINIDNN86, MLP, Network
+from app.network.graph import Graph
+from app.planning.matching import Choices
+from app.planning.plan import LABELS, LOGITS, ExecutionPlan, notice, plan
+from app.planning.tuning import Tuned, Tuning
+from tests.support.networks_for_tests import ODD, random_graph
+
+HOPPER = "sm_90a"
+BOTH = ["conv1+relu1+pool1+conv2+relu2+pool2", "flatten+fc1+relu3+fc2+argmax"]
+APART = ["conv1+relu1+pool1", "conv2+relu2+pool2", "flatten+fc1+relu3", "fc2+argmax"]
+SPLIT_PRECISIONS = pytest.mark.parametrize("precision", ["fp32x", "fp16"])
+
+
+def lenet5(bias: bool = False) -> Graph:
+    """As its weights are shipped, without biases, unless asked for."""
+    return random_graph(LENET5, bias=bias)
+
+
+def names(planned: ExecutionPlan) -> list[str]:
+    return [node.name for node in planned.nodes]
+
+
+def pairs(planned: ExecutionPlan) -> list[PairProblem]:
+    return [node.problem for node in planned.nodes if isinstance(node.problem, PairProblem)]
+
+
+@SPLIT_PRECISIONS
+def test_lenet5_is_two_kernels_on_a_hopper_card(precision: str) -> None:
+    planned = plan(lenet5(), HOPPER, Choices(precision))
+    assert names(planned) == BOTH
+    stored, multiplied = {"fp32x": ("float32", "float16x2"), "fp16": ("float16", "float16")}[precision]
+    convolutions, products = pairs(planned)
+    assert isinstance(convolutions, ConvPairProblem) and isinstance(products, LinearPairProblem)
+    assert convolutions.dtype == products.dtype == planned.arithmetic == multiplied
+    assert convolutions.first.input_dtype == "uint8"
+    between = {convolutions.first.output_dtype, convolutions.second.output_dtype, products.first.output_dtype}
+    assert between == {stored} and products.second.output_dtype == "float32"
+    assert planned.nodes[1].writes == (LOGITS, LABELS) and planned.buffers[LOGITS] == ("float32", 10)
+    assert [node.head.name for node in planned.nodes] == ["conv1", "fc1"]
+    graph = lenet5()
+    assert sum(node.flops for node in planned.nodes) == sum(s.layer.flops(s.in_shape) for s in graph.steps)
+
+
+@SPLIT_PRECISIONS
+def test_parameters_of_both_layers_reach_the_kernel(precision: str) -> None:
+    """The images' scale in conv1, fc1's rows in the device's order; fc1 takes out what conv2 scales features by."""
+    graph = lenet5()
+    ordinary = {node.head.name: node.parameters[0] for node in plan(graph, HOPPER, Choices("fp32")).nodes}
+    convolutions, products = plan(graph, HOPPER, Choices(precision)).nodes
+    scales = convolutions.scales
+    assert scales is not None and (np.frexp(scales)[0] == 0.5).all() and products.scales is None
+    factors = {"conv2": scales, "fc1": 1 / np.repeat(scales, 16)[:, None]}
+    for node, heads in ((convolutions, ("conv1", "conv2")), (products, ("fc1", "fc2"))):
+        assert [array is None for array in node.parameters] == [False, True, False, True]
+        for array, head in zip(node.parameters[::2], heads, strict=True):
+            wanted = ordinary[head]
+            assert array is not None and array.dtype == np.float32 and wanted is not None
+            np.testing.assert_array_equal(array, wanted * factors.get(head, np.float32(1)))
+
+
+@SPLIT_PRECISIONS
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_100", "sm_120"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_other_cards_take_kernels_that_they_can_run(precision: str, arch: str, bias: bool) -> None:
+    planned = plan(lenet5(bias), arch, Choices(precision))
+    assert names(planned) == BOTH
+    for node in planned.nodes:
+        assert node.variant.refusal(node.problem, arch, node.settings) is None and node.variant.only_arch is None
+
+
+def test_a_card_without_the_tensor_cores_is_told_apart() -> None:
+    with pytest.raises(UserError, match=r"fp32x needs tensor cores \(sm_80 or later\), this is sm_75: take fp32"):
+        plan(lenet5(), "sm_75", Choices("fp32x"))
+
+
+@pytest.mark.parametrize(
+    ("arch", "network", "options", "arithmetic"),
+    [
+        (HOPPER, LENET5, {}, "float16x2"),
+        ("sm_75", LENET5, {}, "float32"),
+        (HOPPER, FA19, {}, "float32"),
+        (HOPPER, LENET5, {"fuse": False}, "float32"),
+        (HOPPER, LENET5, {"kernels": {"fc2": "naive"}}, "float32"),
+    ],
+    ids=str,
+)
+def test_auto_splits_operands_where_that_serves_every_product(
+    arch: str, network: Network, options: dict[str, Any], arithmetic: str
+) -> None:
+    graph = random_graph(network, bias=False)
+    planned = plan(graph, arch, Choices("auto", **options))
+    assert planned.arithmetic == arithmetic
+    precision = {"float16x2": "fp32x", "float32": "fp32"}[arithmetic]
+    assert [n.problem for n in planned.nodes] == [
+        n.problem for n in plan(graph, arch, Choices(precision, **options)).nodes
+    ]
+
+
+@pytest.mark.parametrize("network", [FA19, K7, MINIDNN86, MLP, ODD], ids=lambda network: network.name)
+def test_networks_that_no_pair_kernel_serves_are_computed_as_in_fp32(network: Network) -> None:
+    graph = random_graph(network)
+    planned, ordinary = (plan(graph, HOPPER, Choices(precision)) for precision in ("fp32x", "fp32"))
+    assert not pairs(planned) and planned.arithmetic == "float32"
+    assert [(n.name, n.problem, n.variant) for n in planned.nodes] == [
+        (n.name, n.problem, n.variant) for n in ordinary.nodes
+    ]
+
+
+@SPLIT_PRECISIONS
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"kernels": {"conv": "direct"}}, BOTH[1:]),
+        ({"kernels": {"conv2": "register-tiled"}}, BOTH[1:]),
+        ({"kernels": {"conv1": "auto", "conv2": "auto"}}, BOTH),
+        ({"kernels": {"fc2": "naive"}}, BOTH[:1]),
+        ({"kernels": {"gemm": "register-tiled", "conv": "direct"}}, []),
+        ({"kernels": {"pool": "shared"}}, BOTH),
+        ({"fuse": False}, []),
+    ],
+    ids=str,
+)
+def test_a_kernel_named_for_one_layer_keeps_it_out_of_a_pair(
+    precision: str, options: dict[str, Any], expected: list[str]
+) -> None:
+    planned = plan(lenet5(), HOPPER, Choices(precision, **options))
+    if precision == "fp32x" and BOTH[0] not in expected:
+        expected = []  # what ordinary convolutions make may be beyond the range of split operands
+    assert [node.name for node in planned.nodes if isinstance(node.problem, PairProblem)] == expected
+    named = {name: kernel for name, kernel in options.get("kernels", {}).items() if kernel != "auto"}
+    for node in planned.nodes:
+        wanted = named.get(node.head.name, named.get(node.head.operation or ""))
+        assert wanted in (None, node.variant.name)
+
+
+def test_float_images_are_not_bytes() -> None:
+    """The kernels read pixels that float16 holds: images of floats run on the ordinary ones."""
+    planned = plan(lenet5(), HOPPER, Choices("fp32x"), input_dtype="float32")
+    assert names(planned) == APART
+    assert {node.problem.dtype for node in planned.nodes if node.parameters} == {"float32"}
+
+
+@SPLIT_PRECISIONS
+@pytest.mark.parametrize(("name", "lost"), [("conv2", BOTH[0]), ("fc1", BOTH[1])])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_runs_on_the_ordinary_kernels(precision: str, name: str, lost: str, value: float) -> None:
+    graph = lenet5()
+    changed = graph.parameters[name].copy()
+    changed.flat[-1] = value
+    graph = replace(graph, parameters={**graph.parameters, name: changed})
+    if precision == "fp16" and np.isinf(value):
+        with pytest.raises(UserError, match=f"fp16 cannot hold the weights of {name}"):
+            plan(graph, HOPPER, Choices(precision))
+        return
+    planned = plan(graph, HOPPER, Choices(precision))
+    kept = set(BOTH) - {lost}
+    if precision == "fp32x" and lost == BOTH[0]:
+        kept = set()  # products are split only behind convolutions that stay within the range
+    assert {node.name for node in planned.nodes if isinstance(node.problem, PairProblem)} == kept
+    assert all(node.scales is None for node in planned.nodes)
+    alone = "float32" if precision == "fp32x" else "float16"
+    assert {node.problem.dtype for node in planned.nodes if not isinstance(node.problem, PairProblem)} == {alone}
+
+
+@SPLIT_PRECISIONS
+def test_pair_kernels_are_named_and_tuned_like_others(precision: str) -> None:
+    graph = lenet5()
+    kernels = {"conv_pair": "mma", "gemm_pair": "mma"}
+    planned = plan(graph, HOPPER, Choices(precision, kernels=kernels))
+    assert [node.variant.name for node in planned.nodes] == ["mma", "mma"]
+    convolutions, products = pairs(planned)
+    tuning = Tuning(
+        {
+            key(convolutions): {
+                "mma": Tuned({}, 1.0, 10_000),
+                **{name: Tuned({}, 2.0, 10_000) for name in ("wgmma", "wgmma-split")},
+            },
+            key(products): {
+                "mma": Tuned({"ROWS": 48, "STAGES": 3}, 1.0, 10_000),
+                "wgmma": Tuned({}, 2.0, 10_000),
+            },
+        }
+    )
+    tuned = plan(graph, HOPPER, Choices(precision, tuning=tuning)).nodes
+    assert [(node.variant.name, node.settings) for node in tuned] == [
+        ("mma", {}),
+        ("mma", {"ROWS": 48, "STAGES": 3}),
+    ]
+    alone = {problem: {"mma": entries["mma"]} for problem, entries in tuning.entries.items()}
+    untimed = plan(graph, HOPPER, Choices(precision, tuning=Tuning(alone))).nodes
+    assert "mma" not in [node.variant.name for node in untimed], "nothing wins over a kernel that nobody timed"
+
+
+def test_a_named_pair_kernel_that_cannot_serve_is_an_error() -> None:
+    wrong = Choices("fp32x", kernels={"conv_pair": "wgmma"})
+    with pytest.raises(UserError, match=r"kernel wgmma does not serve conv1\+conv2: it computes in float16") as caught:
+        plan(lenet5(), HOPPER, wrong)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="unknown conv_pair kernel 'direct'"):
+        plan(lenet5(), HOPPER, Choices("fp32x", kernels={"conv_pair": "direct"}))
+
+
+RANGE = "with these weights it would lose numbers; take auto, or a kernel of single layers"
+
+
+@pytest.mark.parametrize(
+    ("precision", "kernels", "factor", "fault"),
+    [
+        ("fp32x", {"conv_pair": "wgmma-split"}, 1e30, f"kernel wgmma-split does not serve conv1+conv2: {RANGE}"),
+        ("auto", {"conv_pair": "wgmma-split"}, 1e30, f"kernel wgmma-split does not serve conv1+conv2: {RANGE}"),
+        ("fp16", {"conv_pair": "wgmma"}, 1e30, f"kernel wgmma does not serve conv1+conv2: {RANGE}"),
+        ("fp16", {"gemm_pair": "mma"}, 1e30, f"kernel mma does not serve fc1+fc2: {RANGE}"),
+        ("fp32x", {"conv": "direct", "gemm_pair": "wgmma"}, 1, "wgmma does not serve fc1+fc2: in fp32x it reads only"),
+        ("auto", {"conv": "direct", "gemm_pair": "wgmma"}, 1, "wgmma does not serve fc1+fc2: in fp32x it reads only"),
+        ("fp32x", {"gemm_pair": "mma"}, 1e30, f"kernel mma does not serve fc1+fc2: {RANGE}"),
+        ("fp32", {"conv_pair": "mma"}, 30, "mma does not serve conv1+conv2: it computes in float16"),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("error")
+def test_a_named_pair_kernel_is_used_or_the_reason_given(
+    precision: str, kernels: dict[str, str], factor: float, fault: str
+) -> None:
+    graph = lenet5()
+    parameters = {name: array * np.float32(factor) for name, array in graph.parameters.items()}
+    with pytest.raises(UserError) as caught:
+        plan(replace(graph, parameters=parameters), HOPPER, Choices(precision, kernels=kernels))
+    assert fault in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("factor", [1, 30])
+def test_products_after_ordinary_convolutions_are_paired_in_fp16(factor: float) -> None:
+    """As the refusal in fp32x advises."""
+    graph = lenet5()
+    parameters = {name: array * np.float32(factor) for name, array in graph.parameters.items()}
+    choices = Choices("fp16", kernels={"conv": "direct", "gemm_pair": "wgmma"})
+    planned = plan(replace(graph, parameters=parameters), HOPPER, choices)
+    assert (planned.nodes[-1].name, planned.nodes[-1].variant.name) == (BOTH[1], "wgmma")
+
+
+def test_a_named_pair_kernel_decides_for_split_operands() -> None:
+    """In float32 there is none; what else there is computes in float32 beside it."""
+    choices = Choices("auto", kernels={"conv_pair": "wgmma-split", "fc1": "naive"})
+    planned = plan(lenet5(), HOPPER, choices)
+    assert [node.variant.name for node in planned.nodes][:2] == ["wgmma-split", "naive"]
+    assert [node.problem.dtype for node in planned.nodes] == ["float16x2", "float32", "float32"]
+
+
+@pytest.mark.parametrize(
+    ("network", "options", "fault"),
+    [
+        (LENET5, {"fuse": False, "kernels": {"conv_pair": "mma"}}, "mma serves nothing in network lenet5: .*two conv"),
+        (LENET5, {"kernels": {"gemm_pair": "mma", "fc2": "naive"}}, "mma serves nothing in network lenet5: .*two gemm"),
+        (MLP, {"kernels": {"gemm_pair": "wgmma"}}, r"wgmma does not serve fc1\+fc2: it takes multiples of 64 inputs"),
+        (MLP, {"kernels": {"conv_pair": "wgmma"}}, "wgmma serves nothing in network mlp: it takes two conv layers"),
+    ],
+    ids=str,
+)
+def test_a_kernel_named_for_layers_that_are_not_there(network: Network, options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(UserError, match=fault) as caught:
+        plan(random_graph(network, bias=False), HOPPER, Choices(**{"precision": "fp32x", **options}))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arch", "network", "input_dtype", "options", "unpaired"),
+    [
+        (HOPPER, LENET5, "uint8", {}, ""),
+        (HOPPER, LENET5, "float32", {}, "conv1, conv2, fc1, fc2"),
+        ("sm_75", LENET5, "uint8", {}, "conv1, conv2, fc1, fc2"),
+        (HOPPER, MLP, "uint8", {}, "fc1, fc2"),
+        (HOPPER, LENET5, "float32", {"precision": "fp32"}, None),
+        (HOPPER, LENET5, "uint8", {"fuse": False}, None),
+        (HOPPER, LENET5, "uint8", {"kernels": {"conv": "direct"}}, None),
+    ],
+    ids=str,
+)
+def test_a_notice_says_which_layers_no_fused_kernel_covers(
+    arch: str, network: Network, input_dtype: str, options: dict[str, Any], unpaired: str | None
+) -> None:
+    """Where it was left to the program; empty: all are covered; None: the choices explain it."""
+    choices = Choices(**{"precision": "auto", **options})
+    found = notice(plan(random_graph(network, bias=False), arch, choices, input_dtype=input_dtype), choices)
+    if not unpaired:
+        assert found is None
+    else:
+        assert found is not None and "\n" not in found
+        assert f"run {unpaired}: " in found and f"{input_dtype} images on {arch}" in found

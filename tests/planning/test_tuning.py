@@ -1,0 +1,202 @@
+"""Tuning tables: stored, merged, overridden and refused when damaged; and what ``auto`` makes of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.errors import UserError
+from app.kernels import registry
+from app.kernels.problems import ConvProblem, key
+from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant
+from app.planning import tuning
+from app.planning.tuning import Tuned, Tuning
+
+CARD = "NVIDIA Test 100 (80GB)"
+FILE = "nvidia_test_100_80gb.json"
+PROBLEM = ConvProblem(1, 8, 8, 4, 3)
+OTHER = replace(PROBLEM, maps=5)
+SLOW, SLOWER = Tuned({}, 9.0, 100), Tuned({}, 10.0, 100)
+
+
+def configure(_: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    if parameters["TILE"] > 32:
+        raise Unfit("TILE at most 32")
+    return LaunchConfig({}, (KernelLaunch(64, lambda images: (images, 1, 1)),))
+
+
+def row(step: int, name: str, *, min_arch: int = 75, automatic: bool = True) -> Variant:
+    return Variant(
+        "conv",
+        step,
+        name,
+        summary="",
+        system="",
+        dtypes=("float32",),
+        refuses=lambda _: None,
+        configure=configure,
+        min_arch=min_arch,
+        tunables={"TILE": (8, 16)},
+        defaults=lambda _: {"TILE": 8},
+        automatic=automatic,
+    )
+
+
+@pytest.fixture(autouse=True)
+def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache, a folder of shipped tables and a registry of the test's own."""
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")
+    rows = [row(1, "old"), row(2, "plain"), row(3, "modern", min_arch=90), row(4, "odd", automatic=False)]
+    monkeypatch.setattr(registry, "VARIANTS", rows)
+
+
+def table(**results: Tuned) -> Tuning:
+    return Tuning({key(PROBLEM): results})
+
+
+def test_stored_results_are_loaded() -> None:
+    result = Tuned({"TILE": 16}, 1.25, 10_000)
+    path = tuning.store(CARD, {PROBLEM: {"plain": result}})
+    assert path.name == FILE and json.loads(path.read_text())["schema"] == tuning.SCHEMA
+    assert tuning.load(CARD) == table(plain=result)
+    assert tuning.load("another card") == Tuning()
+
+
+def test_results_are_merged() -> None:
+    first, second, newer = (Tuned({"TILE": 8}, ms, 100) for ms in (3.0, 2.0, 4.0))
+    tuning.store(CARD, {PROBLEM: {"old": first, "plain": second}, OTHER: {"old": first}})
+    tuning.store(CARD, {PROBLEM: {"plain": newer}})
+    entries = tuning.load(CARD).entries
+    assert entries == {key(PROBLEM): {"old": first, "plain": newer}, key(OTHER): {"old": first}}
+
+
+def test_fewer_images_do_not_replace_more() -> None:
+    many, few = Tuned({"TILE": 8}, 3.0, 10_000), Tuned({"TILE": 16}, 0.1, 100)
+    tuning.store(CARD, {PROBLEM: {"old": many}})
+    tuning.store(CARD, {PROBLEM: {"old": few, "plain": few}})
+    assert tuning.load(CARD) == table(old=many, plain=few)
+
+
+def test_the_users_table_overrides_the_shipped_one() -> None:
+    shipped, own = Tuned({"TILE": 8}, 3.0, 100), Tuned({"TILE": 16}, 4.0, 100)
+    tuning.store(CARD, {PROBLEM: {"old": shipped, "plain": shipped}}, tuning.SHIPPED)
+    assert tuning.load(CARD) == table(old=shipped, plain=shipped)
+    tuning.store(CARD, {PROBLEM: {"plain": own}})
+    assert tuning.load(CARD) == table(old=shipped, plain=own)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b'{"schema": "another/1", "entries": {}}',
+        b'{"schema": "lenet5-inference/tuning/1"}',
+        b'{"schema": "lenet5-inference/tuning/1", "entries": []}',
+        *(
+            b'{"schema": "lenet5-inference/tuning/1", "entries": {"conv": {"old": %s}}}' % entry
+            for entry in (
+                b"1",
+                b'{"parameters": {"TILE": 1.5}, "ms": 1, "images": 1}',
+                b'{"parameters": {"TILE": true}, "ms": "1", "images": 1}',
+                b'{"parameters": {}, "parameters": {}, "ms": 1, "images": 1}',
+                b'{"parameters": {"\\ud800": 8}, "ms": 1, "images": 1}',
+                b'{"parameters": {}, "ms": 1, "images": 1%s}' % (b"0" * 400),
+                b"{}",
+                b'{"parameters": {"TILE": 0}, "ms": 1, "images": 1}',
+                b'{"parameters": {"TILE": Infinity}, "ms": 1, "images": 1}',
+                b'{"parameters": [], "ms": 1, "images": 1}',
+                b'{"parameters": {}, "ms": NaN, "images": 1}',
+                b'{"parameters": {}, "ms": 0, "images": 1}',
+                b'{"parameters": {}, "ms": 1, "images": 0}',
+            )
+        ),
+    ],
+)
+def test_a_damaged_table_is_an_error_and_stays(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "cache" / "tuning" / FILE
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    for use in (lambda: tuning.load(CARD), lambda: tuning.store(CARD, {PROBLEM: {"old": Tuned({}, 1.0, 1)}})):
+        with pytest.raises(UserError) as caught:
+            use()
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    assert path.read_bytes() == content
+
+
+def test_a_folder_in_the_place_of_the_table(tmp_path: Path) -> None:
+    (tmp_path / "cache" / "tuning" / FILE).mkdir(parents=True)
+    with pytest.raises(UserError, match="is a directory"):
+        tuning.load(CARD)
+
+
+def test_an_unwritable_place(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(UserError, match=r"cache|LENET_CACHE_DIR"):
+        tuning.store(CARD, {PROBLEM: {"old": Tuned({}, 1.0, 1)}})
+
+
+def test_an_interrupted_write_leaves_the_older_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tuning.store(CARD, {PROBLEM: {"old": Tuned({}, 1.0, 1)}})
+    before = path.read_bytes()
+
+    def interrupted(self: Path, text: str, **_: str) -> int:
+        self.write_bytes(text.encode()[:20])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tuning.store(CARD, {PROBLEM: {"old": Tuned({}, 2.0, 1)}})
+    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "known, arch, chosen",
+    [
+        (Tuning(), "sm_90a", ("modern", {})),  # the highest automatic step
+        (Tuning(), "sm_80", ("plain", {})),
+        (table(old=Tuned({"TILE": 16}, 2.0, 100)), "sm_90a", ("modern", {})),  # which nobody timed
+        (table(old=Tuned({}, 2.0, 100), plain=Tuned({}, 1.0, 100)), "sm_90a", ("modern", {})),
+        (table(old=Tuned({"TILE": 16}, 2.0, 100), modern=SLOW), "sm_90a", ("old", {"TILE": 16})),
+        (table(modern=Tuned({"TILE": 16}, 2.0, 100), old=SLOW), "sm_90a", ("modern", {"TILE": 16})),
+        (table(old=Tuned({}, 2.0, 100), plain=Tuned({"TILE": 16}, 1.0, 100)), "sm_80", ("plain", {"TILE": 16})),
+        (table(old=Tuned({}, 2.0, 1000), plain=Tuned({}, 1.0, 100)), "sm_80", ("old", {})),  # by time an image
+        (table(odd=Tuned({}, 0.1, 100)), "sm_90a", ("modern", {})),  # not automatic
+        (table(modern=Tuned({}, 0.1, 100), old=SLOW, plain=SLOWER), "sm_80", ("old", {})),  # not on this card
+        (table(gone=Tuned({}, 0.1, 100)), "sm_90a", ("modern", {})),  # a variant of another version
+        (table(old=Tuned({"TILE": 64}, 0.1, 100)), "sm_90a", ("modern", {})),  # no longer valid: nor is its time
+        (table(modern=Tuned({"WIDTH": 8}, 0.1, 100)), "sm_90a", ("modern", {})),
+        (Tuning({key(OTHER): {"old": Tuned({}, 0.1, 100)}}), "sm_90a", ("modern", {})),
+    ],
+)
+def test_auto(known: Tuning, arch: str, chosen: tuple[str, dict[str, int]]) -> None:
+    found = known.choose(PROBLEM, arch)
+    assert found is not None
+    assert (found[0].name, found[1]) == chosen
+
+
+def test_a_named_variant_gets_its_parameters() -> None:
+    known = table(old=Tuned({}, 0.1, 100), odd=Tuned({"TILE": 16}, 9.0, 100))
+    found = known.choose(PROBLEM, "sm_90a", "odd")
+    assert found is not None
+    assert (found[0].name, found[1]) == ("odd", {"TILE": 16})
+    assert known.choose(PROBLEM, "sm_80", "modern") is None
+    with pytest.raises(UserError, match="unknown conv kernel 'nope'"):
+        known.choose(PROBLEM, "sm_80", "nope")
+
+
+def test_no_variant_serves() -> None:
+    assert Tuning().choose(replace(PROBLEM, dtype="float64"), "sm_90a") is None
+
+
+def test_shipped_tables_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for path in tuning.SHIPPED.glob("*.json"):
+        card = json.loads(path.read_text())["card"]
+        assert tuning.file_name(card) == path.name and tuning.load(card).entries

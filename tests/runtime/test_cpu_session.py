@@ -1,0 +1,137 @@
+"""The CPU session: the reference's labels, whatever the batch and the number of threads."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from app import processor
+from app.layers import Parameters, Relu
+from app.network.definitions import LENET5, Network
+from app.network.graph import REFERENCE_CHUNK, Graph
+from app.processor import usable_cores
+from app.runtime.cpu_session import CpuSession
+from tests.support.networks_for_tests import TEST_NETWORKS, random_graph, random_images
+
+
+def _classify(graph: Graph, images: np.ndarray, threads: int | None = None) -> tuple[np.ndarray, CpuSession]:
+    """Labels, from an array poisoned before, and the session that wrote them."""
+    session = CpuSession(graph)
+    if threads is not None:
+        session.threads = threads
+    labels = np.full(len(images), 255, np.uint8)
+    session.run(images, labels)
+    return labels, session
+
+
+@pytest.mark.parametrize("batch", [1, 7, 31, 100])
+@pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
+def test_labels_are_the_references(network: Network, batch: int) -> None:
+    graph, images = random_graph(network, bias=False), random_images(network, batch)
+    labels, _ = _classify(graph, images)
+    expected = graph.reference(images).argmax(axis=1)
+    np.testing.assert_array_equal(labels, expected)
+    assert batch < 31 or len(np.unique(labels)) > 1, "labels that are all the same would prove nothing"
+
+
+def test_float_images_are_taken_as_they_are() -> None:
+    graph, images = random_graph(LENET5, bias=False), random_images(LENET5, 20)
+    scaled = (images / 255).astype(np.float32)
+    np.testing.assert_array_equal(_classify(graph, scaled)[0], _classify(graph, images)[0])
+
+
+@pytest.mark.parametrize("batch", [1, REFERENCE_CHUNK, REFERENCE_CHUNK + 1, 100])
+def test_labels_do_not_depend_on_threads(batch: int) -> None:
+    graph, images = random_graph(LENET5, bias=False), random_images(LENET5, batch)
+    expected, session = _classify(graph, images, threads=1)
+    assert session.threads == 1
+    for threads in (2, 5):
+        np.testing.assert_array_equal(_classify(graph, images, threads)[0], expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_as_many_threads_work_as_were_asked_for(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two threads, two chunks are under way at once: each waits for the other. With one, never."""
+    graph = random_graph(LENET5)
+    under_way, most, lock = 0, 0, threading.Lock()
+    together = threading.Barrier(threads)
+    real = Graph.forward
+
+    def counted(*arguments: object, **options: object) -> object:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        together.wait(timeout=10)
+        try:
+            return real(*arguments, **options)  # type: ignore[arg-type]
+        finally:
+            with lock:
+                under_way -= 1
+
+    monkeypatch.setattr(Graph, "forward", counted)
+    _classify(graph, random_images(LENET5, 4 * REFERENCE_CHUNK), threads)
+    assert most == threads
+
+
+def test_every_layer_is_timed_and_times_add_up() -> None:
+    graph, images = random_graph(LENET5), random_images(LENET5, 40)
+    labels, session = _classify(graph, images)
+    first = dict(session.seconds)
+    assert list(first) == [layer.name for layer in LENET5.layers]
+    assert all(seconds > 0 for seconds in first.values())
+    session.run(images, labels)
+    assert all(session.seconds[name] > first[name] for name in first)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_progress_counts_every_image_once(threads: int) -> None:
+    session = CpuSession(random_graph(LENET5))
+    session.threads = threads
+    done: list[int] = []
+    count = 2 * REFERENCE_CHUNK + 5
+    session.run(random_images(LENET5, count), np.empty(count, np.uint8), done.append)
+    assert sorted(done) == [5, REFERENCE_CHUNK, REFERENCE_CHUNK]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_goes_wrong_in_a_chunk_is_raised(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = random_graph(LENET5)
+    calls: list[int] = []
+
+    def broken(layer: Relu, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        calls.append(len(x))
+        if len(x) < REFERENCE_CHUNK:
+            raise ZeroDivisionError("in the last chunk")
+        return np.maximum(x, 0)
+
+    monkeypatch.setattr(Relu, "reference", broken)
+    with pytest.raises(ZeroDivisionError, match="in the last chunk"):
+        _classify(graph, random_images(LENET5, 2 * REFERENCE_CHUNK + 3), threads)
+    assert 3 in calls
+
+
+def test_after_an_error_the_chunks_that_wait_are_dropped() -> None:
+    session = CpuSession(random_graph(LENET5))
+    session.threads = 1
+    done: list[int] = []
+
+    def stop(images: int) -> None:
+        done.append(images)
+        raise KeyboardInterrupt
+
+    count = 200 * REFERENCE_CHUNK
+    threads_before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        session.run(np.zeros((count, 1, 28, 28), np.uint8), np.empty(count, np.uint8), stop)
+    assert len(done) < 200
+    assert threading.active_count() == threads_before
+
+
+def test_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert usable_cores() >= 1
+    monkeypatch.delattr(processor.os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(processor.os, "cpu_count", lambda: None)
+    assert usable_cores() == 1

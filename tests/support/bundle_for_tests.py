@@ -1,0 +1,52 @@
+"""Shipped weights for tests: of two networks, random, in a folder apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.network import shipped
+from app.network.definitions import NETWORKS
+from app.network.weights import save_weights
+from data_tools import bundle
+from data_tools.__main__ import main as data_tools
+from tests.support.networks_for_tests import random_graph
+
+RNG = np.random.default_rng(5)
+IMAGES, TRUTH = RNG.integers(0, 256, (130, 28, 28), np.uint8), RNG.integers(0, 10, 130, np.uint8)
+STORAGE = {"lenet5": "float32", "mlp": "float16"}
+FILES = {"SHA256SUMS", *(f"{name}_fashion{part}.h5" for name in STORAGE for part in ("", "_reference"))}
+
+
+def trained(path: Path, network: str) -> Path:
+    """Random weights as ``train`` writes them, without promises."""
+    save_weights(
+        path,
+        random_graph(NETWORKS[network]).parameters,
+        network=network,
+        classes=None,
+        input_scale=1 / 255,
+        recipe="random",
+        expected_correct={},
+        storage=STORAGE[network],
+    )
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where shipped weights belong, empty; the test images are random ones."""
+    monkeypatch.setattr(bundle, "load_split", lambda split, data_dir: (IMAGES, TRUTH))
+    (tmp_path / "weights").mkdir()
+    monkeypatch.setattr(shipped, "FOLDER", tmp_path / "weights")
+    return tmp_path / "weights"
+
+
+@pytest.fixture
+def release(folder: Path, tmp_path: Path) -> Path:
+    """The folder with two networks in it, written as the real ones are."""
+    files = [trained(tmp_path / f"{network}.h5", network) for network in STORAGE]
+    assert data_tools(["bundle", *map(str, files)]) == 0
+    return folder

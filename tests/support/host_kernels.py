@@ -1,0 +1,108 @@
+"""Training kernels compiled by the host's C++ compiler and run by the processor, thread by thread (host_cuda.h).
+
+Slow, and blind to what only a card can show; but index arithmetic, edges, barriers and splits are the kernels' own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import mmap
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.cuda.compiler import sources
+from app.kernels.train.train import FOLDER
+
+COMPILER = shutil.which("g++")
+POISON = np.float32(-987654.0)
+
+
+def guarded(array: np.ndarray) -> np.ndarray:
+    """A copy that ends where memory ends, but for less than 16 bytes: the first access beyond is a crash."""
+    size = (max(array.nbytes, 1) + 15) // 16 * 16
+    pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + pages), mmap.PAGESIZE, 0) == 0
+    copy = np.frombuffer(memory, array.dtype, array.size, pages - size).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+class Memory:
+    """What is asked of a device array's memory."""
+
+    def __init__(self, address: int) -> None:
+        self.ptr = address
+
+    def copy_from_host_async(self, source: int, nbytes: int, _: Any) -> None:
+        """At once."""
+        ctypes.memmove(self.ptr, source, nbytes)
+
+    def memset_async(self, value: int, nbytes: int, _: Any) -> None:
+        """At once."""
+        ctypes.memset(self.ptr, value, nbytes)
+
+
+class HostArray(np.ndarray):
+    """An array in place of one on the card."""
+
+    @property
+    def data(self) -> Any:
+        """Its memory."""
+        return Memory(self.ctypes.data)
+
+    def get(self, stream: Any = None) -> np.ndarray:
+        """A copy."""
+        return np.array(self)
+
+
+def uploaded(array: np.ndarray) -> HostArray:
+    """In place of ``app.cuda.memory.uploaded``."""
+    return guarded(array.ravel()).view(HostArray)
+
+
+def poisoned(elements: int, dtype: str = "float32") -> np.ndarray:
+    """In place of ``app.cuda.memory.device_array``."""
+    assert dtype == "float32"
+    return guarded(np.full(elements, POISON))
+
+
+class HostFunction:
+    """In place of ``app.training.gpu.function.DeviceFunction``. ``folder`` holds what is compiled."""
+
+    folder: Path
+
+    def __init__(self, name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> None:
+        assert COMPILER is not None
+        options = [f"-D{key}={value}" for key, value in sorted(defines.items())]
+        place = self.folder / hashlib.sha256(repr((name, options)).encode()).hexdigest()[:16]
+        library = place / "kernel.so"
+        if not library.exists():
+            place.mkdir(parents=True)
+            for file, text in sources(FOLDER / f"train_{name}.cu").items():
+                (place / file).write_text(text, encoding="utf-8")
+            shutil.copy(Path(__file__).with_name("host_cuda.h"), place / "common.cuh")
+            main = f'#include "common.cuh"\n#include "train_{name}.cu"\nHOST_LAUNCH(train_{name})\n'
+            (place / "main.cpp").write_text(main, encoding="utf-8")
+            # Without unique symbols: the "shared memory" of two kernels must not become one.
+            flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique", "-ffp-contract=off"]
+            subprocess.run([COMPILER, *flags, *options, "main.cpp", "-o", library.name], cwd=place, check=True)
+        self._launch = ctypes.CDLL(str(library)).host_launch
+        self._threads = threads
+
+    def __call__(self, stream: Any, grid: tuple[int, int, int], *values: Any) -> None:
+        packed = [np.uintp(_address(value)) if value is None or value.ndim else value for value in values]
+        arrays = [np.array([value]) for value in packed]
+        pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+        self._launch(*grid, self._threads, pointers)
+
+
+def _address(array: np.ndarray | None) -> int:
+    return 0 if array is None else array.ctypes.data

@@ -1,0 +1,112 @@
+"""HDF5 files that the library does not stand, made by hand or by seeded damage whose checksums are put right again."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import struct
+
+import h5py
+import numpy as np
+
+from app.files.hdf5 import file_image
+
+ARRAYS = {"fc1": np.ones((4, 3), np.float32), "fc2": np.ones((3, 3), np.float32)}
+
+
+def own_child() -> bytes:
+    """The node of a group's B-tree is its own child: HDF5 descends for ever."""
+    content = bytearray(file_image(ARRAYS, {"network": "mlp"}))
+    node = content.index(b"TREE")
+    content[node + 5] = 1  # the level: no longer a leaf
+    struct.pack_into("<Q", content, node + 32, node)
+    return bytes(content)
+
+
+def circle_of_free_names() -> bytes:
+    """The list of free places among a group's names leads back to its beginning: HDF5 notes the same place for ever."""
+    content = bytearray(file_image(ARRAYS, {"network": "mlp"}))
+    first, names = struct.unpack_from("<QQ", content, content.index(b"HEAP") + 16)
+    struct.pack_into("<Q", content, names + first, first)
+    return bytes(content)
+
+
+def endless() -> bytes:
+    """The index of a dataset's chunks is said to have 2⁶³ of them: HDF5 looks at each, and never at a signal."""
+    content = bytearray(new_format())
+    begin = content.index(b"EAHD")
+    struct.pack_into("<Q", content, begin + 44, 1 << 63)
+    struct.pack_into("<I", content, begin + 68, lookup3(bytes(content[begin : begin + 68])))
+    return bytes(content)
+
+
+def lookup3(data: bytes) -> int:
+    """The checksum of HDF5's newer metadata: Bob Jenkins's, with initial value 0."""
+    a = b = c = (0xDEADBEEF + len(data)) & 0xFFFFFFFF
+    padded = data + bytes(-len(data) % 12)
+    words = struct.unpack(f"<{len(padded) // 4}I", padded)
+
+    def mixed(x: int, y: int, turn: int) -> int:
+        return (x ^ (y << turn | y >> (32 - turn))) & 0xFFFFFFFF
+
+    for at in range(0, len(words), 3):
+        a, b, c = ((x + y) & 0xFFFFFFFF for x, y in zip((a, b, c), words[at : at + 3], strict=True))
+        if at + 3 == len(words):
+            break
+        a = mixed(a - c, c, 4)
+        c = c + b & 0xFFFFFFFF
+        b = mixed(b - a, a, 6)
+        a = a + c & 0xFFFFFFFF
+        c = mixed(c - b, b, 8)
+        b = b + a & 0xFFFFFFFF
+        a = mixed(a - c, c, 16)
+        c = c + b & 0xFFFFFFFF
+        b = mixed(b - a, a, 19)
+        a = a + c & 0xFFFFFFFF
+        c = mixed(c - b, b, 4)
+        b = b + a & 0xFFFFFFFF
+    for turns in ((14, 11, 25), (16, 4, 14), (24, 0, 0)):
+        c = ((c ^ b) - _turned(b, turns[0])) & 0xFFFFFFFF
+        if turns[1]:
+            a = ((a ^ c) - _turned(c, turns[1])) & 0xFFFFFFFF
+            b = ((b ^ a) - _turned(a, turns[2])) & 0xFFFFFFFF
+    return c
+
+
+def _turned(word: int, by: int) -> int:
+    return (word << by | word >> (32 - by)) & 0xFFFFFFFF
+
+
+def new_format() -> bytes:
+    """A file in the newest format, most of whose structures carry a checksum."""
+    stream = io.BytesIO()
+    with h5py.File(stream, "w", libver="latest") as file:
+        for name, array in ARRAYS.items():
+            file.create_dataset(name, data=array, chunks=(2, 3), compression="gzip", fletcher32=name == "fc2")
+        for i in range(10):  # more than fit into the header: they move to a heap and a B-tree
+            file.attrs[f"attribute {i}"] = np.arange(i)
+        file.create_dataset("fc3", data=np.ones((40, 3), np.float32), chunks=(1, 3), maxshape=(None, 3))
+    return stream.getvalue()
+
+
+def checked_blocks(content: bytes) -> list[tuple[int, int]]:
+    """Begin and end of what is followed by its own checksum."""
+    found = []
+    for begin in (match.start() for match in re.finditer(rb"\x89HDF|[A-Z]{4}", content)):
+        for end in range(begin + 24, min(begin + 300, len(content) - 4)):
+            if struct.unpack_from("<I", content, end)[0] == lookup3(content[begin:end]):
+                found.append((begin, end))
+                break
+    return found
+
+
+def damaged(content: bytes, blocks: list[tuple[int, int]], seed: int) -> bytes:
+    """A few bytes of the blocks replaced, and all checksums right."""
+    rng, changed = random.Random(seed), bytearray(content)
+    for _ in range(rng.choice([1, 1, 2, 4])):
+        begin, end = rng.choice(blocks)
+        changed[rng.randrange(begin + 4, end)] = rng.choice([0, 1, 255, rng.randrange(256)])
+    for begin, end in blocks:
+        struct.pack_into("<I", changed, end, lookup3(bytes(changed[begin:end])))
+    return bytes(changed)

@@ -1,0 +1,250 @@
+"""What the GPU tests ask of the kernels: every row × each of its types × a grid of problems, and how many images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from app.cuda.device import describe_gpu, why_no_gpu
+from app.kernels.problems import (
+    ActivationProblem,
+    ArgmaxProblem,
+    ConvPairProblem,
+    ConvProblem,
+    LinearPairProblem,
+    LinearProblem,
+    PairProblem,
+    PoolProblem,
+    Problem,
+    ResizeProblem,
+    SoftmaxProblem,
+    operation,
+)
+from app.kernels.registry import variants
+from app.kernels.variant import Variant
+from tests.support import kernel_grid
+from tests.support.kernel_grid import (
+    EPILOGUES,
+    OTHERS,
+    PRODUCTS,
+    SIZES,
+    convolution_pair,
+    network_convolutions,
+    product_pair,
+    typed,
+)
+
+EDGES = (1, 2, 3, 5, 17, 33, 70)  # channels, maps, features: off every tile's edge
+OPERATIONS = ("conv", "gemm", "conv_pair", "gemm_pair", "pool", "resize", "activation", "softmax", "argmax")
+
+
+def _sized(at: int) -> ConvProblem:
+    """The ``at``-th filter size and stride; channels, maps, epilogue and H ≠ W change from one to the next."""
+    (kernel, stride), (bias, function) = SIZES[at], EPILOGUES[at % len(EPILOGUES)]
+    short = kernel + 5 + at % 5
+    long = short + 1 + 3 * at % 7
+    height, width = (short, long) if at % 2 else (long, short)
+    maps = EDGES[(3 * at + at // 7 + 2) % len(EDGES)]
+    return ConvProblem(EDGES[at % len(EDGES)], height, width, maps, kernel, stride, bias, function)
+
+
+UNPOOLED = [
+    *network_convolutions(fused=False),
+    *(_sized(at) for at in range(len(SIZES))),
+    # One output pixel; more pixels than tiles; more maps than grid y has; longer sums than constant memory holds.
+    ConvProblem(1, 7, 7, 1, 7, input_dtype="uint8"),
+    ConvProblem(1, 300, 500, 3, 7, 3, input_dtype="uint8"),
+    ConvProblem(1, 3, 4, 66_000, 3),
+    ConvProblem(700, 8, 9, 40, 5),
+    ConvProblem(64, 14, 13, 129, 3, bias=True, activation="relu"),
+]
+POOLED = [
+    *(problem for problem in network_convolutions(fused=True) if problem.pool > 1),
+    ConvProblem(5, 15, 22, 70, 7, activation="relu", pool=2, pool_is_max=True),
+    ConvProblem(4, 33, 31, 65, 2, pool=2),
+    ConvProblem(3, 14, 19, 17, 3, 2, bias=True, activation="tanh", pool=2),
+    ConvProblem(2, 21, 26, 33, 4, bias=True, activation="relu", pool=4, pool_is_max=True),
+    ConvProblem(17, 19, 17, 5, 2, bias=True, pool=4),
+    ConvProblem(1, 20, 31, 3, 5, 3, activation="sigmoid", pool=3),
+    ConvProblem(2, 9, 8, 1, 1, pool=2),
+    ConvProblem(1, 28, 26, 17, 5, activation="relu", pool=2, input_dtype="uint8"),
+]
+LINEARS = [
+    *PRODUCTS,
+    *(
+        LinearProblem(inputs, EDGES[(3 * at + 1) % len(EDGES)], *EPILOGUES[at % len(EPILOGUES)])
+        for at, inputs in enumerate(EDGES)
+    ),
+]
+GRID: dict[str, Sequence[Problem]] = {
+    "conv": [*UNPOOLED, *POOLED],
+    "gemm": LINEARS,
+    "conv_pair": kernel_grid.CONVOLUTION_PAIRS,
+    "gemm_pair": kernel_grid.PRODUCT_PAIRS,
+    **{name: [problem for problem in OTHERS if operation(problem) == name] for name in OPERATIONS[4:]},
+}
+# How x and y may lie in memory, whatever the arithmetic: several channels, one channel (first layers), features.
+STORAGES = [(x, y) for x in ("uint8", "float16", "float32") for y in ("float16", "float32")]
+STORED: dict[str, Sequence[ConvProblem | LinearProblem]] = {
+    "conv": [
+        *(
+            ConvProblem(5, 12, 17, 33, 3, 2, bias=True, activation="relu", input_dtype=x, output_dtype=y)
+            for x, y in STORAGES
+        ),
+        *(ConvProblem(1, 15, 20, 17, 4, bias=True, input_dtype=x, output_dtype=y) for x, y in STORAGES),
+        *(ConvProblem(3, 11, 10, 5, 2, activation="tanh", pool=2, input_dtype=x, output_dtype=y) for x, y in STORAGES),
+    ],
+    "gemm": [LinearProblem(45, 33, bias=True, activation="relu", input_dtype=x, output_dtype=y) for x, y in STORAGES],
+}
+# Where parameters other than the defaults are tried, one after the other.
+TUNED: dict[str, Sequence[Problem]] = {
+    "conv": [
+        ConvProblem(4, 19, 23, 33, 5, bias=True, activation="relu"),
+        ConvProblem(4, 19, 23, 33, 5, bias=True, activation="relu", pool=2),
+    ],
+    "gemm": [LinearProblem(70, 33, bias=True, activation="relu"), LinearProblem(70, 10, bias=True, argmax=True)],
+    "conv_pair": [convolution_pair()],
+    "gemm_pair": [product_pair(192, 96, 10, True, True), product_pair(1024, 128, 10)],
+    "pool": [PoolProblem(3, 37, 29, 3, 2, False)],
+}
+# Few and small, for the sanitizers; each is served by a handful of blocks with ragged edges.
+SMALL: dict[str, Sequence[Problem]] = {
+    "conv": [
+        ConvProblem(3, 13, 10, 17, 3, 2, bias=True, activation="relu"),
+        ConvProblem(1, 12, 15, 5, 4, input_dtype="uint8"),
+        ConvProblem(2, 9, 12, 19, 3, activation="tanh", pool=2),
+    ],
+    "gemm": [LinearProblem(37, 19, bias=True, activation="relu"), LinearProblem(45, 10, argmax=True)],
+    "conv_pair": [convolution_pair(), convolution_pair(True, True)],
+    "gemm_pair": [
+        product_pair(64, 32, 19, True, True),
+        product_pair(128, 64, 10),
+        product_pair(1024, 128, 10, True, True),
+    ],
+    "pool": [PoolProblem(3, 7, 9, 3, 2, True), PoolProblem(2, 21, 18, 2, 2, False)],
+    "resize": [ResizeProblem(3, 7, 9, 13)],
+    "activation": [ActivationProblem(77, "tanh")],
+    "softmax": [SoftmaxProblem(41)],
+    "argmax": [ArgmaxProblem(10)],
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Case:
+    """A variant on a problem, with the parameters that are not its defaults."""
+
+    row: Variant
+    problem: Problem
+    parameters: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        changed = "".join(f"-{name}{value}" for name, value in self.parameters)
+        return f"{self.row.operation}_{self.row.step:02}-{describe(self.problem)}{changed}"
+
+    __repr__ = __str__
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the row does not serve this on the architecture under test."""
+        return self.row.refusal(self.problem, architecture(), dict(self.parameters))
+
+
+@cache
+def architecture() -> str:
+    """The card's; the H100's where there is no card, so that the cases are the same."""
+    return describe_gpu()["architecture"] if why_no_gpu() is None else "sm_90a"
+
+
+def describe(problem: Problem) -> str:
+    """A short text for test names: types, sizes, epilogue."""
+    match problem:
+        case ConvProblem():
+            kinds = f"{problem.input_dtype}*{problem.dtype}={problem.output_dtype}"
+            sizes = "{}x{}x{}-M{}-K{}S{}".format(*problem.sizes)
+            pooled = f"-{'max' if problem.pool_is_max else 'avg'}{problem.pool}" if problem.pool > 1 else ""
+            return (
+                f"{kinds}-{sizes}{'-bias' * problem.bias}{'-' * bool(problem.activation)}{problem.activation}{pooled}"
+            )
+        case LinearProblem():
+            kinds = f"{problem.input_dtype}*{problem.dtype}={problem.output_dtype}"
+            epilogue = "-bias" * problem.bias + "-argmax" * problem.argmax + f"-{problem.activation or 'none'}"
+            return f"{kinds}-{problem.inputs}x{problem.outputs}{epilogue}"
+        case ConvPairProblem() | LinearPairProblem():
+            return f"{describe(problem.first)}--{describe(problem.second)}"
+    own = [str(value) for name, value in vars(problem).items() if name != "dtype"]
+    return "-".join([problem.dtype, *own])
+
+
+def batches(problem: Problem) -> tuple[int, ...]:
+    """How many images, the largest number first: 67, 5 and 1 where NumPy computes that many in a moment."""
+    elements = sum(argument.per_image for argument in problem.arguments())
+    most = next((n for n in (67, 5, 3) if n * problem.flops <= 9e7 and n * elements <= 3e6), 1)
+    return {67: (67, 5, 1), 1: (1,)}.get(most, (most, 1))
+
+
+def served(row: Variant, problems: Iterable[Problem], *, store: bool = True) -> Iterator[Case]:
+    """Those of the problems that the row serves, in each of its types. store: activations in that type, too."""
+    for dtype in row.dtypes:
+        for problem in problems:
+            if store or isinstance(problem, PairProblem):
+                case = Case(row, typed(problem, dtype))
+            else:
+                case = Case(row, replace(problem, dtype=dtype))
+            if case.refusal is None:
+                yield case
+
+
+def grid_cases() -> list[Case]:
+    """Every row on the whole grid, and on every pair of storage types."""
+    return [
+        case
+        for name in OPERATIONS
+        for row in variants(name)
+        for case in (*served(row, GRID[name]), *served(row, STORED.get(name, ()), store=False))
+    ]
+
+
+def tuned_cases() -> list[Case]:
+    """Every row that has parameters with each value of each, the others at their defaults."""
+    found = []
+    for name, problems in TUNED.items():
+        for row in variants(name):
+            for case in served(row, problems):
+                defaults = row.defaults(case.problem)
+                found += [
+                    tuned
+                    for parameter, values in row.tunables.items()
+                    # Small pieces, so that several serve a batch.
+                    for value in ((1,) if parameter == "MIB" else values)
+                    for tuned in [replace(case, parameters=((parameter, value),))]
+                    if value != defaults[parameter] and tuned.refusal is None
+                ]
+    return found
+
+
+def small_cases() -> list[Case]:
+    """Every row, in each of its types, on the problems for the sanitizers."""
+    return [case for name in OPERATIONS for row in variants(name) for case in served(row, SMALL[name])]
+
+
+def parameters(cases: Iterable[Any]) -> list[Any]:
+    """For ``pytest.mark.parametrize``: each case, or list of cases (named by its last), under its name."""
+    return [pytest.param(case, id=str(case[-1] if isinstance(case, list) else case)) for case in cases]
+
+
+def elements(problem: Problem) -> int:
+    """Elements of y an image."""
+    return next(argument.per_image for argument in problem.arguments() if argument.name in ("y", "labels"))
+
+
+def input_shape(problem: Problem) -> tuple[int, ...]:
+    """Shape of one image's input."""
+    if isinstance(problem, PairProblem):
+        return input_shape(problem.first)
+    if isinstance(problem, ConvProblem | PoolProblem | ResizeProblem):
+        return problem.channels, problem.height, problem.width
+    return (problem.arguments()[0].per_image,)

@@ -1,0 +1,117 @@
+"""Kernels under test on the card: compiled beforehand by all processors, launched on poisoned outputs with guards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from app.cuda.compiler import compile_kernel
+from app.errors import UserError
+from app.kernels.problems import Problem
+from tests.support.kernel_cases import Case, architecture, input_shape
+from tests.support.kernel_oracle import layers_of, operands
+
+if TYPE_CHECKING:  # needs CuPy
+    from app.kernels.launch import Kernel
+
+GUARD = 64  # elements behind an output that no kernel may touch
+POISON = 0xFF  # in every byte: NaN in all float types, and no label
+# A poisoned workspace shows reads of what was never written; initcheck wants to see them for itself.
+POISON_WORKSPACE = not os.environ.get("LENET_NO_POOL")
+
+
+def compile_all(cases: Iterable[Case]) -> None:
+    """Fill the cache by all processors. What does not compile fails again, with its message, where it is used."""
+
+    def compiled(case: Case) -> None:
+        with suppress(RuntimeError):
+            defines = case.row.config(case.problem, dict(case.parameters)).defines
+            compile_kernel(case.row.path, defines, architecture())
+
+    distinct = {}
+    for case in cases:
+        defines = case.row.config(case.problem, dict(case.parameters)).defines
+        distinct[case.row.source, repr(sorted(defines.items()))] = case
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compiled, distinct.values()))
+
+
+def kernel_of(case: Case, *, debug: bool = False) -> Kernel:
+    """The case's kernel, loaded."""
+    from app.kernels.launch import Kernel
+
+    return Kernel(case.row, case.problem, architecture(), dict(case.parameters), debug=debug)
+
+
+def host_arrays(problem: Problem, images: int) -> tuple[np.ndarray, list[np.ndarray | None]]:
+    """The problem's random operands as it wants them in memory: x, and what lies between it and the outputs."""
+    x, parameters = operands(problem, images)
+    arguments = problem.arguments()
+    arrays = device_parameters(problem, parameters)
+    return x.astype(arguments[0].dtype), [
+        None if array is None else np.ascontiguousarray(array, argument.dtype)
+        for array, argument in zip(arrays, arguments[1:], strict=False)
+    ]
+
+
+def device_parameters(problem: Problem, parameters: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
+    """The arrays between x and y in the order and layout in which the problem takes them, float64."""
+    shape = input_shape(problem)
+    arrays: list[np.ndarray | None] = []
+    for layer in layers_of(problem):
+        arrays += layer.device_parameters(shape, parameters, scale=1.0, flattened=None)
+        shape = layer.output_shape(shape)
+    return arrays
+
+
+def bind(kernel: Kernel, arrays: list[Any], images: int) -> Any:
+    """``Kernel.bind``; skips where a library is missing."""
+    try:
+        return kernel.bind(arrays, images)
+    except UserError as missing:
+        if not kernel.variant.needs_cublas:
+            raise
+        pytest.skip(str(missing))
+
+
+def launch(kernel: Kernel, x: np.ndarray, parameters: list[np.ndarray | None]) -> list[np.ndarray]:
+    """Run the kernel once on arrays of just the size needed; its outputs, flat, the guards behind them untouched."""
+    import cupy
+
+    from app.cuda.memory import device_array, uploaded
+
+    images, arguments = len(x), kernel.arguments()
+    arrays = [uploaded(np.ascontiguousarray(x))]
+    arrays += [None if array is None else uploaded(array) for array in kernel.pack(parameters)]
+    outputs = []
+    for argument in arguments[len(arrays) :]:
+        outputs.append(device_array(argument.per_image * images + GUARD, argument.dtype))
+        outputs[-1].data.memset(POISON, outputs[-1].nbytes)
+    bound = bind(kernel, [*arrays, *outputs], images)
+    if POISON_WORKSPACE:
+        for scratch in bound.workspace:
+            scratch.data.memset(POISON, scratch.nbytes)
+    bound(cupy.cuda.Stream.null.ptr, images)
+    cupy.cuda.Stream.null.synchronize()
+    results = []
+    for output in outputs:
+        host = output.get()
+        assert (host[-GUARD:].view(np.uint8) == POISON).all(), f"{kernel.variant.source} wrote behind its output"
+        results.append(host[:-GUARD])
+    return results
+
+
+def results(case: Case, images: int, *, debug: bool = False) -> list[np.ndarray]:
+    """The case's outputs for its random operands."""
+    return launch(kernel_of(case, debug=debug), *host_arrays(case.problem, images))
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """For comparisons to the bit: zeros have signs, and NaN is not equal to itself."""
+    return array.view(f"u{array.itemsize}")

@@ -1,0 +1,184 @@
+"""The problems that every kernel must serve, and the few of them that tests compile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from app.kernels.problems import (
+    ActivationProblem,
+    ArgmaxProblem,
+    ConvPairProblem,
+    ConvProblem,
+    LinearPairProblem,
+    LinearProblem,
+    PairProblem,
+    PoolProblem,
+    Problem,
+    ResizeProblem,
+    SoftmaxProblem,
+    storage,
+    wide,
+)
+from app.kernels.variant import Variant
+from app.layers import Activation, Conv2d, Layer
+from app.layers.pool import Pool
+from app.network.definitions import FA19, K7, LENET5, MINIDNN86
+
+
+def network_convolutions(*, fused: bool) -> list[ConvProblem]:
+    """Both convolutions of the four convolutional networks; fused: with the activation and pooling that follow."""
+    found: list[ConvProblem] = []
+    for network in (LENET5, FA19, K7, MINIDNN86):
+        shape = network.input_shape
+        for at, layer in enumerate(network.layers):
+            if isinstance(layer, Conv2d):
+                epilogue: list[Layer] = []
+                for kind, after in zip((Activation, Pool), network.layers[at + 1 :], strict=False):
+                    if not fused or not isinstance(after, kind):
+                        break
+                    epilogue.append(after)
+                types = {"input_dtype": "float32", "dtype": "float32", "output_dtype": "float32"}
+                problem = layer.problem(shape, epilogue, bias=network is MINIDNN86, **types)
+                assert problem is not None
+                found.append(problem)
+            shape = layer.output_shape(shape)
+    return found
+
+
+def convolution_pair(bias1: bool = False, bias2: bool = False) -> ConvPairProblem:
+    """Both convolutions of lenet5 with all that follows them, from bytes."""
+    first, second, *_ = network_convolutions(fused=True)
+    return ConvPairProblem(replace(first, bias=bias1, input_dtype="uint8"), replace(second, bias=bias2))
+
+
+def product_pair(inputs: int, hidden: int, classes: int, bias1: bool = False, bias2: bool = False) -> LinearPairProblem:
+    """Two products, ReLU between them and an argmax after them."""
+    return LinearPairProblem(
+        LinearProblem(inputs, hidden, bias1, "relu"), LinearProblem(hidden, classes, bias2, argmax=True)
+    )
+
+
+# Epilogues go round, so that each is met with several sizes.
+EPILOGUES = [(bias, function) for function in ("", "relu", "tanh", "sigmoid") for bias in (False, True)]
+SIZES = [(kernel, stride) for kernel in range(1, 8) for stride in (1, 2, 3)]
+CONVOLUTIONS = [
+    *network_convolutions(fused=False),
+    *network_convolutions(fused=True),
+    *(
+        ConvProblem(3, 2 * kernel + 7, 2 * kernel + 12, 5 + kernel, kernel, stride, bias, function)
+        for at, (kernel, stride) in enumerate(SIZES)
+        for bias, function in [EPILOGUES[at % len(EPILOGUES)]]
+    ),
+    # One output pixel; channels and maps just off the edges of tiles; more pixels than tiles; much of everything.
+    ConvProblem(1, 7, 7, 1, 7, input_dtype="uint8"),
+    ConvProblem(17, 9, 30, 33, 3, bias=True),
+    ConvProblem(5, 15, 22, 70, 7, activation="relu", pool=2, pool_is_max=True),
+    ConvProblem(4, 33, 31, 65, 2, pool=2),
+    ConvProblem(1, 300, 500, 3, 7, 3, input_dtype="uint8"),
+    ConvProblem(512, 14, 14, 512, 3, bias=True, activation="relu"),
+    ConvProblem(1024, 7, 9, 1000, 1),
+    ConvProblem(512, 9, 8, 300, 7),
+    ConvProblem(2048, 8, 9, 40, 7),
+    ConvProblem(1, 5, 6, 70_000, 3),
+]
+PRODUCTS = [
+    LinearProblem(1024, 128, activation="relu"),
+    LinearProblem(128, 10, argmax=True),
+    LinearProblem(2904, 160, bias=True, activation="tanh"),
+    LinearProblem(160, 10, bias=True),
+    LinearProblem(784, 100, bias=True, activation="sigmoid", input_dtype="uint8"),
+    LinearProblem(37, 19, bias=True, activation="relu"),
+    LinearProblem(45, 32, bias=True, argmax=True),
+    LinearProblem(37, 41, argmax=True),
+    LinearProblem(1, 1, bias=True),
+    LinearProblem(300, 257),
+    LinearProblem(100_000, 33),
+    LinearProblem(33, 100_000),
+]
+OTHERS: list[Problem] = [
+    PoolProblem(32, 24, 24, 2, 2, False),
+    PoolProblem(16, 34, 34, 4, 4, True),
+    PoolProblem(3, 7, 9, 3, 2, True),
+    PoolProblem(1, 5, 5, 5, 1, False),
+    PoolProblem(1000, 61, 17, 3, 3, False),
+    PoolProblem(2, 500, 300, 7, 3, True),
+    *(ResizeProblem(1, 28, 28, size) for size in (70, 72, 86)),
+    ResizeProblem(3, 7, 9, 13),
+    ResizeProblem(2, 30, 21, 5),
+    ResizeProblem(1, 1, 1, 3),
+    ResizeProblem(1, 6, 6, 6),
+    ResizeProblem(1, 3, 1000, 1024),
+    ResizeProblem(5, 4, 3, 1),
+    ActivationProblem(1, "relu"),
+    ActivationProblem(4608, "tanh"),
+    ActivationProblem(777, "sigmoid"),
+    SoftmaxProblem(1),
+    SoftmaxProblem(10),
+    SoftmaxProblem(1000),
+    ArgmaxProblem(1),
+    ArgmaxProblem(10),
+    ArgmaxProblem(256),
+]
+CONVOLUTION_PAIRS = [convolution_pair(*biases) for biases in ((False, False), (True, True), (True, False))]
+PRODUCT_PAIRS = [
+    product_pair(1024, 128, 10),
+    product_pair(1024, 128, 10, True, True),
+    product_pair(64, 32, 3, bias1=True),
+    product_pair(192, 96, 32, bias2=True),
+    product_pair(320, 64, 10),
+    product_pair(128, 160, 1, True, True),
+    product_pair(448, 256, 17),
+]
+GRID: dict[str, list[Problem]] = {
+    "conv": [*CONVOLUTIONS],
+    "gemm": [*PRODUCTS],
+    "conv_pair": [*CONVOLUTION_PAIRS],
+    "gemm_pair": [*PRODUCT_PAIRS],
+    **{
+        name: [problem for problem in OTHERS if isinstance(problem, kind)]
+        for name, kind in {
+            "pool": PoolProblem,
+            "resize": ResizeProblem,
+            "activation": ActivationProblem,
+            "softmax": SoftmaxProblem,
+            "argmax": ArgmaxProblem,
+        }.items()
+    },
+}
+
+
+def typed(problem: Problem, dtype: str) -> Problem:
+    """The problem in that arithmetic, activations stored alike; bytes stay bytes, and their results are wide.
+
+    What a pair writes is stored as its plans have it: features alike, scores wide.
+    """
+    if isinstance(problem, PairProblem):
+        stored, reads = storage(dtype), problem.first.input_dtype
+        writes = stored if isinstance(problem, ConvPairProblem) else wide(dtype)
+        first: Any = replace(
+            problem.first, input_dtype=reads if reads == "uint8" else stored, dtype=dtype, output_dtype=stored
+        )
+        second: Any = replace(problem.second, input_dtype=stored, dtype=dtype, output_dtype=writes)
+        return replace(problem, first=first, second=second)
+    if not isinstance(problem, ConvProblem | LinearProblem):
+        return replace(problem, dtype=dtype)
+    if problem.input_dtype == "uint8":
+        return replace(problem, dtype=dtype, output_dtype=wide(dtype))
+    return replace(problem, dtype=dtype, input_dtype=storage(dtype), output_dtype=storage(dtype))
+
+
+@cache
+def _typed_grid(operation: str, dtypes: tuple[str, ...]) -> list[Problem]:
+    return [typed(problem, dtype) for dtype in dtypes for problem in GRID[operation]]
+
+
+def problems(row: Variant) -> list[Problem]:
+    """Everything in the grid that the row does not decline by its declared fields: types and pooling."""
+    return [p for p in _typed_grid(row.operation, row.dtypes) if row.pools or getattr(p, "pool", 1) == 1]
+
+
+def served(row: Variant, arch: str) -> list[Problem]:
+    """Those of them that the row serves on the architecture."""
+    return [problem for problem in problems(row) if row.refusal(problem, arch) is None]

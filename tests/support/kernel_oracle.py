@@ -1,0 +1,236 @@
+"""Random operands for any problem, and what its kernels must make of them: the layers' NumPy references.
+
+``sums_in_half`` works on CuPy arrays as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, reduce
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from app.bench.ladder.tolerance import Expected, function_of, is_coarse
+from app.kernels.problems import (
+    ActivationProblem,
+    ConvProblem,
+    LinearProblem,
+    PairProblem,
+    PlainProblem,
+    PoolProblem,
+    Problem,
+    ResizeProblem,
+    SoftmaxProblem,
+    key,
+    storage,
+    wide,
+)
+from app.kernels.variant import Variant
+from app.layers import Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Relu, Resize, Sigmoid, Softmax, Tanh
+from tests.support.kernel_cases import input_shape
+
+ACTIVATIONS: dict[str, Callable[[str], Layer]] = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid}
+Single = ConvProblem | LinearProblem | PlainProblem
+Operands = tuple[np.ndarray, dict[str, np.ndarray]]  # images (B, *shape), and parameters as in a weights file
+
+
+def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
+    """The layers whose references define what the problem's kernels must return; an argmax is looked at separately.
+
+    name: of the layer that has parameters; of a pair's, with 1 and 2 behind it.
+    """
+    if isinstance(problem, PairProblem):
+        return [*layers_of(problem.first, f"{name}1"), *layers_of(problem.second, f"{name}2")]
+    activation: list[Layer] = [ACTIVATIONS[function]("activation") for function in [function_of(problem)] if function]
+    match problem:
+        case ConvProblem():
+            pool = (MaxPool if problem.pool_is_max else AvgPool)("pool", problem.pool)
+            conv = Conv2d(name, problem.maps, problem.kernel, problem.stride)
+            return [conv, *activation, *([pool] if problem.pool > 1 else [])]
+        case LinearProblem():
+            return [Linear(name, problem.outputs), *activation]
+        case PoolProblem():
+            return [(MaxPool if problem.is_max else AvgPool)("pool", problem.window, problem.stride)]
+        case ResizeProblem():
+            return [Resize("resize", problem.size)]
+        case ActivationProblem():
+            return activation
+        case SoftmaxProblem():
+            return [Softmax("softmax")]
+    return [Argmax("argmax")]
+
+
+def sums_half(row: Variant) -> bool:
+    """Whether the row rounds every partial sum to float16."""
+    return (row.operation, row.technique) == ("conv", "half2")
+
+
+@cache
+def drawn(problem: Problem, images: int) -> Operands:
+    """Random operands that results around 1 come from, float64 (bytes stay bytes), of what ``base`` returns."""
+    rng = np.random.default_rng(crc32(key(problem).encode()))
+    shape = (images, *input_shape(problem))
+    is_bytes = problem.arguments()[0].dtype == "uint8"
+    x = rng.integers(0, 256, shape).astype(np.uint8) if is_bytes else rng.standard_normal(shape)
+    parameters = {}
+    for name, size in layers_of(problem)[0].parameter_shapes(shape[1:]).items():
+        if not name.endswith("_bias"):
+            parameters[name] = rng.standard_normal(size) / (np.sqrt(np.prod(size[:-1])) * (128 if is_bytes else 1))
+        elif getattr(problem, "bias", False):
+            parameters[name] = rng.standard_normal(size)
+    return x, parameters
+
+
+def base(problem: Single) -> Single:
+    """The problem in float32, bytes where it reads bytes: variants of one problem get the same operands."""
+    if isinstance(problem, ResizeProblem):
+        return problem
+    if not isinstance(problem, ConvProblem | LinearProblem):
+        return replace(problem, dtype="float32")
+    read = "uint8" if problem.input_dtype == "uint8" else "float32"
+    return replace(problem, dtype="float32", input_dtype=read, output_dtype="float32")
+
+
+def operands(problem: Problem, images: int) -> Operands:
+    """What the reference computes with: as stored, but never rounded to an arithmetic type. float64 or uint8."""
+    if isinstance(problem, PairProblem):
+        x, first = operands(problem.first, images)
+        _, second = operands(problem.second, 1)
+        both = {"layer1": first, "layer2": second}
+        return x, {name.replace("layer", own): array for own, given in both.items() for name, array in given.items()}
+    x, arrays = drawn(base(problem), images)
+    if is_coarse(problem):
+        return x, arrays
+    stored = getattr(problem, "input_dtype", problem.dtype)
+    x = x if x.dtype == np.uint8 else _as_stored(x, stored)
+    return x, {name: _as_stored(array, wide(problem.dtype)) for name, array in arrays.items()}
+
+
+def _as_stored(array: np.ndarray, dtype: str) -> np.ndarray:
+    return array.astype(dtype).astype(np.float64)
+
+
+def run(layers: Sequence[Layer], x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The references one after the other, in the float type of x; flat, float64."""
+    return np.ascontiguousarray(through(layers, x, parameters)).ravel().astype(np.float64)
+
+
+def through(layers: Sequence[Layer], x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The references one after the other, in the float type of x."""
+    x = x.copy()  # a reference may work in place
+    for layer in layers:
+        x = layer.reference(x, parameters)
+    return x
+
+
+@cache
+def _expected(problem: Problem, images: int, in_half: bool) -> Expected:
+    x, parameters = operands(problem, images)
+    return expected_of(problem, x.astype(np.float64), parameters, in_half)
+
+
+def expected_of(
+    problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray], in_half: bool = False
+) -> Expected:
+    """What must become of these operands, float64; all results flat."""
+    layers = layers_of(problem)
+    if isinstance(problem, ResizeProblem):
+        exact = run(layers, x.astype(np.uint8), parameters)
+        return Expected(exact, exact)
+    exact = run(layers, x, parameters)
+    if isinstance(problem, PairProblem):
+        between = through(layers_of(problem.first, "layer1"), x, parameters)
+        linear = [layer for layer in layers_of(problem.second, "layer2") if not isinstance(layer, Relu)]
+        magnitude = run(linear, between, {name: np.abs(array) for name, array in parameters.items()})
+        return Expected(exact, magnitude, plain_pair(problem, x, parameters))
+    if isinstance(problem, ActivationProblem):
+        magnitude = np.abs(exact)
+    elif isinstance(problem, SoftmaxProblem):
+        # The exponent, x - max x, is rounded: its error, relative to 1, is the result's, relative to itself.
+        magnitude = exact * np.repeat(1 + np.ptp(x, axis=1), problem.classes)
+    else:
+        linear = [layer for layer in layers if not isinstance(layer, Relu | Tanh | Sigmoid)]
+        magnitude = run(linear, np.abs(x), {name: np.abs(array) for name, array in parameters.items()})
+    return Expected(exact, magnitude, plain(problem, x, parameters, in_half) if is_coarse(problem) else None)
+
+
+def expected(problem: Problem, images: int, row: Variant) -> Expected:
+    """What the row must return. How the output is stored is no part of it."""
+    if isinstance(problem, ConvProblem | LinearProblem):
+        # However x is stored, the arithmetic types that round their operands are held against unrounded ones.
+        read = "float32" if is_coarse(problem) and problem.input_dtype != "uint8" else problem.input_dtype
+        problem = replace(problem, output_dtype="float32", input_dtype=read)
+    return _expected(problem, images, sums_half(row))
+
+
+def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray], in_half: bool) -> np.ndarray:
+    """A plain implementation at the problem's precision: rounded operands; sums in float32, or term by term in half."""
+    narrow = to_half if storage(problem.dtype) == "float16" else to_tf32
+    x, weights = narrow(x), narrow(parameters["layer"])
+    bias = {name: array.astype(np.float32) for name, array in parameters.items() if name.endswith("_bias")}
+    conv, *rest = layers_of(problem)
+    if not in_half:
+        return run([conv, *rest], x, {"layer": weights, **bias})
+    assert isinstance(problem, ConvProblem)
+    y = sums_in_half(problem, x, weights.transpose(2, 0, 1, 3))
+    for array in bias.values():
+        y = y + array[:, None, None]
+    return run(rest, y, {})
+
+
+def plain_pair(problem: PairProblem, x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
+    """One layer after the other at the problem's precision: operands and what is stored rounded to float16, or, where
+    they are split, to float32; sums grow in float32, term by term."""
+    narrow = to_half if is_coarse(problem) else to_single
+    y = x
+    halves: tuple[ConvProblem | LinearProblem, ...] = (problem.first, problem.second)
+    for half, name in zip(halves, ("layer1", "layer2"), strict=True):
+        rest = layers_of(half, name)[1:]
+        weights, bias = narrow(parameters[name]), parameters.get(f"{name}_bias")
+        y = narrow(y).astype(np.float64)
+        if isinstance(half, ConvProblem):
+            y = term_by_term(half, y, weights.transpose(2, 0, 1, 3), to_single)
+        else:
+            products = (y[:, k, None] * weights[k].astype(np.float64) for k in range(half.inputs))
+            y = reduce(lambda sums, product: to_single(sums + product), products, np.zeros((1, 1), np.float32))
+        if bias is not None:
+            y = y + bias.astype(np.float32).reshape(-1, *(1,) * (y.ndim - 2))
+        y = through(rest, y, {})
+    return y.ravel().astype(np.float64)
+
+
+def sums_in_half(problem: ConvProblem, x: Any, w: Any) -> Any:
+    """The convolution alone, each sum rounded to float16 after each fused multiply-add, in the order c, p, q.
+
+    x: (B, C, H, W), w: (C, K, K, M), both float32 that hold float16 → (B, M, OH, OW), likewise.
+    """
+    return term_by_term(problem, x, w, to_half)
+
+
+def term_by_term(problem: ConvProblem, x: Any, w: Any, rounded: Callable[[Any], Any]) -> Any:
+    """The convolution alone, each partial sum rounded, in the order c, p, q: x (B, C, H, W), w (C, K, K, M)."""
+    down, across = ((size - 1) * problem.stride + 1 for size in problem.convolved)
+    sums = np.zeros_like(x, shape=(len(x), problem.maps, *problem.convolved))
+    for c, p, q in np.ndindex(problem.channels, problem.kernel, problem.kernel):
+        window = x[:, None, c, p : p + down : problem.stride, q : q + across : problem.stride]
+        sums = rounded(sums + window * w[c, p, q][:, None, None])
+    return sums
+
+
+def to_half(x: Any) -> Any:
+    """Rounded to float16, as float32."""
+    return x.astype(np.float16).astype(np.float32)
+
+
+def to_single(x: Any) -> Any:
+    """Rounded to float32."""
+    return x.astype(np.float32)
+
+
+def to_tf32(x: Any) -> Any:
+    """Rounded to 11 significant bits, ties away from zero, as float32."""
+    bits = np.ascontiguousarray(x.astype(np.float32)).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)

@@ -1,0 +1,134 @@
+"""Small graphs with random weights, for tests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool, Relu, Resize, Softmax, Tanh
+from app.network.accuracy import Reference, agree
+from app.network.definitions import NETWORKS, Network
+from app.network.graph import Graph, build
+from app.network.weights import Weights
+
+# Everything lenet5 is not: odd sizes, H ≠ W, a stride, biases, a maximum, a window that is not its stride.
+ODD = Network(
+    name="odd",
+    summary="for tests",
+    input_shape=(3, 23, 19),
+    layers=(
+        Conv2d("conv1", maps=7, kernel=3, stride=2),
+        Relu("relu1"),
+        MaxPool("pool1", window=3, stride=2),
+        Conv2d("conv2", maps=17, kernel=2),
+        MaxPool("pool2", window=2),
+        Flatten("flatten"),
+        Linear("fc1", outputs=37),
+        Relu("relu2"),
+        Linear("fc2", outputs=41),
+        Argmax("argmax"),
+    ),
+)
+# A network without convolutions, reading pixels straight into a matrix product.
+FLAT = Network(
+    name="flat",
+    summary="for tests",
+    input_shape=(1, 5, 9),
+    layers=(Flatten("flatten"), Linear("fc1", outputs=13), Relu("relu"), Linear("fc2", outputs=3), Argmax("argmax")),
+)
+# Pools first by average over a whole map.
+POOLED = Network(
+    name="pooled",
+    summary="for tests",
+    input_shape=(1, 9, 8),
+    layers=(
+        Conv2d("conv1", maps=4, kernel=1),
+        AvgPool("pool1", window=3),
+        Relu("relu1"),
+        Flatten("flatten"),
+        Linear("fc1", outputs=10),
+        Argmax("argmax"),
+    ),
+)
+# Tanh where the networks of the seed systems have none: before an average, and after a pooling.
+SMOOTH = Network(
+    name="smooth",
+    summary="for tests",
+    input_shape=(2, 13, 11),
+    layers=(
+        Conv2d("conv1", maps=5, kernel=3),
+        Tanh("tanh1"),
+        AvgPool("pool1", window=2),
+        Conv2d("conv2", maps=9, kernel=2),
+        MaxPool("pool2", window=2),
+        Tanh("tanh2"),
+        Flatten("flatten"),
+        Linear("fc1", outputs=21),
+        Tanh("tanh3"),
+        Linear("fc2", outputs=11),
+        Softmax("softmax"),
+        Argmax("argmax"),
+    ),
+)
+# Enlarges two channels, H ≠ W, to a size whose maps do not begin at multiples of four bytes.
+ENLARGED = Network(
+    name="enlarged",
+    summary="for tests",
+    input_shape=(2, 7, 9),
+    layers=(
+        Resize("resize", size=15),
+        Conv2d("conv1", maps=5, kernel=4),
+        Relu("relu1"),
+        MaxPool("pool1", window=2),
+        Flatten("flatten"),
+        Linear("fc1", outputs=10),
+        Argmax("argmax"),
+    ),
+)
+TEST_NETWORKS = (*NETWORKS.values(), ODD, FLAT, POOLED, SMOOTH, ENLARGED)
+
+
+def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph:
+    """The network with seeded random weights, scaled so that activations neither vanish nor grow.
+
+    With biases, the last one centres the logits (before a softmax), so that labels vary from image to image.
+    """
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, np.ndarray] = {}
+    shape = network.input_shape
+    for layer in network.layers:
+        for name, wanted in layer.parameter_shapes(shape).items():
+            if bias or not name.endswith("_bias"):
+                fan_in = int(np.prod(wanted[:-1])) or 1
+                arrays[name] = (rng.standard_normal(wanted) / np.sqrt(fan_in)).astype(np.float32)
+        shape = layer.output_shape(shape)
+    weights = Weights(arrays, network.name, None, 1 / 255, None, {}, "", Path("random"))
+    if bias:
+        last = [name for name in arrays if name.endswith("_bias")][-1]
+        unscaled = replace(network, layers=tuple(x for x in network.layers if not isinstance(x, Softmax)))
+        arrays[last] -= build(unscaled, weights).reference(random_images(network, 32)).mean(axis=0).astype(np.float32)
+    return build(network, weights)
+
+
+def score_scale(graph: Graph, scores: np.ndarray) -> float:
+    """The magnitude that rounding errors of the scores scale with: before the last bias centres them."""
+    biases = [np.abs(array).max() for name, array in graph.parameters.items() if name.endswith("_bias")]
+    return float(max(np.abs(scores).max(), *biases[-1:], 0.0))
+
+
+def check_labels(labels: np.ndarray, reference: Reference, dtype: str = "float32") -> None:
+    """Every label is the reference's save near-ties, of which there may be many among few images."""
+    wrong = [found for found in agree(labels, reference, "reference", dtype).differences if not found.excused]
+    assert not wrong
+
+
+def random_images(network: Network, count: int, seed: int = 1) -> np.ndarray:
+    """(count, C, H, W) uint8: noise, dark in half of nine regions chosen for each image, so that images differ."""
+    rng = np.random.default_rng(seed)
+    channels, height, width = network.input_shape
+    dark = rng.random((count, channels, 3, 3)) < 0.5
+    dark = dark[:, :, np.arange(height) * 3 // height][..., np.arange(width) * 3 // width]
+    noise = rng.integers(0, 256, dark.shape, dtype=np.uint8)
+    return np.where(dark, noise // 8, noise)

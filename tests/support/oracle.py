@@ -1,0 +1,130 @@
+"""An engine that shares no code with ours: networks as ONNX models, run by ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.layers import (
+    Activation,
+    Argmax,
+    AvgPool,
+    Conv2d,
+    Flatten,
+    Layer,
+    Linear,
+    MaxPool,
+    Relu,
+    Resize,
+    Shape,
+    Sigmoid,
+    Softmax,
+    Tanh,
+)
+from app.layers.pool import Pool
+from app.network.definitions import Network
+
+OPSET, IR_VERSION = 17, 8  # old enough for every onnxruntime that the tests accept
+
+
+def onnx_outputs(network: Network, arrays: Mapping[str, np.ndarray], images: np.ndarray) -> dict[str, np.ndarray]:
+    """Layer name → its output for (B, C, H, W) float32 images, that are already scaled. Skips without ONNX."""
+    onnx = pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    helper, floats = onnx.helper, onnx.TensorProto.FLOAT
+    nodes: list[Any] = []
+    constants: list[Any] = []
+    x, shape = "images", network.input_shape
+    for layer in network.layers:
+        new_nodes, new_constants = _translate(helper, layer, x, shape, arrays)
+        nodes += new_nodes
+        constants += [onnx.numpy_helper.from_array(np.ascontiguousarray(a), name) for name, a in new_constants.items()]
+        x, shape = layer.name, layer.output_shape(shape)
+    outputs = [
+        helper.make_tensor_value_info(layer.name, onnx.TensorProto.INT64 if isinstance(layer, Argmax) else floats, None)
+        for layer in network.layers
+    ]
+    inputs = [helper.make_tensor_value_info("images", floats, ["batch", *network.input_shape])]
+    graph = helper.make_graph(nodes, network.name, inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [layer.name for layer in network.layers]
+    return dict(zip(names, session.run(names, {"images": images}), strict=True))
+
+
+def onnx_logits(network: Network, arrays: Mapping[str, np.ndarray], images: np.ndarray) -> np.ndarray:
+    """What argmax chooses from, (B, classes) float32, for images as ``onnx_outputs`` takes them."""
+    return onnx_outputs(network, arrays, images)[network.layers[-2].name]
+
+
+def _translate(
+    helper: Any, layer: Layer, x: str, shape: Shape, arrays: Mapping[str, np.ndarray]
+) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """The ONNX nodes that turn tensor ``x`` into one named like the layer, and the constants that they use."""
+    y, weights, bias = layer.name, f"{layer.name}_weights", f"{layer.name}_bias"
+    constants: dict[str, np.ndarray] = {bias: arrays[bias]} if bias in arrays else {}
+
+    def node(operator: str, *reads: str, to: str = y, **attributes: object) -> Any:
+        return helper.make_node(operator, reads, [to], **attributes)
+
+    match layer:
+        case Conv2d():
+            constants[weights] = arrays[layer.name].transpose(3, 2, 0, 1)
+            reads = [x, weights, bias] if bias in constants else [x, weights]
+            window, strides = [layer.kernel] * 2, [layer.stride] * 2
+            return [node("Conv", *reads, kernel_shape=window, strides=strides)], constants
+        case Pool():
+            operator = {AvgPool: "AveragePool", MaxPool: "MaxPool"}[type(layer)]
+            step = layer.window if layer.stride is None else layer.stride
+            return [node(operator, x, kernel_shape=[layer.window] * 2, strides=[step] * 2)], constants
+        case Resize():
+            return _resized(node, layer, x, shape)
+        case Activation():
+            return [node({Relu: "Relu", Tanh: "Tanh", Sigmoid: "Sigmoid"}[type(layer)], x)], constants
+        case Softmax():
+            return [node("Softmax", x, axis=1)], constants
+        case Flatten():
+            channels_last = f"{layer.name}_channels_last"
+            transpose = node("Transpose", x, to=channels_last, perm=[0, 2, 3, 1])
+            return [transpose, node("Flatten", channels_last)], constants
+        case Linear():
+            constants[weights] = arrays[layer.name]
+            if bias in constants:
+                return [node("Gemm", x, weights, bias)], constants
+            return [node("MatMul", x, weights)], constants
+        case Argmax():
+            return [node("ArgMax", x, axis=1, keepdims=0)], constants
+    raise TypeError(f"the oracle does not know {layer.kind}")
+
+
+def _resized(node: Callable[..., Any], layer: Resize, x: str, shape: Shape) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """A product with the weights of each axis, whole numbers, so that float32 is exact; then what the layer rounds to.
+
+    ONNX has an operator for it, but its float32 goes the other way where the exact mean is a half.
+    """
+    unit = 2 * layer.size
+    down, across = (weights_between(length, layer.size) * unit for length in shape[1:])
+    values: dict[str, np.ndarray] = {"down": down, "across": across.T, "white": np.array(255.0)}
+    values |= {"half": np.array(unit**2 / 2), "divisor": np.array(float(unit**2))}
+    nodes: list[Any] = []
+    at = x
+    for operator, constant in (
+        *(("Mul", "white"), ("Round", ""), ("MatMul", "down"), ("MatMul", "across")),
+        *(("Add", "half"), ("Div", "divisor"), ("Floor", ""), ("Div", "white")),
+    ):
+        reads = [at, *([f"{layer.name}_{constant}"] if constant else [])]
+        at = f"{layer.name}_{len(nodes)}" if len(nodes) < 7 else layer.name
+        nodes.append(node(operator, *(reversed(reads) if constant == "down" else reads), to=at))
+    return nodes, {f"{layer.name}_{name}": value.astype(np.float32) for name, value in values.items()}
+
+
+def weights_between(length: int, size: int) -> np.ndarray:
+    """(size, length): how much of each pixel of an axis goes into each output of a resizing."""
+    centres = np.clip((np.arange(size) + 0.5) * length / size - 0.5, 0, length - 1)
+    distances = np.abs(centres[:, None] - np.arange(length))
+    return np.rint(np.maximum(1 - distances, 0) * 2 * size) / (2 * size)

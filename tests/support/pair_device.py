@@ -1,0 +1,148 @@
+"""Kernels of two layers on the card: weights, images of several kinds, poisoned shared memory, and what is right."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.cuda.compiler import compile_kernel
+from app.kernels.problems import ConvPairProblem, PairProblem
+from app.network.definitions import LENET5
+from app.network.graph import build
+from app.network.weights import load_weights
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from tests.support.kernel_cases import Case, architecture
+from tests.support.kernel_device import POISON, bits, host_arrays, kernel_of
+from tests.support.kernel_grid import convolution_pair, product_pair, typed
+
+POISON_FILE = Path(__file__).with_name("poison_shared.cu")
+GUARD_IMAGES = 64  # behind the results: more than any block has at a time
+PIECE = 2000  # images that the oracle takes at a time
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+Arrays = list[np.ndarray | None]
+
+
+def weights(problem: PairProblem, kind: str) -> Arrays:
+    """``random``, or ``shipped``: the bundled weights, for problems of lenet5 without biases."""
+    if kind == "random":
+        return host_arrays(problem, 1)[1]
+    convolutions, products = plan(build(LENET5, load_weights()), "sm_90a", Choices("fp32x")).nodes
+    return list((convolutions if isinstance(problem, ConvPairProblem) else products).parameters)
+
+
+def has_shipped_weights(problem: PairProblem) -> bool:
+    """Whether the bundled weights are for such a problem."""
+    return problem in [typed(pair, problem.dtype) for pair in (convolution_pair(), product_pair(1024, 128, 10))]
+
+
+def images(problem: PairProblem, count: int, kind: str = "noise") -> np.ndarray:
+    """(count, elements): bytes, or features as a first layer leaves them; ``noise``, or all of them 0 or 255."""
+    argument = problem.arguments()[0]
+    shape = (count, argument.per_image)
+    if kind != "noise":
+        return np.full(shape, int(kind), argument.dtype)
+    rng = np.random.default_rng(7)
+    if argument.dtype == "uint8":
+        return rng.integers(0, 256, shape, dtype=np.uint8)
+    return np.abs(rng.standard_normal(shape, dtype=np.float32)).astype(argument.dtype)
+
+
+class Runner:
+    """A case bound to weights and to images on the card; each run starts from poisoned outputs."""
+
+    def __init__(self, case: Case, arrays: Arrays, x: np.ndarray) -> None:
+        from app.cuda.memory import device_array, uploaded
+
+        self.case, self.images = case, len(x)
+        kernel = kernel_of(case)
+        self._x = uploaded(np.ascontiguousarray(x).reshape(-1))
+        parameters = [None if array is None else uploaded(array) for array in kernel.pack(arrays)]
+        results = kernel.arguments()[1 + len(parameters) :]
+        self._sizes = [argument.per_image for argument in results]
+        self._outputs = [device_array(a.per_image * (len(x) + GUARD_IMAGES), a.dtype) for a in results]
+        self._launch = kernel.bind([self._x, *parameters, *self._outputs], len(x))
+
+    def __call__(self, count: int | None = None) -> list[Any]:
+        """The results for the first ``count`` images, on the device, (images, elements). Nothing else is written."""
+        import cupy
+
+        count = count or self.images
+        for output in self._outputs:
+            output.data.memset_async(POISON, output.nbytes, cupy.cuda.Stream.null)
+        self._launch(cupy.cuda.Stream.null.ptr, count)
+        cupy.cuda.Stream.null.synchronize()
+        found = []
+        for output, size in zip(self._outputs, self._sizes, strict=True):
+            behind = output[count * size :].view(np.uint8)
+            assert bool((behind == POISON).all()), f"{self.case} wrote behind its output"
+            found.append(output[: count * size].reshape(count, size).copy())
+        return found
+
+
+@cache
+def _poison() -> tuple[Any, Any]:
+    """The function, and its module, which must live as long."""
+    import cupy
+
+    module = cupy.cuda.function.Module()
+    module.load(compile_kernel(POISON_FILE, {}, architecture()))
+    return module.get_function("poison_shared"), module
+
+
+def poison_shared(word: int) -> None:
+    """Fill all shared memory of the card."""
+    import cupy
+    from cupy_backends.cuda.api import driver
+
+    attributes = cupy.cuda.Device().attributes
+    nbytes = attributes["MaxSharedMemoryPerBlockOptin"]
+    function, _ = _poison()
+    driver.funcSetAttribute(function.ptr, MAX_DYNAMIC_SHARED, nbytes)
+    values = ctypes.c_int(nbytes // 4), ctypes.c_uint(word)
+    packed = (ctypes.c_void_p * 2)(*(ctypes.addressof(value) for value in values))
+    blocks = 16 * attributes["MultiProcessorCount"]
+    address = ctypes.addressof(packed)
+    driver.launchKernel(function.ptr, blocks, 1, 1, 256, 1, 1, nbytes, cupy.cuda.Stream.null.ptr, address, 0)
+    cupy.cuda.Stream.null.synchronize()
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Greatest error and RMS over all elements."""
+
+    most: float
+    rms: float
+
+
+def errors(problem: PairProblem, arrays: Arrays, x: np.ndarray, y: Any) -> tuple[Errors, Errors]:
+    """Of y, and of a plain implementation whose results are stored alike, against float64; both on the card."""
+    import cupy
+
+    from app.bench.ladder.oracle import expected
+
+    parameters = [None if array is None else cupy.asarray(array) for array in arrays]
+    most, squares = np.zeros(2), np.zeros(2)
+    for first in range(0, len(x), PIECE):
+        part = slice(first, first + PIECE)
+        wanted = expected(problem, cupy.asarray(x[part]), *parameters)
+        assert wanted.plain is not None
+        stored = wanted.plain.astype(y.dtype)
+        for at, values in enumerate((y[part], stored)):
+            error = abs(values.astype(np.float64) - wanted.exact)
+            # Written so that NaN, an element never written, is the greatest.
+            most[at] = np.inf if bool(cupy.isnan(error).any()) else max(most[at], float(error.max()))
+            squares[at] += float((error**2).sum())
+    own, plain = (Errors(m, s) for m, s in zip(most, np.sqrt(squares / y.size), strict=True))
+    return own, plain
+
+
+def same_bits(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
+    """Whether all of the results are the same, to the bit."""
+    return all(bool((bits(a) == bits(b)).all()) for a, b in zip(found, wanted, strict=True))

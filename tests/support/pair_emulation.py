@@ -1,0 +1,180 @@
+"""What the pair kernels make of their packed parameters, in NumPy: operands are read from memory as the kernels do.
+
+Sums are exact (float64); what is stored on the way is rounded as in the kernels. Memory that a kernel leaves as it was
+holds NaN here, so that a product of it with zero shows. The mma kernel of both convolutions: pair_mma_emulation.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.kernels.fused.packing import LOW_SCALE
+from app.kernels.fused.wgmma_packing import CLASSES, DEPTH
+from app.kernels.problems import ConvPairProblem, LinearPairProblem
+
+Packed = Sequence[np.ndarray | None]
+LANES = np.arange(128)
+W, G, T = LANES // 32, LANES % 32 // 4, LANES % 4  # warp; lane = 4 g + t
+WINDOW_ROW, WINDOW_HALF = 6 * 8, 15 * 6 * 8  # of staged images, in numbers
+ROW, PLANE = 12 * 8, 12 * 12 * 8  # of pooled maps
+
+
+def half(x: np.ndarray) -> np.ndarray:
+    """Rounded to float16."""
+    return x.astype(np.float16).astype(np.float64)
+
+
+def twice_relu(x: np.ndarray) -> np.ndarray:
+    """2 max(x, 0), as the kernels have it."""
+    return x + np.abs(x)
+
+
+def operand(memory: np.ndarray, start: int, next_k: int, next_rows: int, count: int) -> np.ndarray:
+    """(16, count): what wgmma reads there, core matrices of eight rows x eight numbers along k; offsets in numbers."""
+    k, row = np.arange(16)[:, None], np.arange(count)
+    return memory[start + k // 8 * next_k + row // 8 * next_rows + row % 8 * 8 + k % 8]
+
+
+def from_registers(fragments: np.ndarray) -> np.ndarray:
+    """(128 threads, 4 registers, 2) → (64, 16): wgmma's A."""
+    a = np.full((64, 16), np.nan)
+    for register in range(4):
+        for pair in range(2):
+            a[16 * W + 8 * (register % 2) + G, 8 * (register // 2) + 2 * T + pair] = fragments[:, register, pair]
+    return a
+
+
+def staged(image: np.ndarray) -> np.ndarray:
+    """(28, 28) → windows of eight pixels at every fourth column: even rows, odd rows, each with a row of zeros."""
+    memory = np.full(2 * WINDOW_HALF, np.nan)
+    for parity in range(2):
+        memory[parity * WINDOW_HALF + 14 * WINDOW_ROW :][:WINDOW_ROW] = 0
+    for row in range(28):
+        for window in range(6):
+            at = row % 2 * WINDOW_HALF + row // 2 * WINDOW_ROW + window * 8
+            memory[at : at + 8] = image[row, 4 * window : 4 * window + 8]
+    return memory
+
+
+def first_sums(filters: np.ndarray, memory: np.ndarray) -> np.ndarray:
+    """(2, 3, 128, 4, 2) → (odd maps, lower rows, 64, 72)."""
+    sums = np.zeros((2, 2, 64, 72))
+    for odd in range(2):
+        for step in range(3):
+            a = from_registers(filters[odd, step])
+            even_row = WINDOW_HALF if step == 1 else step * WINDOW_ROW
+            odd_row = WINDOW_ROW if step == 1 else WINDOW_HALF + step * WINDOW_ROW
+            for lower, start in enumerate((even_row, odd_row)):
+                sums[odd, lower] += a @ operand(memory, start, WINDOW_ROW, 64, 72)
+    return sums
+
+
+def in_place(windows: np.ndarray) -> np.ndarray:
+    """(odd maps, w, g, 72) sums over windows → (32 channels, 12, 12)."""
+    pooled = np.full((32, 12, 12), np.nan)
+    column = np.arange(72)
+    for odd in range(2):
+        for w in range(4):
+            for g in range(8):
+                pooled[8 * w + 2 * (g % 4) + odd, column // 6, column % 6 * 2 + g // 4] = windows[odd, w, g]
+    return pooled
+
+
+def second_sums(filters: np.ndarray, pooled: np.ndarray) -> np.ndarray:
+    """(25, 2, 2, 8, 8, 8) and (images, 32, 12, 12) → (64, 8, images, 8)."""
+    images = len(pooled)
+    # [eight channels][row][image][column][channel]
+    memory = np.ascontiguousarray(pooled.reshape(images, 4, 8, 12, 12).transpose(1, 3, 0, 4, 2)).ravel()
+    words, sums = filters.ravel(), np.zeros((64, 64 * images))
+    for tap in range(25):
+        for step in range(2):
+            a = operand(words, (2 * tap + step) * 1024, 512, 64, 64)
+            at = tap // 5 * images * ROW + tap % 5 * 8 + step * 2 * PLANE * images
+            sums += a.T @ operand(memory, at, PLANE * images, ROW, 64 * images)
+    return sums.reshape(64, 8, images, 8)
+
+
+def convolutions(problem: ConvPairProblem, packed: Packed, images: np.ndarray) -> np.ndarray:
+    """What the wgmma kernels write for (images, 28, 28) bytes: flat features."""
+    filters1, filters2, scales = (np.asarray(array).astype(np.float64) for array in packed)
+    split = problem.dtype == "float16x2"
+    parts1 = filters1.reshape(-1, 2, 3, 128, 4, 2)
+    parts2 = filters2.reshape(25, -1, 2, 2, 8, 8, 8)
+    pooled = []
+    for image in images:
+        memory = staged(image.astype(np.float64))
+        # Rows 8 h + g of a warp's 16 are neighbouring columns, h = 0 and 1.
+        both = np.sum([first_sums(part, memory) for part in parts1], axis=0)
+        sums = both.reshape(2, 2, 4, 2, 8, 72)  # odd, lower, w, h, g
+        if split:
+            pooled.append(in_place(scales[0] * twice_relu(sums).sum(axis=(1, 3))))
+        else:
+            activations = half(np.maximum(sums, 0))
+            rows = half(activations[:, :, :, 0] + activations[:, :, :, 1])
+            pooled.append(in_place(half(rows[:, 0] + rows[:, 1])))
+    maps = np.stack(pooled)
+    if split:
+        high = half(maps)
+        low = half(maps - high)
+        total = second_sums(parts2[:, 0], high) + second_sums(parts2[:, 0], low) + second_sums(parts2[:, 1], high)
+    else:
+        total = second_sums(parts2[:, 0], maps)
+    windows = twice_relu(total).reshape(64, 4, 2, len(images), 4, 2).sum(axis=(2, 5))  # map, row, image, column
+    return (windows * scales[1]).transpose(2, 0, 1, 3).ravel()
+
+
+def fragments_of(problem: LinearPairProblem, packed: np.ndarray) -> np.ndarray:
+    """The first matrix's parts as the lanes read them: (parts, inputs, hidden)."""
+    inputs, hidden = problem.first.inputs, problem.first.outputs
+    # step, part, k of 16, tile of 16, g, t, half of the tile, half of k, pair: lane 4 g + t has b[0] and b[1] of the
+    # left tile of eight, then of the right one
+    words = packed.astype(np.float64).reshape(inputs // 64, -1, 4, hidden // 16, 8, 4, 2, 2, 2)
+    return words.transpose(1, 0, 2, 7, 5, 8, 3, 6, 4).reshape(-1, inputs, hidden)
+
+
+def products(problem: LinearPairProblem, packed: Packed, x: np.ndarray) -> np.ndarray:
+    """What the mma kernel writes for (images, inputs), as stored: flat scores."""
+    w1, bias1, w2, bias2 = packed
+    assert w1 is not None and w2 is not None
+    parts = fragments_of(problem, w1)
+    high = half(x)
+    sums = high @ parts[0]
+    if problem.dtype == "float16x2":
+        sums += (high @ parts[1] + half(LOW_SCALE * (x - high)) @ parts[0]) / LOW_SCALE
+    hidden = np.maximum(sums + (0 if bias1 is None else bias1), 0)
+    return (hidden @ w2.reshape(problem.second.inputs, -1) + (0 if bias2 is None else bias2)).ravel()
+
+
+def wgmma_products(problem: LinearPairProblem, packed: Packed, x: np.ndarray) -> np.ndarray:
+    """What the wgmma kernel computes for (images, inputs), as stored: (images, 16) scores, of which it stores some."""
+    w1, bias1, fragments, bias2 = packed
+    assert w1 is not None and fragments is not None
+    high, words = half(x), w1.astype(np.float64)
+    parts = [high, half(LOW_SCALE * (x - high))] if problem.dtype == "float16x2" else [high]
+    depth, plane = DEPTH[problem.dtype], problem.first.outputs * 8  # numbers
+    sums = np.zeros((len(x), problem.first.outputs))
+    for k in range(0, problem.first.inputs, 16):
+        for w_part, x_part in ((0, 0), (1, 0), (0, 1))[: 3 if len(parts) == 2 else 1]:
+            start = ((k // depth * len(parts) + w_part) * depth + k % depth) // 8 * plane
+            terms = parts[x_part][:, k : k + 16] @ operand(words, start, plane, 64, problem.first.outputs)
+            sums += terms / (LOW_SCALE if w_part + x_part else 1)
+    scores = _by_classes(np.maximum(sums + (0 if bias1 is None else bias1), 0), fragments)
+    if bias2 is not None:
+        scores[:, : len(bias2)] += bias2
+    return scores
+
+
+def _by_classes(hidden: np.ndarray, fragments: np.ndarray) -> np.ndarray:
+    """(images, hidden) → (images, 16), by mma_tf32's A as mma.cuh says, high parts and low parts."""
+    assert not (fragments.view(np.uint32) & 0x1FFF).any()  # tfloat32
+    steps = fragments.reshape(2, -1, 32, 4).astype(np.float64).sum(axis=0)
+    lane = np.arange(32)
+    scores = np.zeros((len(hidden), CLASSES))
+    for step, lanes in enumerate(steps):
+        a = np.full((CLASSES, 8), np.nan)
+        for register in range(4):
+            a[lane // 4 + register % 2 * 8, lane % 4 + register // 2 * 4] = lanes[:, register]
+        scores += hidden[:, step * 8 : step * 8 + 8] @ a.T
+    return scores

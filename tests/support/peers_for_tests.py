@@ -1,0 +1,91 @@
+"""Engines for tests of ``bench --peers``, and a batch that needs no files."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.bench.batch import UNWRITTEN, Batch
+from app.bench.peers import rounds
+from app.bench.peers.rounds import Candidate, Entrant
+from app.network.definitions import NETWORKS
+from app.network.reference import compute_reference
+from app.network.weights import Weights
+from tests.support.networks_for_tests import random_graph, random_images
+
+CARD = {"name": "Some Card", "architecture": "sm_90a", "driver": None, "cuda": "13.0", "cupy": "14"}
+
+
+def small_batch(network: str = "lenet5", count: int = 40) -> Batch:
+    """Noise as images; the reference is the float64 NumPy pass, and the truth is what it says. Random weights."""
+    graph = random_graph(NETWORKS[network])
+    images = random_images(graph.network, count)
+    reference = compute_reference(graph, images)
+    weights = Weights(dict(graph.parameters), network, None, graph.input_scale, None, {}, "", Path("random"))
+    return Batch(graph, weights, images, reference.labels, reference)
+
+
+class FakeEngine:
+    """Answers ``answer``; keeps a diary of what it was asked."""
+
+    note = "a note"
+    arithmetic: str | None = None
+
+    def __init__(self, answer: np.ndarray, labels: np.ndarray, diary: list[str], name: str) -> None:
+        self.answer, self.labels, self.diary, self.name = answer, labels, diary, name
+        self.card = np.full_like(answer, UNWRITTEN)
+
+    def active(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def load(self) -> None:
+        self.card[:] = UNWRITTEN
+
+    def enqueue(self) -> None:
+        self.card[:] = self.answer
+
+    def synchronize(self) -> None:
+        pass
+
+    def card_labels(self) -> np.ndarray:
+        return self.card
+
+    def wipe(self) -> None:
+        pass
+
+    def run(self) -> None:
+        assert (self.labels == UNWRITTEN).all()
+        self.diary.append(self.name)
+        self.labels[:] = self.answer
+
+    def close(self) -> None:
+        self.diary.append(f"{self.name} closed")
+
+
+class OurFake(FakeEngine):
+    """One that the accuracy check judges."""
+
+    arithmetic = "float32"
+
+
+def fake(
+    name: str, answer: np.ndarray, diary: list[str], kind: type[FakeEngine] = FakeEngine, *, ours: bool = False
+) -> Candidate:
+    """A candidate that becomes a FakeEngine."""
+    return Candidate(name, "fp32", ours, {"": lambda _, __, labels: kind(answer, labels, diary, name)})
+
+
+def entrants(found: list[Candidate], count: int = 40) -> list[Entrant]:
+    """With labels of their own, pageable."""
+    return [Entrant(candidate, np.empty(count, np.uint8)) for candidate in found]
+
+
+@pytest.fixture
+def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fewest that still show an order."""
+    few = {"WARMUP": 1, "UNTIMED": 1, "LEAST_RUNS": 2, "MOST_RUNS": 3, "LEAST_SERIES": 1, "PASSES": 3, "TRIES": 1}
+    for name, value in few.items():
+        monkeypatch.setattr(rounds, name, value)

@@ -1,0 +1,203 @@
+"""Training's products against float64 on random operands: the same checks for a card and for the host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.bench.ladder.tolerance import OWN, ROUNDING, SLACK
+from app.cuda.compiler import compile_kernel
+from app.kernels.train.train import FOLDER
+from app.training.gpu import products
+from app.training.gpu.products import ConvFilterGradient, ConvForward, ConvInputGradient, ConvSizes, Gemm
+
+Built = tuple[str, dict[str, str | int], str]  # kernel, compile-time constants, architecture
+ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where kernels run. put: upload; empty: poisoned memory for a result; get: download, checking what is behind."""
+
+    arch: str
+    put: Callable[[np.ndarray], Any]
+    empty: Callable[[tuple[int, ...]], Any]
+    get: Callable[[Any, tuple[int, ...]], np.ndarray]
+
+
+@dataclass(frozen=True)
+class GemmCase:
+    """y (m, n) over k."""
+
+    m: int
+    n: int
+    k: int
+    transpose_a: bool = False
+    transpose_b: bool = False
+    bias: bool = False
+    activation: str = ""
+    alpha: float = 1.0
+    beta: float = 0.0
+
+
+@dataclass(frozen=True)
+class ConvCase:
+    """Batches that follow each other on the same objects, as an epoch's last one follows the others."""
+
+    sizes: ConvSizes
+    batches: tuple[int, ...]
+    activation: str = ""
+    bias: bool = False
+
+
+def built(cases: Iterable[GemmCase | ConvCase], arch: str) -> list[Built]:
+    """What the cases compile, recorded instead of done."""
+    found: list[Built] = []
+
+    class Recorder:
+        def __init__(self, name: str, defines: dict[str, str | int], arch: str, *, threads: int) -> None:
+            found.append((name, dict(defines), arch))
+
+        def __call__(self, *values: Any) -> None:
+            """Launches nothing."""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "DeviceFunction", Recorder)
+        patch.setattr(products, "device_array", lambda elements, dtype: np.empty(0, dtype))
+        for case in cases:
+            if isinstance(case, GemmCase):
+                gemm_of(case, arch)(None, None, None, None, case.m, case.n, case.k)
+            else:
+                products.ConvForward(arch, case.sizes, bias=case.bias, activation=case.activation)
+                products.ConvInputGradient(arch, case.sizes)
+                products.ConvFilterGradient(arch, case.sizes)(None, None, None, None, 1)
+    return found
+
+
+def compile_all(found: Iterable[Built]) -> list[bytes]:
+    """Machine code, by all processors at once; also in the cache then."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda one: compile_kernel(FOLDER / f"train_{one[0]}.cu", one[1], one[2]), found))
+
+
+def gemm_of(case: GemmCase, arch: str) -> Gemm:
+    """The object under test."""
+    return Gemm(
+        arch,
+        transpose_a=case.transpose_a,
+        transpose_b=case.transpose_b,
+        bias=case.bias,
+        activation=case.activation,
+    )
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    """Float32, of both signs."""
+    return np.random.default_rng((seed, *shape)).standard_normal(shape).astype(np.float32)
+
+
+def spoil(array: np.ndarray) -> None:
+    """A NaN and an infinity somewhere in it."""
+    array.reshape(-1)[[array.size // 3, array.size - 1]] = np.nan, np.inf
+
+
+def check(found: np.ndarray, exact: np.ndarray, magnitude: np.ndarray, terms: int, activation: str = "") -> None:
+    """Every element, to the roundings of its sum; NaN and infinity just where they belong."""
+    wanted = ACTIVATIONS[activation](exact)
+    finite = np.isfinite(wanted)
+    np.testing.assert_array_equal(found[~finite], wanted[~finite])
+    allowed = ROUNDING["float32"] * ((terms + SLACK) * magnitude[finite] + OWN * (activation in ("tanh", "sigmoid")))
+    assert (np.abs(found[finite] - wanted[finite]) <= allowed).all()
+
+
+def check_gemm(case: GemmCase, place: Place, *, spoiled: bool = False) -> None:
+    """Against float64, twice, to the same bits. spoiled: a is."""
+    a, b = random(case.m, case.k), random(case.k, case.n, seed=1)
+    bias, before = random(case.n, seed=2), random(case.m, case.n, seed=3)
+    if spoiled:
+        spoil(a)
+    gemm = gemm_of(case, place.arch)
+    results = []
+    for _ in range(2):
+        y = place.put(before) if case.beta else place.empty(before.shape)
+        gemm(
+            None,
+            place.put(a.T.copy() if case.transpose_a else a),
+            place.put(b.T.copy() if case.transpose_b else b),
+            y,
+            case.m,
+            case.n,
+            case.k,
+            bias=place.put(bias) if case.bias else None,
+            alpha=case.alpha,
+            beta=case.beta,
+        )
+        results.append(place.get(y, before.shape))
+    np.testing.assert_array_equal(results[0].view(np.uint32), results[1].view(np.uint32))
+
+    def value(of: Callable[[Any], Any]) -> np.ndarray:
+        total = of(case.alpha) * (of(a.astype(np.float64)) @ of(b.astype(np.float64)))
+        return total + of(case.beta) * of(before.astype(np.float64)) + (of(bias) if case.bias else 0)
+
+    with np.errstate(invalid="ignore"):
+        check(results[0], value(lambda x: x), value(np.abs), case.k, case.activation)
+
+
+def conv_products(
+    x: np.ndarray, w: np.ndarray, dy: np.ndarray, stride: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """y, dx, dw in float64, tap by tap."""
+    x, w, dy = (array.astype(np.float64) for array in (x, w, dy))
+    y, dx, dw = np.zeros_like(dy), np.zeros_like(x), np.zeros_like(w)
+    for p, q in np.ndindex(w.shape[:2]):
+        rows, columns = (slice(at, at + stride * (n - 1) + 1, stride) for at, n in ((p, dy.shape[2]), (q, dy.shape[3])))
+        seen = x[:, :, rows, columns]
+        y += np.moveaxis(np.tensordot(seen, w[p, q], (1, 0)), 3, 1)
+        dx[:, :, rows, columns] += np.moveaxis(np.tensordot(dy, w[p, q], (1, 1)), 3, 1)
+        dw[p, q] = np.tensordot(seen, dy, ((0, 2, 3), (0, 2, 3)))
+    return y, dx, dw
+
+
+def check_conv(case: ConvCase, place: Place, *, spoiled: bool = False) -> None:
+    """All three products of each batch against float64, twice, to the same bits. spoiled: x and dy are."""
+    sizes = case.sizes
+    forward = ConvForward(place.arch, sizes, bias=case.bias, activation=case.activation)
+    to_input, to_filters = ConvInputGradient(place.arch, sizes), ConvFilterGradient(place.arch, sizes)
+    w = random(sizes.kernel, sizes.kernel, sizes.channels, sizes.maps)
+    bias = random(sizes.maps, seed=1)
+    for images in case.batches:
+        x = random(images, sizes.channels, sizes.height, sizes.width, seed=2)
+        dy = random(images, sizes.maps, *sizes.out, seed=3)
+        if spoiled:
+            spoil(x)
+            spoil(dy)
+        results = []
+        for _ in range(2):
+            on_card = {name: place.put(array) for name, array in (("x", x), ("w", w), ("dy", dy), ("bias", bias))}
+            y, dx, dw = (place.empty(array.shape) for array in (dy, x, w))
+            forward(None, on_card["x"], on_card["w"], y, images, bias=on_card["bias"] if case.bias else None)
+            to_input(None, on_card["dy"], on_card["w"], dx, images)
+            to_filters(None, on_card["x"], on_card["dy"], dw, images)
+            results.append([place.get(*pair) for pair in ((y, dy.shape), (dx, x.shape), (dw, w.shape))])
+        for first, second in zip(*results, strict=True):
+            np.testing.assert_array_equal(first.view(np.uint32), second.view(np.uint32))
+        with np.errstate(invalid="ignore"):
+            exact = list(conv_products(x, w, dy, sizes.stride))
+            magnitude = list(conv_products(np.abs(x), np.abs(w), np.abs(dy), sizes.stride))
+        if case.bias:
+            exact[0] += bias[:, None, None]
+            magnitude[0] += np.abs(bias)[:, None, None]
+        terms = (sizes.taps, sizes.kernel**2 * sizes.maps, images * sizes.pixels)
+        for at, activation in enumerate((case.activation, "", "")):
+            check(results[0][at], exact[at], magnitude[at], terms[at], activation)

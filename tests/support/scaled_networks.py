@@ -1,0 +1,112 @@
+"""lenet5 with layers, maps and hidden values of any scale, and how exact a plain implementation of it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from app.kernels.problems import ConvProblem
+from app.layers import Conv2d, Linear
+from app.network.definitions import LENET5
+from app.network.graph import Graph, build
+from app.network.weights import load_weights
+from tests.support.kernel_oracle import term_by_term, to_half, to_single
+from tests.support.networks_for_tests import random_graph, random_images
+
+LAYERS = ("conv1", "conv2", "fc1", "fc2")
+
+
+def images(count: int = 2, seed: int = 1) -> np.ndarray:
+    """(2 count, 1, 28, 28): bright ones, then such as make features far smaller than any image could."""
+    bright = random_images(LENET5, count, seed)
+    return np.concatenate([bright, bright // 64])
+
+
+def scaled(graph: Graph, factors: Sequence[float]) -> Graph:
+    """Each layer's weights multiplied by its factor, and its bias by all factors so far: scores by all of them."""
+    parameters = dict(graph.parameters)
+    so_far = 1.0
+    for name, factor in zip(LAYERS, factors, strict=True):
+        so_far *= factor
+        for own, by in {name: factor, f"{name}_bias": so_far}.items():
+            if own in parameters:
+                parameters[own] = (parameters[own].astype(np.float64) * by).astype(np.float32)
+    return replace(graph, parameters=parameters)
+
+
+def unit_scaled(graph: Graph, rng: np.random.Generator, decades: float) -> Graph:
+    """Every map and hidden value multiplied by a factor of its own, which the next layer's weights take out."""
+    parameters = {name: array.astype(np.float64) for name, array in graph.parameters.items()}
+    taken_out: Any = np.ones(1)
+    for name in LAYERS:
+        weights = parameters[name]
+        rows = weights.reshape(-1, len(taken_out), weights.shape[-1])  # channels are innermost, behind a Flatten too
+        parameters[name] = (rows / taken_out[:, None]).reshape(weights.shape)
+        if name != LAYERS[-1]:
+            taken_out = 10 ** rng.uniform(-decades, decades, weights.shape[-1])
+            for own in {name, f"{name}_bias"} & parameters.keys():
+                parameters[own] = parameters[own] * taken_out
+    return replace(graph, parameters={name: array.astype(np.float32) for name, array in parameters.items()})
+
+
+def random_network(seed: int, hidden: int = 128, classes: int = 10) -> Graph:
+    """lenet5 with other products; biases or not by the seed."""
+    layers = {"fc1": Linear("fc1", hidden), "fc2": Linear("fc2", classes)}
+    network = replace(LENET5, layers=tuple(layers.get(layer.name, layer) for layer in LENET5.layers))
+    return random_graph(network, seed, bias=bool(seed % 2))
+
+
+@cache
+def unbiased() -> Graph:
+    return random_network(0)
+
+
+@cache
+def biased() -> Graph:
+    return random_network(1)
+
+
+@cache
+def shipped() -> Graph:
+    return build(LENET5, load_weights())
+
+
+def in_turn(graph: Graph, x: np.ndarray, narrow: Callable[[Any], Any]) -> np.ndarray:
+    """Scores of a plain implementation: operands rounded by ``narrow``, sums in float32 term by term."""
+    y: Any = x.astype(np.float64)
+    first = True
+    for step in graph.steps[:-1]:
+        layer = step.layer
+        if not isinstance(layer, Conv2d | Linear):
+            y = layer.reference(y.astype(np.float32), graph.parameters)
+            continue
+        weights = graph.parameters[layer.name] * (graph.input_scale if first else 1.0)
+        first, weights, y = False, narrow(weights), narrow(y).astype(np.float64)
+        if isinstance(layer, Conv2d):
+            channels, height, width = step.in_shape
+            problem = ConvProblem(channels, height, width, layer.maps, layer.kernel)
+            y = term_by_term(problem, y, weights.transpose(2, 0, 1, 3), to_single)
+        else:
+            sums: Any = np.zeros((len(y), layer.outputs), np.float32)
+            for k, row in enumerate(weights.astype(np.float64)):
+                sums = to_single(sums + y[:, k, None] * row)
+            y = sums
+        bias = graph.parameters.get(f"{layer.name}_bias")
+        y = y if bias is None else y + bias.reshape(-1, *(1,) * (y.ndim - 2))
+    return y.astype(np.float64)
+
+
+def errors(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """The greatest of the bright ``images``, and of the others; as shares of their greatest scores."""
+    of_image = np.abs(found - exact).max(axis=1), np.abs(exact).max(axis=1)
+    most, scale = (values.reshape(2, -1).max(axis=1) for values in of_image)
+    return most / scale
+
+
+def plain_errors(graph: Graph, x: np.ndarray, precision: str) -> np.ndarray:
+    """A plain implementation's in that precision."""
+    return errors(in_turn(graph, x, to_half if precision == "fp16" else to_single), graph.reference(x))

@@ -1,0 +1,62 @@
+"""The program as a user meets it: a process of its own, what it leaves behind, and how it must report an error."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.network.definitions import LENET5
+from app.network.weights import save_weights
+from data_tools.idx import write_idx
+from tests.support.networks_for_tests import random_graph, random_images
+
+COMMAND = (sys.executable, str(Path(__file__).parents[2] / "main.py"))
+
+
+def shell(*arguments: str | Path, prefix: tuple[str, ...] = (), **options: Any) -> subprocess.CompletedProcess[str]:
+    """``python main.py …`` with its output caught, unless ``options`` of subprocess.run send it elsewhere.
+
+    prefix: a command that is to start it. The interpreter buffers as it does by default.
+    """
+    environment = {**os.environ, **options.pop("env", {}), "PYTHONUNBUFFERED": ""}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    command = [*prefix, *COMMAND, *map(str, arguments)]
+    return subprocess.run(command, text=True, encoding="utf-8", timeout=60, env=environment, **streams)
+
+
+def listing(directory: Path) -> dict[str, tuple[int, ...]]:
+    """Everything below ``directory``, with what changes when a file does."""
+    found = {}
+    for path in directory.rglob("*"):
+        status = path.lstat()
+        changing = () if path.is_dir() else (status.st_size, status.st_mtime_ns)
+        found[str(path.relative_to(directory))] = (status.st_mode, *changing)
+    return found
+
+
+def check_error(code: int, out: str, err: str, pattern: str) -> None:
+    """Exit code 2, nothing on standard output and one line on standard error that has ``pattern`` in it."""
+    assert (code, out) == (2, "")
+    assert re.fullmatch(rf"error: .*{pattern}.*\n", err), err
+
+
+def write_good_files(directory: Path) -> None:
+    """Three random images (``images``), labels for them (``labels``) and random weights of lenet5 (``weights.h5``)."""
+    write_idx(directory / "images", random_images(LENET5, 3)[:, 0])
+    write_idx(directory / "labels", np.array([1, 2, 3], np.uint8))
+    arrays = random_graph(LENET5, bias=False).parameters
+    save_weights(
+        directory / "weights.h5",
+        arrays,
+        network="lenet5",
+        classes=None,
+        input_scale=1 / 255,
+        recipe=None,
+        expected_correct={},
+    )

@@ -1,0 +1,85 @@
+"""A variant with two parameters whose times are canned, to sweep without a card."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from app.bench.sweep.grid import Measure, Target, make_target, measure_all
+from app.commands.options.sweep import sweep_parser
+from app.kernels.problems import ConvProblem
+from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant
+from app.planning.tuning import Tuning
+from app.runtime.result import Timing
+
+ARCH = "sm_90a"
+CARD = "NVIDIA Test"
+Values = tuple[int, ...]
+TILES: Values = (8, 12, 16, 64)
+DEPTHS: Values = (4, 8)
+PROBLEM = ConvProblem(1, 28, 28, 32, 5)
+
+
+def configure(_: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    tile, depth = parameters["TILE"], parameters["DEPTH"]
+    if tile % depth:
+        raise Unfit(f"TILE {tile} is no multiple of DEPTH {depth}")
+    return LaunchConfig({}, (KernelLaunch(64, lambda images: (images, 1, 1), shared_bytes=1024 * tile * depth),))
+
+
+def row(step: int, name: str) -> Variant:
+    return Variant(
+        "conv",
+        step,
+        name,
+        summary="",
+        system="",
+        dtypes=("float32",),
+        refuses=lambda _: None,
+        configure=configure,
+        tunables={"TILE": TILES, "DEPTH": DEPTHS},
+        defaults=lambda _: {"TILE": 24, "DEPTH": 8},
+        automatic=True,
+    )
+
+
+ROW, RIVAL = row(97, "swept"), row(98, "rival")
+
+
+def target(known: Tuning = Tuning(), *, tiles: Values = TILES, depths: Values = DEPTHS) -> Target:  # noqa: B008
+    return make_target("conv1", PROBLEM, ROW, 100, ARCH, {"TILE": tiles, "DEPTH": depths}, known)
+
+
+def ms_of(parameters: Parameters) -> float:
+    """1.0 at TILE 12, DEPTH 4; slower away from there. TILE matters more."""
+    return 1 + abs(parameters["TILE"] - 12) / 10 + (parameters["DEPTH"] - 4) / 100
+
+
+def measured(
+    fail: Callable[[dict[str, int]], None] = lambda _: None,
+) -> Callable[[Target], AbstractContextManager[Measure]]:
+    """Canned times in place of a card; ``fail`` may raise instead."""
+
+    def measure(variant: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
+        if variant is not ROW:
+            return Timing((9.0,)), 0.5
+        fail(parameters)
+        ms = ms_of(parameters)
+        return Timing((ms, ms, ms + 0.1)), 0.25
+
+    @contextmanager
+    def measuring(_: Target) -> Iterator[Measure]:
+        yield measure
+
+    return measuring
+
+
+def options(*arguments: str) -> argparse.Namespace:
+    return sweep_parser().parse_args(["--batch", "100", *arguments])
+
+
+def swept(*, tiles: Values = TILES, depths: Values = DEPTHS) -> Target:
+    found = target(tiles=tiles, depths=depths)
+    measure_all([found], measured(), lambda _: None)
+    return found

@@ -1,0 +1,105 @@
+"""What tests of training share: images that are easily learned, settings, a checkpoint, a training as a process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+import numpy as np
+
+from app.network.definitions import NETWORKS
+from app.training.checkpoint import save_checkpoint
+from app.training.engine import empty_slots
+from app.training.model import training_model
+from app.training.progress import EpochResult, Progress
+from app.training.recipes import RECIPES, Settings
+from data_tools.idx import write_idx
+from tests.support.shell import COMMAND
+
+Train = Callable[..., tuple[int, str, str]]
+OWN = ["--data", "images", "--labels", "labels", "--batch", "16", "--validation", "8"]
+
+
+def last_of_each(arguments: Sequence[str]) -> list[str]:
+    """The same options without those that come again: the command takes each of them once."""
+    options: list[list[str]] = []
+    for argument in arguments:
+        if argument.startswith("--"):
+            options.append([argument])
+        else:
+            options[-1].append(argument)
+    return [word for option in {option[0]: option for option in options}.values() for word in option]
+
+
+def write_images(directory: Path) -> None:
+    """``images`` and ``labels``: 60 of three kinds that are easily told apart."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 3, 60).astype(np.uint8)
+    images = rng.integers(0, 100, (60, 28, 28)).astype(np.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[8 * label : 8 * label + 8] += 150
+    write_idx(directory / "images", images)
+    write_idx(directory / "labels", labels)
+
+
+def some_settings(**changes: Any) -> Settings:
+    values = {**vars(RECIPES["mlp"]), "network": "mlp", "seed": 1, "images": 60, "validation": 8, "data": "0" * 64}
+    return Settings(**{**values, **changes})
+
+
+def unfinished(path: Path, workers: int = 1) -> None:
+    """A checkpoint as it is after one epoch."""
+    settings = some_settings()
+    model = training_model(NETWORKS["mlp"], settings.biases)
+    parameters = model.initial(1)
+    history = (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),)
+    slots = empty_slots(settings, parameters)
+    save_checkpoint(path, settings, Progress(parameters, slots, parameters, 1, history, workers))
+
+
+def begin(place: Path, *options: str) -> subprocess.Popen:
+    """A training by two processes, without end, in a session of its own, as from a terminal."""
+    own = ["train", "--device", "cpu", "--network", "mlp", *OWN, "--epochs", "10000", "--workers", "2", *options]
+    return subprocess.Popen(
+        [*COMMAND, *own],
+        cwd=place,
+        stdout=PIPE,
+        stderr=PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # it may be ignored here
+    )
+
+
+def ended(process: subprocess.Popen) -> tuple[int, str, str]:
+    """Once all processes have: the streams are theirs, too."""
+    try:
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def workers_of(process: subprocess.Popen) -> list[int]:
+    """The ids of its workers."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it may have ended
+            ours = f"\nPPid:\t{process.pid}\n" in (folder / "status").read_text()
+            if ours and b"spawn_main" in (folder / "cmdline").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    """Until it holds."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

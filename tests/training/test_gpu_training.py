@@ -1,0 +1,253 @@
+"""Training on the card as a whole: gradients of every network, the same bits twice and resumed, and what goes wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.network.definitions import NETWORKS, Network
+from app.network.weights import load_weights
+from app.training import loop
+from app.training.checkpoint import load_checkpoint
+from app.training.cpu_engine import CpuEngine
+from app.training.model import training_model
+from app.training.team import Alone, Team
+from tests.support.networks_for_tests import ENLARGED, FLAT, ODD, POOLED, SMOOTH, random_images
+from tests.support.shell import listing
+from tests.support.training_device import settings_of
+from tests.support.training_for_tests import OWN, Train
+
+pytestmark = pytest.mark.gpu
+STEPS = 20
+ALL = pytest.mark.parametrize(
+    "network", [*NETWORKS.values(), ODD, SMOOTH, POOLED, ENLARGED, FLAT], ids=lambda network: network.name
+)
+
+
+class Pair:
+    """An engine of each kind at the start of the same training."""
+
+    def __init__(self, network: Network, pool: ThreadPoolExecutor, **changes: Any) -> None:
+        self.settings = settings_of(network, **changes)
+        self.model = training_model(network, self.settings.biases)
+        self.images = random_images(network, self.settings.images)
+        self.labels = np.random.default_rng(2).integers(0, self.model.classes, len(self.images)).astype(np.uint8)
+        start = loop.start(self.model, self.settings)
+        state = start.parameters, start.slots
+        self._arguments = self.model, self.settings, self.images, self.labels, state, STEPS
+        self.cpu, self.gpu = CpuEngine(*self._arguments, pool, Alone()), self.device_engine()
+
+    def device_engine(self, team: Team | None = None) -> Any:
+        """Another one."""
+        from app.training.gpu.engine import GpuEngine
+
+        return GpuEngine(*self._arguments, Alone() if team is None else team)
+
+    def batches(self) -> list[np.ndarray]:
+        """Three, the last one smaller."""
+        places = np.random.default_rng(4).permutation(self.settings.images)
+        return [places[:12], places[12:24], places[24:31]]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as made:
+        yield made
+
+
+def check_close(found: np.ndarray, expected: np.ndarray, name: str) -> None:
+    """But for rounding, and for the few places where rounding decides which side of a ReLU or which of two maxima."""
+    assert np.linalg.norm(expected) > 0, name
+    assert np.linalg.norm(found - expected) <= 3e-3 * np.linalg.norm(expected), name
+
+
+def check_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
+    """To the bit."""
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
+@ALL
+def test_one_batch(network: Network, pool: ThreadPoolExecutor) -> None:
+    """Loss, correct answers and all gradients of a batch, thinned, shifted and flipped: the CPU's within rounding.
+
+    After one update by SGD from nothing, the velocity is the gradient.
+    """
+    pair = Pair(network, pool, optimiser="sgd", weight_decay=0.0, l2=0.0, rate=1.0, shift=2)
+    (items, *_) = pair.batches()
+    ((loss, correct),) = pair.cpu.train([items], 1, 0)
+    assert pair.gpu.train([items], 1, 0) == [(pytest.approx(loss, rel=1e-5), correct)]
+    _, slots = pair.gpu.state()
+    for name, expected in pair.cpu.state()[1]["velocity"].items():
+        check_close(slots["velocity"][name], expected, name)
+
+
+class Member:
+    """One of a team whose others are not there: keeps what it would add to theirs."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.added: list[np.ndarray] = []
+
+    def add(self, values: Any) -> None:
+        import cupy
+
+        self.added.append(values.get(stream=cupy.cuda.get_current_stream()))
+
+
+def test_shares_of_a_batch(pool: ThreadPoolExecutor) -> None:
+    """What two members would add up is the whole batch's, L2 and evaluation among it; an empty share is nothing."""
+    pair = Pair(NETWORKS["mlp"], pool, optimiser="sgd", l2=0.1)
+    whole, members = Member(0, 1), [Member(rank, 2) for rank in (0, 1)]
+    batches = [pair.batches()[0], pair.batches()[1][:1]]  # the first member has none of the second
+    for team in (whole, *members):
+        for batch in batches:
+            pair.device_engine(team).train([batch], 1, 0)
+        pair.device_engine(team).evaluate(np.arange(31))
+    for expected, *parts in zip(whole.added, *(member.added for member in members), strict=True):
+        np.testing.assert_allclose(sum(parts), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    assert not members[0].added[2].any() and members[1].added[2].any()
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
+def test_some_batches(optimiser: str, pool: ThreadPoolExecutor) -> None:
+    """Losses with their L2 part, parameters and slots go the CPU's way; what is evaluated is all that was asked."""
+    some: dict[str, Any] = {"rate": 0.01, "l2": 0.01, "weight_decay": 0.01, "dropout": (("fc2", 0.2),)}
+    pair = Pair(NETWORKS["mlp"], pool, optimiser=optimiser, **some)
+    for step in (0, 3):
+        for (loss, correct), (own_loss, own_correct) in zip(
+            pair.cpu.train(pair.batches(), 1, step), pair.gpu.train(pair.batches(), 1, step), strict=True
+        ):
+            assert (own_loss, own_correct) == (pytest.approx(loss, rel=1e-5), correct)
+    parameters, slots = pair.cpu.state()
+    own, own_slots = pair.gpu.state()
+    for name, array in parameters.items():
+        np.testing.assert_allclose(own[name], array, rtol=1e-3, atol=1e-5, err_msg=name)
+        for slot in slots:
+            scale = np.abs(slots[slot][name]).max()
+            np.testing.assert_allclose(own_slots[slot][name], slots[slot][name], rtol=1e-3, atol=1e-4 * scale)
+    items = np.arange(35)  # in pieces, the last one smaller
+    expected, right = pair.cpu.evaluate(items)
+    assert pair.gpu.evaluate(items) == (pytest.approx(expected, rel=1e-4), right)
+    check_same(pair.gpu.state()[0], own)
+
+
+@ALL
+def test_twice_the_same_bits(network: Network, pool: ThreadPoolExecutor) -> None:
+    """Whatever was enqueued together."""
+    pair = Pair(network, pool)
+    other = pair.device_engine()
+    losses = pair.gpu.train(pair.batches(), 1, 0)
+    pair.gpu.evaluate(np.arange(5))
+    assert losses == [other.train([batch], 1, step)[0] for step, batch in enumerate(pair.batches())]
+    check_same(pair.gpu.state()[0], other.state()[0])
+
+
+def test_another_epoch_draws_other_numbers(pool: ThreadPoolExecutor) -> None:
+    pair = Pair(NETWORKS["lenet5"], pool)
+    other = pair.device_engine()
+    assert pair.gpu.train(pair.batches(), 1, 0) != other.train(pair.batches(), 2, 0)
+
+
+def test_against_pytorch(pool: ThreadPoolExecutor) -> None:
+    """lenet5's gradients without anything random, by PyTorch in float64."""
+    torch = pytest.importorskip("torch")
+    functional = torch.nn.functional
+    none: dict[str, Any] = {"dropout": (), "shift": 0, "flip": False, "weight_decay": 0.0, "smoothing": 0.1}
+    pair = Pair(NETWORKS["lenet5"], pool, optimiser="sgd", **none)
+    (items, *_) = pair.batches()
+    tensors = {
+        name: torch.tensor(array.astype(np.float64), requires_grad=True) for name, array in pair.gpu.state()[0].items()
+    }
+    x = torch.tensor(pair.images[items] / 255.0)
+    for name in ("conv1", "conv2"):
+        x = functional.avg_pool2d(functional.conv2d(x, tensors[name].permute(3, 2, 0, 1)).relu(), 2)
+    x = x.permute(0, 2, 3, 1).reshape(len(x), -1)
+    x = (x @ tensors["fc1"]).relu() @ tensors["fc2"]
+    loss = functional.cross_entropy(x, torch.tensor(pair.labels[items].astype(np.int64)), label_smoothing=0.1)
+    loss.backward()
+    assert pair.gpu.train([items], 1, 0)[0][0] == pytest.approx(loss.item(), rel=1e-5)
+    velocity = pair.gpu.state()[1]["velocity"]
+    for name, tensor in tensors.items():
+        check_close(velocity[name], tensor.grad.numpy(), name)
+
+
+# --- the command
+
+
+@pytest.fixture
+def train_on_card(train: Train) -> Train:
+    """Runs the command on the GPU."""
+    return lambda *arguments: train("--device", "cuda", *arguments)
+
+
+def test_learns_and_writes(train_on_card: Train, place: Path) -> None:
+    code, out, err = train_on_card("--network", "mlp_37", *OWN, "--epochs", "8")
+    assert (code, err) == (0, "") and out.count("\nepoch ") == 8 and "slowly" not in out
+    weights = load_weights(place / "mlp_37_trained.h5")
+    assert weights.network == "mlp_37" and weights.arrays["fc1"].shape == (784, 37)
+    assert set(listing(place)) == {"images", "labels", "mlp_37_trained.h5"}
+    assert main(["--weights", "mlp_37_trained.h5", "--data", "images", "--labels", "labels"]) == 0
+
+
+@pytest.mark.parametrize("network", ["lenet5", "minidnn86"])
+def test_resumed_gives_the_same_bits(
+    network: str, train_on_card: Train, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.training.gpu.engine import GpuEngine
+
+    options = ["--network", network, *OWN, "--images", "40", "--epochs", "3"]
+    assert train_on_card(*options, "--output", "whole.h5")[0] == 0
+    real = GpuEngine._update
+
+    def update(self: GpuEngine, number: int, step: int) -> None:
+        if step == 2 * loop.batches_an_epoch(self.settings):
+            raise KeyboardInterrupt
+        real(self, number, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GpuEngine, "_update", update)
+        code, _, err = train_on_card(*options, "--output", "parts.h5")
+        assert code == 2 and "go on with --resume parts.h5.checkpoint" in err
+    code, out, _ = train_on_card("--resume", "parts.h5.checkpoint", *OWN[:4])
+    assert code == 0 and "epoch 3/3" in out and "epoch 2/3" not in out and "note:" not in out
+    assert (place / "whole.h5").read_bytes() == (place / "parts.h5").read_bytes()
+
+
+def test_loss_that_is_no_number(train_on_card: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last good epoch is kept."""
+    monkeypatch.setattr(loop, "FAR", math.inf)
+    options = ["--network", "mlp", *OWN, "--batch", "60", "--rate", "1000", "--weight-decay", "1000", "--epochs", "20"]
+    code, _, err = train_on_card(*options)
+    assert (
+        code == 2
+        and "loss became" in err
+        and "remove mlp_trained.h5.checkpoint, which holds the last whole epoch" in err
+    )
+    assert load_checkpoint(place / "mlp_trained.h5.checkpoint").settings.network == "mlp"
+
+
+@pytest.mark.parametrize("when", ["at first", "in the midst"])
+def test_out_of_memory(when: str, train_on_card: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from app.cuda.memory import DeviceMemoryError
+    from app.training.gpu import engine
+
+    def full(*_: object) -> None:
+        raise DeviceMemoryError("7 elements")
+
+    before = listing(place)
+    if when == "at first":
+        monkeypatch.setattr(engine, "uploaded", full)
+    else:
+        monkeypatch.setattr(engine.GpuEngine, "_update", full)
+    code, _, err = train_on_card("--network", "mlp", *OWN)
+    assert (code, err.count("\n")) == (2, 1) and "too little free memory to train mlp with batches of 16: " in err
+    assert listing(place) == before

@@ -1,0 +1,242 @@
+"""Training's kernels on the card, each against its NumPy reference: every element, outputs poisoned and guarded."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.layers import Activation, AvgPool, MaxPool, Relu, Sigmoid, Tanh
+from app.layers.pool import Pool
+from app.training.augment import augmented
+from app.training.cpu_engine import dropout_mask
+from app.training.gradients import GRADIENTS
+from app.training.loss import add_l2, cross_entropy
+from app.training.optimisers import AdamW, Optimiser, Sgd
+from app.training.random_bits import Use, stream_key
+from tests.support.kernel_cases import architecture
+from tests.support.training_device import GUARD, fetched, poisoned
+from tests.support.training_for_tests import some_settings
+
+pytestmark = pytest.mark.gpu
+RNG = np.random.default_rng(5)
+ACTIVATIONS: list[Activation] = [Relu("f"), Tanh("f"), Sigmoid("f")]
+
+
+def uploaded(array: np.ndarray) -> Any:
+    from app.cuda.memory import uploaded
+
+    return uploaded(np.ascontiguousarray(array))
+
+
+def null() -> Any:
+    import cupy
+
+    return cupy.cuda.Stream.null
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("output", ["uint8", "float32"])
+@pytest.mark.parametrize(
+    ("shape", "shift", "flip"),
+    [
+        ((1, 28, 28), 1, True),
+        ((1, 28, 28), 0, False),
+        ((3, 7, 9), 2, True),
+        ((2, 5, 3), 8, False),
+        ((1, 1, 40), 0, True),
+    ],
+)
+def test_gather(shape: tuple[int, int, int], shift: int, flip: bool, output: str) -> None:
+    """The same pixels as the reference's, scaled by one rounding."""
+    from app.training.gpu.kernels import Gather
+
+    images = RNG.integers(0, 256, (50, *shape), np.uint8)
+    items = np.array([49, 0, 7, 7, *RNG.integers(0, 50, 19)])
+    y = poisoned(len(items) * prod(shape), output)
+    key = stream_key(11, Use.AUGMENT, epoch=4)
+    gather = Gather(architecture(), shape, output, shift=shift, flip=flip)
+    gather(null(), uploaded(images), uploaded(items.astype(np.int32)), y, len(items), key)
+    expected = augmented(images[items], items, seed=11, epoch=4, shift=shift, flip=flip)
+    if output == "float32":
+        expected = expected.astype(np.float32) * np.float32(1 / 255)
+    np.testing.assert_array_equal(fetched(y, expected.shape), expected)
+
+
+def test_scale() -> None:
+    from app.training.gpu.kernels import Scale
+
+    x = RNG.integers(0, 256, (7, 301), np.uint8)
+    y = poisoned(x.size)
+    Scale(architecture(), 301)(null(), uploaded(x), y, len(x))
+    np.testing.assert_array_equal(fetched(y, x.shape), x.astype(np.float32) * np.float32(1 / 255))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(("part", "share"), [(0, 0.25), (1, 0.5), (2, 0.0)])
+def test_dropout(part: int, share: float, in_place: bool) -> None:
+    """The CPU's mask; NaN and infinity meet 0 as they do there."""
+    from app.training.gpu.kernels import Dropout
+
+    settings = some_settings(dropout=(("a", 0.25), ("b", 0.5), ("c", 0.0)))
+    items, x = np.array([40_000, 3, 0, 3, 17]), normal(5, 333)
+    x[1, :20], x[2, :20] = np.nan, np.inf
+    mask = dropout_mask(settings, "abc"[part], x.shape, items, 2)
+    source = uploaded(np.append(x, np.full(GUARD, 2**32 - 1, np.uint32).view(np.float32)))
+    y = source if in_place else poisoned(x.size)
+    key = stream_key(settings.seed, Use.DROPOUT, part=part, epoch=2)
+    dropout = Dropout(architecture(), x.shape[1])
+    dropout(null(), source, y, uploaded(items.astype(np.int32)), len(x), key, share)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(fetched(y, x.shape), x * mask)
+
+
+@pytest.mark.parametrize("layer", ACTIVATIONS, ids=lambda layer: layer.kind)
+def test_activation_gradient(layer: Activation) -> None:
+    from app.training.gpu.kernels import ActivationGradient
+
+    y, dy = layer.reference(normal(3, 419), {}), normal(3, 419)
+    y[0, :5], dy[1, :5], dy[2, :5] = np.nan, np.nan, np.inf
+    slope = uploaded(dy)
+    ActivationGradient(architecture(), 419, layer.function)(null(), uploaded(y), slope, 3)
+    with np.errstate(invalid="ignore"):
+        expected, _ = GRADIENTS[type(layer)].backward(layer, y, dy, {}, True)
+    np.testing.assert_array_equal(slope.get().reshape(dy.shape), expected)
+
+
+@pytest.mark.parametrize("before", [None, *ACTIVATIONS], ids=lambda layer: layer.kind if layer else "none")
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (AvgPool("p", window=2), (32, 24, 24)),
+        (MaxPool("p", window=2), (5, 9, 13)),
+        (MaxPool("p", window=4), (16, 34, 34)),
+        (AvgPool("p", window=3, stride=2), (3, 11, 8)),
+        (MaxPool("p", window=3, stride=1), (4, 7, 6)),
+        (MaxPool("p", window=2, stride=3), (3, 12, 10)),
+        (AvgPool("p", window=5), (1, 5, 5)),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Pool) else "x".join(map(str, value)),
+)
+def test_pool_gradient(layer: Pool, shape: tuple[int, int, int], before: Activation | None) -> None:
+    """To the bit, with many equal pixels in a window, NaN among them, and NaN from behind."""
+    from app.training.gpu.kernels import PoolGradient
+
+    x = RNG.integers(-2, 3, (3, *shape)).astype(np.float32) / 4
+    x[2, 0, 0, :2] = np.nan
+    y = layer.reference(x.copy(), {})
+    dy = normal(*y.shape)
+    dy[1, 0, 0, 0] = np.nan
+    expected, _ = GRADIENTS[type(layer)].backward(layer, (x, y), dy, {}, True)
+    if before is not None:
+        assert expected is not None
+        expected, _ = GRADIENTS[type(before)].backward(before, x, expected, {}, True)
+    dx = poisoned(x.size)
+    gradient = PoolGradient(architecture(), layer, shape, before.function if before else "")
+    gradient(null(), uploaded(x), uploaded(y), uploaded(dy), dx, len(x))
+    np.testing.assert_array_equal(fetched(dx, x.shape), expected)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 5), (24, 841), (64, 16), (33, 65), (32, 32), (200, 1)])
+def test_transpose(rows: int, columns: int) -> None:
+    from app.training.gpu.kernels import Transpose
+
+    x = normal(3, rows, columns)
+    y = poisoned(x.size)
+    Transpose(architecture(), rows, columns)(null(), uploaded(x), y, 3)
+    np.testing.assert_array_equal(fetched(y, (3, columns, rows)), x.transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("images", "columns", "pixels"),
+    [(1, 1, 1), (5, 41, 1), (256, 10, 1), (1500, 100, 1), (37, 33, 1), (1, 3, 5), (13, 4, 1000), (70, 16, 50)],
+)
+def test_column_sums(images: int, columns: int, pixels: int) -> None:
+    """Twice the same bits; NaN stays in its column. Room for more images changes nothing."""
+    from app.training.gpu.kernels import ColumnSums
+
+    x = normal(images, columns, pixels)
+    x[0, columns // 2, 0] = np.nan
+    found = []
+    for most in (images, images + 3000):
+        y = poisoned(columns)
+        ColumnSums(architecture(), most, columns, pixels)(null(), uploaded(x), y, images)
+        found.append(fetched(y, (columns,)))
+    np.testing.assert_array_equal(found[0], found[1])
+    exact, scale = x.sum(axis=(0, 2), dtype=np.float64), np.abs(x).sum(axis=(0, 2), dtype=np.float64)
+    assert np.isnan(found[0][columns // 2])
+    others = np.arange(columns) != columns // 2
+    assert (np.abs(found[0] - exact)[others] <= 1e-6 * scale[others]).all()
+
+
+@pytest.mark.parametrize(
+    ("images", "classes", "smoothing"), [(1, 10, 0.1), (300, 10, 0.0), (77, 3, 0.05), (9, 41, 1.0)]
+)
+def test_cross_entropy(images: int, classes: int, smoothing: float) -> None:
+    from app.training.gpu.kernels import CrossEntropy
+
+    logits = 5 * RNG.integers(-3, 4, (images, classes)).astype(np.float32)  # equal ones among them
+    labels = RNG.integers(0, classes, 500).astype(np.uint8)
+    items = RNG.integers(0, 500, images)
+    slope, result = poisoned(logits.size), poisoned(2, "float64")
+    enqueue = CrossEntropy(architecture(), classes)
+    arrays = uploaded(logits), uploaded(labels), uploaded(items.astype(np.int32)), slope, result
+    enqueue(null(), *arrays, images, total=images + 3, smoothing=smoothing)
+    loss, expected = cross_entropy(logits.astype(np.float64), labels[items], smoothing, images + 3)
+    found = fetched(result, (2,))
+    assert found[0] == pytest.approx(loss, rel=1e-6) and found[1] == (logits.argmax(axis=1) == labels[items]).sum()
+    # A slope is (probability - target) / total. In units of half an ulp, a probability carries the rounding of classes
+    # additions, of two exponentials (2 ulp each) and of a division; target, difference and quotient one rounding each.
+    target = np.full(expected.shape, smoothing / classes)
+    target[np.arange(images), labels[items]] += 1 - smoothing
+    roundings = (classes + 9) * (expected * (images + 3) + target) + target + 2 * np.abs(expected) * (images + 3)
+    error = np.abs(fetched(slope, expected.shape) - expected) * (images + 3)
+    assert (error <= roundings * 2.0**-24).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_cross_entropy_of_what_is_no_number(value: float) -> None:
+    """It reaches the loss, and only its own row of the gradient."""
+    from app.training.gpu.kernels import CrossEntropy
+
+    logits = normal(70, 10)
+    logits[33, 4] = value
+    slope, result = poisoned(logits.size), poisoned(2, "float64")
+    zeros = uploaded(np.zeros(70, np.uint8)), uploaded(np.arange(70, dtype=np.int32))
+    CrossEntropy(architecture(), 10)(null(), uploaded(logits), *zeros, slope, result, 70, total=70, smoothing=0.1)
+    assert np.isnan(fetched(result, (2,))[0])
+    assert np.isnan(fetched(slope, (70, 10))).any(axis=1).nonzero()[0].tolist() == [33]
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.02])
+@pytest.mark.parametrize("optimiser", [Sgd(), Sgd(0.1), AdamW(), AdamW(0.1)], ids=repr)
+def test_update(optimiser: Optimiser, l2: float) -> None:
+    """To the bit over some steps; the L2 part of the loss to float64's rounding."""
+    from app.training.gpu.arena import layout
+    from app.training.gpu.update import Update
+
+    shapes = {"a_bias": (5,), "a": (33, 19), "b": (3, 3, 2, 7), "b_bias": (7,)}
+    places = layout(shapes)
+    parameters = {name: normal(*shape) for name, shape in shapes.items()}
+    slots = {slot: {name: np.abs(normal(*shape)) for name, shape in shapes.items()} for slot in optimiser.slots}
+    arena = uploaded(places.packed(parameters))
+    own_slots = [uploaded(places.packed(slots[slot])) for slot in optimiser.slots]
+    penalty, update = uploaded(np.array([2.5, 7.0])), Update(architecture(), places, optimiser, l2)
+    for step in range(1, 4):
+        gradients = {name: normal(*shape) for name, shape in shapes.items()}
+        schedule = {"step": step, "rate": 0.01 * step, "momentum": 0.9 - 0.01 * step}
+        update(null(), arena, uploaded(places.packed(gradients)), own_slots, penalty, **schedule)  # type: ignore[arg-type]
+        expected = add_l2(parameters, gradients, l2) if l2 else 2.5
+        optimiser.update(parameters, gradients, slots, **schedule)  # type: ignore[arg-type]
+        assert penalty.get().tolist() == [pytest.approx(expected, rel=1e-14), 7.0]
+    for name, array in places.unpacked(arena.get()).items():
+        np.testing.assert_array_equal(array, parameters[name], err_msg=name)
+    for slot, own in zip(optimiser.slots, own_slots, strict=True):
+        for name, array in places.unpacked(own.get()).items():
+            np.testing.assert_array_equal(array, slots[slot][name], err_msg=f"{slot} {name}")
+    assert np.count_nonzero(arena.get()) == sum(array.size for array in parameters.values())  # between them still 0

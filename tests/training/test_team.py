@@ -1,0 +1,209 @@
+"""What members of a team do together, as threads here: sums with the same bits for all, batches as one alone would."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.layers import AvgPool, Conv2d, Flatten, Linear, Relu
+from app.network.definitions import Network
+from app.training import loop, team
+from app.training.cpu_engine import CpuEngine
+from app.training.gradients import Arrays
+from app.training.model import training_model
+from app.training.recipes import Settings
+from app.training.team import Alone, SharedMemoryTeam, Team, own_share, shared_bytes
+from tests.support.training_for_tests import some_settings
+
+SMALL = Network(
+    "small",
+    "for tests",
+    (1, 9, 8),
+    (
+        Conv2d("conv1", maps=3, kernel=4),
+        Relu("relu1"),
+        AvgPool("pool1", window=2),
+        Flatten("flatten"),
+        Linear("fc1", 5),
+    ),
+)
+
+
+def together(size: int, member: Callable[[Team], Any]) -> list[Any]:
+    """What each member of a team of threads returns, by rank."""
+    memory = bytearray(shared_bytes(size))
+    pipes = [Pipe() for _ in range(size - 1)]
+    links = [[ours for ours, _ in pipes], *([theirs] for _, theirs in pipes)]
+    with ThreadPoolExecutor(size) as pool:
+        teams = [SharedMemoryTeam(rank, size, links[rank], memory) for rank in range(size)]
+        return [future.result(timeout=60) for future in [pool.submit(member, team) for team in teams]]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_sums_are_in_the_order_of_ranks(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the type and the number of pieces, again and again."""
+    monkeypatch.setattr(team, "SLOT_BYTES", 64)
+    rng = np.random.default_rng(1)
+    shapes = [(1,), (16,), (17,), (5, 13), (0,), (8, 2)]
+    rounds: list[list[np.ndarray]] = [
+        [(rng.standard_normal(shape) * 10.0 ** int(rng.integers(-3, 3))).astype(dtype) for _ in range(size)]
+        for shape in shapes
+        for dtype in (np.float32, np.float64)
+    ]
+
+    def member(own: Team) -> list[np.ndarray]:
+        results = [arrays[own.rank].copy() for arrays in rounds]
+        for array in results:
+            own.add(array)
+        return results
+
+    for results in together(size, member):
+        for arrays, result in zip(rounds, results, strict=True):
+            expected = arrays[0].copy()
+            for array in arrays[1:]:
+                expected = expected + array
+            assert result.dtype == expected.dtype and np.array_equal(result, expected)
+
+
+def test_a_member_that_has_gone_is_found_out() -> None:
+    ours, theirs = Pipe()
+    theirs.close()
+    with pytest.raises((EOFError, OSError)):
+        SharedMemoryTeam(0, 2, [ours], bytearray(shared_bytes(2))).add(np.zeros(3))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 256])
+def test_shares_are_contiguous_and_even(count: int, size: int) -> None:
+    items = np.random.default_rng(1).permutation(count)
+    shares = [own_share(items, SimpleNamespace(rank=rank, size=size)) for rank in range(size)]
+    assert np.array_equal(np.concatenate(shares), items)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def trained(settings: Settings, images: np.ndarray, labels: np.ndarray, own: Team) -> tuple[list, tuple, Arrays]:
+    """A few batches: their losses and correct answers, those of all images, the parameters."""
+    model = training_model(SMALL, settings.biases)
+    progress = loop.start(model, settings)
+    with ThreadPoolExecutor(2) as pool:
+        state = (progress.parameters, progress.slots)
+        engine = CpuEngine(model, settings, images, labels, state, 4, pool, own)
+        items = np.random.default_rng(2).permutation(len(images))
+        batches = [items[:70], items[70:140], items[140:141], items[141:150]]
+        results = engine.train(batches[:2], 1, 0) + engine.train(batches[2:], 1, 2)
+        return results, engine.evaluate(items[:50]), engine.state()[0]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
+def test_a_team_trains_as_one_does(optimiser: str, size: int) -> None:
+    """Within float32's rounding, and all members alike to the bit; a share may be empty."""
+    rng = np.random.default_rng(3)
+    images, labels = rng.integers(0, 256, (150, 1, 9, 8)).astype(np.uint8), rng.integers(0, 5, 150).astype(np.uint8)
+    settings = some_settings(
+        network="small", optimiser=optimiser, rate=0.1, l2=0.01, dropout=(("fc1", 0.3),), shift=1, biases=("fc1",)
+    )
+    results, evaluation, parameters = trained(settings, images, labels, Alone())
+    start = training_model(SMALL, settings.biases).initial(1)
+    members = together(size, lambda own: trained(settings, images, labels, own))
+    for own_results, own_evaluation, own_parameters in members:
+        assert own_results == members[0][0] and own_evaluation == members[0][1]
+        for name, array in parameters.items():
+            moved = np.abs(array - start[name]).max()
+            assert np.array_equal(own_parameters[name], members[0][2][name])
+            assert moved > 1e-3 and np.abs(own_parameters[name] - array).max() < 1e-4 * moved
+    np.testing.assert_allclose(members[0][0], results, rtol=1e-5)
+    np.testing.assert_allclose(members[0][1], evaluation, rtol=1e-5)
+
+
+# --- NCCL, with a stand-in for CuPy's binding
+
+
+class Binding(SimpleNamespace):
+    """Records what the communicator is asked for."""
+
+    available, NCCL_FLOAT32, NCCL_FLOAT64, NCCL_SUM = True, 7, 8, 0
+    NcclError = type("NcclError", (RuntimeError,), {})
+
+    def __init__(self) -> None:
+        super().__init__(calls=[], fails=False)
+
+    def NcclCommunicator(self, *arguments: Any) -> Any:  # noqa: N802 - the binding's name
+        def reduce(*arguments: Any) -> None:
+            self.calls.append(("allReduce", *arguments))
+            if self.fails:
+                raise self.NcclError("no memory")
+
+        self.calls.append(arguments)
+        return SimpleNamespace(
+            allReduce=reduce, abort=lambda: self.calls.append("abort"), destroy=lambda: self.calls.append("destroy")
+        )
+
+    def get_unique_id(self) -> bytes:
+        return b"id"
+
+
+@pytest.fixture
+def binding(monkeypatch: pytest.MonkeyPatch) -> Binding:
+    cuda = pytest.importorskip("cupy").cuda
+    fake = Binding()
+    monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", fake)
+    monkeypatch.setattr(cuda, "nccl", fake, raising=False)
+    monkeypatch.setattr(cuda, "Device", lambda rank: SimpleNamespace(use=lambda: fake.calls.append(("use", rank))))
+    monkeypatch.setattr(cuda, "get_current_stream", lambda: SimpleNamespace(ptr=99))
+    monkeypatch.setattr(cuda.runtime, "getDeviceCount", lambda: 2)
+    monkeypatch.setattr(cuda.runtime, "runtimeGetVersion", lambda: 12090)
+    return fake
+
+
+def on_card(dtype: type) -> Any:
+    return SimpleNamespace(data=SimpleNamespace(ptr=1234), size=77, dtype=np.dtype(dtype))
+
+
+def test_nccl_is_asked_for_the_sum_in_place_on_the_current_stream(binding: Binding) -> None:
+    from app.training.gpu.nccl_team import check_cards, nccl_team, unique_id
+
+    check_cards(2)
+    with nccl_team(1, 2, unique_id()) as own:
+        assert (own.rank, own.size) == (1, 2)
+        own.add(on_card(np.float32))
+        own.add(on_card(np.float64))
+    assert binding.calls == [
+        ("use", 1),
+        (2, b"id", 1),
+        ("allReduce", 1234, 1234, 77, 7, 0, 99),
+        ("allReduce", 1234, 1234, 77, 8, 0, 99),
+        "destroy",
+    ]
+
+
+def test_nccl_errors_and_others_leave_nobody_waiting(binding: Binding) -> None:
+    from app.training.gpu.nccl_team import nccl_team
+
+    binding.fails = True
+    with pytest.raises(UserError, match="NCCL reported no memory: NCCL_DEBUG=WARN"), nccl_team(0, 2, b"id") as own:
+        own.add(on_card(np.float32))
+    assert binding.calls[-1] == "abort"
+    with pytest.raises(KeyboardInterrupt), nccl_team(0, 2, b"id"):
+        raise KeyboardInterrupt
+    assert binding.calls[-1] == "abort"
+
+
+def test_too_few_cards_and_no_nccl(binding: Binding, monkeypatch: pytest.MonkeyPatch) -> None:
+    from app.training.gpu.nccl_team import check_cards
+
+    with pytest.raises(
+        UserError, match="3 workers need a GPU each, here are 2: say --workers with fewer, or use --device"
+    ):
+        check_cards(3)
+    monkeypatch.setattr(binding, "available", False)
+    with pytest.raises(UserError, match="needs NCCL, which does not load: pip install nvidia-nccl-cu12"):
+        check_cards(2)

@@ -1,0 +1,286 @@
+"""``main.py train``: what it writes, going on after an interruption to the same bits, mistakes that lose nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.cuda import device
+from app.network.definitions import NETWORKS
+from app.network.weights import load_weights, rounded
+from app.training import cpu_engine, loop
+from app.training.checkpoint import load_checkpoint, save_checkpoint
+from app.training.cpu_engine import dropout_mask
+from app.training.model import training_model
+from app.training.progress import EpochResult
+from app.training.recipes import RECIPES
+from data_tools.idx import write_idx
+from tests.support.shell import check_error, listing, shell
+from tests.support.training_for_tests import OWN, Train, some_settings
+
+MLP = ["--network", "mlp", *OWN]
+CHECKPOINT = "mlp_trained.h5.checkpoint"
+
+
+def check_failure(result: tuple[int, str, str], pattern: str) -> None:
+    """As ``check_error``, for what fails after the training began."""
+    code, _, err = result
+    assert code == 2 and re.fullmatch(rf"error: .*{pattern}.*\n", err), err
+
+
+def interrupt_after(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the midst of the epoch after so many."""
+    real = cpu_engine.CpuEngine._update
+
+    def update(self: cpu_engine.CpuEngine, gradients: Any, step: int) -> float:
+        if step == epochs * loop.batches_an_epoch(self.settings) + 1:
+            raise KeyboardInterrupt
+        return real(self, gradients, step)
+
+    monkeypatch.setattr(cpu_engine.CpuEngine, "_update", update)
+
+
+# --- what comes out
+
+
+def test_learns_and_writes(train: Train, place: Path) -> None:
+    code, out, err = train(*MLP, "--epochs", "8", "--json", "log.json")
+    assert (code, err) == (0, "") and out.count("\nepoch ") == 8 and "slowly" in out
+    log = json.loads((place / "log.json").read_text())
+    assert len(log["epochs"]) == 8 and log["settings"]["network"] == "mlp" and log["test_correct"] == {}
+    best = log["best_epoch"]
+    accuracies = [epoch["validation_accuracy"] for epoch in log["epochs"]]
+    assert accuracies[best - 1] == max(accuracies) == 1.0 and accuracies.index(1.0) == best - 1
+    assert log["epochs"][-1]["loss"] < 0.7 * log["epochs"][0]["loss"]
+    weights = load_weights(place / "mlp_trained.h5")
+    assert weights.network == "mlp" and weights.expected_correct == {} and f"best epoch {best}" in str(weights.recipe)
+    assert "seed 1" in str(weights.recipe) and weights.sha256 == log["weights"]["sha256"]
+    assert set(listing(place)) == {"images", "labels", "log.json", "mlp_trained.h5"}
+    assert main(["--weights", "mlp_trained.h5", "--data", "images", "--labels", "labels", "--device", "cpu"]) == 0
+
+
+def test_another_width(train: Train, place: Path) -> None:
+    """``mlp_7`` is mlp with seven hidden units, for whoever reads the weights, too."""
+    code, out, err = train("--network", "mlp_7", *OWN, "--epochs", "1")
+    assert (code, err) == (0, "") and "training mlp_7 on the CPU with NumPy, slowly" in out
+    weights = load_weights(place / "mlp_7_trained.h5")
+    assert weights.network == "mlp_7" and weights.arrays["fc1"].shape == (784, 7) and weights.arrays["fc2_bias"].any()
+    own = ["--data", "images", "--labels", "labels", "--device", "cpu"]
+    assert main(["--weights", "mlp_7_trained.h5", *own]) == 0
+
+
+def test_json_alone_on_standard_output(train: Train) -> None:
+    code, out, err = train(*MLP, "--epochs", "1", "--json", "-")
+    assert (code, err) == (0, "") and json.loads(out)["best_epoch"] == 1
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_every_network(network: str, train: Train, place: Path) -> None:
+    code, out, err = train("--network", network, *OWN, "--images", "20", "--validation", "4", "--epochs", "1")
+    assert (code, err) == (0, "") and f"wrote {network}_trained.h5" in out
+    biases = {
+        name.removesuffix("_bias") for name in load_weights(Path(f"{network}_trained.h5")).arrays if "_bias" in name
+    }
+    assert biases == set(RECIPES[network].biases)
+    storage = load_weights(Path(f"{network}_trained.h5")).storage
+    assert storage == ("float16" if network in ("fa19", "k7") else "float32")  # the two largest
+
+
+def test_storage_can_be_chosen(train: Train, place: Path) -> None:
+    for storage in ("float32", "float16"):
+        assert train(*MLP, "--epochs", "1", "--storage", storage, "--output", f"{storage}.h5")[0] == 0
+    wide, narrow = (load_weights(place / f"{storage}.h5") for storage in ("float32", "float16"))
+    assert narrow.storage == "float16" and "stored as float16" in str(narrow.recipe)
+    for name, array in rounded(wide.arrays, "float16").items():
+        assert np.array_equal(narrow.arrays[name], array)
+
+
+@pytest.mark.fashion_mnist
+def test_fashion_mnist_from_the_shell(tmp_path: Path) -> None:
+    options = ["--network", "mlp", "--images", "1200", "--epochs", "2", "--batch", "50"]
+    done = shell("train", *options, cwd=tmp_path)
+    assert (done.returncode, done.stderr, list(listing(tmp_path))) == (0, "", ["mlp_trained.h5"])
+    weights = load_weights(tmp_path / "mlp_trained.h5")
+    assert set(weights.expected_correct) == {100, 1000, 5000, 10_000} and weights.expected_correct[10_000] > 5000
+    assert weights.classes is not None
+    done = shell("--weights", "mlp_trained.h5", "--device", "cpu", "--batch", "1000", cwd=tmp_path)
+    assert done.returncode == 0 and "as promised" in done.stdout
+
+
+def test_learning_curve(train: Train, place: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert train(*MLP, "--epochs", "2", "--plot", "plots")[0] == 0
+    assert (place / "plots" / "learning_curve_mlp.png").read_bytes().startswith(b"\x89PNG")
+
+
+# --- the same bits
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [
+            *MLP,
+            "--optimiser",
+            "adamw",
+            "--rate",
+            "0.01",
+            "--dropout",
+            "fc1=0.2,fc2=0.5",
+            "--shift",
+            "2",
+            "--l2",
+            "0.01",
+        ],
+        ["--network", "lenet5", *OWN, "--images", "40"],
+    ],
+    ids=["mlp", "lenet5"],
+)
+def test_resumed_gives_the_same_bits(
+    options: list[str], train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = [*options, "--epochs", "4"]
+    assert train(*options, "--output", "whole.h5")[0] == 0
+    with monkeypatch.context() as patch:
+        interrupt_after(2, patch)
+        check_failure(train(*options, "--output", "parts.h5"), "interrupted.*go on with --resume parts.h5.checkpoint")
+    assert not (place / "parts.h5").exists()
+    code, out, _ = train("--resume", "parts.h5.checkpoint", *OWN[:4])
+    assert code == 0 and "epoch 3/4" in out and "epoch 2/4" not in out
+    assert (place / "whole.h5").read_bytes() == (place / "parts.h5").read_bytes()
+    assert not list(place.glob("*.checkpoint"))
+
+
+def test_gone_on_elsewhere(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allowed, and said."""
+    with monkeypatch.context() as patch:
+        interrupt_after(1, patch)
+        assert train(*MLP, "--epochs", "2")[0] == 2
+    read = load_checkpoint(place / CHECKPOINT)
+    progress = read.progress
+    assert progress.trained_on == "the CPU with NumPy"
+    save_checkpoint(place / CHECKPOINT, read.settings, replace(progress, trained_on="Some Card"))
+    code, out, err = train("--resume", CHECKPOINT, *OWN[:4])
+    assert (code, err) == (0, "") and f"note: {CHECKPOINT} comes from Some Card: gone on elsewhere" in out
+
+
+def test_seeds_and_threads(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another seed gives other weights; another number of threads the same."""
+    for name, seed, cores in (("a", "1", 1), ("b", "1", 3), ("c", "2", 1)):
+        monkeypatch.setattr(cpu_engine, "usable_cores", lambda cores=cores: cores)
+        assert train(*MLP, "--batch", "40", "--epochs", "2", "--seed", seed, "--output", f"{name}.h5")[0] == 0
+    first, second, third = ((place / f"{name}.h5").read_bytes() for name in "abc")
+    assert first == second != third
+
+
+def test_dropout_is_a_function_of_the_image() -> None:
+    settings = some_settings(dropout=(("fc1", 0.25), ("fc2", 0.5)))
+    items = np.array([5, 17, 3])
+    mask = dropout_mask(settings, "fc1", (3, 1000), items, 2)
+    assert mask is not None and set(np.unique(mask)) == {0, np.float32(1 / 0.75)}
+    assert mask.mean() == pytest.approx(1, abs=0.05) and dropout_mask(settings, "fc3", (3, 9), items, 2) is None
+    alone = dropout_mask(settings, "fc1", (1, 1000), items[1:2], 2)
+    assert alone is not None and np.array_equal(alone[0], mask[1])
+    for layer, epoch in (("fc1", 3), ("fc2", 2)):
+        other = dropout_mask(settings, layer, (3, 1000), items, epoch)
+        assert other is not None and not np.array_equal(other > 0, mask > 0)
+
+
+def test_split_and_batches_cover_the_images() -> None:
+    settings = some_settings(images=103, validation=20, batch=16)
+    training, held_out = loop.split(settings)
+    assert sorted([*training, *held_out]) == list(range(103)) and len(held_out) == 20
+    assert loop.batches_an_epoch(settings) == 6
+    assert not np.array_equal(held_out, loop.split(replace(settings, seed=2))[1])
+
+
+# --- mistakes
+
+
+def test_no_gpu(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the main command says it."""
+    monkeypatch.setattr(device, "why_no_gpu", lambda lap: "there is none")
+    check_error(*train(*MLP, "--device", "cuda"), "--device cuda: there is none; use --device cpu, or auto")
+    code, out, err = train(*MLP, "--device", "auto", "--epochs", "1")
+    assert (code, err) == (0, "") and "on the CPU with NumPy, slowly (there is none): " in out
+
+
+def test_checkpoint_in_the_way(train: Train, place: Path) -> None:
+    (place / CHECKPOINT).write_text("precious")
+    check_error(*train(*MLP), f"{CHECKPOINT} holds an unfinished training: go on with --resume {CHECKPOINT}, or remove")
+    assert (place / CHECKPOINT).read_text() == "precious"
+
+
+@pytest.mark.parametrize("options", ["--rate 1000", "--rate 1000 --workers 2"])
+def test_loss_far_above_guessing(options: str, train: Train, place: Path) -> None:
+    """Refused at the end of the epoch, though it is a number."""
+    wrong = "the loss became [0-9.e+]+ in epoch 1, that of guessing is 2.30, with .*%.*: train again with a smaller"
+    check_failure(train(*MLP, *options.split()), wrong)
+    assert set(listing(place)) == {"images", "labels"}
+
+
+def test_what_is_no_divergence() -> None:
+    """Learning by heart, the loss of guessing itself, few kinds of labels: one bad figure is not enough."""
+    labels, few = np.arange(100) % 10, np.zeros(100, np.int64)
+    bad = EpochResult(loss=30, accuracy=0.1, validation_loss=30, validation_accuracy=0.1, seconds=1)
+    fine = [replace(bad, accuracy=0.9), replace(bad, validation_accuracy=0.2), replace(bad, loss=9, validation_loss=9)]
+    before = loop.start(training_model(NETWORKS["mlp"], ()), some_settings())
+    for result in fine:
+        loop.check_sense(replace(before, history=(result,)), labels, 10)
+    with pytest.raises(loop.DivergedError, match=r"30 in epoch 1, .* 10.0% correct"):
+        loop.check_sense(replace(before, history=(bad,)), labels, 10)
+    with pytest.raises(loop.DivergedError):
+        loop.check_sense(replace(before, history=(replace(bad, accuracy=0.9, validation_accuracy=1.0),)), few, 10)
+
+
+def test_loss_that_is_no_number(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last good epoch is kept."""
+    monkeypatch.setattr(loop, "FAR", math.inf)
+    options = [*MLP, "--batch", "60", "--rate", "1000", "--weight-decay", "1000", "--epochs", "20"]
+    wrong = (
+        f"the .*loss became (nan|inf).* epoch [0-9]+.*: remove {CHECKPOINT}, .* and train again with a smaller --rate"
+    )
+    check_failure(train(*options), wrong)
+    assert all(np.isfinite(row).all() for row in h5py.File(place / CHECKPOINT)["history"])
+    assert not (place / "mlp_trained.h5").exists()
+
+
+def test_interrupted_before_there_is_anything(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = listing(place)
+    interrupt_after(0, monkeypatch)
+    check_failure(train(*MLP), "interrupted; nothing half-written was left")
+    assert listing(place) == before
+
+
+def test_images_that_do_not_fit(train: Train, place: Path) -> None:
+    write_idx(place / "small", np.zeros((60, 8, 9), np.uint8))
+    write_idx(place / "one", np.zeros((1, 28, 28), np.uint8))
+    write_idx(place / "one_label", np.zeros(1, np.uint8))
+    write_idx(place / "many", np.full(60, 10, np.uint8))
+    with h5py.File(place / "floats", "w") as file:
+        file["x"], file["y"] = np.full((3, 28, 28, 1), 0.1234), np.eye(10)[:3]
+    cases = {
+        "--data small --labels labels": r"small has images of shape \(1, 8, 9\).*network mlp reads \(1, 28, 28\)",
+        "--data images --labels many": "has label 10, network mlp knows 0 to 9",
+        "--data images": "images has no labels to learn from: name them with --labels FILE",
+        "--data images --labels small": "small",
+        "--data floats": "floats has float(32|64) images: store them as bytes",
+        "--data images --labels labels --images 61": "--images 61 is more than the 60 of",
+        "--data images --labels labels --validation 60": "--validation 60 leaves none of the 60 images",
+        "--data one --labels one_label": "one has 1 image: train needs two or more",
+        "--data images --labels labels --dropout fc1=0.1,fc1=0.3": "fc1=0.1,fc1=0.3 names layer fc1 twice",
+        "--data images --labels labels --dropout relu=0.5": "has no layer 'relu' for --dropout: use fc1, fc2",
+    }
+    before = listing(place)
+    for options, wrong in cases.items():
+        check_error(*train("--network", "mlp", *options.split()), wrong)
+    assert listing(place) == before

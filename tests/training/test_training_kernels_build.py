@@ -1,0 +1,72 @@
+"""Training's kernels without a GPU: what each network needs of them compiles, and where things lie."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from app.cuda.compiler import ARCHITECTURES, compile_kernel
+from app.kernels.train.train import FOLDER, TRAINING_KERNELS
+from app.network.definitions import NETWORKS
+from tests.support.networks_for_tests import ODD, SMOOTH
+from tests.support.training_device import Build, builds, settings_of
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+from app.training.gpu.arena import ALIGNMENT, layout
+from app.training.gpu.kernels import MOST_PARTS, sum_parts
+
+PRODUCTS = ("train_gemm.cu", "train_conv", "train_sum_parts.cu")  # have tests of their own
+
+
+@pytest.fixture(scope="module")
+def needed() -> list[Build]:
+    """By all networks as they are trained, by odd ones, and by each optimiser with and without L2."""
+    wanted = [builds(network, settings_of(network)) for network in (*NETWORKS.values(), ODD, SMOOTH)]
+    for optimiser in ("sgd", "adamw"):
+        wanted += [builds(NETWORKS["mlp"], settings_of(NETWORKS["mlp"], optimiser=optimiser, l2=x)) for x in (0.0, 1.0)]
+    return list(dict.fromkeys(chain(*wanted)))
+
+
+def test_every_kernel_compiles_as_it_is_needed(needed: list[Build]) -> None:
+    """Each of the constants' sets for one architecture, each kernel for all of them."""
+    own = [build for build in needed if not build[0].startswith(PRODUCTS)]
+    assert {name for name, _ in own} == {row.source for row in TRAINING_KERNELS if not row.source.startswith(PRODUCTS)}
+    first = {name: (name, constants) for name, constants in reversed(own)}
+    jobs = {(build, ARCHITECTURES[at % len(ARCHITECTURES)]) for at, build in enumerate(own)}
+    jobs |= {(build, arch) for build in first.values() for arch in ARCHITECTURES}
+
+    def compiled(job: tuple[Build, str]) -> tuple[str, bytes]:
+        (name, constants), arch = job
+        return name, compile_kernel(FOLDER / name, dict(constants), arch)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for name, cubin in pool.map(compiled, jobs):
+            assert f"\0{name.removesuffix('.cu')}\0".encode() in cubin, name
+
+
+def test_weights_come_first_and_all_are_aligned() -> None:
+    shapes = {"a_bias": (3,), "a": (5, 3), "b": (2, 2, 1, 7), "b_bias": (7,)}
+    places = layout(shapes)
+    assert all(start % ALIGNMENT == 0 for start in places.starts.values())
+    assert places.starts["a"] < places.starts["b"] < places.weights <= places.starts["a_bias"] < places.starts["b_bias"]
+    rng = np.random.default_rng(1)
+    arrays = {name: rng.random(shape, np.float32) for name, shape in shapes.items()}
+    flat = places.packed(arrays)
+    assert flat.size == places.size and np.count_nonzero(flat) == sum(array.size for array in arrays.values())
+    for name, array in places.unpacked(flat).items():
+        np.testing.assert_array_equal(array, arrays[name])
+        np.testing.assert_array_equal(places.view(flat, name), array.ravel())
+    assert list(places.unpacked(flat)) == list(shapes) and places.view(flat, "c") is None
+    assert np.count_nonzero(flat[: places.weights]) == arrays["a"].size + arrays["b"].size
+
+
+@pytest.mark.parametrize("pixels", [1, 7, 784])
+def test_parts_of_a_sum_grow_with_it(pixels: int) -> None:
+    """So that room for the largest batch is room for all; no part is without an image."""
+    parts = [sum_parts(images, pixels) for images in range(1, 5000)]
+    assert parts == sorted(parts) and parts[0] == 1 and parts[-1] <= MOST_PARTS
+    assert all(part <= images for images, part in enumerate(parts, 1))

@@ -1,0 +1,179 @@
+"""Training where there is too little memory, or where the network is too large for its files: one line, and when."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from app.bench import training
+from app.cuda import device
+from app.errors import UserError
+from app.files.hdf5 import file_image
+from app.network.definitions import named
+from app.training import command, cpu_engine
+from app.training.job import Job
+from app.training.loop import start
+from app.training.model import Model, training_model
+from app.training.output_files import check_sizes
+from app.training.team import Alone
+from tests.support.shell import check_error, listing
+from tests.support.training_for_tests import OWN, Train, some_settings
+from tests.training.test_train_command import CHECKPOINT, MLP, check_failure
+
+TOO_LITTLE = "has too little free memory to train mlp with batches of 16: make it free, say a smaller --batch, or"
+HERE = f"this machine {TOO_LITTLE} choose a smaller network"
+KEPT = f"; {CHECKPOINT} holds the last whole epoch: go on with --resume {CHECKPOINT}"
+
+
+def no_memory_at(call: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, but for one call, counted from 1."""
+    calls = 0
+
+    def function(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise MemoryError
+        return real(*arguments, **options)
+
+    return function
+
+
+def test_before_the_first_epoch(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = listing(place)
+    monkeypatch.setattr(Model, "initial", no_memory_at(1, Model.initial))
+    check_error(*train(*MLP), HERE)
+    assert listing(place) == before
+
+
+@pytest.mark.parametrize(
+    ("owner", "function", "call"),
+    [(cpu_engine.CpuEngine, "_update", 5), (Model, "gradients", 5), (command, "save_weights", 1)],
+    ids=["update", "thread", "end"],
+)
+def test_in_the_midst(
+    owner: Any, function: str, call: int, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the second epoch, after four batches in the first, or at the end."""
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, function, no_memory_at(call, getattr(owner, function)))
+        check_failure(train(*MLP, "--epochs", "2"), HERE + KEPT)
+    assert set(listing(place)) == {"images", "labels", CHECKPOINT}
+    assert train("--resume", CHECKPOINT, *OWN[:4])[0] == 0
+
+
+def test_a_file_that_grows_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*_: object, **options: object) -> None:
+        raise OSError("Can't synchronously write data (unable to allocate memory block of 252706816 bytes)")
+
+    monkeypatch.setattr(h5py, "File", no_room)
+    with pytest.raises(MemoryError, match="unable to allocate memory block"):
+        file_image({"x": np.zeros(3)}, {})
+
+
+# --- on the card
+
+
+@pytest.fixture
+def fill(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes the card full: ``at first``, or ``in the midst`` of the work."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from app.cuda.memory import DeviceMemoryError
+    from app.training.gpu import engine
+
+    class Full:
+        together = 8
+
+        def __init__(self, *_: object) -> None:
+            if self.when == "at first":
+                self.train()
+
+        when = ""
+
+        def train(self, *_: object) -> None:
+            raise DeviceMemoryError("7 elements of float32")
+
+    def fill(when: str) -> None:
+        monkeypatch.setattr(Full, "when", when)
+        monkeypatch.setattr(engine, "GpuEngine", Full)
+
+    return fill
+
+
+WHEN = pytest.mark.parametrize("when", ["at first", "in the midst"])
+
+
+@WHEN
+def test_a_full_card(when: str, fill: Callable[[str], None]) -> None:
+    fill(when)
+    settings = some_settings(batch=16)
+    network = named("mlp")
+    assert network is not None
+    model = training_model(network, settings.biases)
+    images, labels = np.zeros((60, 1, 28, 28), np.uint8), np.zeros(60, np.uint8)
+    job = Job(settings, model, images, labels, start(model, settings), "cuda")
+    wrong = rf"^the GPU {TOO_LITTLE} use --device cpu$"
+    with pytest.raises(UserError, match=wrong), job.engine(Alone(), lambda: None) as engine:
+        engine.train([np.arange(16)], 1, 0)
+
+
+@WHEN
+def test_bench_on_a_full_card(when: str, fill: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has neither --batch nor --device."""
+    fill(when)
+    monkeypatch.setattr(training, "IMAGES", 64)
+    wrong = "^the GPU has too little free memory for bench --training: make it free, and try again$"
+    with pytest.raises(UserError, match=wrong), device.gpu_errors():
+        training.measure(training.Case("mlp", 16, 100), "sm_90a")
+
+
+# --- files that could not be read back
+
+
+@pytest.mark.parametrize(
+    ("network", "changes", "what"),
+    [
+        ("mlp_99999", {}, "weights"),
+        ("mlp_84100", {}, "weights"),
+        ("mlp_84000", {}, None),
+        ("mlp_99999", {"storage": "float16"}, None),
+        ("mlp_84300", {"storage": "float16", "optimiser": "adamw"}, None),
+        ("mlp_84400", {"storage": "float16", "optimiser": "adamw"}, "checkpoint"),
+    ],
+)
+def test_files_that_would_be_too_large(network: str, changes: dict[str, str], what: str | None) -> None:
+    found = named(network)
+    assert found is not None
+    settings = some_settings(network=network, **changes)
+    model = training_model(found, settings.biases)
+    if what is None:
+        check_sizes(settings, model)
+        return
+    wrong = rf"network {network} has [0-9,]+ parameters: a {what} file of .*; choose a smaller network"
+    with pytest.raises(UserError, match=wrong):
+        check_sizes(settings, model)
+
+
+def test_a_network_that_is_too_wide(train: Train, place: Path) -> None:
+    """Before anything is computed."""
+    before = listing(place)
+    check_error(*train("--network", "mlp_99999", *OWN), "network mlp_99999 has 79,499,215 parameters: a weights file")
+    assert listing(place) == before
+
+
+def test_little_address_space_is_noticed_before_any_product() -> None:
+    """Where its threads get no memory, the matrix library itself ends the process, with 1 or a signal."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20), before[1]))
+    try:
+        with pytest.raises(MemoryError), cpu_engine.cpu_pool(1):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -1,0 +1,136 @@
+"""The pieces of training that have no loop in them: random bits, augmentation, optimisers, the schedule."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.training.augment import augmented
+from app.training.optimisers import OPTIMISERS, AdamW, Optimiser, Sgd, one_cycle
+from app.training.random_bits import Use, fractions, order, random_bits, whole
+
+ITEMS = np.arange(1000)
+
+
+def test_bits_depend_on_everything_and_nothing_else() -> None:
+    one = random_bits(7, Use.AUGMENT, ITEMS, 3, part=1, epoch=2)
+    assert one.shape == (1000, 3) and one.dtype == np.uint64
+    np.testing.assert_array_equal(one[[5, 900]], random_bits(7, Use.AUGMENT, np.array([5, 900]), 3, part=1, epoch=2))
+    np.testing.assert_array_equal(one[:, :2], random_bits(7, Use.AUGMENT, ITEMS, 2, part=1, epoch=2))
+    others = [
+        random_bits(8, Use.AUGMENT, ITEMS, 3, part=1, epoch=2),
+        random_bits(7, Use.DROPOUT, ITEMS, 3, part=1, epoch=2),
+        random_bits(7, Use.AUGMENT, ITEMS, 3, part=2, epoch=1),
+        random_bits(7, Use.AUGMENT, ITEMS + 1000, 3, part=1, epoch=2),
+    ]
+    everything = np.concatenate([one, *others]).ravel()
+    assert len(np.unique(everything)) == everything.size
+    assert random_bits(2**63 - 1, Use.ORDER, ITEMS[:1]).dtype == np.uint64
+
+
+def test_bits_are_these_for_ever() -> None:
+    """Checkpoints and kernels rely on it."""
+    assert random_bits(1, Use.ORDER, np.array([0, 1]), 1, epoch=1).ravel().tolist() == [
+        6323903813334746185,
+        12099463737275083340,
+    ]
+
+
+def test_numbers_are_spread_evenly() -> None:
+    bits = random_bits(3, Use.DROPOUT, ITEMS, 100)
+    assert np.abs(np.bincount(whole(bits, 5).ravel(), minlength=5) - 20_000).max() < 600
+    shares = fractions(bits)
+    assert shares.min() >= 0 and shares.max() < 1 and shares.mean() == pytest.approx(0.5, abs=0.005)
+    assert abs(np.corrcoef(shares[:, 0], shares[:, 1])[0, 1]) < 0.15
+
+
+def test_order_is_a_permutation() -> None:
+    first, second = (order(1, Use.ORDER, ITEMS, epoch=epoch) for epoch in (1, 2))
+    assert sorted(first) == sorted(second) == list(ITEMS) and not np.array_equal(first, second)
+
+
+def test_augmentation_does_not_depend_on_the_cut() -> None:
+    images = np.random.default_rng(1).integers(0, 256, (20, 2, 6, 9), np.uint8)
+    whole_batch = augmented(images, ITEMS[:20], seed=1, epoch=3, shift=2, flip=True)
+    parts = [
+        augmented(images[a : a + 7], ITEMS[a : min(a + 7, 20)], seed=1, epoch=3, shift=2, flip=True) for a in (0, 7, 14)
+    ]
+    np.testing.assert_array_equal(whole_batch, np.concatenate(parts))
+    assert whole_batch.dtype == np.uint8 and whole_batch.shape == images.shape
+    assert not np.array_equal(whole_batch, augmented(images, ITEMS[:20], seed=1, epoch=4, shift=2, flip=True))
+    assert augmented(images, ITEMS[:20], seed=1, epoch=3, shift=0, flip=False) is images
+
+
+def test_every_shift_and_flip_occurs_and_nothing_else() -> None:
+    image = np.arange(1, 13, dtype=np.uint8).reshape(1, 1, 3, 4)
+    found = augmented(np.repeat(image, 300, axis=0), ITEMS[:300], seed=1, epoch=1, shift=1, flip=True)
+    padded = np.pad(image[0, 0], 1)
+    shifted = [padded[y : y + 3, x : x + 4] for y in range(3) for x in range(3)]
+    expected = {one.tobytes() for part in shifted for one in (part, part[:, ::-1])}
+    assert {one.tobytes() for one in found} == expected and len(expected) == 18
+
+
+def updated(optimiser: Optimiser, gradients: list[float], momentum: float = 0.9, rate: float = 0.1) -> list[float]:
+    parameters = {"w": np.array([1.0])}
+    slots = {slot: {"w": np.zeros(1)} for slot in optimiser.slots}
+    values = []
+    for step, gradient in enumerate(gradients, 1):
+        optimiser.update(parameters, {"w": np.array([gradient])}, slots, step=step, rate=rate, momentum=momentum)
+        values.append(float(parameters["w"][0]))
+    return values
+
+
+def test_sgd_by_hand() -> None:
+    assert updated(Sgd(), [1.0, 1.0]) == pytest.approx([0.9, 0.9 - 0.1 * 1.9])
+    assert updated(Sgd(weight_decay=0.5), [0.0]) == pytest.approx([0.95])
+
+
+def test_adamw_by_hand() -> None:
+    """The first step is the rate's size whatever the gradient's."""
+    assert updated(AdamW(), [4.0]) == pytest.approx([0.9]) and updated(AdamW(), [-4e-3]) == pytest.approx([1.1])
+    mean, square = 0.1 * 0.9 * 2 + 0.1 * -1, 0.001 * 0.999 * 4 + 0.001
+    second = 0.9 - 0.1 * mean / (1 - 0.81) / np.sqrt(square / (1 - 0.999**2))
+    assert updated(AdamW(), [2.0, -1.0])[1] == pytest.approx(second)
+    assert updated(AdamW(weight_decay=0.5), [4.0]) == pytest.approx([0.85])
+
+
+def test_biases_do_not_decay() -> None:
+    parameters = {"w": np.ones(1), "w_bias": np.ones(1)}
+    zeros = {name: np.zeros(1) for name in parameters}
+    slots = {"mean": {k: np.zeros(1) for k in zeros}, "square": {k: np.zeros(1) for k in zeros}}
+    AdamW(weight_decay=1.0).update(parameters, zeros, slots, step=1, rate=0.1, momentum=0.9)
+    assert (parameters["w"][0], parameters["w_bias"][0]) == (0.9, 1.0)
+
+
+def test_one_cycle() -> None:
+    rates, momenta = zip(*(one_cycle(step, 100, 0.5) for step in range(100)), strict=True)
+    assert rates[0] == pytest.approx(0.02) and rates[29] == 0.5 == max(rates) and rates[99] == pytest.approx(2e-6)
+    assert list(rates[:30]) == sorted(rates[:30]) and list(rates[29:]) == sorted(rates[29:], reverse=True)
+    assert (momenta[0], momenta[29], momenta[99]) == pytest.approx((0.95, 0.85, 0.95))
+    for steps in (1, 2, 3, 4, 5):
+        assert max(one_cycle(step, steps, 0.5)[0] for step in range(steps)) <= 0.5
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_against_pytorch(name: str, decay: float) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    start = rng.standard_normal(20)
+    tensor = torch.nn.Parameter(torch.tensor(start))
+    if name == "sgd":
+        theirs = torch.optim.SGD([tensor], lr=0.1, momentum=0.9)  # its decay is not decoupled
+        decay = 0.0
+    else:
+        theirs = torch.optim.AdamW([tensor], lr=0.1, weight_decay=decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(theirs, 0.1, total_steps=40)
+    ours, parameters = OPTIMISERS[name](decay), {"w": start.copy()}
+    slots = {slot: {"w": np.zeros(20)} for slot in ours.slots}
+    for step in range(40):
+        gradient = rng.standard_normal(20)
+        tensor.grad = torch.tensor(gradient)
+        theirs.step()
+        schedule.step() if step < 39 else None
+        rate, momentum = one_cycle(step, 40, 0.1)
+        ours.update(parameters, {"w": gradient}, slots, step=step + 1, rate=rate, momentum=momentum)
+        np.testing.assert_allclose(parameters["w"], tensor.detach().numpy(), rtol=1e-9, atol=1e-12)

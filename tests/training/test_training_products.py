@@ -1,0 +1,184 @@
+"""Training's products without a card: how they are cut, that they compile, and their kernels run by the processor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.cuda.compiler import ARCHITECTURES, resource_report
+from app.kernels.train.train import FOLDER
+from app.kernels.variant import tiles
+from app.layers import Conv2d
+from app.network.definitions import NETWORKS
+from app.training.gpu.tiles import (
+    ALL_TILES,
+    GEMM_SLICE,
+    GEMM_TILES,
+    MULTIPROCESSORS,
+    SLICES,
+    TYPICAL_IMAGES,
+    ConvSizes,
+    Tile,
+    part_length,
+    slice_depth,
+    split,
+    sum_groups,
+    whole,
+)
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from app.training.gpu import products
+from tests.support.host_kernels import COMPILER, HostFunction, guarded, poisoned
+from tests.support.product_cases import ConvCase, GemmCase, Place, built, check_conv, check_gemm, compile_all
+
+
+def network_convolutions() -> dict[str, ConvSizes]:
+    """Of the networks here."""
+    found = {}
+    for network in NETWORKS.values():
+        shape = network.input_shape
+        for layer in network.layers:
+            if isinstance(layer, Conv2d):
+                channels, height, width = shape
+                sizes = ConvSizes(channels, height, width, layer.maps, layer.kernel, layer.stride)
+                found[f"{network.name}.{layer.name}"] = sizes
+            shape = layer.output_shape(shape)
+    return found
+
+
+CONVOLUTIONS = network_convolutions()
+EACH_CONVOLUTION = pytest.mark.parametrize("sizes", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+
+
+@pytest.mark.parametrize("tile", {*ALL_TILES, *GEMM_TILES}, ids=str)
+def test_tiles_are_what_the_kernels_take(tile: Tile) -> None:
+    """The static assertions of train_product.cuh, 48 KB of shared memory, whole warps."""
+    assert tile.fits and tile.threads % 32 == 0 and 32 <= tile.threads <= 256
+    assert tile.bm % tile.tm == tile.bn % tile.tn == tile.tm % 4 == tile.tn % 4 == 0
+    assert (tile.bn // tile.tn) % tile.lanes == 0 and (tile.bm // tile.tm) % (32 // tile.lanes) == 0
+    assert 2 * SLICES[-1] * (tile.bm + 4 + tile.bn + 4) * 4 <= 48 << 10
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10, 25, 64, 800, 5000])
+@pytest.mark.parametrize("columns", [1, 4, 12, 64, 100, 100_000])
+@pytest.mark.parametrize("depth", [1, 63, 64, 1000, 3_000_000])
+def test_parts_cover_long_sums_and_no_more(rows: int, columns: int, depth: int) -> None:
+    for candidates in (ALL_TILES, GEMM_TILES):
+        choice = split(rows, columns, depth, candidates)
+        assert 1 <= choice.parts <= max(depth // 64, 1) and choice.tile in candidates
+        length = part_length(depth, choice.parts)
+        assert length % GEMM_SLICE == 0 and choice.parts * length >= depth
+        assert length < tiles(depth, choice.parts) + GEMM_SLICE
+    assert whole(rows, columns, depth) in ALL_TILES
+
+
+@EACH_CONVOLUTION
+def test_convolutions_fill_the_card_and_waste_little(sizes: ConvSizes) -> None:
+    pixels, inputs = TYPICAL_IMAGES * sizes.pixels, TYPICAL_IMAGES * sizes.height * sizes.width
+    cut = split(sizes.taps, sizes.maps, pixels)
+    for tile, parts, rows, columns in (
+        (whole(sizes.maps, pixels, sizes.taps), 1, sizes.maps, pixels),
+        (whole(sizes.channels, inputs, sizes.kernel**2 * sizes.maps), 1, sizes.channels, inputs),
+        (cut.tile, cut.parts, sizes.taps, sizes.maps),
+    ):
+        down, across = tile.blocks(rows, columns)
+        assert down * across * parts * tile.threads >= MULTIPROCESSORS * 128
+        if rows > 1:
+            assert down * tile.bm * across * tile.bn <= 2.7 * rows * columns
+
+
+@pytest.mark.parametrize(
+    ("inner", "depth", "expected"),
+    [(32, 800, 16), (64, 1600, 16), (12, 300, 12), (24, 600, 12), (1, 25, 13), (1, 49, 10), (4, 196, 14), (1, 1, 8)],
+)
+def test_slices_hold_one_tap_or_pad_little(inner: int, depth: int, expected: int) -> None:
+    assert slice_depth(inner, depth) == expected
+
+
+def test_only_the_number_of_parts_orders_a_sum() -> None:
+    assert [sum_groups(parts) for parts in (1, 2, 31, 32, 1024)] == [1, 1, 1, 8, 8]
+    assert split(800, 64, 16384).parts == split(800, 64, 16384).parts > 8
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("train_*.cu")), ids=lambda path: path.name)
+def test_each_file_says_what_it_is(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    head = lines[: next(at for at, line in enumerate(lines) if not line.startswith("//"))]
+    for part in ("From:", "Data:", "Launch:", "Bound by:"):
+        assert any(line.startswith(f"// {part} ") for line in head), f"{path.name} does not say {part}"
+
+
+def test_compiles_for_every_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kernels for two architectures, one for each of the others, since compiling takes its time."""
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
+    found = []
+    for arch, name in (("sm_75", "minidnn86.conv2"), ("sm_90a", "lenet5.conv2")):
+        whole_one = GemmCase(99, 9, 9, transpose_a=True, bias=True, activation="relu")
+        conv = ConvCase(CONVOLUTIONS[name], (1,), "tanh", True)
+        found += built([conv, whole_one, GemmCase(256, 128, 1024, transpose_b=True)], arch)
+    assert len({name for name, _, _ in found}) == 5
+    others = [arch for arch in ARCHITECTURES if arch not in ("sm_75", "sm_90a")]
+    found += [(name, defines, arch) for (name, defines, _), arch in zip(list(found), others, strict=False)]
+    for (name, _, _), cubin in zip(found, compile_all(found), strict=True):
+        assert cubin.startswith(b"\x7fELF") and f"\0train_{name}\0".encode() in cubin
+
+
+@pytest.mark.parametrize(
+    ("case", "arch"),
+    [(GemmCase(4096, 1000, 784), "sm_80"), (ConvCase(CONVOLUTIONS["minidnn86.conv1"], (1,), "tanh", True), "sm_90a")],
+    ids=["most sums", "most gathered"],
+)
+def test_nothing_is_spilled(case: GemmCase | ConvCase, arch: str) -> None:
+    """Where a thread's registers are scarcest."""
+    name, defines, _ = built([case], arch)[0]
+    report = resource_report(FOLDER / f"train_{name}.cu", defines, arch)
+    assert " 0 bytes spill stores" in report, report
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """The processor in the card's place; an access beyond an array's end is a crash."""
+    if COMPILER is None:
+        pytest.skip("g++ is not installed")
+    HostFunction.folder = tmp_path_factory.mktemp("host_kernels")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "DeviceFunction", HostFunction)
+        patch.setattr(products, "device_array", poisoned)
+        yield Place(
+            "host", guarded, lambda shape: poisoned(int(np.prod(shape))), lambda array, shape: array.reshape(shape)
+        )
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        GemmCase(1, 1, 1),
+        GemmCase(33, 10, 7, transpose_b=True, bias=True, activation="tanh"),
+        GemmCase(5, 65, 300, transpose_a=True, alpha=0.5, beta=-2.0, bias=True),
+        GemmCase(70, 12, 130, transpose_a=True, transpose_b=True, alpha=-1.5),
+    ],
+    ids=str,
+)
+def test_gemm_on_the_processor(case: GemmCase, host: Place) -> None:
+    check_gemm(case, host)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ConvCase(ConvSizes(3, 9, 7, 10, 3), (3, 1), "relu", True),
+        ConvCase(ConvSizes(16, 8, 9, 16, 3, stride=2), (2,), "sigmoid"),
+    ],
+    ids=str,
+)
+def test_convolutions_on_the_processor(case: ConvCase, host: Place) -> None:
+    check_conv(case, host)
+
+
+def test_nan_and_infinity_go_where_they_belong(host: Place) -> None:
+    check_gemm(GemmCase(5, 65, 300, transpose_a=True, alpha=0.5, beta=-2.0, bias=True), host, spoiled=True)
+    check_conv(ConvCase(ConvSizes(16, 8, 9, 16, 3, stride=2), (2,), "sigmoid"), host, spoiled=True)
