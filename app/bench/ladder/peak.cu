@@ -52,18 +52,18 @@ extern "C" __global__ void __launch_bounds__(256) peak(float *out, float, float,
 extern "C" __global__ void __launch_bounds__(256) peak(float *out, float, float, int rounds) {
     __shared__ __align__(128) unsigned operands[(64 + 256) * 16 / 2];  // A, then B, in core matrices
     for (int i = threadIdx.x; i < (64 + 256) * 16 / 2; i += 256) operands[i] = 0x38003800u + i % 256 * 0x10001u;
-    publish_shared();
+    fence_proxy_async();
     __syncthreads();
     const unsigned address = shared_address(operands);
-    const unsigned long long a = operand(address, 1024, 128), b = operand(address + 2048, 4096, 128);
+    const unsigned long long a = make_smem_desc(address, 1024, 128), b = make_smem_desc(address + 2048, 4096, 128);
     float sums[128] = {};
 #pragma unroll 1
     for (int round = 0; round < rounds; round++) {
-        begin_products();
+        wgmma_fence();
 #pragma unroll
-        for (int u = 0; u < UNROLL; u++) multiply(sums, a, b, false);
-        end_products();
-        wait_for_products(sums);
+        for (int u = 0; u < UNROLL; u++) wgmma_f16(sums, a, b, false);
+        wgmma_commit_group();
+        wgmma_wait_group(sums);
     }
     float sum = 0;
 #pragma unroll

@@ -99,8 +99,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int step = 0; step < STEPS; step++) {
         __syncthreads();  // the step before has been read
         const uint4 *from = (const uint4 *)w + ((long long)blockIdx.y * STEPS + step) * (FILTER_WORDS / 4);
-        for (int i = t; i < FILTER_WORDS / 4; i += THREADS) copy_async_16(filters + i, from + i);
-        end_copy_group();
+        for (int i = t; i < FILTER_WORDS / 4; i += THREADS) cp_async_16(filters + i, from + i);
+        cp_async_commit_group();
         for (int first = 0; first < LOADS; first += BATCH) {
             INPUT low[BATCH], high[BATCH];  // all loads of a batch go out before the first is awaited
 #pragma unroll
@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     inputs[at / (PITCH * IN_R) * PLANE + at % (PITCH * IN_R)] = word(low[i], high[i]);
             }
         }
-        wait_for_copies<0>();
+        cp_async_wait<0>();
         __syncthreads();
 
 #pragma unroll 2

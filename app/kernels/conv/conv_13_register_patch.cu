@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                 const int at = t + (first + i) * THREADS;
                 const INPUT *element = from + (KEEP_OFFSETS ? offsets[KEEP_OFFSETS ? i : 0] : source_of(first + i));
                 if (!SAME_TYPE) loaded[i] = *element;
-                else if (at < IN_FLOATS) copy_async(inputs + at, element);
+                else if (at < IN_FLOATS) cp_async(inputs + at, element);
             }
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
@@ -100,10 +100,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
         }
         const float *block_taps = block_w + step * FILTER_FLOATS;
         if (BM % 4 == 0)
-            for (int at = t * 4; at < FILTER_FLOATS; at += THREADS * 4) copy_async_16(filters + at, block_taps + at);
+            for (int at = t * 4; at < FILTER_FLOATS; at += THREADS * 4) cp_async_16(filters + at, block_taps + at);
         else
-            for (int at = t; at < FILTER_FLOATS; at += THREADS) copy_async(filters + at, block_taps + at);
-        end_copy_group();
+            for (int at = t; at < FILTER_FLOATS; at += THREADS) cp_async(filters + at, block_taps + at);
+        cp_async_commit_group();
     };
 
     const int group = t / PATCHES, patch = t % PATCHES;
@@ -116,9 +116,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     for (int step = 0; step < STEPS; step++) {
         if (step + 1 < STEPS) {
             fetch(step + 1);
-            wait_for_copies<1>();
+            cp_async_wait<1>();
         } else {
-            wait_for_copies<0>();
+            cp_async_wait<0>();
         }
         __syncthreads();
         const float *inputs = memory + step % STAGES * STAGE_FLOATS, *filters = inputs + FILTER_START;

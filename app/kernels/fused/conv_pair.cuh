@@ -89,13 +89,13 @@ __device__ __forceinline__ Filters1 load_filters1(const uint4 *filters, int odd_
 // four neighbouring columns, their 72 columns the six windows of twelve rows. upper: rows 0, 2, …; lower: rows 1, 3, …
 __device__ __forceinline__ void convolve1(float (&upper)[36], float (&lower)[36], const Filters1 &filters,
                                           const unsigned char *windows, bool clear) {
-    const unsigned long long rows = operand(shared_address(windows), WINDOW_ROW_BYTES, 128);
+    const unsigned long long rows = make_smem_desc(shared_address(windows), WINDOW_ROW_BYTES, 128);
 #pragma unroll
     for (int step = 0; step < 3; step++) {
         const int even_row = step == 1 ? WINDOW_HALF_BYTES : step * WINDOW_ROW_BYTES;
         const int odd_row = step == 1 ? WINDOW_ROW_BYTES : WINDOW_HALF_BYTES + step * WINDOW_ROW_BYTES;
-        multiply(upper, filters.step[step], moved(rows, even_row), clear && step == 0);
-        multiply(lower, filters.step[step], moved(rows, odd_row), clear && step == 0);
+        wgmma_f16(upper, filters.step[step], advance_desc(rows, even_row), clear && step == 0);
+        wgmma_f16(lower, filters.step[step], advance_desc(rows, odd_row), clear && step == 0);
     }
 }
 

@@ -58,8 +58,8 @@ def _wgmma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 
 
 def _wgmma_split(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    slots = 12
-    return _walking(problem, 2, slots * (4 * FILTER_STEP + 16) + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS))
+    stages = 12
+    return _walking(problem, 2, stages * (4 * FILTER_STEP + 16) + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS))
 
 
 def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:

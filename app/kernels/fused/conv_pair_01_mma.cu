@@ -155,7 +155,7 @@ __device__ __forceinline__ void load_pixels2(unsigned (&pixels)[8][2], const uns
 #pragma unroll
     for (int row = 0; row < 8; row += 2) {
         unsigned four[4];
-        load_matrices(four, tap + row * ROW_BYTES);
+        ldmatrix(four, tap + row * ROW_BYTES);
 #pragma unroll
         for (int i = 0; i < 4; i++) pixels[row + i / 2][i % 2] = four[i];
     }

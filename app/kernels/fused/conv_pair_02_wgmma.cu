@@ -24,19 +24,20 @@ extern __shared__ __align__(128) unsigned char memory[];  // the second convolut
 // The second convolution of a group, or of the one image that it has, with ReLU and pooling.
 template <int Images>
 __device__ __forceinline__ void convolve2(float16 *y, const unsigned char *pooled, float scale, int first, int images) {
-    const unsigned long long filter = operand(shared_address(memory), 1024, 128);
-    const unsigned long long pixels = operand(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES * IMAGES / Images);
+    const unsigned long long filter = make_smem_desc(shared_address(memory), 1024, 128);
+    const unsigned long long pixels =
+        make_smem_desc(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES * IMAGES / Images);
     float sums[32 * Images] = {};
-    begin_products();
+    wgmma_fence();
 #pragma unroll
     for (int tap = 0; tap < 25; tap++) {
         const int at = tap / 5 * IMAGES * ROW_BYTES + tap % 5 * 16;
-        multiply(sums, moved(filter, 2 * tap * FILTER2_STEP_BYTES), moved(pixels, at), tap == 0);
-        multiply(sums, moved(filter, (2 * tap + 1) * FILTER2_STEP_BYTES), moved(pixels, at + 2 * PLANE_BYTES * IMAGES),
-                 false);
+        wgmma_f16(sums, advance_desc(filter, 2 * tap * FILTER2_STEP_BYTES), advance_desc(pixels, at), tap == 0);
+        wgmma_f16(sums, advance_desc(filter, (2 * tap + 1) * FILTER2_STEP_BYTES),
+                  advance_desc(pixels, at + 2 * PLANE_BYTES * IMAGES), false);
     }
-    end_products();
-    wait_for_products(sums);
+    wgmma_commit_group();
+    wgmma_wait_group(sums);
     const int number = own_number(), lane = number % 32;
 #pragma unroll
     for (int image = 0; image < Images; image++)
@@ -64,9 +65,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     unsigned long long *filters_there = (unsigned long long *)(memory + FILTERS2_BYTES + WARPGROUPS * OWN_BYTES);
 
     if (threadIdx.x == 0) {
-        init_barrier(filters_there, 1);
-        publish_barriers();
-        copy_bulk(memory, filters2, FILTERS2_BYTES, filters_there);
+        mbarrier_init(filters_there, 1);
+        fence_mbarrier_init();
+        cp_async_bulk(memory, filters2, FILTERS2_BYTES, filters_there);
     }
     clear_padding(windows, own_number());
     clear_padding(windows + WINDOWS_BYTES, own_number());
@@ -84,21 +85,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         half2 even[9];
         const int passes = 2 * min(IMAGES, images - first);  // the columns of images that are missing hold anything
         stage_windows(windows, pieces, 0, t);
-        publish_shared();
+        fence_proxy_async();
         warpgroup_barrier(1 + group);
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes both passes' sums for the same
         for (int pass = 0; pass < passes; pass++) {
             const int image = pass / 2;
             const bool odd = pass % 2;
             float upper[36] = {}, lower[36] = {};
-            begin_products();
+            wgmma_fence();
             convolve1(upper, lower, filters, windows + image % 2 * WINDOWS_BYTES, true);
-            end_products();
+            wgmma_commit_group();
             if (odd && image + 1 < IMAGES) {
                 stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
                 if (image + 2 == IMAGES) load_pieces(pieces, x, first + stride, images, t);  // the next group's
             }
-            wait_for_products(upper, lower);
+            wgmma_wait_group(upper, lower);
             filters = load_filters1(filters1, !odd, t);
             half2 own[9];
 #pragma unroll
@@ -112,14 +113,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     *(half2 *)place = __byte_perm(even[j], own[j], 0x5410);
                     *(half2 *)(place + 32) = __byte_perm(even[j], own[j], 0x7632);
                 }
-                publish_shared();
+                fence_proxy_async();
                 warpgroup_barrier(1 + group);
             }
 #pragma unroll
             for (int j = 0; j < 9; j++) even[j] = own[j];
         }
 
-        wait_for_turn(filters_there, 0);
+        mbarrier_wait(filters_there, 0);
         // Not first + 1 < images, from which the compiler concludes too much about the stores: it would spill.
         if (passes > 2) convolve2<IMAGES>(y, pooled, scale2, first, images);
         else convolve2<1>(y, pooled, scale2, first, images);

@@ -15,51 +15,54 @@
 constexpr int IMAGES = 2;  // a warpgroup's at a time: the 128 columns of its products
 constexpr int WARPGROUPS = 3, THREADS = 128 * WARPGROUPS;
 constexpr int TAPS = 25, TAP_BYTES = 4 * FILTER2_STEP_BYTES;  // high and low, two steps of 16 channels
-constexpr int SLOTS = 12;                                     // taps in the ring
+constexpr int STAGES = 12;                                    // taps in the ring
 constexpr int PART_BYTES = IMAGES * POOLED_IMAGE_BYTES;       // high parts, then low parts
 constexpr int OWN_BYTES = 2 * PART_BYTES + 2 * WINDOWS_BYTES;
-static_assert(SLOTS * TAP_BYTES + WARPGROUPS * OWN_BYTES + 2 * SLOTS * 8 == SHARED_BYTES, "laid out as in the row");
+static_assert(STAGES * TAP_BYTES + WARPGROUPS * OWN_BYTES + 2 * STAGES * 8 == SHARED_BYTES, "laid out as in the row");
 
 // Shared memory: the ring of taps, windows and pooled maps of each warpgroup, barriers.
 extern __shared__ __align__(128) unsigned char memory[];
 __device__ __forceinline__ unsigned long long *full() {
-    return (unsigned long long *)(memory + SLOTS * TAP_BYTES + WARPGROUPS * OWN_BYTES);
+    return (unsigned long long *)(memory + STAGES * TAP_BYTES + WARPGROUPS * OWN_BYTES);
 }
-__device__ __forceinline__ unsigned long long *empty() { return full() + SLOTS; }
+__device__ __forceinline__ unsigned long long *empty() { return full() + STAGES; }
 
 // The second convolution of a group, or of the one image that it has (or none), with ReLU and pooling. One thread of the
 // block brings the taps that come next, unless this is the last round.
 template <int Images>
 __device__ __forceinline__ void convolve2(float *y, const unsigned char *pooled, const unsigned char *filters2,
-                                          const float *scales, Ring<SLOTS> &ring, int first, int images,
+                                          const float *scales, Ring<STAGES> &ring, int first, int images,
                                           bool last_round) {
-    const unsigned long long filter = operand(shared_address(memory), 1024, 128);
-    const unsigned long long pixels = operand(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES * IMAGES / Images);
+    const unsigned long long filter = make_smem_desc(shared_address(memory), 1024, 128);
+    const unsigned long long pixels =
+        make_smem_desc(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES * IMAGES / Images);
     float total[32 * Images] = {};
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes two taps' sums for the same
     for (int number = 0; number < TAPS; number++) {
-        wait_for_turn(full() + ring.slot, ring.parity);
-        const unsigned long long tap = moved(filter, ring.slot * TAP_BYTES);
-        const unsigned long long high = moved(pixels, number / 5 * IMAGES * ROW_BYTES + number % 5 * 16);
-        const unsigned long long low = moved(high, PART_BYTES);
+        mbarrier_wait(full() + ring.stage, ring.phase);
+        const unsigned long long tap = advance_desc(filter, ring.stage * TAP_BYTES);
+        const unsigned long long high = advance_desc(pixels, number / 5 * IMAGES * ROW_BYTES + number % 5 * 16);
+        const unsigned long long low = advance_desc(high, PART_BYTES);
         float sums[32 * Images] = {};
-        begin_products();
+        wgmma_fence();
 #pragma unroll
         for (int half = 0; half < 2; half++) {  // small terms first
             const int channels = half * 2 * PLANE_BYTES * IMAGES, step = half * FILTER2_STEP_BYTES;
-            multiply(sums, moved(tap, step), moved(low, channels), half == 0);
-            multiply(sums, moved(tap, step + 2 * FILTER2_STEP_BYTES), moved(high, channels), false);
+            wgmma_f16(sums, advance_desc(tap, step), advance_desc(low, channels), half == 0);
+            wgmma_f16(sums, advance_desc(tap, step + 2 * FILTER2_STEP_BYTES), advance_desc(high, channels), false);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++)
-            multiply(sums, moved(tap, half * FILTER2_STEP_BYTES), moved(high, half * 2 * PLANE_BYTES * IMAGES), false);
-        end_products();
-        wait_for_products(sums);
-        if (own_number() % 32 == 0) arrive(empty() + ring.slot);
-        if (threadIdx.x == 0 && (!last_round || number + SLOTS < TAPS)) {
-            const int coming = (number + SLOTS) % TAPS;  // the tap that takes this one's place
-            wait_for_turn(empty() + ring.slot, ring.parity);
-            copy_bulk(memory + ring.slot * TAP_BYTES, filters2 + coming * TAP_BYTES, TAP_BYTES, full() + ring.slot);
+            wgmma_f16(sums, advance_desc(tap, half * FILTER2_STEP_BYTES),
+                      advance_desc(high, half * 2 * PLANE_BYTES * IMAGES), false);
+        wgmma_commit_group();
+        wgmma_wait_group(sums);
+        if (own_number() % 32 == 0) mbarrier_arrive(empty() + ring.stage);
+        if (threadIdx.x == 0 && (!last_round || number + STAGES < TAPS)) {
+            const int coming = (number + STAGES) % TAPS;  // the tap that takes this one's place
+            mbarrier_wait(empty() + ring.stage, ring.phase);
+            cp_async_bulk(memory + ring.stage * TAP_BYTES, filters2 + coming * TAP_BYTES, TAP_BYTES,
+                          full() + ring.stage);
         }
         ring.advance();
 #pragma unroll
@@ -87,16 +90,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                           float *__restrict__ y, int images) {
     const int group = threadIdx.x / 128;
     // Windows first: compute-sanitizer takes the overlapping pieces that are read of them for a longer one.
-    unsigned char *windows = memory + SLOTS * TAP_BYTES + group * OWN_BYTES;
+    unsigned char *windows = memory + STAGES * TAP_BYTES + group * OWN_BYTES;
     unsigned char *pooled = windows + 2 * WINDOWS_BYTES;
 
     const int stride = IMAGES * WARPGROUPS * gridDim.x;
     const int rounds = (images - (int)blockIdx.x * IMAGES + stride - 1) / stride;  // of the first warpgroup
     if (threadIdx.x == 0) {
-        for (int slot = 0; slot < SLOTS; slot++) init_barrier(full() + slot, 1), init_barrier(empty() + slot, THREADS / 32);
-        publish_barriers();
-        for (int tap = 0; tap < SLOTS; tap++)
-            copy_bulk(memory + tap * TAP_BYTES, filters2 + tap * TAP_BYTES, TAP_BYTES, full() + tap);
+        for (int stage = 0; stage < STAGES; stage++)
+            mbarrier_init(full() + stage, 1), mbarrier_init(empty() + stage, THREADS / 32);
+        fence_mbarrier_init();
+        for (int tap = 0; tap < STAGES; tap++)
+            cp_async_bulk(memory + tap * TAP_BYTES, filters2 + tap * TAP_BYTES, TAP_BYTES, full() + tap);
     }
     clear_padding(windows, own_number());
     clear_padding(windows + WINDOWS_BYTES, own_number());
@@ -106,14 +110,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Pieces<IMAGES> pieces;
     load_pieces(pieces, x, first, images, own_number());
     // All warpgroups take part in every round, for the ring's sake: what lies beyond the images is not stored.
-    Ring<SLOTS> ring;
+    Ring<STAGES> ring;
     for (int round = 0; round < rounds; round++, first += stride) {
         const int t = own_number();
         const Places1 places = places1(IMAGES * ROW_BYTES, t);
         float even[18];
         const int passes = 2 * min(IMAGES, images - first);  // the columns of images that are missing hold anything
         stage_windows(windows, pieces, 0, t);
-        publish_shared();
+        fence_proxy_async();
         warpgroup_barrier(1 + group);
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes both passes' sums for the same
         for (int pass = 0; pass < passes; pass++) {
@@ -121,15 +125,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             const bool odd = pass % 2;
             const Filters1 low = load_filters1(filters1 + 768, odd, t), high = load_filters1(filters1, odd, t);
             float upper[36] = {}, lower[36] = {};
-            begin_products();
+            wgmma_fence();
             convolve1(upper, lower, low, windows + image % 2 * WINDOWS_BYTES, true);
             convolve1(upper, lower, high, windows + image % 2 * WINDOWS_BYTES, false);
-            end_products();
+            wgmma_commit_group();
             if (odd && image + 1 < IMAGES) {
                 stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
                 if (image + 2 == IMAGES) load_pieces(pieces, x, first + stride, images, t);  // the next group's
             }
-            wait_for_products(upper, lower);
+            wgmma_wait_group(upper, lower);
             const float scale1 = __ldg(scales);
             float own[18];
 #pragma unroll
@@ -148,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     *(half2 *)(place + PART_BYTES) =
                         pack_half2(even[i] - float(low_half(high)), own[i] - float(high_half(high)));
                 }
-                publish_shared();
+                fence_proxy_async();
                 warpgroup_barrier(1 + group);
             }
 #pragma unroll

@@ -84,8 +84,8 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
         raise Unfit(f"{first.inputs} inputs do not fill {stages} stages")
     parts = 2 if _is_split(problem) else 1
     w2_size = 2 * first.outputs * CLASSES  # high and low parts
-    slot = parts * 2 * DEPTH[problem.dtype] * (first.outputs + rows + 1)
-    shared = stages * (slot + 16) + 4 * w2_size + 8
+    stage = parts * 2 * DEPTH[problem.dtype] * (first.outputs + rows + 1)
+    shared = stages * (stage + 16) + 4 * w2_size + 8
     _, _, bias1, _, bias2, *_ = problem.arguments()
     w1 = Argument("w1", "float16", fixed=parts * first.inputs * first.outputs)
     w2 = Argument("w2", "float32", fixed=w2_size)

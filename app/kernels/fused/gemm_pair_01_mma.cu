@@ -62,10 +62,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++) {
             if (SPLIT) waiting[i] = __ldg((const uint4 *)source_of(step, i));
-            else copy_async_16(stage + (place_of(i).x * PITCH + place_of(i).y) * 2, source_of(step, i));
+            else cp_async_16(stage + (place_of(i).x * PITCH + place_of(i).y) * 2, source_of(step, i));
         }
         for (int i = t; i < W_BYTES / 16; i += THREADS)
-            copy_async_16(stage + X_BYTES + 16 * i, w1 + step * (W_BYTES / 16) + i);
+            cp_async_16(stage + X_BYTES + 16 * i, w1 + step * (W_BYTES / 16) + i);
     };
     auto end_step = [&](int step) {
         if (SPLIT && step < STEPS) {
@@ -73,13 +73,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int i = 0; i < CHUNKS; i++)
                 store_split(stage_of(step) + (place_of(i).x * PITCH + place_of(i).y) * 2, (const float4 &)waiting[i]);
         }
-        end_copy_group();
+        cp_async_commit_group();
     };
 
     float sums[TILES][4] = {}, cross[SPLIT ? TILES : 1][4] = {};
     for (int step = 0; step < STAGES - 1; step++) begin_step(step), end_step(step);
     for (int step = 0; step < STEPS; step++) {
-        wait_for_copies<STAGES - 2>();
+        cp_async_wait<STAGES - 2>();
         __syncthreads();
         begin_step(step + STAGES - 1);
         const unsigned char *stage = memory + step % STAGES * (X_BYTES + W_BYTES);
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             unsigned a[PARTS][4];
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
-                load_matrices(a[part], stage + ((part * ROWS + row0 + lane % 16) * PITCH + k * 16 + lane / 16 * 8) * 2);
+                ldmatrix(a[part], stage + ((part * ROWS + row0 + lane % 16) * PITCH + k * 16 + lane / 16 * 8) * 2);
 #pragma unroll
             for (int pair = 0; pair < TILES / 2; pair++) {
                 uint4 w[PARTS];
@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 
     // The second product. Shared memory: w2 with its rows one after the other, then bias1, then each half's scores.
-    wait_for_copies<0>();
+    cp_async_wait<0>();
     __syncthreads();
     float *second = (float *)memory, *first_bias = second + HIDDEN * CLASSES, *scores = first_bias + HIDDEN;
     for (int i = t; i < HIDDEN * CLASSES; i += THREADS) second[i] = w2[i];

@@ -2,13 +2,13 @@
 // instructions, fed by warps that run ahead.
 //
 // What changed since step 1: hidden values are the rows of the product and images its columns, so that a block may have
-// any multiple of eight images: 80, and 10,000 are one block an SM. Warps have roles: two warpgroups multiply, four warps
-// feed them, and a ring of slots with barriers is all that ties them together. The second product is one of tensor cores,
-// too.
+// any multiple of eight images: 80, and 10,000 are one block an SM. Warps have roles: the consumers, two warpgroups,
+// multiply, the producers, four warps, feed them, and a ring of stages with barriers is all that ties them together. The
+// second product is one of tensor cores, too.
 // From: none of the systems.
 // Data: x (images, INPUTS) INPUT; w1, w2 packed (see pair_wgmma_packing.py) float16 and float32; bias1 (HIDDEN) or null;
 //       bias2 (CLASSES) or null; y (images, CLASSES) float32; labels (images) uint8.
-// Launch: one block for ROWS images: a warpgroup for 64 hidden values of theirs, and 128 threads that feed.
+// Launch: one block for ROWS images: a warpgroup for 64 hidden values of theirs, and 128 producer threads.
 // Bound by: no one thing. Shared memory works for a third of the time, the tensor cores for a fifth; blocks take in from
 //           the L2 cache about what it delivers in that time, and wait for each step's images.
 #include "bulk_copy.cuh"
@@ -21,22 +21,22 @@ constexpr int STEPS = INPUTS / DEPTH;
 constexpr int W_PLANE_BYTES = HIDDEN * 16, W_PART_BYTES = PLANES * W_PLANE_BYTES, W_BYTES = PARTS * W_PART_BYTES;
 constexpr int X_PLANE_BYTES = (ROWS + 1) * 16;  // odd multiples of 16: a row is stored to all planes without conflicts
 constexpr int X_PART_BYTES = PLANES * X_PLANE_BYTES;
-constexpr int SLOT_BYTES = W_BYTES + PARTS * X_PART_BYTES;
-constexpr int MULTIPLIERS = 2 * HIDDEN, FEEDERS = 128, THREADS = MULTIPLIERS + FEEDERS;
+constexpr int STAGE_BYTES = W_BYTES + PARTS * X_PART_BYTES;
+constexpr int CONSUMERS = 2 * HIDDEN, PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
 constexpr int FEW = 8;                // images that fewer columns serve
 static_assert(INPUTS % DEPTH == 0 && HIDDEN % 64 == 0 && ROWS % 8 == 0, "the row must refuse these sizes");
-static_assert(STAGES <= STEPS, "the first copies fill all slots");
-static_assert(STAGES * (SLOT_BYTES + 16) + SECOND_BYTES + 8 == SHARED_BYTES, "the row must lay memory out alike");
-static_assert(HIDDEN * PITCH * 4 <= STAGES * SLOT_BYTES, "hidden values take the ring's place");
+static_assert(STAGES <= STEPS, "the first copies fill all stages");
+static_assert(STAGES * (STAGE_BYTES + 16) + SECOND_BYTES + 8 == SHARED_BYTES, "the row must lay memory out alike");
+static_assert(HIDDEN * PITCH * 4 <= STAGES * STAGE_BYTES, "hidden values take the ring's place");
 
-// Shared memory: the ring of slots, the second matrix, barriers.
+// Shared memory: the ring of stages, the second matrix, barriers.
 extern __shared__ __align__(128) unsigned char memory[];
-__device__ __forceinline__ unsigned char *second() { return memory + STAGES * SLOT_BYTES; }
+__device__ __forceinline__ unsigned char *second() { return memory + STAGES * STAGE_BYTES; }
 __device__ __forceinline__ unsigned long long *full() { return (unsigned long long *)(second() + SECOND_BYTES); }
 __device__ __forceinline__ unsigned long long *empty() { return full() + STAGES; }
 __device__ __forceinline__ unsigned long long *second_there() { return empty() + STAGES; }
 
-// A walk over the steps' slots.
+// A walk over the steps' stages.
 struct Walk {
     int step = 0;
     Ring<STAGES> ring;
@@ -45,27 +45,27 @@ struct Walk {
         step++;
         ring.advance();
     }
-    __device__ __forceinline__ unsigned char *memory_of_slot() const { return memory + ring.slot * SLOT_BYTES; }
+    __device__ __forceinline__ unsigned char *memory_of_stage() const { return memory + ring.stage * STAGE_BYTES; }
 };
 
 __device__ __forceinline__ void bring_weights(const Walk &at, const unsigned char *w1) {
-    copy_bulk(at.memory_of_slot(), w1 + at.step * W_BYTES, W_BYTES, full() + at.ring.slot);
+    cp_async_bulk(at.memory_of_stage(), w1 + at.step * W_BYTES, W_BYTES, full() + at.ring.stage);
 }
 
 // One thread, before all else: the barriers, and the copies that need not wait.
 __device__ __forceinline__ void begin(const unsigned char *w1, const void *w2) {
-    for (int slot = 0; slot < STAGES; slot++)
-        init_barrier(full() + slot, 1 + FEEDERS / 32), init_barrier(empty() + slot, MULTIPLIERS / 32);
-    init_barrier(second_there(), 1);
-    publish_barriers();
+    for (int stage = 0; stage < STAGES; stage++)
+        mbarrier_init(full() + stage, 1 + PRODUCERS / 32), mbarrier_init(empty() + stage, CONSUMERS / 32);
+    mbarrier_init(second_there(), 1);
+    fence_mbarrier_init();
     for (Walk at; at.step < STAGES; at.advance()) bring_weights(at, w1);
-    copy_bulk(second(), w2, SECOND_BYTES, second_there());
+    cp_async_bulk(second(), w2, SECOND_BYTES, second_there());
 }
 
-// A feeder's pieces of the images, for one step: eight numbers each, which become 16 bytes of a plane. Its first piece is
+// A producer's pieces of the images, for one step: eight numbers each, which become 16 bytes of a plane. Its first piece is
 // row t / PLANES, plane t % PLANES; the others lie ROWS_APART rows on each. Rows of images that do not exist are left as
 // they are: a column of the product depends on no other.
-constexpr int ROWS_APART = FEEDERS / PLANES, PIECES = (ROWS + ROWS_APART - 1) / ROWS_APART;
+constexpr int ROWS_APART = PRODUCERS / PLANES, PIECES = (ROWS + ROWS_APART - 1) / ROWS_APART;
 struct Piece {
     uint4 word[PARTS];
 };
@@ -102,57 +102,58 @@ __device__ __forceinline__ void store(const Piece &piece, unsigned char *place) 
 }
 
 // Images go through registers, where they are split; the next step's are on their way meanwhile.
-__device__ __forceinline__ void feed(const INPUT *x, const unsigned char *w1, int rows, int t) {
+__device__ __forceinline__ void produce(const INPUT *x, const unsigned char *w1, int rows, int t) {
     x += t / PLANES * INPUTS + t % PLANES * 8;
     Piece pieces[PIECES];
     load(pieces, x, rows, t);
 #pragma unroll 1
     for (Walk at; at.goes_on(); at.advance()) {
         if (at.step >= STAGES) {
-            wait_for_turn(empty() + at.ring.slot, at.ring.parity ^ 1);
+            mbarrier_wait(empty() + at.ring.stage, at.ring.phase ^ 1);
             if (t == 0) bring_weights(at, w1);
         }
-        unsigned char *place = at.memory_of_slot() + W_BYTES + t % PLANES * X_PLANE_BYTES + t / PLANES * 16;
+        unsigned char *place = at.memory_of_stage() + W_BYTES + t % PLANES * X_PLANE_BYTES + t / PLANES * 16;
 #pragma unroll
         for (int i = 0; i < PIECES; i++)
             if (exists(i, rows, t)) store(pieces[i], place + i * ROWS_APART * 16);
-        publish_shared();
+        fence_proxy_async();
         __syncwarp();
-        if (t % 32 == 0) arrive(full() + at.ring.slot);
+        if (t % 32 == 0) mbarrier_arrive(full() + at.ring.stage);
         if (at.step + 1 < STEPS) load(pieces, x + (at.step + 1) * DEPTH, rows, t);
     }
 }
 
-// The first product of a multiplier's hidden values, for so many images, before ReLU.
+// The first product of a consumer's hidden values, for so many images, before ReLU.
 template <int Columns>
 __device__ __forceinline__ void multiply_first(float (&values)[ROWS / 2], const float *bias1, int t) {
     const int lane = t % 32, hidden = t / 32 * 16 + lane / 4;  // and eight more
     const unsigned ring = shared_address(memory);
-    const unsigned long long weights = operand(ring + t / 128 * (64 * 16), W_PLANE_BYTES, 128);
-    const unsigned long long images = operand(ring + W_BYTES, X_PLANE_BYTES, 128);
+    const unsigned long long weights = make_smem_desc(ring + t / 128 * (64 * 16), W_PLANE_BYTES, 128);
+    const unsigned long long images = make_smem_desc(ring + W_BYTES, X_PLANE_BYTES, 128);
     float sums[Columns / 2], cross[Columns / 2] = {};
 #pragma unroll
     for (int i = 0; i < Columns / 2; i++) sums[i] = HAS_BIAS1 ? __ldg(bias1 + hidden + i % 4 / 2 * 8) : 0.0f;
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes the sums of two steps for the same
     for (Walk at; at.goes_on(); at.advance()) {
-        const int slot = at.ring.slot * SLOT_BYTES;
-        const unsigned long long w = moved(weights, slot), x = moved(images, slot);
+        const int stage = at.ring.stage * STAGE_BYTES;
+        const unsigned long long w = advance_desc(weights, stage), x = advance_desc(images, stage);
         float partial[Columns / 2] = {};
-        wait_for_turn(full() + at.ring.slot, at.ring.parity);
-        begin_products();
+        mbarrier_wait(full() + at.ring.stage, at.ring.phase);
+        wgmma_fence();
 #pragma unroll
         for (int k = 0; k < PLANES; k += 2) {
-            const unsigned long long high_w = moved(w, k * W_PLANE_BYTES), high_x = moved(x, k * X_PLANE_BYTES);
-            multiply(partial, high_w, high_x, k == 0);
+            const unsigned long long high_w = advance_desc(w, k * W_PLANE_BYTES);
+            const unsigned long long high_x = advance_desc(x, k * X_PLANE_BYTES);
+            wgmma_f16(partial, high_w, high_x, k == 0);
             if (SPLIT) {
-                multiply(cross, moved(high_w, W_PART_BYTES), high_x, false);
-                multiply(cross, high_w, moved(high_x, X_PART_BYTES), false);
+                wgmma_f16(cross, advance_desc(high_w, W_PART_BYTES), high_x, false);
+                wgmma_f16(cross, high_w, advance_desc(high_x, X_PART_BYTES), false);
             }
         }
-        end_products();
-        if (SPLIT) wait_for_products(partial, cross);
-        else wait_for_products(partial);
-        if (lane == 0) arrive(empty() + at.ring.slot);
+        wgmma_commit_group();
+        if (SPLIT) wgmma_wait_group(partial, cross);
+        else wgmma_wait_group(partial);
+        if (lane == 0) mbarrier_arrive(empty() + at.ring.stage);
 #pragma unroll
         for (int i = 0; i < Columns / 2; i++) sums[i] += partial[i];  // tensor cores cut off what they add
     }
@@ -178,16 +179,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int t = threadIdx.x, lane = t % 32;
     const int image0 = blockIdx.x * ROWS, rows = min(ROWS, images - image0);
     x += (long long)image0 * INPUTS, y += (long long)image0 * CLASSES, labels += image0;
-    if (t == MULTIPLIERS) begin(w1, w2);
+    if (t == CONSUMERS) begin(w1, w2);
     __syncthreads();
     float values[ROWS / 2];
-    if (t >= MULTIPLIERS) feed(x, w1, rows, t - MULTIPLIERS);
+    if (t >= CONSUMERS) produce(x, w1, rows, t - CONSUMERS);
     else if (rows > FEW) multiply_first<ROWS>(values, bias1, t);
     else multiply_first<FEW>(values, bias1, t);
-    __syncthreads();  // all slots have been read. Of the whole block: racecheck follows no barrier among some of its warps
-    if (t < MULTIPLIERS) store_hidden(values, rows, t);
+    __syncthreads();  // all stages have been read. Of the whole block: racecheck follows no barrier among some of its warps
+    if (t < CONSUMERS) store_hidden(values, rows, t);
     __syncthreads();
-    wait_for_turn(second_there(), 0);
+    mbarrier_wait(second_there(), 0);
     for (int tile = t / 32 * 8; tile < rows; tile += THREADS / 32 * 8) {
         float scores[4];
         multiply_second(scores, bias2, (const float *)memory + tile, (const Fragment *)second(), lane);

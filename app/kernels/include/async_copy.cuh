@@ -10,10 +10,10 @@ __device__ __forceinline__ unsigned shared_address(const void *pointer) {
 
 // One element, converted to float.
 template <typename T>
-__device__ __forceinline__ void copy_async(float *shared, const T *global) {
+__device__ __forceinline__ void cp_async(float *shared, const T *global) {
     *shared = float(*global);
 }
-__device__ __forceinline__ void copy_async(float *shared, const float *global) {
+__device__ __forceinline__ void cp_async(float *shared, const float *global) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(global) : "memory");
 #else
@@ -22,7 +22,7 @@ __device__ __forceinline__ void copy_async(float *shared, const float *global) {
 }
 
 // Sixteen bytes; both addresses must be multiples of sixteen.
-__device__ __forceinline__ void copy_async_16(void *shared, const void *global) {
+__device__ __forceinline__ void cp_async_16(void *shared, const void *global) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
 #else
@@ -30,14 +30,14 @@ __device__ __forceinline__ void copy_async_16(void *shared, const void *global) 
 #endif
 }
 
-// Ends a group of copies; wait_for_copies<N> waits until at most the N newest groups are still under way.
-__device__ __forceinline__ void end_copy_group() {
+// Ends a group of copies; cp_async_wait<N> waits until at most the N newest groups are still under way.
+__device__ __forceinline__ void cp_async_commit_group() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 template <int Newest>
-__device__ __forceinline__ void wait_for_copies() {
+__device__ __forceinline__ void cp_async_wait() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(Newest) : "memory");
 #endif

@@ -26,7 +26,7 @@ __device__ __forceinline__ void mma_tf32(float (&d)[4], const unsigned (&a)[4], 
 
 // Four 8 x 8 matrices of float16 from shared memory: a 16 x 16 tile as mma_f16's A, if lane i points at row i % 16 and
 // column 8 * (i / 16). Addresses are multiples of 16.
-__device__ __forceinline__ void load_matrices(unsigned (&a)[4], const void *row) {
+__device__ __forceinline__ void ldmatrix(unsigned (&a)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
                  : "r"((unsigned)__cvta_generic_to_shared(row))

@@ -5,27 +5,28 @@
 // Operands in shared memory are built of core matrices: eight rows of A (columns of B) x 8 numbers along k, 128 bytes
 // in a row, at any multiple of 16 bytes. A from registers is laid out as in mma_f16 (mma.cuh), 16 rows a warp.
 //
-// The products run asynchronously: begin_products; any number of them; end_products; then wait_for_products with every
-// array of sums, so that the compiler reads none of them earlier. What threads wrote to shared memory is seen after
-// publish_shared and a barrier.
+// The products run asynchronously: wgmma_fence; any number of wgmma_f16; wgmma_commit_group; then wgmma_wait_group with
+// every array of sums, so that the compiler reads none of them earlier. What threads wrote to shared memory is seen after
+// fence_proxy_async and a barrier.
 //
 // An asm statement reads every array that it adds to, also where ``clear`` has the product ignore it: an array is declared
 // with zeros, or its registers would enter undefined. The assembler drops those zeros.
 #pragma once
 #include "async_copy.cuh"
 
-// Where an operand's core matrices lie: the first one, and how far the next is along k and along rows (columns).
-__device__ __forceinline__ unsigned long long operand(unsigned address, int next_k, int next_rows) {
+// A matrix descriptor: where an operand's core matrices lie: the first one, and how far the next is along k and along rows
+// (columns).
+__device__ __forceinline__ unsigned long long make_smem_desc(unsigned address, int next_k, int next_rows) {
     return (address >> 4) | (unsigned long long)(next_k >> 4) << 16 | (unsigned long long)(next_rows >> 4) << 32;
 }
-// The same operand, ``bytes`` further on.
-__device__ __forceinline__ unsigned long long moved(unsigned long long operand, int bytes) {
-    return operand + (bytes >> 4);
+// The descriptor of the same operand, ``bytes`` further on.
+__device__ __forceinline__ unsigned long long advance_desc(unsigned long long desc, int bytes) {
+    return desc + (bytes >> 4);
 }
 
-__device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void publish_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // A barrier among 128 threads; number 0 is __syncthreads'.
 __device__ __forceinline__ void warpgroup_barrier(int number) {
@@ -39,7 +40,7 @@ __device__ __forceinline__ void warpgroup_barrier(int number) {
 #define SIXTY_FOUR_OF(d, i) SIXTEEN_OF(d, i), SIXTEEN_OF(d, i + 16), SIXTEEN_OF(d, i + 32), SIXTEEN_OF(d, i + 48)
 
 // N = 72, A from registers. clear: d starts from zero.
-__device__ __forceinline__ void multiply(float (&d)[36], const uint4 &a, unsigned long long b, bool clear) {
+__device__ __forceinline__ void wgmma_f16(float (&d)[36], const uint4 &a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %41, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n72k16.f32.f16.f16 {" TEN() TEN(1) TEN(2)
                  "%30, %31, %32, %33, %34, %35}, {%36, %37, %38, %39}, %40, grow, 1, 1, 0; }"
@@ -48,27 +49,27 @@ __device__ __forceinline__ void multiply(float (&d)[36], const uint4 &a, unsigne
 }
 
 // N = 8, 40, 64 and 80, both from shared memory.
-__device__ __forceinline__ void multiply(float (&d)[4], unsigned long long a, unsigned long long b, bool clear) {
+__device__ __forceinline__ void wgmma_f16(float (&d)[4], unsigned long long a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %6, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, grow, 1, 1, 0, 0; }"
                  : FOUR_OF(d, 0)
                  : "l"(a), "l"(b), "r"(int(clear)));
 }
-__device__ __forceinline__ void multiply(float (&d)[20], unsigned long long a, unsigned long long b, bool clear) {
+__device__ __forceinline__ void wgmma_f16(float (&d)[20], unsigned long long a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %22, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n40k16.f32.f16.f16 {" TEN()
                  "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19}, %20, %21, grow, 1, 1, 0, 0; }"
                  : SIXTEEN_OF(d, 0), FOUR_OF(d, 16)
                  : "l"(a), "l"(b), "r"(int(clear)));
 }
-__device__ __forceinline__ void multiply(float (&d)[32], unsigned long long a, unsigned long long b, bool clear) {
+__device__ __forceinline__ void wgmma_f16(float (&d)[32], unsigned long long a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %34, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" TEN() TEN(1) TEN(2)
                  "%30, %31}, %32, %33, grow, 1, 1, 0, 0; }"
                  : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16)
                  : "l"(a), "l"(b), "r"(int(clear)));
 }
-__device__ __forceinline__ void multiply(float (&d)[40], unsigned long long a, unsigned long long b, bool clear) {
+__device__ __forceinline__ void wgmma_f16(float (&d)[40], unsigned long long a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %42, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {" TEN() TEN(1) TEN(2)
                  "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39}, %40, %41, grow, 1, 1, 0, 0; }"
@@ -77,7 +78,7 @@ __device__ __forceinline__ void multiply(float (&d)[40], unsigned long long a, u
 }
 
 // N = 128, both from shared memory.
-__device__ __forceinline__ void multiply(float (&d)[64], unsigned long long a, unsigned long long b, bool clear) {
+__device__ __forceinline__ void wgmma_f16(float (&d)[64], unsigned long long a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %66, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
                  "%60, %61, %62, %63}, %64, %65, grow, 1, 1, 0, 0; }"
@@ -86,7 +87,7 @@ __device__ __forceinline__ void multiply(float (&d)[64], unsigned long long a, u
 }
 
 // N = 256, both from shared memory.
-__device__ __forceinline__ void multiply(float (&d)[128], unsigned long long a, unsigned long long b, bool clear) {
+__device__ __forceinline__ void wgmma_f16(float (&d)[128], unsigned long long a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %130, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
                  TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11)
@@ -95,43 +96,43 @@ __device__ __forceinline__ void multiply(float (&d)[128], unsigned long long a, 
                  : "l"(a), "l"(b), "r"(int(clear)));
 }
 
-__device__ __forceinline__ void wait_for_products(float (&d)[36], float (&e)[36]) {
+__device__ __forceinline__ void wgmma_wait_group(float (&d)[36], float (&e)[36]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;"
                  : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16), FOUR_OF(d, 32), SIXTEEN_OF(e, 0), SIXTEEN_OF(e, 16), FOUR_OF(e, 32)
                  :
                  : "memory");
 }
-__device__ __forceinline__ void wait_for_products(float (&d)[32]) {
+__device__ __forceinline__ void wgmma_wait_group(float (&d)[32]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16) : : "memory");
 }
-__device__ __forceinline__ void wait_for_products(float (&d)[64]) {
+__device__ __forceinline__ void wgmma_wait_group(float (&d)[64]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTY_FOUR_OF(d, 0) : : "memory");
 }
-__device__ __forceinline__ void wait_for_products(float (&d)[128]) {
+__device__ __forceinline__ void wgmma_wait_group(float (&d)[128]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTY_FOUR_OF(d, 0), SIXTY_FOUR_OF(d, 64) : : "memory");
 }
-__device__ __forceinline__ void wait_for_products(float (&d)[4]) {
+__device__ __forceinline__ void wgmma_wait_group(float (&d)[4]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : FOUR_OF(d, 0) : : "memory");
 }
-__device__ __forceinline__ void wait_for_products(float (&d)[4], float (&e)[4]) {
+__device__ __forceinline__ void wgmma_wait_group(float (&d)[4], float (&e)[4]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : FOUR_OF(d, 0), FOUR_OF(e, 0) : : "memory");
 }
-__device__ __forceinline__ void wait_for_products(float (&d)[20]) {
+__device__ __forceinline__ void wgmma_wait_group(float (&d)[20]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTEEN_OF(d, 0), FOUR_OF(d, 16) : : "memory");
 }
-__device__ __forceinline__ void wait_for_products(float (&d)[20], float (&e)[20]) {
+__device__ __forceinline__ void wgmma_wait_group(float (&d)[20], float (&e)[20]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;"
                  : SIXTEEN_OF(d, 0), FOUR_OF(d, 16), SIXTEEN_OF(e, 0), FOUR_OF(e, 16)
                  :
                  : "memory");
 }
-__device__ __forceinline__ void wait_for_products(float (&d)[40]) {
+__device__ __forceinline__ void wgmma_wait_group(float (&d)[40]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;"
                  : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16), FOUR_OF(d, 32), FOUR_OF(d, 36)
                  :
                  : "memory");
 }
-__device__ __forceinline__ void wait_for_products(float (&d)[40], float (&e)[40]) {
+__device__ __forceinline__ void wgmma_wait_group(float (&d)[40], float (&e)[40]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;"
                  : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16), FOUR_OF(d, 32), FOUR_OF(d, 36), SIXTEEN_OF(e, 0),
                    SIXTEEN_OF(e, 16), FOUR_OF(e, 32), FOUR_OF(e, 36)
