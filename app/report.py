@@ -156,20 +156,22 @@ def _layers(report: Mapping[str, Any]) -> str:
     on_gpu = report["device"]["kind"] == "cuda"
     what = "images on the card, no transfers; medians of CUDA events" if on_gpu else "thread time ÷ threads"
     images = report["layers"][0]["images"]
-    lines = [f"Layers ({images:,} images; {what})"]
-    lines.append(f"  {'layer':<38}{'kernel':<16}{'ms':>10}{'± ms':>9}{'GFLOP':>9}{'TFLOP/s':>9}{'GB/s':>8}{'share':>7}")
-    lines += [_row(layer) for layer in report["layers"]]
+    # Too few runs have no spread, and then there is no column for it.
+    spread = any(layer["spread_ms"] is not None for layer in report["layers"])
+    head = f"{'ms':>10}{'± ms' if spread else '':>{9 * spread}}{'GFLOP':>9}{'TFLOP/s':>9}{'GB/s':>8}{'share':>7}"
+    lines = [f"Layers ({images:,} images; {what})", f"  {'layer':<38}{'kernel':<16}{head}"]
+    lines += [_row(layer, spread) for layer in report["layers"]]
     if on_gpu and report["op_times"]:
         lines.append("Op times (convolution and bias alone, output unpooled; no transfers)")
-        lines += [_row(layer) for layer in report["op_times"]]
+        lines += [_row(layer, spread) for layer in report["op_times"]]
     return "\n".join(lines)
 
 
-def _row(layer: Mapping[str, Any]) -> str:
+def _row(layer: Mapping[str, Any], with_spread: bool) -> str:
     share = "" if layer["share"] is None else f"{layer['share']:.1%}"
     spread = "" if layer["spread_ms"] is None else f"{layer['spread_ms']:.4f}"
     return (
-        f"  {layer['name']:<38}{layer['kernel']:<16}{layer['ms']:>10.4f}{spread:>9}"
+        f"  {layer['name']:<38}{layer['kernel']:<16}{layer['ms']:>10.4f}{spread:>{9 * with_spread}}"
         f"{layer['gflop']:>9.3f}{layer['tflops']:>9.2f}{layer['gbytes_per_s']:>8.0f}{share:>7}"
     )
 
@@ -188,9 +190,11 @@ def _times(report: Mapping[str, Any]) -> str:
             f"{pipeline['overlap']:.0%} of copy time behind kernels"
         )
     transfers = "pinned host memory → host labels, transfers included" if on_card is not None else "images → labels"
-    quantiles = ", ".join(f"p{q} {whole[f'p{q}']:.3f} ms" for q in (50, 90, 99) if whole[f"p{q}"] is not None)
-    runs = f"{whole['runs']} run{'' if whole['runs'] == 1 else 's'}"
-    lines.append(f"  end to end         {quantiles} over {runs} ({transfers}; host clock)")
+    took = f"{whole['p50']:.3f} ms"
+    if whole["runs"] > 1:
+        told = ", ".join(f"p{q} {whole[f'p{q}']:.3f} ms" for q in (50, 90, 99) if whole[f"p{q}"] is not None)
+        took = f"{told} over {whole['runs']} runs"
+    lines.append(f"  end to end         {took} ({transfers}; host clock)")
     raw = report["raw_copy_ms"]
     if raw is not None:
         lines.append(

@@ -193,8 +193,19 @@ def test_a_percentile_is_told_only_over_enough_runs(runs: int, told: list[int], 
         assert all(found[name][f"p{q}"] is None for q in untold)
     assert (found["layers"][0]["spread_ms"] is None) == (found["op_times"][0]["spread_ms"] is None) == (90 in untold)
     text = as_text(found)
-    assert "p50" in text and f"over {runs} run{'s'[: runs > 1]} (" in text and "None" not in text
+    assert ("p50" in text) == (f"over {runs} runs (" in text) == (runs > 1) and "None" not in text
+    assert ("± ms" in text) == (90 in told)
     assert all(f"p{q}" in text for q in told) and not any(f"p{q}" in text for q in untold)
+
+
+@both
+def test_a_single_run_is_one_plain_figure(outcome: Outcome) -> None:
+    once = (replace(LAYERS[0], timing=Timing((2.5,))),)
+    text = as_text(report(replace(outcome, end_to_end=Timing((12.5,)), layers=once, op_times=once)))
+    assert re.search(r"^  end to end         12\.500 ms \(", text, re.MULTILINE)
+    assert not re.search(r"±|\bp\d\d\b|over \d+ run", text)
+    head, row = text[text.index("  layer ") :].splitlines()[:2]
+    assert len(head) == len(row) and head.split() == ["layer", "kernel", "ms", "GFLOP", "TFLOP/s", "GB/s", "share"]
 
 
 def test_start_up_is_what_the_laps_add_up_to() -> None:

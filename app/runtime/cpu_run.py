@@ -69,7 +69,7 @@ def run_on_cpu(
     share = slowest.timing.median / sum(layer.timing.median for layer in layers)
     return Outcome(
         device=device.describe_cpu(threads),
-        settings={"threads": threads, "chunk": REFERENCE_CHUNK, "runs": repeat},
+        settings={"threads": threads, "chunk": session.chunk_for(len(labels)), "runs": repeat},
         labels=labels,
         cycle=cycle if batch > len(images) else None,
         end_to_end=Timing(tuple(samples)),

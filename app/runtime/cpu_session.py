@@ -16,7 +16,7 @@ from app.room import check_room
 
 
 class CpuSession:
-    """A graph ready to run on the processor, in float32. Results do not depend on the number of threads.
+    """A graph ready to run on the processor, in float32. Labels do not depend on the number of threads.
 
     seconds: layer name → time spent in it so far, summed over the threads. The chunks are the unit of work for
     the threads, so the matrix library underneath should use one thread (main.py sees to that).
@@ -30,15 +30,20 @@ class CpuSession:
         self.seconds: dict[str, float] = {}
         self._lock = threading.Lock()
 
+    def chunk_for(self, images: int) -> int:
+        """Images per chunk: REFERENCE_CHUNK, or fewer where that would leave threads without work."""
+        return max(1, min(REFERENCE_CHUNK, -(-images // self.threads)))
+
     def threads_for(self, images: int) -> int:
         """How many of the threads so many images keep busy: one chunk keeps one."""
-        return min(self.threads, -(-images // REFERENCE_CHUNK))
+        return min(self.threads, -(-images // self.chunk_for(images)))
 
     def run(self, images: np.ndarray, labels: np.ndarray, progress: Callable[[int], object] | None = None) -> None:
         """Classify (N, C, H, W) images into labels (N) uint8. progress is called with images done."""
+        chunk = self.chunk_for(len(images))
 
         def classify(start: int) -> None:
-            part = images[start : start + REFERENCE_CHUNK]
+            part = images[start : start + chunk]
             spent: dict[str, float] = {}
             last = perf_counter()
 
@@ -48,7 +53,7 @@ class CpuSession:
                 spent[layer.name] = now - last
                 last = now
 
-            labels[start : start + REFERENCE_CHUNK] = self.graph.forward(part, np.float32, after_layer)[1]
+            labels[start : start + chunk] = self.graph.forward(part, np.float32, after_layer)[1]
             with self._lock:
                 for name, seconds in spent.items():
                     self.seconds[name] = self.seconds.get(name, 0.0) + seconds
@@ -57,5 +62,5 @@ class CpuSession:
 
         # If a chunk fails, or the user interrupts, map drops the chunks that have not begun.
         with ThreadPoolExecutor(self.threads) as pool:
-            for _ in pool.map(classify, range(0, len(images), REFERENCE_CHUNK)):
+            for _ in pool.map(classify, range(0, len(images), chunk)):
                 pass

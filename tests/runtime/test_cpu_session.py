@@ -51,8 +51,9 @@ def test_labels_do_not_depend_on_threads(batch: int) -> None:
         np.testing.assert_array_equal(_classify(graph, images, threads)[0], expected)
 
 
+@pytest.mark.parametrize("images", [2, 100, 4 * REFERENCE_CHUNK])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_as_many_threads_work_as_were_asked_for(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_threads_work_as_were_asked_for(threads: int, images: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With two threads, two chunks are under way at once: each waits for the other. With one, never."""
     graph = random_graph(LENET5)
     under_way, most, lock = 0, 0, threading.Lock()
@@ -72,8 +73,20 @@ def test_as_many_threads_work_as_were_asked_for(threads: int, monkeypatch: pytes
                 under_way -= 1
 
     monkeypatch.setattr(Graph, "forward", counted)
-    _classify(graph, random_images(LENET5, 4 * REFERENCE_CHUNK), threads)
+    _classify(graph, random_images(LENET5, images), threads)
     assert most == threads
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8])
+@pytest.mark.parametrize("images", [1, 2, 8, 100, 1000, 10_000])
+def test_no_thread_has_more_than_its_share(threads: int, images: int) -> None:
+    """The chunks keep all threads busy, one an image at most, and are never larger than what the caches hold."""
+    session = CpuSession(random_graph(LENET5))
+    session.threads = threads
+    chunk = session.chunk_for(images)
+    assert 1 <= chunk <= REFERENCE_CHUNK
+    assert chunk == REFERENCE_CHUNK or (chunk - 1) * threads < images <= chunk * threads
+    assert session.threads_for(images) == min(threads, -(-images // chunk))
 
 
 def test_every_layer_is_timed_and_times_add_up() -> None:
@@ -91,9 +104,9 @@ def test_progress_counts_every_image_once(threads: int) -> None:
     session = CpuSession(random_graph(LENET5))
     session.threads = threads
     done: list[int] = []
-    count = 2 * REFERENCE_CHUNK + 5
+    count = 4 * REFERENCE_CHUNK + 5
     session.run(random_images(LENET5, count), np.empty(count, np.uint8), done.append)
-    assert sorted(done) == [5, REFERENCE_CHUNK, REFERENCE_CHUNK]
+    assert sorted(done) == [5, *[REFERENCE_CHUNK] * 4]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

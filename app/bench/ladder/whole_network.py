@@ -15,7 +15,7 @@ from app.bench.stop import MOST_RUNS, PATIENCE
 from app.cuda.memory import pinned_array
 from app.errors import UserError
 from app.kernels import registry
-from app.network.graph import REFERENCE_CHUNK, Graph
+from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.planning.tuning import Tuning
@@ -77,7 +77,7 @@ def _on_cpu(graph: Graph, images: np.ndarray) -> dict[str, Any]:
     nodes = [f"{step.layer.name}: NumPy" for step in graph.steps]
     row = {"precision": "fp32", "conv": CPU_NAME, "ms": timing.median, "spread_ms": timing.spread, "runs": CPU_RUNS}
     threads = session.threads_for(len(images))
-    return row | {"chunk": REFERENCE_CHUNK, "threads": threads, "nodes": nodes, "reason": ""}
+    return row | {"chunk": session.chunk_for(len(images)), "threads": threads, "nodes": nodes, "reason": ""}
 
 
 def _timed(graph: Graph, arch: str, choices: Choices, images: np.ndarray) -> dict[str, Any]:
