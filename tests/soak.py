@@ -24,6 +24,7 @@ from app.interrupts import deferred_interrupts
 from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
+from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import random_graph, random_images
 
 POOL = 700  # different images
@@ -46,7 +47,7 @@ class Soak:
         # Without biases, as the shipped weights: only then a kernel reads images over the bus.
         graph, arch = random_graph(LENET5, seed=seed, bias=False), describe_gpu()["architecture"]
         self.plans = {name: plan(graph, arch, Choices(precision=name)) for name in PRECISIONS}
-        self.library = plan(graph, arch, Choices(precision="fp32", kernels={"gemm": "cublas"}))
+        self.library = plan(graph, arch, named_choices(precision="fp32", kernels={"gemm": "cublas"}))
         self.labels: dict[str, np.ndarray] = {}
         self.logits: dict[str, np.ndarray] = {}
         for name, execution in self.plans.items():

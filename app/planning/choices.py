@@ -8,11 +8,12 @@ from app.cuda import device
 from app.cuda.compiler import ARCHITECTURES
 from app.errors import UserError
 from app.kernels import registry
+from app.kernels.variant import Variant
 from app.network import shipped
 from app.network.graph import Graph, build, find_network
 from app.network.weights import DEFAULT_NETWORK, Weights, load_weights
 from app.planning import tuning
-from app.planning.matching import Choices, check_kernels
+from app.planning.matching import Choices
 from app.planning.tuning import Tuning
 
 OPERATIONS = {"conv": "conv", "fc": "gemm", "pool": "pool"}  # option → operation
@@ -21,7 +22,6 @@ LATENCY_KERNEL = "split-k"
 
 def load_graph(options: argparse.Namespace) -> tuple[Graph, Weights]:
     """The network and the weights that the options name, with the kernels' names checked. Raises UserError."""
-    kernels = kernel_names(options)
     asked = None if options.network is None else find_network(options.network)
     weights = load_weights(options.weights or shipped.find(options.network or DEFAULT_NETWORK, "--weights"))
     graph = build(asked or find_network(weights.network), weights)
@@ -36,13 +36,13 @@ def load_graph(options: argparse.Namespace) -> tuple[Graph, Weights]:
                 raise UserError(
                     f"network {graph.network.name} has no layer '{layer}' for --{option}: choose one of {known}"
                 )
-    check_kernels(graph, kernels)
+    kernel_rows(options)
     return graph, weights
 
 
 def choices(options: argparse.Namespace, tuning: Tuning) -> Choices:
     """Precision, fusion and kernels as the options say."""
-    return Choices(options.precision, not options.no_fuse, kernel_names(options), tuning)
+    return Choices(options.precision, not options.no_fuse, kernel_rows(options), tuning)
 
 
 def check_architecture(arch: str) -> None:
@@ -70,26 +70,28 @@ def target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
     return arch, tuning.REFERENCE_CARDS.get(arch, "")
 
 
-def kernel_names(options: argparse.Namespace) -> dict[str, str]:
-    """Variant names by operation or layer, as the options say. Raises UserError for what cannot be understood."""
-    names: dict[str, str] = {}
+def kernel_rows(options: argparse.Namespace) -> dict[str, Variant | None]:
+    """Kernels by operation or layer, as the options name them; None for ``auto``.
+
+    Raises UserError for unknown names and for what cannot be understood.
+    """
+    rows: dict[str, Variant | None] = {}
     for option, operation in OPERATIONS.items():
         pair = f"{operation}_pair"  # whose kernels are named like those of a single layer
         of_pairs = {row.name for row in registry.variants(pair)}
         for target, name in _named(option, getattr(options, option), operation).items():
-            if target == operation:
-                registry.find(operation, name, pair)
-            elif name in of_pairs:
+            if target != operation and name in of_pairs:
                 two = f"{name} computes two layers at once"
                 raise UserError(f"--{option} {target}={name}: {two}, name it for all of them: --{option} {name}")
             if name in of_pairs and options.no_fuse:
                 raise UserError(f"--{option} {name} computes two layers at once: leave --no-fuse out")
-            names |= {operation: "auto", pair: name} if name in of_pairs else {target: name}
+            row = registry.find(operation, name, *([pair] if target == operation else []))
+            rows |= {operation: None, pair: row} if name in of_pairs else {target: row}
     if options.latency:
         if options.fc != "auto":
             raise UserError(f"--latency chooses the fully connected kernels: leave --fc {options.fc} out")
-        names["gemm"] = LATENCY_KERNEL
-    return names
+        rows["gemm"] = registry.find("gemm", LATENCY_KERNEL)
+    return rows
 
 
 def _named(option: str, text: str, operation: str) -> dict[str, str]:

@@ -33,25 +33,25 @@ PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # 
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user decided: precision (a key of PRECISIONS), fusion, and variants by layer or operation name.
+    """What the user decided: precision (a key of PRECISIONS), fusion, and kernels by layer or operation name.
 
-    ``auto`` where a kernel is absent. tuning: the measured results that ``auto`` goes by.
+    A kernel that is None or absent is left to ``auto``. tuning: the measured results that ``auto`` goes by.
     """
 
     precision: str = "fp32"
     fuse: bool = True
-    kernels: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[str, Variant | None] = field(default_factory=dict)
     tuning: Tuning = field(default_factory=Tuning)
 
     @property
-    def named_pairs(self) -> dict[str, str]:
+    def named_pairs(self) -> dict[str, Variant]:
         """Operation of two layers → the kernel that was named for it."""
-        names = ((f"{kind}_pair", self.kernels.get(f"{kind}_pair", "auto")) for kind in PAIRS)
-        return {pair: name for pair, name in names if name != "auto"}
+        rows = ((f"{kind}_pair", self.kernels.get(f"{kind}_pair")) for kind in PAIRS)
+        return {pair: row for pair, row in rows if row is not None}
 
-    def requested(self, layer: Layer) -> str:
-        """The variant asked for this layer; its own name goes before its operation's."""
-        return self.kernels.get(layer.name) or self.kernels.get(layer.operation or "", "auto")
+    def requested(self, layer: Layer) -> Variant | None:
+        """The kernel named for this layer, else for its operation; None if ``auto`` chooses it."""
+        return self.kernels.get(layer.name, self.kernels.get(layer.operation or ""))
 
 
 @dataclass(frozen=True)
@@ -72,25 +72,29 @@ class Served:
     scales: np.ndarray | None = field(default=None, repr=False)
 
 
-def check_kernels(graph: Graph, kernels: Mapping[str, str]) -> None:
-    """Raises UserError unless every key is an operation or a layer of the network, and names a variant of it."""
+def check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
+    """Raises UserError unless every key is an operation or a layer of the network.
+
+    Raises ValueError for a kernel of another operation, which no option can ask for.
+    """
     operations = {step.layer.name: step.layer.operation for step in graph.steps}
-    for target, name in kernels.items():
+    for target, row in kernels.items():
         operation = operations.get(target, target)
         if operation is None or not registry.variants(operation):
             named = [layer for layer, own in operations.items() if own is not None]
             raise UserError(f"network {graph.network.name} has no layer '{target}': choose one of {', '.join(named)}")
-        registry.find(operation, name)
+        if row is not None and row.operation != operation:
+            raise ValueError(f"{target} takes a {operation} kernel, {row.name} is a {row.operation} kernel")
 
 
 def check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
     """Raises UserError unless every operation of two layers that a kernel was named for is among those ``taken``."""
-    for pair, name in choices.named_pairs.items():
+    for pair, row in choices.named_pairs.items():
         if pair not in taken:
             kind = pair.removesuffix("_pair")
             raise UserError(
-                f"kernel {name} serves nothing in network {graph.network.name}: it takes two {kind} layers in a row, "
-                "fused, with no kernel named for either; choose another"
+                f"kernel {row.name} serves nothing in network {graph.network.name}: it takes two {kind} layers "
+                "in a row, fused, with no kernel named for either; choose another"
             )
 
 
@@ -148,10 +152,9 @@ def _pair(
         return None
     problem, heads, taken = found
     behind = at + lead + taken
-    requested = choices.named_pairs.get(operation(problem), "auto")
-    named = registry.find(operation(problem), requested)
+    named = choices.named_pairs.get(operation(problem))
     splits = isinstance(problem, LinearPairProblem) and problem.dtype == "float16x2"
-    served = choices.tuning.choose(problem, arch, requested)
+    served = choices.tuning.choose(problem, arch, named)
     if served is None:
         reason = f"it {named.refusal(problem, arch)}; choose another kernel or --precision" if named else ""
     elif splits and scales is None:
@@ -190,7 +193,7 @@ def pair_at(
     taken, reads = 0, input_dtype
     while len(heads) < 2:
         head = steps[taken] if taken < len(steps) else None
-        if head is None or head.layer.operation != kind or choices.requested(head.layer) != "auto":
+        if head is None or head.layer.operation != kind or choices.requested(head.layer) is not None:
             return None
         found = _longest(graph, steps[taken:], reads, choices)
         if found is None:
@@ -216,7 +219,7 @@ def _problems(
 ) -> list[Problem]:
     """What a kernel for this step may be asked for: in the precision chosen, else in what the variant computes in."""
     wanted, stored = PRECISIONS[choices.precision]
-    named = registry.find(step.layer.operation or "", choices.requested(step.layer))
+    named = choices.requested(step.layer)
     # Scores are never rounded to half precision: from the last matrix product on everything is stored wide.
     last = not any(later.layer.operation in ("conv", "gemm") for later in after)
     problems = (
@@ -251,12 +254,13 @@ def _serve(
 
 def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices: Choices) -> str:
     """One line: the layer, and what each variant that was asked says."""
-    layer, requested = step.layer, choices.requested(step.layer)
+    layer, named = step.layer, choices.requested(step.layer)
     problems = _problems(graph, step, [], graph.steps[-1:], input_dtype, choices)
-    what = f"no {layer.operation} kernel ({requested}) serves layer {layer.name} in {choices.precision}"
+    who = named.name if named else "auto"
+    what = f"no {layer.operation} kernel ({who}) serves layer {layer.name} in {choices.precision}"
     if not problems:
         return f"{what} with {input_dtype} input: put a convolution or a fully connected layer first"
-    rows = [row for row in registry.variants(layer.operation or "") if requested in ("auto", row.name)]
+    rows = [named] if named else registry.variants(layer.operation or "")
     # What a row lacks in a type that it has; that it has another type, only where there is no such row.
     able = [(row, problem) for row in rows for problem in problems if problem.dtype in row.dtypes]
     asked = able or [(row, problems[0]) for row in rows]

@@ -74,7 +74,7 @@ class ExecutionPlan:
 
 
 def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype: str = "uint8") -> ExecutionPlan:
-    """Fuse, choose kernels and assign buffers. Raises UserError where no kernel serves, and for unknown names."""
+    """Fuse, choose kernels and assign buffers. Raises UserError where no kernel serves, and for unknown layers."""
     choices = choices or Choices()
     check_kernels(graph, choices.kernels)
     has_tensor_cores = architecture_number(arch) >= TENSOR_CORES
@@ -101,7 +101,7 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
 
 def notice(execution: ExecutionPlan, choices: Choices) -> str | None:
     """That ordinary kernels run where the choices leave it to us and fused ones exist; None where that is not so."""
-    left_to_us = choices.fuse and all(name == "auto" for name in choices.kernels.values())
+    left_to_us = choices.fuse and all(row is None for row in choices.kernels.values())
     if not execution.unpaired or not left_to_us or choices.precision in ("fp32", "fp64", "tf32"):
         return None
     where = f"with these weights and {execution.input_dtype} images on {execution.arch}"

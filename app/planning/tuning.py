@@ -79,13 +79,14 @@ class Tuning:
         tuned = self.known(problem, row, arch)
         return tuned.parameters if tuned else {}
 
-    def choose(self, problem: Problem, arch: str, requested: str = "auto") -> tuple[Variant, dict[str, int]] | None:
-        """The variant to use and its parameters, or None if none (or not the requested one) serves the problem.
+    def choose(
+        self, problem: Problem, arch: str, named: Variant | None = None
+    ) -> tuple[Variant, dict[str, int]] | None:
+        """The variant to use and its parameters, or None if none (or not the named one) serves the problem.
 
-        ``auto`` takes the highest automatic step that serves the problem, given up only for one that
-        was measured to be faster: nothing wins over it untimed. Raises UserError for an unknown name.
+        Where none is named it is the highest automatic step that serves the problem, given up only for one that
+        was measured to be faster: nothing wins over it untimed.
         """
-        named = registry.find(operation(problem), requested)
         if named is not None:
             parameters = self.parameters(problem, named, arch)
             return None if named.refusal(problem, arch, parameters) else (named, parameters)

@@ -118,7 +118,7 @@ def test_items_hold_every_problem_that_a_plan_asks_for(name: str) -> None:
                 if dtype not in row.dtypes:
                     continue
                 try:
-                    nodes = plan(graph, "sm_90a", Choices(precision, fuse, {"conv": row.name})).nodes
+                    nodes = plan(graph, "sm_90a", Choices(precision, fuse, {"conv": row})).nodes
                 except UserError:
                     continue
                 for node in nodes:

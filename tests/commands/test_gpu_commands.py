@@ -19,10 +19,10 @@ from app.kernels.problems import key
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.planning import tuning
-from app.planning.matching import Choices
 from app.planning.plan import plan
 from tests.support.kernel_cases import Case, architecture
 from tests.support.kernel_device import compile_all
+from tests.support.named_choices import named_choices
 
 pytestmark = [pytest.mark.gpu, pytest.mark.fashion_mnist]
 DRAWS = importlib.util.find_spec("matplotlib") is not None
@@ -48,7 +48,9 @@ def rung_cases(items: list[Item], only: set[str] | None = None) -> list[Case]:
 def node_cases(name: str, settings: list[tuple[str, str]]) -> list[Case]:
     """The kernels of the whole network, for each precision and convolution."""
     graph = network_graph(name)
-    plans = [plan(graph, architecture(), Choices(precision, kernels={"conv": conv})) for precision, conv in settings]
+    plans = [
+        plan(graph, architecture(), named_choices(precision, kernels={"conv": conv})) for precision, conv in settings
+    ]
     nodes = [node for found in plans for node in found.nodes]
     return [Case(node.variant, node.problem, tuple(node.settings.items())) for node in nodes]
 

@@ -15,12 +15,12 @@ from app.kernels.registry import variants
 from app.network.accuracy import top_two_margins
 from app.network.definitions import LENET5
 from app.network.graph import Graph
-from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
 from data_tools.fashion_mnist import load_split
 from tests.runtime.test_gpu_session import session
 from tests.support.kernel_cases import Case, architecture
 from tests.support.kernel_device import compile_all
+from tests.support.named_choices import named_choices
 from tests.support.scaled_networks import biased, errors, images, plain_errors, scaled, shipped, unbiased, unit_scaled
 
 pytestmark = pytest.mark.gpu
@@ -56,7 +56,7 @@ def paired(graph: Graph, precision: str, kernels: dict[str, str]) -> ExecutionPl
     if architecture() == "sm_75":
         return None
     try:
-        found = plan(graph, architecture(), Choices(precision, kernels=kernels))
+        found = plan(graph, architecture(), named_choices(precision, kernels=kernels))
     except UserError as error:
         assert "does not serve" in str(error) and "lose numbers" not in str(error)
         return None

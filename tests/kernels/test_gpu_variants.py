@@ -15,11 +15,12 @@ from app.kernels.registry import variants
 from app.kernels.variant import ConstantCopy, Variant
 from app.network.definitions import LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
-from app.planning.matching import PRECISIONS, Choices
+from app.planning.matching import PRECISIONS
 from app.planning.plan import plan
 from tests.runtime.test_gpu_session import classify
 from tests.support.kernel_cases import Case, architecture, elements
 from tests.support.kernel_device import bits, compile_all, host_arrays, kernel_of, launch
+from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import ODD, SMOOTH, TEST_NETWORKS, random_graph, random_images, score_scale
 
 pytestmark = pytest.mark.gpu
@@ -59,7 +60,7 @@ def compiled(request: pytest.FixtureRequest) -> None:
         if {"network", "row", "precision"} <= set(values):
             graph, row = graph_of(values["network"]), values["row"]
             wanted += [(graph, choices(row, values["precision"])), (graph, _plainest(row.operation, "fp32"))]
-    plans = [plan(graph, architecture(), Choices(**chosen)) for graph, chosen in wanted]
+    plans = [plan(graph, architecture(), named_choices(**chosen)) for graph, chosen in wanted]
     nodes = [node for found in plans for node in found.nodes]
     compile_all(Case(node.variant, node.problem, tuple(node.settings.items())) for node in nodes)
 
@@ -124,7 +125,7 @@ def test_matrix_products_fuse_activations_to_the_bit(row: Variant, function: str
 def test_networks_here_need_slices_of_constant_memory() -> None:
     """Else the test of the whole network would not show that slices of several streams keep out of each other's way."""
     for name in ("constant", "shared-constant", "specialised", "unrolled"):
-        found = plan(graph_of(LENET5), architecture(), Choices(kernels={"conv": name})).nodes
+        found = plan(graph_of(LENET5), architecture(), named_choices(kernels={"conv": name})).nodes
         copies = [
             action
             for node in found

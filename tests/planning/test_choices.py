@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import pytest
 
@@ -10,12 +11,14 @@ from app.commands.options.graph import graph_parser
 from app.commands.options.profile import profile_parser
 from app.commands.options.run import run_parser
 from app.errors import UserError
-from app.planning.choices import choices, kernel_names, load_graph
+from app.kernels import registry
+from app.kernels.variant import Variant
+from app.planning.choices import choices, kernel_rows, load_graph
 from app.planning.matching import PRECISIONS, Choices
 from app.planning.plan import plan
 from app.planning.tuning import Tuning
 
-AUTO = {"conv": "auto", "gemm": "auto", "pool": "auto"}
+AUTO = dict.fromkeys(("conv", "gemm", "pool"))
 
 
 def parsed(command: str) -> argparse.Namespace:
@@ -36,9 +39,9 @@ def parsed(command: str) -> argparse.Namespace:
     ],
 )
 def test_kernel_names(command: str, names: dict[str, str]) -> None:
-    found = kernel_names(parsed(command))
-    assert {key: name for key, name in found.items() if name != "auto"} == names
-    assert {key for key, name in found.items() if name == "auto"} <= set(AUTO) - set(names)
+    found = kernel_rows(parsed(command))
+    assert {key: row.name for key, row in found.items() if row is not None} == names
+    assert {key for key, row in found.items() if row is None} <= set(AUTO) - set(names)
 
 
 @pytest.mark.parametrize("value", ["", "=direct", "conv1=", "direct,unrolled", "conv1=direct,", ","])
@@ -56,7 +59,9 @@ def test_malformed_kernel_names(option: str, value: str) -> None:
         ("--conv winograd", "unknown conv kernel 'winograd': choose one of auto, .*direct"),
         ("--conv winograd", "winograd': choose one of .*register-patch, mma, wgmma, wgmma-split$"),
         ("--fc winograd", "winograd': choose one of .*tensor-core, split-k, mma, wgmma$"),
-        ("--conv conv1=winograd", "unknown conv kernel 'winograd'"),
+        ("--conv conv1=winograd", "unknown conv kernel 'winograd': choose one of .*register-patch$"),
+        ("--conv conv1=naive", "unknown conv kernel 'naive'"),
+        ("--fc conv-direct", "unknown gemm kernel 'conv-direct'"),
         (
             "--conv conv1=wgmma",
             "--conv conv1=wgmma: wgmma computes two layers at once, name it for all of them: --conv wgmma$",
@@ -87,7 +92,7 @@ def test_names_that_do_not_exist(command: str, fault: str) -> None:
 def test_precision_and_fusion(precision: str) -> None:
     tuning = Tuning()
     found = choices(parsed(f"--precision {precision} --no-fuse --conv direct"), tuning)
-    assert found == Choices(precision, False, {**AUTO, "conv": "direct"}, tuning)
+    assert found == Choices(precision, False, {**AUTO, "conv": registry.find("conv", "direct")}, tuning)
     assert choices(parsed(""), tuning).fuse and choices(parsed(""), tuning).precision == "auto"
 
 
@@ -111,12 +116,39 @@ def test_latency_splits_the_sums() -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("--conv wgmma", {"conv": "auto", "conv_pair": "wgmma"}),
-        ("--fc wgmma", {"gemm": "auto", "gemm_pair": "wgmma"}),
-        ("--conv mma --fc mma", {"conv": "auto", "conv_pair": "mma", "gemm": "auto", "gemm_pair": "mma"}),
+        ("--conv wgmma", {"conv_pair": "wgmma"}),
+        ("--fc wgmma", {"gemm_pair": "wgmma"}),
+        ("--conv mma --fc mma", {"conv_pair": "mma", "gemm_pair": "mma"}),
         ("--conv tensor-core --fc tensor-core", {"conv": "tensor-core", "gemm": "tensor-core"}),
     ],
 )
 def test_kernels_of_two_layers_are_named_like_others(arguments: str, expected: dict[str, str]) -> None:
     found = choices(parsed(arguments), Tuning({})).kernels
-    assert found == {**AUTO, **expected}
+    assert found == {**AUTO, **{operation: registry.find(operation, name) for operation, name in expected.items()}}
+
+
+def test_a_layer_left_to_auto_beside_a_kernel_for_the_others() -> None:
+    options = parsed("--conv conv=direct,conv1=auto --no-fuse")
+    planned = plan(load_graph(options)[0], "sm_90a", choices(options, Tuning()))
+    first, second = (node.variant.name for node in planned.nodes if node.head.operation == "conv")
+    assert first != "direct" and second == "direct"
+
+
+@pytest.mark.parametrize("command", ["", "--precision fp16", "--no-fuse", "--conv direct --fc wgmma", "--latency"])
+def test_names_are_looked_up_where_options_are_read(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no more while a plan is made, whose kernels they name."""
+    asked: list[str] = []
+    find = registry.find
+
+    def counted(operation: str, requested: str, *others: str) -> Variant | None:
+        asked.append(requested)
+        return find(operation, requested, *others)
+
+    monkeypatch.setattr(registry, "find", counted)
+    options = parsed(command)
+    graph, _ = load_graph(options)
+    chosen = choices(options, Tuning())
+    assert 0 < len(asked) <= 10
+    asked.clear()
+    plan(graph, "sm_90a", replace(chosen, precision="fp16" if chosen.named_pairs else chosen.precision))
+    assert not asked

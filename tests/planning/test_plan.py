@@ -25,6 +25,7 @@ from app.layers import Argmax, AvgPool, Flatten, Layer, Linear, Relu
 from app.network.definitions import FA19, LENET5, MINIDNN86, MLP, Network
 from app.planning.matching import PRECISIONS, Choices
 from app.planning.plan import IMAGES, LABELS, LOGITS, PIXELS, ExecutionPlan, plan
+from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import TEST_NETWORKS, random_graph
 
 ARCH = "sm_90a"
@@ -53,7 +54,7 @@ def _names(planned: ExecutionPlan) -> list[str]:
 )
 @pytest.mark.parametrize("input_dtype", ["uint8", "float32"])
 def test_lenet5_nodes(options: dict[str, Any], names: list[str], input_dtype: str) -> None:
-    planned = plan(random_graph(LENET5), ARCH, Choices(**options), input_dtype=input_dtype)
+    planned = plan(random_graph(LENET5), ARCH, named_choices(**options), input_dtype=input_dtype)
     assert _names(planned) == names
     assert planned.nodes[0].problem.arguments()[0].dtype == planned.input_dtype == input_dtype
     assert all(node.problem.arguments()[0].dtype == "float32" for node in planned.nodes[1:])
@@ -86,7 +87,7 @@ def test_every_plan_is_sound(network: Network, precision: str, fuse: bool) -> No
 )
 def test_plans_of_chosen_kernels_are_sound(network: Network, kernels: dict[str, str]) -> None:
     graph = random_graph(network)
-    planned = plan(graph, ARCH, Choices(kernels=kernels))
+    planned = plan(graph, ARCH, named_choices(kernels=kernels))
     _check_sound(graph, planned)
     for node in planned.nodes:
         wanted = kernels.get(node.head.operation or "")

@@ -183,12 +183,10 @@ def test_auto(known: Tuning, arch: str, chosen: tuple[str, dict[str, int]]) -> N
 
 def test_a_named_variant_gets_its_parameters() -> None:
     known = table(old=Tuned({}, 0.1, 100), odd=Tuned({"TILE": 16}, 9.0, 100))
-    found = known.choose(PROBLEM, "sm_90a", "odd")
+    found = known.choose(PROBLEM, "sm_90a", registry.find("conv", "odd"))
     assert found is not None
     assert (found[0].name, found[1]) == ("odd", {"TILE": 16})
-    assert known.choose(PROBLEM, "sm_80", "modern") is None
-    with pytest.raises(UserError, match="unknown conv kernel 'nope'"):
-        known.choose(PROBLEM, "sm_80", "nope")
+    assert known.choose(PROBLEM, "sm_80", registry.find("conv", "modern")) is None
 
 
 def test_no_variant_serves() -> None:

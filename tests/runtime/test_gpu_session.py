@@ -11,8 +11,8 @@ from app.errors import UserError
 from app.network.definitions import LENET5, Network
 from app.network.graph import Graph
 from app.network.reference import compute_reference
-from app.planning.matching import Choices
 from app.planning.plan import plan
+from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import ODD, TEST_NETWORKS, check_labels, random_graph, random_images, score_scale
 
 pytestmark = pytest.mark.gpu
@@ -30,7 +30,7 @@ def session(
     from app.cuda.device import describe_gpu
     from app.runtime.session import Session
 
-    execution = plan(graph, describe_gpu()["architecture"], Choices(**options), input_dtype=input_dtype)
+    execution = plan(graph, describe_gpu()["architecture"], named_choices(**options), input_dtype=input_dtype)
     return Session(execution, chunk=chunk, streams=streams, always_in_chunks=always_in_chunks)
 
 

@@ -58,8 +58,9 @@ def whole_program(
     rows = [_on_cpu(graph, images)] if batch <= CPU_IMAGES else []
     for precision, name in combinations(graph, only):
         row: dict[str, Any] = {"precision": precision, "conv": name, "ms": None, "spread_ms": None, "runs": 0}
+        choices = Choices(precision, True, {"conv": registry.find("conv", name)}, known)
         try:
-            rows.append(row | _timed(graph, arch, Choices(precision, True, {"conv": name}, known), images))
+            rows.append(row | _timed(graph, arch, choices, images))
         except UserError as error:
             rows.append(row | {"reason": str(error)})
         step()

@@ -107,7 +107,7 @@ def check_precision(row: Variant, asked: str) -> None:
 
 def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
     """What the layer asks of the variant: alone, or as the main job's plan has it with that variant named."""
-    choices = Choices(precision, fused, {layer: row.name})
+    choices = Choices(precision, fused, {layer: row})
     nodes = plan(graph, arch, choices).nodes
     for node in nodes:
         if node.head.name == layer:
