@@ -33,7 +33,11 @@ TOO_LARGE = "split it into files of fewer images"
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_LEVEL = 6  # higher ones take several times as long for a few percent
 GZIP_MAX_RATIO = 1032  # deflate cannot pack more: 258 bytes in two bits
+MAX_MEMBERS = 1 << 16  # of a gzip file: bgzip puts 64 KiB into each
 UBYTE = 0x08
+OTHER_TYPES = {0x09: "int8", 0x0B: "int16", 0x0C: "int32", 0x0D: "float32", 0x0E: "float64"}
+EXPECTED = {1: "labels must be uint8, N", 3: "images must be uint8 (0 to 255), N x H x W"}
+CONVERT = "convert them with NumPy and data_tools.idx.write_idx, or store them as x and y in HDF5 (README)"
 CHUNK = 1 << 18
 
 
@@ -55,24 +59,36 @@ class _Source(Protocol):
 
 
 class _Gzip:
-    """One gzip member, inflated only as far as asked; zlib checks CRC and length when it reaches the end."""
+    """All members of a gzip file, inflated only as far as asked; zlib checks CRC and length at the end of each."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._inflater = zlib.decompressobj(wbits=31)
+        self._members = 1
 
     def readinto(self, target: memoryview) -> int:
         filled = 0
-        while filled < len(target) and not self._inflater.eof:
-            data = self._inflater.unconsumed_tail or self._file.read(CHUNK)
+        while filled < len(target):
+            ended = self._inflater.eof
+            data = (self._inflater.unused_data if ended else self._inflater.unconsumed_tail) or self._file.read(CHUNK)
+            if ended and not data:
+                break
             if not data:
                 raise _BadError("is a truncated gzip file")
+            if ended:
+                self._begin_member(data)
             piece = self._inflater.decompress(data, min(len(target) - filled, 4 * CHUNK))
             target[filled : filled + len(piece)] = piece
             filled += len(piece)
-        if self._inflater.eof and (self._inflater.unused_data or self._file.read(1)):
-            raise _BadError("has more data, or a second gzip member, after its compressed content")
         return filled
+
+    def _begin_member(self, data: bytes) -> None:
+        self._members += 1
+        if not data.startswith(GZIP_MAGIC[:1]):
+            raise _BadError("has more data, but no gzip member, after its compressed content")
+        if self._members > MAX_MEMBERS:
+            raise _BadError(f"has more than {MAX_MEMBERS:,} gzip members", "compress it in one")
+        self._inflater = zlib.decompressobj(wbits=31)
 
 
 def read_idx(path: Path, rank: int, max_items: int | None = None, allocate: Allocate = pageable) -> np.ndarray:
@@ -131,12 +147,20 @@ def _read_shape(source: _Source, rank: int) -> tuple[int, ...]:
     if header[:2] != b"\0\0":
         raise _no_idx(bytes(header[:filled]), source)
     if filled == 4 and header[2] != UBYTE:
-        raise _BadError(f"holds IDX items of type 0x{header[2]:02x}, not unsigned bytes (0x08)")
+        kind = OTHER_TYPES.get(header[2])
+        if kind is None:
+            raise _BadError(f"holds IDX items of type 0x{header[2]:02x}, not unsigned bytes (0x08)")
+        raise _BadError(f"holds {kind} (IDX type 0x{header[2]:02x}), not unsigned bytes (0x08)", _expected(rank))
     if filled == 4 and header[3] != rank:
-        raise _BadError(f"is an IDX file of rank {header[3]}, where rank {rank} is needed")
+        raise _BadError(f"is an IDX file of rank {header[3]}, where rank {rank} is needed", _expected(rank))
     if filled < 4 or source.readinto(view[4:]) < 4 * rank:
         raise _BadError(f"ends inside the {len(header)}-byte IDX header")
     return struct.unpack(f">{rank}I", header[4:])
+
+
+def _expected(rank: int) -> str:
+    """What the items must be and how to get there, for a file that is whole but holds something else."""
+    return f"{EXPECTED[rank]}: {CONVERT}"
 
 
 def _no_idx(start: bytes, source: _Source) -> _BadError:

@@ -31,6 +31,7 @@ MAX_CHUNKS = 1 << 20
 _COMPRESSIONS = {h5py.h5z.FILTER_LZF, h5py.h5z.FILTER_DEFLATE}
 _FILTERS = {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32} | _COMPRESSIONS
 _CHECKSUM_BYTES = 4
+_PLAIN = "store it as plain numbers in this file"
 # What h5py raises for broken files, from every layer of it.
 _H5PY_ERRORS = (OSError, LookupError, RuntimeError, ValueError, TypeError, OverflowError)
 _NO_MEMORY = re.compile(
@@ -85,9 +86,7 @@ class StrictFile:
                 dataset = h5py.Dataset(h5py.h5d.open(self._id, name.encode()))
                 reason = self._reason_against(dataset, max_bytes)
             if reason:
-                raise UserError(
-                    f"{self._path}: dataset {printable(repr(name))} {reason}; store it as plain numbers in this file"
-                )
+                raise UserError(f"{self._path}: dataset {printable(repr(name))} {reason}")
             chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
             array = allocate(dataset.shape, dataset.dtype.newbyteorder("="), chunk)
             if chunk and _chunks_are_lacking(dataset, chunk):
@@ -130,48 +129,49 @@ class StrictFile:
         return h5py.h5o.get_info(self._id, name).type == h5py.h5o.TYPE_GROUP
 
     def _reason_against_link(self, name: bytes) -> str | None:
+        """As ``_reason_against``, for what leads to the dataset."""
         # A path through other groups could pass any kind of link.
         if b"/" in name or name == b"." or not self._id.links.exists(name):
-            return "is missing"
+            return "is missing; store it in the root of the file"
         if self._id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
-            return "is a soft or external link"
+            return f"is a soft or external link; {_PLAIN}"
         found = h5py.h5o.get_info(self._id, name)
         if found.type != h5py.h5o.TYPE_DATASET:
-            return "is a group or a type, not a dataset"
+            return f"is a group or a type, not a dataset; {_PLAIN}"
         first = self._read.setdefault((found.fileno, found.addr), name.decode())
-        return None if first == name.decode() else f"is dataset {printable(repr(first))} by another name"
+        return None if first == name.decode() else f"is dataset {printable(repr(first))} by another name; {_PLAIN}"
 
     def _reason_against(self, dataset: h5py.Dataset, max_bytes: int) -> str | None:
-        """Why ``dataset`` must not be read, by what its header declares; None if it may."""
+        """Why ``dataset`` must not be read, by what its header declares and its remedy; None if it may."""
         layout = dataset.id.get_create_plist()
         kind = dataset.id.get_type()
         if layout.get_external_count() > 0:
-            return "keeps its data in another file"
+            return f"keeps its data in another file; {_PLAIN}"
         if dataset.is_virtual:
-            return "is virtual, a view of other files"
+            return f"is virtual, a view of other files; {_PLAIN}"
         if not _is_plain_number(kind, dataset.dtype):
-            return "holds something other than integers or floats of up to 8 bytes"
+            return f"holds something other than integers or floats of up to 8 bytes; {_PLAIN}"
         if dataset.shape is None:
-            return "is empty"
+            return f"is empty; {_PLAIN}"
         nbytes = math.prod(dataset.shape) * kind.get_size()
         if nbytes > max_bytes:
-            return f"declares {nbytes:,} bytes, more than the {max_bytes:,} allowed"
+            return f"declares {nbytes:,} bytes, more than the {max_bytes:,} allowed; split the file or store less in it"
         stored = dataset.id.get_storage_size()
         if stored > self._size:
-            return f"claims {stored:,} stored bytes in a file of {self._size:,}"
+            return f"claims {stored:,} stored bytes in a file of {self._size:,}; get a fresh copy"
         if layout.get_layout() == h5py.h5d.CHUNKED:
             return _reason_against_chunks(dataset, layout)
-        return None if stored == nbytes else f"declares {nbytes:,} bytes but stores {stored:,}"
+        return None if stored == nbytes else f"declares {nbytes:,} bytes but stores {stored:,}; write it whole"
 
 
 def _reason_against_chunks(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> str | None:
     filters = _filters(layout)
     if not set(filters) <= _FILTERS or len(set(filters)) < len(filters) or set(filters) >= _COMPRESSIONS:
-        return "uses filters other than gzip or lzf, shuffle and fletcher32, each once"
+        return f"uses filters other than gzip or lzf, shuffle and fletcher32, each once; {_PLAIN}"
     if math.prod(dataset.chunks) * dataset.dtype.itemsize > MAX_ARRAY_BYTES:
-        return "has chunks that are too large"
+        return f"has chunks of more than {MAX_ARRAY_BYTES:,} bytes; store it in smaller ones"
     if math.prod(_grid(dataset)) > MAX_CHUNKS:
-        return f"has more than {MAX_CHUNKS:,} chunks"
+        return f"has more than {MAX_CHUNKS:,} chunks; store it in larger ones"
     return None
 
 

@@ -54,7 +54,8 @@ class Job:
             try:
                 yield GpuEngine(*arguments, team)
             except DeviceMemoryError:
-                raise UserError(_too_little("the GPU", self.settings, "use --device cpu")) from None
+                remedy = "choose a smaller --batch, or use --device cpu"
+                raise UserError(_too_little("the GPU", self.settings, remedy)) from None
 
 
 @contextmanager
@@ -63,11 +64,12 @@ def memory_errors(settings: Settings) -> Iterator[None]:
     try:
         yield
     except MemoryError:
-        raise UserError(_too_little("this machine", settings, "choose a smaller network")) from None
+        remedy = "raise the limit (ulimit -v), or choose a smaller --batch or network"
+        raise UserError(_too_little("this machine", settings, remedy)) from None
 
 
 def _too_little(where: str, settings: Settings, remedy: str) -> str:
     return (
         f"{where} has too little free memory to train {settings.network} with batches of {settings.batch:,}: "
-        f"make it free, say a smaller --batch, or {remedy}"
+        f"free some, {remedy}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import itertools
 import os
 import struct
 import tracemalloc
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from app.errors import UserError
-from data_tools.idx import content_sha256, read_idx, write_idx
+from data_tools.idx import GZIP_MAGIC, content_sha256, read_idx, write_idx
 
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 RAW = b"\0\0\x08\x03" + struct.pack(">III", 2, 3, 4) + IMAGES.tobytes()
@@ -54,6 +55,30 @@ def test_reads_into_the_memory_given(tmp_path: Path, content: bytes) -> None:
     assert asked == [IMAGES.size] and np.shares_memory(array, memory)
     np.testing.assert_array_equal(memory[16:40], IMAGES.ravel())
     assert (memory[40:] == 255).all()
+
+
+@pytest.mark.parametrize("cuts", [[20], [2], [4, 16], [len(RAW)], [0]], ids=str)
+def test_reads_gzip_files_of_several_members(tmp_path: Path, cuts: list[int]) -> None:
+    ends = [0, *cuts, len(RAW)]
+    path = tmp_path / "images.gz"
+    path.write_bytes(b"".join(gzip.compress(RAW[a:b]) for a, b in itertools.pairwise(ends)))
+    np.testing.assert_array_equal(read_idx(path, rank=3), IMAGES)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "float32", "float64", "rank 1", "rank 4"])
+@pytest.mark.parametrize("rank", [1, 3])
+def test_a_whole_file_of_another_type_or_rank_is_to_be_converted(tmp_path: Path, kind: str, rank: int) -> None:
+    """A fresh copy of it would be no better."""
+    codes = {"int8": 9, "int16": 11, "int32": 12, "float32": 13, "float64": 14}
+    has = int(kind[-1]) if kind.startswith("rank") else rank
+    if has == rank and kind.startswith("rank"):
+        has = 2
+    path = tmp_path / "file"
+    path.write_bytes(declaring(*[2] * has, kind=codes.get(kind, 8), content=bytes(8 * 2**has)))
+    with pytest.raises(UserError, match=kind if kind in codes else f"rank {has}, where rank {rank}") as caught:
+        read_idx(path, rank)
+    what = "images must be uint8 (0 to 255), N x H x W" if rank == 3 else "labels must be uint8, N"
+    assert f"; {what}: convert them with NumPy" in str(caught.value) and "fresh copy" not in str(caught.value)
 
 
 BAD_CONTENT = {
@@ -96,10 +121,11 @@ BAD_GZIP = {
     "truncated in the trailer": (ZIPPED[:-1], "truncated gzip"),
     "truncated in the content": (ZIPPED[: len(ZIPPED) // 2], "truncated gzip"),
     "magic only": (ZIPPED[:2], "truncated gzip"),
-    "second member": (ZIPPED + ZIPPED, "second gzip member"),
-    "empty second member": (ZIPPED + gzip.compress(b""), "second gzip member"),
-    "split over members": (gzip.compress(RAW[:20]) + gzip.compress(RAW[20:]), "second gzip member"),
-    "rubbish behind": (ZIPPED + b"\0", "second gzip member"),
+    "second array": (ZIPPED + ZIPPED, "is too long"),
+    "second member cut": (gzip.compress(RAW[:20]) + gzip.compress(RAW[20:])[:-1], "truncated gzip"),
+    "second member damaged": (gzip.compress(RAW[:20]) + gzip.compress(RAW[20:])[:-4] + bytes(4), "damaged gzip file"),
+    "rubbish behind": (ZIPPED + b"\0", "no gzip member"),
+    "half a magic behind": (ZIPPED + GZIP_MAGIC[:1], "truncated gzip"),
     "gzip in gzip": (gzip.compress(ZIPPED), "is a gzip file, not an IDX file"),
 }
 
@@ -107,6 +133,14 @@ BAD_GZIP = {
 @pytest.mark.parametrize("case", BAD_GZIP)
 def test_refuses_bad_gzip(tmp_path: Path, case: str) -> None:
     check_refused(tmp_path, *BAD_GZIP[case])
+
+
+def test_members_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data_tools.idx.MAX_MEMBERS", 5)
+    path = tmp_path / "images.gz"
+    path.write_bytes(ZIPPED + gzip.compress(b"") * 4)
+    np.testing.assert_array_equal(read_idx(path, rank=3), IMAGES)
+    check_refused(tmp_path, ZIPPED + gzip.compress(b"") * 5, "more than 5 gzip members; compress it in one")
 
 
 def test_a_bomb_is_inflated_no_further_than_declared(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from tests.support.shell import check_error, listing
 from tests.support.training_for_tests import OWN, Train, some_settings
 from tests.training.test_train_command import CHECKPOINT, MLP, check_failure
 
-TOO_LITTLE = "has too little free memory to train mlp with batches of 16: make it free, say a smaller --batch, or"
-HERE = f"this machine {TOO_LITTLE} choose a smaller network"
+TOO_LITTLE = "has too little free memory to train mlp with batches of 16: free some,"
+HERE = f"this machine {TOO_LITTLE} raise the limit .ulimit -v., or choose a smaller --batch or network"
 KEPT = f"; {CHECKPOINT} holds the last whole epoch: go on with --resume {CHECKPOINT}"
 
 
@@ -118,7 +118,7 @@ def test_a_full_card(when: str, fill: Callable[[str], None]) -> None:
     model = training_model(network, settings.biases)
     images, labels = np.zeros((60, 1, 28, 28), np.uint8), np.zeros(60, np.uint8)
     job = Job(settings, model, images, labels, start(model, settings), "cuda")
-    wrong = rf"^the GPU {TOO_LITTLE} use --device cpu$"
+    wrong = rf"^the GPU {TOO_LITTLE} choose a smaller --batch, or use --device cpu$"
     with pytest.raises(UserError, match=wrong), job.engine(Alone(), lambda: None) as engine:
         engine.train([np.arange(16)], 1, 0)
 
