@@ -153,26 +153,21 @@ def run(options: argparse.Namespace, watch: Stopwatch) -> int:
         data, graph = load_data(options, graph, where == "cuda")
     batch = batch_size(options, data)
     watch.lap("data")
-    outcome = _measured(options, graph, data, batch, where, watch)
-    accuracy = check(graph, weights, data, outcome, options)
-    coarser = outcome.coarser
-    differing = None
-    if coarser is not None:
-        differing = reference_agreement(graph, weights, data, coarser.labels, "float16", options.recheck)
-    report = document(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
-    publish(report, as_text, options.json)
-    return 0 if accuracy.passed else 1
-
-
-def _measured(
-    options: argparse.Namespace, graph: Graph, data: Dataset, batch: int, where: str, watch: Stopwatch
-) -> Outcome:
     if where == "cpu":
         from app.runtime.cpu_run import run_on_cpu
 
         watch.lap("import")
-        return run_on_cpu(options, graph, data.images, data.labels, batch)
-    from app.runtime.gpu_run import run_on_gpu
+        outcome = run_on_cpu(options, graph, data.images, data.labels, batch)
+    else:
+        from app.runtime.gpu_run import run_on_gpu
 
-    with device.gpu_errors():
-        return run_on_gpu(options, graph, data.images, data.labels, batch, watch.lap)
+        with device.gpu_errors():
+            outcome = run_on_gpu(options, graph, data.images, data.labels, batch, watch.lap)
+    accuracy = check(graph, weights, data, outcome, options)
+    compared = outcome.compared
+    differing = None
+    if compared is not None:
+        differing = reference_agreement(graph, weights, data, compared.labels, compared.arithmetic, options.recheck)
+    report = document(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
+    publish(report, as_text, options.json)
+    return 0 if accuracy.passed else 1

@@ -16,12 +16,12 @@ from app.files.writing import replacing
 from app.network.accuracy import Accuracy, Agreement
 from app.network.graph import Graph
 from app.network.weights import Weights
-from app.runtime.result import Coarser, LayerTime, Outcome, Timing
+from app.runtime.result import Compared, LayerTime, Outcome, Timing
 from app.runtime.startup import own
 from app.verdicts import difference_lines, verdict_text, verdicts
 from data_tools.dataset import Dataset
 
-SCHEMA = "lenet5-inference/report/3"
+SCHEMA = "lenet5-inference/report/4"
 PRECISION = {"float64": "fp64", "float32": "fp32", "float16x2": "fp32x", "tfloat32": "tf32", "float16": "fp16"}
 SHOWN_LABELS = 6
 
@@ -35,14 +35,14 @@ def document(
     accuracy: Accuracy,
     one_off_ms: Mapping[str, float],
     command_ms: float,
-    coarser_agreement: Agreement | None = None,
+    compared_agreement: Agreement | None = None,
 ) -> dict[str, Any]:
     """The report as plain data, ready for JSON. All times in ms unless the name says otherwise.
 
-    one_off_ms, command_ms: a Stopwatch's ``spent`` and ``elapsed``. coarser_agreement: of the outcome's ``coarser``.
+    one_off_ms, command_ms: a Stopwatch's ``spent`` and ``elapsed``. compared_agreement: of the outcome's ``compared``.
     """
     end_to_end = outcome.end_to_end
-    cycle, use, on_card, coarser = outcome.cycle, outcome.usage, outcome.on_card, outcome.coarser
+    cycle, use, on_card, compared = outcome.cycle, outcome.usage, outcome.on_card, outcome.compared
     names = data.classes and (weights.classes or data.classes)
     first = outcome.labels[:SHOWN_LABELS].tolist()
     return {
@@ -65,7 +65,7 @@ def document(
         "op_times": [_layer(layer) for layer in outcome.op_times],
         "on_card_ms": None if on_card is None else {**_percentiles(on_card), "images": outcome.on_card_images},
         "raw_copy_ms": None if outcome.raw_copy is None else _percentiles(outcome.raw_copy),
-        "fp16": None if coarser is None else _coarser(outcome, coarser, coarser_agreement),
+        "compare": None if compared is None else _compare(outcome, compared, compared_agreement),
         "pipeline": None if use is None else vars(use),
         "end_to_end_ms": _percentiles(end_to_end),
         "images_per_s": batch / end_to_end.median * 1e3,
@@ -80,10 +80,11 @@ def document(
     }
 
 
-def _coarser(outcome: Outcome, coarser: Coarser, agreement: Agreement | None) -> dict[str, Any]:
+def _compare(outcome: Outcome, compared: Compared, agreement: Agreement | None) -> dict[str, Any]:
     return {
-        "end_to_end_ms": _percentiles(coarser.end_to_end),
-        "gain": outcome.end_to_end.median / coarser.end_to_end.median,
+        "precision": compared.precision,
+        "end_to_end_ms": _percentiles(compared.end_to_end),
+        "gain": outcome.end_to_end.median / compared.end_to_end.median,
         "compared": 0 if agreement is None else agreement.compared,
         "differences": [] if agreement is None else [vars(difference) for difference in agreement.differences],
     }
@@ -112,7 +113,7 @@ def _layer(layer: LayerTime, among: Iterable[LayerTime] = ()) -> dict[str, Any]:
 
 def as_text(report: Mapping[str, Any]) -> str:
     """The document for people: plain text, no colours, so that it reads the same in a file."""
-    blocks = [_head(report), verdict_text(report), _layers(report), _times(report), report["limit"], _fp16(report)]
+    blocks = [_head(report), verdict_text(report), _layers(report), _times(report), report["limit"], _compared(report)]
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -139,17 +140,17 @@ def _head(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _fp16(report: Mapping[str, Any]) -> str:
-    """What the coarser arithmetic would bring and cost; empty where it was not tried."""
-    fp16 = report["fp16"]
-    if fp16 is None:
+def _compared(report: Mapping[str, Any]) -> str:
+    """What ``--compare`` found: gain and differing labels; empty where it was not asked for."""
+    other = report["compare"]
+    if other is None:
         return ""
-    changed = len(fp16["differences"])
+    changed, ms = len(other["differences"]), other["end_to_end_ms"]["p50"]
     line = (
-        f"--precision fp16 takes {fp16['end_to_end_ms']['p50']:.3f} ms end to end, {fp16['gain']:.2f} × as fast, and "
-        f"{changed} label{'' if changed == 1 else 's'} of {fp16['compared']:,} compared differ from the reference"
+        f"--precision {other['precision']} takes {ms:.3f} ms end to end, {other['gain']:.2f} × as fast, and "
+        f"{changed} label{'' if changed == 1 else 's'} of {other['compared']:,} compared differ from the reference"
     )
-    return "\n".join([line, *difference_lines(fp16["differences"])])
+    return "\n".join([line, *difference_lines(other["differences"])])
 
 
 def _layers(report: Mapping[str, Any]) -> str:

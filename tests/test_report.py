@@ -16,7 +16,7 @@ from app.network.definitions import LENET5
 from app.network.weights import Weights
 from app.report import SCHEMA, as_text, document, write_json
 from app.runtime.overlap import Timeline, usage
-from app.runtime.result import Coarser, Cycle, LayerTime, Outcome, Timing
+from app.runtime.result import Compared, Cycle, LayerTime, Outcome, Timing
 from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import CLASSES
 from tests.support.networks_for_tests import random_graph, random_images
@@ -105,23 +105,25 @@ def test_the_raw_copy_of_the_same_bytes_is_set_beside_the_run() -> None:
 
 
 @pytest.mark.parametrize("changed", [0, 1, 2])
-def test_the_last_lines_tell_what_fp16_would_bring_and_cost(changed: int) -> None:
+@pytest.mark.parametrize(("precision", "arithmetic"), [("fp16", "float16"), ("tf32", "tfloat32")])
+def test_the_last_lines_tell_what_another_precision_gains(precision: str, arithmetic: str, changed: int) -> None:
     labels = LABELS.copy()
     labels[:changed] += 1
-    coarser = Coarser(Timing((2.0,)), labels)
-    near = replace(STORED, margins=np.full(BATCH, 0.01), magnitudes=np.full(BATCH, 5, np.float32))
-    outcome = replace(GPU, end_to_end=Timing((5.0,)), coarser=coarser)
-    agreement = agree(labels[:40], near, "stored float64 reference", "float16")
+    compared = Compared(precision, arithmetic, Timing((2.0,)), labels)
+    near = replace(STORED, margins=np.full(BATCH, 0.005), magnitudes=np.full(BATCH, 5, np.float32))
+    outcome = replace(GPU, end_to_end=Timing((5.0,)), compared=compared)
+    agreement = agree(labels[:40], near, "stored float64 reference", arithmetic)
     told = document(GRAPH, WEIGHTS, DATA, BATCH, outcome, judge(LABELS, LABELS, BATCH, AGREED), ONCE, 1.0, agreement)
-    fp16 = told["fp16"]
-    assert (fp16["gain"], fp16["compared"], len(fp16["differences"])) == (2.5, 40, changed)
+    other = told["compare"]
+    assert (other["precision"], other["gain"], other["compared"]) == (precision, 2.5, 40)
+    assert len(other["differences"]) == changed
     first, *others = as_text(told).split("\n\n")[-1].splitlines()
     assert first == (
-        "--precision fp16 takes 2.000 ms end to end, 2.50 × as fast, and "
+        f"--precision {precision} takes 2.000 ms end to end, 2.50 × as fast, and "
         f"{changed} label{'' if changed == 1 else 's'} of 40 compared differ from the reference"
     )
-    assert len(others) == changed and all("float64 margin 0.01 (near-tie)" in line for line in others)
-    assert "fp16" not in as_text(report(GPU))
+    assert len(others) == changed and all("float64 margin 0.005 (near-tie)" in line for line in others)
+    assert report(GPU)["compare"] is None and "--precision" not in as_text(report(GPU))
 
 
 @pytest.mark.parametrize(("images", "more"), [(1, ""), (6, ""), (7, ", …")])

@@ -18,7 +18,6 @@ from app.interrupts import deferred_interrupts
 from app.kernels.problems import ConvProblem, alone
 from app.planning import tuning
 from app.planning.choices import choices, load_graph, target
-from app.planning.coarser import coarser_plan
 from app.planning.plan import ExecutionPlan, plan
 from app.precision import PRECISIONS
 from app.processor import usable_cores
@@ -43,8 +42,6 @@ def precompile(options: argparse.Namespace) -> int:
             if precision == wanted.precision and not options.all:
                 raise
             print(f"note: {precision} is left out: {reason}", file=sys.stderr)
-    if not options.all and (compared := coarser_plan(graph, arch, wanted)) is not None:
-        plans["fp16"] = compared
     if not plans:
         raise UserError(f"{arch} can serve {graph.network.name} in no precision with these options: name fewer kernels")
     builds = list(dict.fromkeys(build for execution in plans.values() for build in needed(execution)))

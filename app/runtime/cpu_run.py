@@ -30,6 +30,8 @@ def run_on_cpu(
         raise UserError("--latency is for the GPU: leave it out on the CPU")
     if options.precision not in ("auto", "fp32"):
         raise UserError(f"--precision {options.precision} is for the GPU: leave it out on the CPU")
+    if options.compare is not None:
+        raise UserError(f"--compare {options.compare} is for the GPU: leave it out on the CPU")
     session = CpuSession(graph)
     labels = np.full(min(batch, len(images)), 255, np.uint8)
     repeat = options.repeat or 1

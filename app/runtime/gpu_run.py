@@ -6,40 +6,26 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 import numpy as np
 
 from app.cuda import device
-from app.cuda.memory import DeviceMemoryError
 from app.errors import UserError
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.choices import choices
-from app.planning.coarser import coarser_plan
-from app.planning.plan import ExecutionPlan, notice, plan
+from app.planning.plan import notice, plan
 from app.runtime import timing as measure
 from app.runtime.defaults import DEFAULT_STREAMS, DEFAULT_WARMUP
-from app.runtime.result import Coarser, Cycle, Outcome, Timing
+from app.runtime.result import Compared, Cycle, Outcome, Timing
 from app.runtime.session import Session, chunk_size
 from app.runtime.stream_buffers import Outputs
 
 REPEAT, REPEAT_FEW = 100, 1000  # of batches, and of those up to FEW images: a percentile wants many
 FEW = 100
 LAYER_REPEAT = 20
-
-
-def _session(options: argparse.Namespace, execution: ExecutionPlan, chunk: int) -> Session:
-    """As the options say: a chunk size that was asked for is used."""
-    return Session(execution, chunk=chunk, streams=options.streams, always_in_chunks=options.chunk is not None)
-
-
-def _timed(options: argparse.Namespace, session: Session, images: np.ndarray, outputs: Outputs) -> Timing:
-    """End to end, as often as the options say."""
-    few = len(images) <= FEW
-    return measure.end_to_end(
-        session, images, outputs, options.repeat or (REPEAT_FEW if few else REPEAT), options.warmup
-    )
 
 
 def run_on_gpu(
@@ -50,20 +36,36 @@ def run_on_gpu(
     batch: int,
     lap: Callable[[str], None],
 ) -> Outcome:
-    """Classify ``batch`` of the (N, C, H, W) images, again and again if there are fewer, and measure."""
+    """Classify ``batch`` of the (N, C, H, W) images, again and again if there are fewer, and measure.
+
+    Raises UserError where kernels cannot do what was asked, and for a comparison that could tell nothing.
+    """
     card = device.describe_gpu()
     chosen = choices(options, tuning.load(card["name"]))
     execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
+    other = None
+    if options.compare is not None:
+        if batch > len(images):
+            raise UserError(f"--compare {options.compare} times one pass over the data: leave --cycle out")
+        other = plan(
+            graph, card["architecture"], replace(chosen, precision=options.compare), input_dtype=images.dtype.name
+        )
+        if other.arithmetic == execution.arithmetic:
+            raise UserError(
+                f"--compare {options.compare}: it would multiply as the run itself does, name another precision"
+            )
     one_pass = images[:batch]
     chunk = chunk_size(options.chunk, len(one_pass), streamed=batch > len(images))
-    with _session(options, execution, chunk) as session:
+    repeat = options.repeat or (REPEAT_FEW if batch <= FEW else REPEAT)
+    opened = partial(Session, chunk=chunk, streams=options.streams, always_in_chunks=options.chunk is not None)
+    with opened(execution) as session:
         lap("kernels")
         outputs = session.outputs(len(one_pass))
         cycle = None
         if batch > len(images):
             timing, cycle = _cycled(session, images, truth, batch, outputs, options.repeat or 1)
         else:
-            timing = _timed(options, session, one_pass, outputs)
+            timing = measure.end_to_end(session, one_pass, outputs, repeat, options.warmup)
         labels = outputs.labels.copy()
         direct = session.direct is not None and session.replays(one_pass, outputs)
         use = None if cycle else measure.typical_usage(session, one_pass, outputs)
@@ -104,11 +106,13 @@ def run_on_gpu(
             arithmetic=execution.arithmetic,
             raw_copy=resident.raw_copy if resident.images == len(one_pass) and cycle is None else None,
         )
-    if cycle is not None:
+    if other is None:
         return found
-    # When the session above has given its memory back.
-    compared = coarser_plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
-    return found if compared is None else _with_coarser(options, compared, one_pass, found)
+    with opened(other) as session:  # the one above has given its memory back
+        outputs = session.outputs(batch)
+        timing = measure.end_to_end(session, one_pass, outputs, repeat, options.warmup)
+        compared = Compared(options.compare, other.arithmetic, timing, outputs.labels.copy())
+        return replace(found, compared=compared, peak_device_bytes=max(found.peak_device_bytes, session.device_bytes))
 
 
 def _verdict(per_image: float, resident: measure.OnCard) -> str:
@@ -122,18 +126,6 @@ def _verdict(per_image: float, resident: measure.OnCard) -> str:
         f"limited by {what}: the images' bytes alone take {copy / per_image:.0%} of the run, the kernels alone "
         f"{compute / per_image:.0%}, and both go on together; {remedy}"
     )
-
-
-def _with_coarser(options: argparse.Namespace, execution: ExecutionPlan, images: np.ndarray, found: Outcome) -> Outcome:
-    """The outcome, with the same batch in float16 beside it; where there is no room for that, as it is."""
-    try:
-        with _session(options, execution, chunk_size(options.chunk, len(images))) as session:
-            outputs = session.outputs(len(images))
-            timing = _timed(options, session, images, outputs)
-            peak = max(found.peak_device_bytes, session.device_bytes)
-            return replace(found, coarser=Coarser(timing, outputs.labels.copy()), peak_device_bytes=peak)
-    except (UserError, DeviceMemoryError):
-        return found
 
 
 def _cycled(

@@ -62,9 +62,14 @@ class Cycle:
 
 
 @dataclass(frozen=True)
-class Coarser:
-    """What ``--precision fp16`` would give: times end to end, and labels (N,) uint8."""
+class Compared:
+    """The same batch in the precision that ``--compare`` names: times end to end, and labels (N,) uint8.
 
+    precision: as it was asked for. arithmetic: the coarsest type that was multiplied in.
+    """
+
+    precision: str
+    arithmetic: str
     end_to_end: Timing
     labels: np.ndarray
 
@@ -76,7 +81,7 @@ class Outcome:
     on_card: the whole pass on images already on the card, over ``on_card_images``; None on the CPU.
     usage: overlap and limit from a traced run; None on the CPU. arithmetic: the coarsest type that was multiplied in.
     device_bytes: the pipeline's buffers and weights; peak_device_bytes: with those of the measurements on the card.
-    raw_copy: the same images to the card in one piece, and nothing else. coarser: the same batch in float16.
+    raw_copy: the same images to the card in one piece, and nothing else. compared: None without ``--compare``.
     """
 
     device: dict[str, Any]
@@ -95,4 +100,4 @@ class Outcome:
     notes: tuple[str, ...]
     arithmetic: str = "float32"
     raw_copy: Timing | None = None
-    coarser: Coarser | None = None
+    compared: Compared | None = None

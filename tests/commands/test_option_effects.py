@@ -19,7 +19,7 @@ from tests.support.shell import check_error, write_good_files
 EFFECT, NOTE, ERROR = "effect", "note", "error"
 OWN = ["--data", "images", "--labels", "labels", "--weights", "weights.h5"]
 BASE = {"--batch": "3", "--repeat": "2"}
-PARTS = ("settings", "data", "weights", "network", "layers", "accuracy", "batch", "precision", "device")
+PARTS = ("settings", "data", "weights", "network", "layers", "accuracy", "batch", "precision", "device", "compare")
 # Of the main job: option → what to give, and what it does on the CPU and on the GPU: the part of the report that it
 # changes, or a pattern of the note or error that says that it does nothing.
 RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
@@ -42,6 +42,7 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--chunk": ("2", (NOTE, "--chunk: for the GPU, without effect"), (EFFECT, "settings")),
     "--repeat": ("3", (EFFECT, "settings"), (EFFECT, "settings")),
     "--warmup": ("1", (NOTE, "--warmup: for the GPU, without effect"), (EFFECT, "settings")),
+    "--compare": ("fp16", (ERROR, "--compare fp16 is for the GPU"), (EFFECT, "compare")),
     "--recheck": ("", (EFFECT, ""), (EFFECT, "")),  # own images are always held against a reference made anew
     "--min-accuracy": ("1", (EFFECT, "accuracy"), (EFFECT, "accuracy")),
     "--json": ("-", (EFFECT, ""), (EFFECT, "")),

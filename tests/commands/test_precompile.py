@@ -76,11 +76,13 @@ def test_an_empty_cache_is_filled_once(
     assert summary(capsys, "--arch", "sm_80", "--precision", "fp32")[3:] == (total - 1, 1)
 
 
-def test_what_the_report_compares_with_is_compiled_where_it_will_be_run(
+def test_the_plain_run_has_one_plan(
     stub: list[tuple[str, tuple[str, ...]]], cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert summary(capsys, "--arch", "sm_90a")[1] == "auto, fp16"
-    assert summary(capsys, "--arch", "sm_90a", "--network", "mlp")[1] == "auto"
+    """Nothing is compiled for another precision that nobody asked for."""
+    execution = plan(random_graph(LENET5), "sm_90a", Choices("auto"))
+    total, precisions, *_ = summary(capsys, "--arch", "sm_90a")
+    assert precisions == "auto" and total == len(stub) == len(set(needed(execution)))
 
 
 def test_fused_kernels_and_convolutions_alone(stub: list[tuple[str, tuple[str, ...]]], cache: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from app.cli import main
 from app.kernels import registry
 from app.kernels.variant import Variant
+from app.planning.plan import ExecutionPlan
+from tests.support.shell import check_error
 
 pytestmark = [pytest.mark.gpu, pytest.mark.fashion_mnist]
 
@@ -55,11 +57,59 @@ def test_ten_thousand_images(options: list[str], tmp_path: Path) -> None:
     paired = any("conv1" in layer["name"] and "conv2" in layer["name"] for layer in found["layers"])
     assert [op["name"] for op in found["op_times"]] == ([] if paired else ["conv1", "conv2"])
     assert found["raw_copy_ms"]["p50"] > 0
-    fp16 = found["fp16"]
-    assert (fp16 is None) == (found["precision"] != "fp32x" or "--precision" in options)
-    assert fp16 is None or (fp16["compared"] == 10_000 and fp16["end_to_end_ms"]["p50"] > 0)
+    assert found["compare"] is None
     assert found["on_card_ms"]["p50"] > 0 and found["end_to_end_ms"]["p50"] > 0
     assert 0 <= found["pipeline"]["overlap"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("own", "other"), [("auto", "fp16"), ("auto", "fp32"), ("auto", "tf32"), ("fp16", "fp32x"), ("fp32", "fp16")]
+)
+def test_another_precision_beside_the_run(own: str, other: str, tmp_path: Path) -> None:
+    """It tells of the other precision what a run in it tells, and leaves the run's own answers as they are."""
+    mine = ["--batch", "10000", "--precision", own]
+    found, plain = report(tmp_path, *mine, "--compare", other), report(tmp_path, *mine)
+    same = ("precision", "agreement", "accuracy", "first_labels", "settings")
+    assert {name: found[name] for name in same} == {name: plain[name] for name in same}
+    alone = report(tmp_path, "--batch", "10000", "--precision", other)
+    compare = found["compare"]
+    assert compare["precision"] == other == alone["precision"] and compare["compared"] == 10_000
+    assert compare["differences"] == alone["agreement"]["differences"]
+    assert compare["end_to_end_ms"]["p50"] > 0 and compare["end_to_end_ms"]["runs"] == 2
+    assert compare["gain"] == found["end_to_end_ms"]["p50"] / compare["end_to_end_ms"]["p50"]
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (
+            "--precision fp16 --compare fp16",
+            "--compare fp16: it would multiply as the run itself does, name another precision",
+        ),
+        ("--compare fp32x", "--compare fp32x: it would multiply as the run itself does, name another precision"),
+        ("--batch 20000 --cycle --compare fp16", "--compare fp16 times one pass over the data: leave --cycle out"),
+        ("--precision fp16 --conv half2 --compare fp32", "--compare fp32: it would multiply as the run itself"),
+    ],
+)
+def test_comparisons_that_cannot_be(options: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    check_error(main(["--device", "cuda", *options.split()]), *capsys.readouterr(), wrong)
+
+
+def test_the_plain_run_plans_and_opens_one_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from app.runtime import gpu_run
+
+    opened: list[str] = []
+    real = gpu_run.Session
+
+    def counted(execution: ExecutionPlan, **options: Any) -> Any:
+        opened.append(execution.arithmetic)
+        return real(execution, **options)
+
+    monkeypatch.setattr(gpu_run, "Session", counted)
+    report(tmp_path, "--batch", "100")
+    assert opened == ["float16x2"]
+    report(tmp_path, "--batch", "100", "--compare", "fp16")
+    assert opened == ["float16x2", "float16x2", "float16"]
 
 
 @pytest.mark.parametrize("batch", [1, 7, 100])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from app.commands.options.common import network_options, pipeline_options
 from app.console import Parser, number, whole_number
+from app.precision import PRECISIONS
 from app.runtime.defaults import DEFAULT_WARMUP
 
 DESCRIPTION = "Classify images with LeNet-5 on an NVIDIA GPU, with CUDA kernels of our own; on the CPU without one."
@@ -19,6 +20,7 @@ examples:
   python main.py --batch 1000000 --cycle       stream the test images 100 times
   python main.py --weights model.hdf5 --data test100.hdf5
                                                your own weights and images (HDF5 or IDX)
+  python main.py --compare fp16                what fp16 would gain, and which labels would differ
   python main.py --batch 10000 --json -        the report as JSON on standard output
   python main.py networks                      every network: input, layers, parameters, FLOPs, accuracy
   python main.py accuracy                      correct answers of every network, beside the old reports'
@@ -76,6 +78,11 @@ def run_parser() -> argparse.ArgumentParser:
         default=DEFAULT_WARMUP,
         metavar="N",
         help=f"untimed GPU runs before (default: {DEFAULT_WARMUP})",
+    )
+    measure.add_argument(
+        "--compare",
+        choices=PRECISIONS,
+        help="time the batch in this precision, too, and tell what that gains and which labels differ (GPU)",
     )
     measure.add_argument(
         "--recheck", action="store_true", help="recompute every label by the float64 NumPy reference and compare"
