@@ -20,8 +20,13 @@ def types(problem: ConvProblem | LinearProblem) -> dict[str, str | int]:
         "REAL": wide(problem.dtype),
         "OUTPUT": problem.output_dtype,
         "HAS_BIAS": int(problem.bias),
-        "ACTIVATION": problem.activation.upper() or "NONE",
+        "ACTIVATION": activation_name(problem.activation),
     }
+
+
+def activation_name(function: str) -> str:
+    """The name in ``include/activations.cuh`` of a layer's ``function``; of none if it is empty."""
+    return function.upper() or "NONE"
 
 
 def same_types(dtype: str) -> dict[str, str | int]:

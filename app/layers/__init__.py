@@ -1,6 +1,6 @@
 """The layers a network is made of, one file a kind."""
 
-from app.layers.activation import Activation, Relu, Sigmoid, Tanh
+from app.layers.activation import ACTIVATIONS, Activation, Relu, Sigmoid, Tanh
 from app.layers.argmax import Argmax
 from app.layers.base import Layer, Parameters, Shape
 from app.layers.conv2d import Conv2d
@@ -11,6 +11,7 @@ from app.layers.resize import Resize
 from app.layers.softmax import Softmax
 
 __all__ = [
+    "ACTIVATIONS",
     "Activation",
     "Argmax",
     "AvgPool",

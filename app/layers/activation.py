@@ -15,7 +15,10 @@ from app.layers.base import Layer, Parameters, Shape
 
 @dataclass(frozen=True)
 class Activation(Layer):
-    """y = f(x), element by element; NaN stays NaN. ``function`` is the kernels' name of f."""
+    """y = f(x), element by element; NaN stays NaN.
+
+    ``function`` is the kernels' name of f: in capitals, a struct of ``app/kernels/include/activations.cuh``.
+    """
 
     operation: ClassVar[str] = "activation"
     function: ClassVar[str]
@@ -75,3 +78,7 @@ class Sigmoid(Activation):
             np.exp(np.negative(x, out=x), out=x)
         x += 1
         return np.reciprocal(x, out=x)
+
+
+# By the kernels' names: what oracles and tests go through.
+ACTIVATIONS: dict[str, type[Activation]] = {kind.function: kind for kind in (Relu, Tanh, Sigmoid)}

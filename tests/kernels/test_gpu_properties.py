@@ -22,6 +22,7 @@ from app.kernels.problems import (
 )
 from app.kernels.registry import VARIANTS
 from app.kernels.variant import Variant
+from app.layers import ACTIVATIONS
 from tests.kernels.test_gpu_kernels import held_against_the_reference
 from tests.support.kernel_cases import Case, elements
 from tests.support.kernel_device import compile_all
@@ -50,7 +51,7 @@ def convolutions(draw: Any, row: Variant) -> Problem:
 
 def functions(*others: str) -> Any:
     """Names of activations."""
-    return st.sampled_from((*others, "relu", "tanh", "sigmoid"))
+    return st.sampled_from((*others, *ACTIVATIONS))
 
 
 @st.composite

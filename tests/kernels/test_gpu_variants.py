@@ -13,6 +13,7 @@ from app.errors import UserError
 from app.kernels.problems import ActivationProblem, LinearProblem
 from app.kernels.registry import variants
 from app.kernels.variant import ConstantCopy, Variant
+from app.layers import ACTIVATIONS
 from app.network.definitions import LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
 from app.planning.matching import PRECISIONS
@@ -109,7 +110,7 @@ def test_fused_and_separate_routes_agree_to_the_bit(network: Network) -> None:
         np.testing.assert_array_equal(labels, fused_labels)
 
 
-@pytest.mark.parametrize("function", ["relu", "tanh", "sigmoid"])
+@pytest.mark.parametrize("function", ACTIVATIONS)
 @pytest.mark.parametrize("row", [r for r in variants("gemm") if "float32" in r.dtypes], ids=lambda row: row.name)
 def test_matrix_products_fuse_activations_to_the_bit(row: Variant, function: str) -> None:
     fused = LinearProblem(97, 35, bias=True, activation=function)

@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 
 from app.errors import UserError
-from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Sigmoid, Softmax, Tanh
+from app.layers import (
+    ACTIVATIONS,
+    Argmax,
+    AvgPool,
+    Conv2d,
+    Flatten,
+    Layer,
+    Linear,
+    MaxPool,
+    Relu,
+    Softmax,
+)
 from app.network.definitions import NETWORKS, Network
 from app.training.gradients import GRADIENTS, Arrays
 from app.training.loss import add_l2, cross_entropy
@@ -30,9 +41,7 @@ LAYERS: list[tuple[Layer, tuple[int, ...]]] = [
     (MaxPool("l", window=3, stride=2), (2, 9, 7)),
     (MaxPool("l", window=3, stride=1), (1, 6, 5)),
     (MaxPool("l", window=1, stride=2), (1, 4, 5)),
-    (Relu("l"), (2, 3, 4)),
-    (Tanh("l"), (7,)),
-    (Sigmoid("l"), (2, 3, 5)),
+    *((kind("l"), shape) for kind in ACTIVATIONS.values() for shape in ((2, 3, 4), (7,))),
     (Linear("l", outputs=4), (7,)),
     (Linear("l", outputs=1), (1,)),
     (Flatten("l"), (3, 2, 5)),

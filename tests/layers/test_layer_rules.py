@@ -10,7 +10,7 @@ import pytest
 from app.errors import UserError
 from app.kernels.problems import ConvProblem, LinearProblem, operation
 from app.layers import (
-    Activation,
+    ACTIVATIONS,
     Argmax,
     AvgPool,
     Conv2d,
@@ -25,7 +25,6 @@ from app.layers import (
     Tanh,
 )
 
-ACTIVATIONS: list[type[Activation]] = [Relu, Tanh, Sigmoid]
 RELU, POOL, ARGMAX, SOFTMAX = Relu("r"), AvgPool("p", 2), Argmax("a"), Softmax("s")
 CONV, LINEAR = Conv2d("c", maps=4, kernel=3), Linear("l", outputs=6)
 SHAPE: Shape = (3, 18, 13)
@@ -97,9 +96,9 @@ def test_a_shape_that_does_not_fit_is_refused_by_name(layer: Layer, shape: Shape
         ([], "", 1, False),
         ([POOL], "", 2, False),
         ([MaxPool("p", 2, 2)], "", 2, True),
-        *(([kind("a")], kind.function, 1, False) for kind in ACTIVATIONS),
-        *(([kind("a"), POOL], kind.function, 2, False) for kind in ACTIVATIONS),
-        *(([kind("a"), MaxPool("p", 3)], kind.function, 3, True) for kind in ACTIVATIONS),
+        *(([kind("a")], kind.function, 1, False) for kind in ACTIVATIONS.values()),
+        *(([kind("a"), POOL], kind.function, 2, False) for kind in ACTIVATIONS.values()),
+        *(([kind("a"), MaxPool("p", 3)], kind.function, 3, True) for kind in ACTIVATIONS.values()),
     ],
     ids=_name,
 )
@@ -119,7 +118,7 @@ def test_what_a_convolution_fuses_keeps_its_shapes(
 @pytest.mark.parametrize(("input_dtype", "dtype", "output_dtype"), TYPES)
 @pytest.mark.parametrize(
     ("epilogue", "activation", "argmax"),
-    [([], "", False), ([ARGMAX], "", True), *(([kind("a")], kind.function, False) for kind in ACTIVATIONS)],
+    [([], "", False), ([ARGMAX], "", True), *(([kind("a")], kind.function, False) for kind in ACTIVATIONS.values())],
     ids=_name,
 )
 def test_what_a_linear_layer_fuses(
@@ -132,7 +131,7 @@ def test_what_a_linear_layer_fuses(
 @pytest.mark.parametrize("stored", ["float16", "float32", "float64"])
 @pytest.mark.parametrize(
     ("layer", "shape"),
-    [(POOL, SHAPE), *((kind("a"), SHAPE) for kind in ACTIVATIONS), (SOFTMAX, (8,)), (ARGMAX, (8,))],
+    [(POOL, SHAPE), *((kind("a"), SHAPE) for kind in ACTIVATIONS.values()), (SOFTMAX, (8,)), (ARGMAX, (8,))],
     ids=_name,
 )
 def test_layers_of_their_own_keep_the_type_that_they_find(layer: Layer, shape: Shape, stored: str) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from app.layers import (
+    ACTIVATIONS,
     Activation,
     Argmax,
     AvgPool,
@@ -31,7 +32,6 @@ from tests.support.oracle import onnx_outputs
 
 FLOATS = [np.float32, np.float64]
 POOLS = [AvgPool, MaxPool]
-ACTIVATIONS: list[type[Activation]] = [Relu, Tanh, Sigmoid]
 
 # Layer and input shape: filters 1..7, strides 1..3, height and width that differ and leave rows and columns over.
 CONVS = [
@@ -48,7 +48,7 @@ POOLINGS = [
     for shape in ((1, 9, 7), (3, 4, 11))
 ]
 OTHERS: list[tuple[Layer, Shape]] = [
-    *((activation("activation"), shape) for activation in ACTIVATIONS for shape in ((3, 5, 4), (17,))),
+    *((activation("activation"), shape) for activation in ACTIVATIONS.values() for shape in ((3, 5, 4), (17,))),
     (Softmax("softmax"), (10,)),
     (Softmax("softmax"), (300,)),
     (Softmax("softmax"), (1,)),

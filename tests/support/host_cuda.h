@@ -29,22 +29,11 @@ struct alignas(16) float4 {
     float x, y, z, w;
 };
 inline Index threadIdx, blockIdx, blockDim, gridDim;
+using std::exp;
 using std::max;
 using std::min;
+using std::tanh;
 
-enum Activation { NONE, RELU, TANH, SIGMOID };
-template <bool WithBias, Activation Function>
-inline float epilogue(float sum, float bias) {
-    const float value = WithBias ? sum + bias : sum;
-    if (Function == RELU) return value < 0 ? 0 : value;
-    if (Function == TANH) return std::tanh(value);
-    if (Function == SIGMOID) return 1 / (1 + std::exp(-value));
-    return value;
-}
-template <Activation Function, typename T>
-inline T activate(T value) {
-    return epilogue<false, Function>(value, 0);
-}
 template <bool Max, typename T>
 inline T pool_step(T so_far, T value) {
     return !Max ? so_far + value : value > so_far || value != value ? value : so_far;
@@ -59,6 +48,11 @@ inline bool wins(T value, int index, T best, int best_index) {
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
+#include "activations.cuh"
+template <bool WithBias, typename Function>
+inline float epilogue(float sum, float bias) {
+    return Function::of(WithBias ? sum + bias : sum);
+}
 inline void store4(float *y, const float *values) {
     if ((uintptr_t)y % 16) abort();
     std::copy(values, values + 4, y);

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from app.cuda.compiler import sources
+from app.cuda.compiler import INCLUDE_DIR, sources
 from app.kernels.train.train import FOLDER
 
 COMPILER = shutil.which("g++")
@@ -89,6 +89,7 @@ class HostFunction:
             for file, text in sources(FOLDER / f"train_{name}.cu").items():
                 (place / file).write_text(text, encoding="utf-8")
             shutil.copy(Path(__file__).with_name("host_cuda.h"), place / "common.cuh")
+            shutil.copy(INCLUDE_DIR / "activations.cuh", place)
             main = f'#include "common.cuh"\n#include "train_{name}.cu"\nHOST_LAUNCH(train_{name})\n'
             (place / "main.cpp").write_text(main, encoding="utf-8")
             # Without unique symbols: the "shared memory" of two kernels must not become one.

@@ -22,7 +22,7 @@ from app.kernels.problems import (
     wide,
 )
 from app.kernels.variant import Variant
-from app.layers import Activation, Conv2d, Layer
+from app.layers import ACTIVATIONS, Activation, Conv2d, Layer
 from app.layers.pool import Pool
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86
 
@@ -61,7 +61,7 @@ def product_pair(inputs: int, hidden: int, classes: int, bias1: bool = False, bi
 
 
 # Epilogues go round, so that each is met with several sizes.
-EPILOGUES = [(bias, function) for function in ("", "relu", "tanh", "sigmoid") for bias in (False, True)]
+EPILOGUES = [(bias, function) for function in ("", *ACTIVATIONS) for bias in (False, True)]
 SIZES = [(kernel, stride) for kernel in range(1, 8) for stride in (1, 2, 3)]
 CONVOLUTIONS = [
     *network_convolutions(fused=False),

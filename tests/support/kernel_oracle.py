@@ -29,10 +29,9 @@ from app.kernels.problems import (
     wide,
 )
 from app.kernels.variant import Variant
-from app.layers import Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Relu, Resize, Sigmoid, Softmax, Tanh
+from app.layers import ACTIVATIONS, Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Relu, Resize, Softmax
 from tests.support.kernel_cases import input_shape
 
-ACTIVATIONS: dict[str, Callable[[str], Layer]] = {"relu": Relu, "tanh": Tanh, "sigmoid": Sigmoid}
 Single = ConvProblem | LinearProblem | PlainProblem
 Operands = tuple[np.ndarray, dict[str, np.ndarray]]  # images (B, *shape), and parameters as in a weights file
 
@@ -152,7 +151,7 @@ def expected_of(
         # The exponent, x - max x, is rounded: its error, relative to 1, is the result's, relative to itself.
         magnitude = exact * np.repeat(1 + np.ptp(x, axis=1), problem.classes)
     else:
-        linear = [layer for layer in layers if not isinstance(layer, Relu | Tanh | Sigmoid)]
+        linear = [layer for layer in layers if not isinstance(layer, Activation)]
         magnitude = run(linear, np.abs(x), {name: np.abs(array) for name, array in parameters.items()})
     return Expected(exact, magnitude, plain(problem, x, parameters, in_half) if is_coarse(problem) else None)
 

@@ -17,12 +17,9 @@ from app.layers import (
     Layer,
     Linear,
     MaxPool,
-    Relu,
     Resize,
     Shape,
-    Sigmoid,
     Softmax,
-    Tanh,
 )
 from app.layers.pool import Pool
 from app.network.definitions import Network
@@ -85,7 +82,7 @@ def _translate(
         case Resize():
             return _resized(node, layer, x, shape)
         case Activation():
-            return [node({Relu: "Relu", Tanh: "Tanh", Sigmoid: "Sigmoid"}[type(layer)], x)], constants
+            return [node(type(layer).__name__, x)], constants
         case Softmax():
             return [node("Softmax", x, axis=1)], constants
         case Flatten():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.layers import Activation, AvgPool, MaxPool, Relu, Sigmoid, Tanh
+from app.layers import ACTIVATIONS, Activation, AvgPool, MaxPool
 from app.layers.pool import Pool
 from app.training.augment import augmented
 from app.training.cpu_engine import dropout_mask
@@ -22,7 +22,7 @@ from tests.support.training_for_tests import some_settings
 
 pytestmark = pytest.mark.gpu
 RNG = np.random.default_rng(5)
-ACTIVATIONS: list[Activation] = [Relu("f"), Tanh("f"), Sigmoid("f")]
+FUNCTIONS = [kind("f") for kind in ACTIVATIONS.values()]
 
 
 def uploaded(array: np.ndarray) -> Any:
@@ -96,7 +96,7 @@ def test_dropout(part: int, share: float, in_place: bool) -> None:
         np.testing.assert_array_equal(fetched(y, x.shape), x * mask)
 
 
-@pytest.mark.parametrize("layer", ACTIVATIONS, ids=lambda layer: layer.kind)
+@pytest.mark.parametrize("layer", FUNCTIONS, ids=lambda layer: layer.kind)
 def test_activation_gradient(layer: Activation) -> None:
     from app.training.gpu.kernels import ActivationGradient
 
@@ -109,7 +109,7 @@ def test_activation_gradient(layer: Activation) -> None:
     np.testing.assert_array_equal(slope.get().reshape(dy.shape), expected)
 
 
-@pytest.mark.parametrize("before", [None, *ACTIVATIONS], ids=lambda layer: layer.kind if layer else "none")
+@pytest.mark.parametrize("before", [None, *FUNCTIONS], ids=lambda layer: layer.kind if layer else "none")
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [

@@ -135,6 +135,7 @@ def _piecewise(jax: Any, classify: Callable[[Any, Any], Any], piece: int) -> Cal
 def _applied(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
     """One layer while the function is traced. Raises UserError for a kind that is not known here."""
     jnp, lax = jax.numpy, jax.lax
+    activations = {"relu": jax.nn.relu, "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}
     match layer:
         case Resize():  # JAX's own interpolation, rounded to whole values; halves may go the other way
             shape = (len(x), layer.size, layer.size, x.shape[3])
@@ -149,8 +150,8 @@ def _applied(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
             if layer.is_max:
                 return lax.reduce_window(x, x.dtype.type(-np.inf), lax.max, window, strides, "VALID")
             return lax.reduce_window(x, x.dtype.type(0), lax.add, window, strides, "VALID") / layer.window**2
-        case Activation():
-            return {"relu": jax.nn.relu, "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}[layer.function](x)
+        case Activation() if layer.function in activations:
+            return activations[layer.function](x)
         case Flatten():
             return x.reshape(len(x), -1)
         case Softmax():

@@ -238,6 +238,7 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
             module.bias = nn.Parameter(torch.from_numpy(bias).to(device, dtype), requires_grad=False)
         return module
 
+    activations = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
     flattened: Shape | None = None
     for step in graph.steps[graph.scaled_at : -1]:
         layer, inputs = step.layer, step.in_shape[0]
@@ -254,8 +255,8 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
                 yield filled(nn.Linear(inputs, layer.outputs, bias=has_bias, device="meta"), layer.name, weights.T)
             case Pool():
                 yield (nn.MaxPool2d if layer.is_max else nn.AvgPool2d)(layer.window, layer.step)
-            case Activation():
-                yield {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}[layer.function]()
+            case Activation() if layer.function in activations:
+                yield activations[layer.function]()
             case Flatten():
                 flattened = step.in_shape
                 yield Rows() if channels_last else nn.Flatten()

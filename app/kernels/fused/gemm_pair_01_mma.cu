@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int r = 0; r < 2; r++) {
                 value[r] = sums[i][2 * r + j];
                 if (SPLIT) value[r] += cross[SPLIT ? i : 0][2 * r + j] * (1.0f / LOW_SCALE);
-                value[r] = relu(value[r] + first_bias[hidden]);
+                value[r] = RELU::of(value[r] + first_bias[hidden]);
             }
 #pragma unroll
             for (int c = 0; c < CLASSES; c++) {

@@ -168,7 +168,7 @@ __device__ __forceinline__ void store_hidden(const float (&values)[ROWS / 2], in
     for (int i = 0; i < ROWS / 2; i += 2) {
         if (i / 4 * 8 >= rows) break;
         float *place = (float *)memory + (hidden + i % 4 / 2 * 8) * PITCH + i / 4 * 8 + lane % 4 * 2;
-        *(float2 *)place = {relu(values[i]), relu(values[i + 1])};
+        *(float2 *)place = {RELU::of(values[i]), RELU::of(values[i + 1])};
     }
 }
 

@@ -3,13 +3,12 @@
 // INPUT, WEIGHT and OUTPUT are how x, w and y lie in memory; REAL, float32 or float64, is the type of sums, of the bias
 // and of the epilogue. Fused and separate routes call the same functions in the same order, so they agree to the bit.
 #pragma once
+#include "activations.cuh"
 #include "half.cuh"
 
 typedef unsigned char uint8;
 typedef float float32;
 typedef double float64;
-
-enum Activation { NONE, RELU, TANH, SIGMOID };  // -DACTIVATION names one
 
 template <typename T, typename U>
 constexpr bool same_type = false;
@@ -20,23 +19,10 @@ constexpr bool same_type<T, T> = true;
 __device__ __forceinline__ float fused_multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ __forceinline__ double fused_multiply_add(double a, double b, double c) { return fma(a, b, c); }
 
-// max(value, 0), written so that NaN stays NaN: fmaxf would turn it into a plausible zero.
-template <typename T>
-__device__ __forceinline__ T relu(T value) {
-    return value < T(0) ? T(0) : value;
-}
-
-template <Activation Function, typename T>
-__device__ __forceinline__ T activate(T value) {
-    if (Function == RELU) return relu(value);
-    if (Function == TANH) return tanh(value);
-    if (Function == SIGMOID) return T(1) / (T(1) + exp(-value));
-    return value;
-}
-
-template <bool WithBias, Activation Function, typename T>
+// Function: one of activations.cuh.
+template <bool WithBias, typename Function, typename T>
 __device__ __forceinline__ T epilogue(T sum, T bias) {
-    return activate<Function>(WithBias ? sum + bias : sum);
+    return Function::of(WithBias ? sum + bias : sum);
 }
 
 // Pooling over a window of Count values, taken row by row.

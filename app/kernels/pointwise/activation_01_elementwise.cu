@@ -8,5 +8,5 @@
 
 extern "C" __global__ void activation_elementwise(const INPUT *__restrict__ x, OUTPUT *__restrict__ y, int images) {
     const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    if (at < (long long)images * SIZE) y[at] = OUTPUT(activate<ACTIVATION>(REAL(x[at])));
+    if (at < (long long)images * SIZE) y[at] = OUTPUT(ACTIVATION::of(REAL(x[at])));
 }

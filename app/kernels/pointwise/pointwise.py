@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from app.kernels.defines import BLOCK, FLOATS, elementwise, same_types
+from app.kernels.defines import BLOCK, FLOATS, activation_name, elementwise, same_types
 from app.kernels.problems import ITEMSIZE, ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.variant import STATIC_SHARED_LIMIT, KernelLaunch, LaunchConfig, Parameters, Variant, serves_all, tiles
 
@@ -65,7 +65,7 @@ def _resize_bilinear(problem: ResizeProblem, _: Parameters) -> LaunchConfig:
 
 
 def _activation_elementwise(problem: ActivationProblem, _: Parameters) -> LaunchConfig:
-    constants: dict[str, str | int] = {"SIZE": problem.size, "ACTIVATION": problem.function.upper()}
+    constants: dict[str, str | int] = {"SIZE": problem.size, "ACTIVATION": activation_name(problem.function)}
     return elementwise(same_types(problem.dtype) | constants, problem.size)
 
 

@@ -5,9 +5,9 @@
 // Data: y, dy (images, SIZE) float32.
 // Launch: a grid of 1-D blocks over the elements.
 // Bound by: device memory: two reads and a write an element.
-#include "train_slope.cuh"
+#include "common.cuh"
 
 extern "C" __global__ void train_activation_gradient(const float *__restrict__ y, float *__restrict__ dy, int images) {
     const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    if (at < (long long)images * SIZE) dy[at] = times_slope<ACTIVATION>(dy[at], y[at]);
+    if (at < (long long)images * SIZE) dy[at] = ACTIVATION::times_slope(dy[at], y[at]);
 }

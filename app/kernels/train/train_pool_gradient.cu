@@ -6,7 +6,7 @@
 //       window's gradient, the first among equals by rows.
 // Launch: a grid of 1-D blocks over the pixels of x.
 // Bound by: device memory: x is read and dx written once; y and dy, and other pixels of a window, are found in the cache.
-#include "train_slope.cuh"
+#include "common.cuh"
 
 constexpr int PH = (H - WINDOW) / STRIDE + 1, PW = (W - WINDOW) / STRIDE + 1;
 
@@ -43,5 +43,5 @@ extern "C" __global__ void train_pool_gradient(const float *__restrict__ x, cons
                 sum += slope / float(WINDOW * WINDOW);
             }
         }
-    dx[map * (H * W) + row * W + column] = times_slope<ACTIVATION>(sum, x[row * W + column]);
+    dx[map * (H * W) + row * W + column] = ACTIVATION::times_slope(sum, x[row * W + column]);
 }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from app.cuda.memory import device_array
-from app.kernels.defines import BLOCK
+from app.kernels.defines import BLOCK, activation_name
 from app.kernels.variant import tiles
 from app.layers import Shape
 from app.layers.pool import Pool
@@ -73,7 +73,7 @@ class ActivationGradient:
 
     def __init__(self, arch: str, size: int, function: str) -> None:
         self._size = size
-        constants: dict[str, str | int] = {"SIZE": size, "ACTIVATION": function.upper()}
+        constants: dict[str, str | int] = {"SIZE": size, "ACTIVATION": activation_name(function)}
         self._function = DeviceFunction("activation_gradient", constants, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, y: Any, dy: Any, images: int) -> None:
@@ -89,7 +89,7 @@ class PoolGradient:
         self._size = channels * height * width
         constants: dict[str, str | int] = {"CHANNELS": channels, "H": height, "W": width, "WINDOW": layer.window}
         constants |= {"STRIDE": layer.step, "IS_MAX": int(layer.is_max)}
-        constants |= {"ACTIVATION": function.upper() or "NONE"}
+        constants |= {"ACTIVATION": activation_name(function)}
         self._function = DeviceFunction("pool_gradient", constants, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, x: Any, y: Any, dy: Any, dx: Any, images: int) -> None:

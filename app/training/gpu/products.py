@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from app.cuda.memory import device_array
+from app.kernels.defines import activation_name
 from app.kernels.variant import tiles
 from app.training.gpu.function import DeviceFunction
 from app.training.gpu.tiles import (
@@ -182,4 +183,4 @@ class _Parts:
 
 
 def _epilogue(bias: bool, activation: str) -> Defines:
-    return {"HAS_BIAS": int(bias), "ACTIVATION": activation.upper() or "NONE"}
+    return {"HAS_BIAS": int(bias), "ACTIVATION": activation_name(activation)}

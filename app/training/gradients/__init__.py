@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Parameters, Relu, Sigmoid, Tanh
+from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Parameters
 from app.training.gradients import activation, conv2d, flatten, linear, pool
 
 Arrays = dict[str, np.ndarray]
@@ -36,7 +36,5 @@ GRADIENTS: dict[type[Layer], Gradient] = {
     Flatten: Gradient(flatten.forward, flatten.backward),
     Linear: Gradient(linear.forward, linear.backward),
     MaxPool: Gradient(pool.forward, pool.backward_maximum),
-    Relu: Gradient(activation.forward, activation.backward_relu),
-    Sigmoid: Gradient(activation.forward, activation.backward_sigmoid),
-    Tanh: Gradient(activation.forward, activation.backward_tanh),
+    **dict.fromkeys(activation.SLOPES, Gradient(activation.forward, activation.backward)),
 }

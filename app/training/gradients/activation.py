@@ -1,10 +1,12 @@
-"""ReLU, tanh and sigmoid: their slopes follow from their outputs."""
+"""Activations: their slopes follow from their outputs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from app.layers import Activation, Parameters
+from app.layers import Activation, Parameters, Relu, Sigmoid, Tanh
 
 
 def forward(layer: Activation, x: np.ndarray, parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
@@ -13,22 +15,15 @@ def forward(layer: Activation, x: np.ndarray, parameters: Parameters) -> tuple[n
     return y, y
 
 
-def backward_relu(
+def backward(
     layer: Activation, y: np.ndarray, dy: np.ndarray, parameters: Parameters, wanted: bool
 ) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    """1 above 0, else 0 (at 0 too, as is usual)."""
-    return dy * (y > 0), {}
+    """By the slope where the layer gave y."""
+    return dy * SLOPES[type(layer)](y), {}
 
 
-def backward_tanh(
-    layer: Activation, y: np.ndarray, dy: np.ndarray, parameters: Parameters, wanted: bool
-) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    """1 - y²."""
-    return dy * (1 - y * y), {}
-
-
-def backward_sigmoid(
-    layer: Activation, y: np.ndarray, dy: np.ndarray, parameters: Parameters, wanted: bool
-) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    """y (1 - y)."""
-    return dy * (y * (1 - y)), {}
+SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
+    Relu: lambda y: y > 0,  # 0 at 0, as is usual
+    Tanh: lambda y: 1 - y * y,
+    Sigmoid: lambda y: y * (1 - y),
+}

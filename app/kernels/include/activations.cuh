@@ -1,0 +1,28 @@
+// The activations, by the names that -DACTIVATION takes. of(x): the value. times_slope(dy, y): dy times the slope where the
+// value is y, rounded step by step as the NumPy gradients are. An unknown name does not compile.
+#pragma once
+
+struct NONE {
+    template <typename T>
+    static __device__ __forceinline__ T of(T x) { return x; }
+    static __device__ __forceinline__ float times_slope(float dy, float y) { return dy; }
+};
+
+// max(x, 0), written so that NaN stays NaN: fmaxf would turn it into a plausible zero.
+struct RELU {
+    template <typename T>
+    static __device__ __forceinline__ T of(T x) { return x < T(0) ? T(0) : x; }
+    static __device__ __forceinline__ float times_slope(float dy, float y) { return dy * (y > 0 ? 1.0f : 0.0f); }
+};
+
+struct TANH {
+    template <typename T>
+    static __device__ __forceinline__ T of(T x) { return tanh(x); }
+    static __device__ __forceinline__ float times_slope(float dy, float y) { return dy * __fsub_rn(1, __fmul_rn(y, y)); }
+};
+
+struct SIGMOID {
+    template <typename T>
+    static __device__ __forceinline__ T of(T x) { return T(1) / (T(1) + exp(-x)); }
+    static __device__ __forceinline__ float times_slope(float dy, float y) { return dy * __fmul_rn(y, __fsub_rn(1, y)); }
+};

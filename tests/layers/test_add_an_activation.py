@@ -1,0 +1,174 @@
+"""An activation and a network of one's own touch the files that the documents list: done in a copy of the tree."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+KINDS, NAMES = "app/layers/activation.py", "app/layers/__init__.py"
+STRUCTS, SLOPES = "app/kernels/include/activations.cuh", "app/training/gradients/activation.py"
+NETWORKS = "app/network/definitions.py"
+# By file, what to replace by what: LeakyReLU in whole, and a network that has it behind each kind of layer.
+EDITS: dict[str, list[tuple[str, str]]] = {
+    KINDS: [
+        (
+            "\n\n# By the kernels' names",
+            '''
+
+@dataclass(frozen=True)
+class LeakyRelu(Activation):
+    """y = x, below 0 a hundredth of it."""
+
+    kind: ClassVar[str] = "leaky_relu"
+    function: ClassVar[str] = kind
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """In place."""
+        return np.multiply(x, x.dtype.type(0.01), out=x, where=x < 0)
+
+
+# By the kernels' names''',
+        ),
+        ("(Relu, Tanh, Sigmoid)}", "(Relu, Tanh, Sigmoid, LeakyRelu)}"),
+    ],
+    NAMES: [
+        ("Activation, Relu, ", "Activation, LeakyRelu, Relu, "),
+        ('    "Linear",\n', '    "LeakyRelu",\n    "Linear",\n'),
+    ],
+    STRUCTS: [
+        (
+            "struct TANH {",
+            """struct LEAKY_RELU {
+    template <typename T>
+    static __device__ __forceinline__ T of(T x) { return x < T(0) ? T(0.01) * x : x; }
+    static __device__ __forceinline__ float times_slope(float dy, float y) { return dy * (y > 0 ? 1.0f : 0.01f); }
+};
+
+struct TANH {""",
+        )
+    ],
+    SLOPES: [
+        ("import Activation, Parameters", "import Activation, LeakyRelu, Parameters"),
+        ("    Tanh: ", "    LeakyRelu: lambda y: np.where(y > 0, y.dtype.type(1), y.dtype.type(0.01)),\n    Tanh: "),
+    ],
+    NETWORKS: [
+        ("    Linear,\n", "    LeakyRelu,\n    Linear,\n"),
+        (
+            "MLP = _mlp(",
+            """LEAKY = Network(
+    name="leaky",
+    summary="LeakyReLU behind a convolution, a pooling and a product",
+    input_shape=(1, 28, 28),
+    layers=(
+        Conv2d("conv1", maps=4, kernel=5),
+        LeakyRelu("leaky1"),
+        AvgPool("pool1", window=2),
+        LeakyRelu("leaky2"),
+        Flatten("flatten"),
+        Linear("fc1", outputs=12),
+        LeakyRelu("leaky3"),
+        Linear("fc2", outputs=10),
+        Argmax("argmax"),
+    ),
+)
+MLP = _mlp(""",
+        ),
+        ("MINIDNN86, MLP)}", "MINIDNN86, MLP, LEAKY)}"),
+    ],
+}
+# Run in the copy. Planned and fused by name alone; compiled by every kernel that a plan or training asks for.
+CHECK = """
+from app.cuda.compiler import compile_kernel
+from app.kernels.problems import ActivationProblem
+from app.kernels.registry import variants
+from app.kernels.train.train import FOLDER
+from app.layers import ACTIVATIONS
+from app.network.definitions import NETWORKS
+from app.planning.plan import plan
+from tests.support.networks_for_tests import random_graph
+assert "leaky_relu" in ACTIVATIONS
+nodes = plan(random_graph(NETWORKS["leaky"]), "sm_90a").nodes
+assert [node.name for node in nodes] == ["conv1+leaky1+pool1", "leaky2", "flatten+fc1+leaky3", "fc2+argmax"], nodes
+row, problem = variants("activation")[0], ActivationProblem(77, "leaky_relu")
+compile_kernel(row.path, row.config(problem).defines, "sm_90a")
+compile_kernel(FOLDER / "train_activation_gradient.cu", {"SIZE": 77, "ACTIVATION": "LEAKY_RELU"}, "sm_90a")
+for node in nodes:
+    if "leaky" in node.name:
+        compile_kernel(node.variant.path, node.variant.config(node.problem).defines, "sm_90a")
+"""
+TESTS = ["tests/layers/test_layers.py", "tests/layers/test_layer_rules.py", "tests/layers/test_gradients.py"]
+CARD = ["tests/kernels/test_gpu_kernels.py", "tests/training/test_gpu_training_kernels.py"]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The application and its tests, with the edits."""
+    place = tmp_path_factory.mktemp("copy")
+    for folder in ("app", "data_tools", "tests"):
+        shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", place)
+    for name, edits in EDITS.items():
+        text = (place / name).read_text(encoding="utf-8")
+        for old, new in edits:
+            assert text.count(old) == 1, f"{name}: {old}"
+            text = text.replace(old, new)
+        (place / name).write_text(text, encoding="utf-8")
+    return place
+
+
+def run(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python in the copy, with a compile cache of its own."""
+    environment = {**os.environ, "LENET_CACHE_DIR": str(place / "cache"), "PYTHONPATH": str(place)}
+    return subprocess.run(
+        [sys.executable, "-B", *arguments], cwd=place, env=environment, capture_output=True, text=True, timeout=600
+    )
+
+
+def test_the_documents_list_these_files() -> None:
+    """In a section of its own: all of them, and nothing else that one would have to edit."""
+    documents = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if path.exists()]
+    text = "".join(path.read_text(encoding="utf-8") for path in documents)
+    (section,) = re.findall(r"^#+ Add an activation\n(.*?)^#", text, re.DOTALL | re.MULTILINE)
+    assert set(re.findall(r"\]\(([^)]+)\)", section)) == set(EDITS)
+
+
+def test_it_is_compiled_and_planned(copy: Path) -> None:
+    done = run(copy, "-c", CHECK)
+    assert done.returncode == 0, done.stderr
+
+
+def test_tests_of_layers_and_gradients_take_it_up(copy: Path) -> None:
+    """Reference, fusing rules and gradient: without an edit to a test."""
+    done = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "leaky or Leaky", *TESTS)
+    assert done.returncode == 0, done.stdout
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None and int(passed[1]) >= 8
+
+
+@pytest.mark.gpu
+def test_its_kernels_equal_the_reference(copy: Path) -> None:
+    """On every shape and in every kernel, as for the activations that are here."""
+    done = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "leaky_relu", *CARD)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout
+
+
+def test_a_name_that_kernels_do_not_know_does_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from app.cuda.compiler import compile_kernel
+    from app.kernels.problems import ActivationProblem
+    from app.kernels.registry import variants
+    from app.kernels.train.train import FOLDER
+
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
+    row = variants("activation")[0]
+    unknown = row.config(ActivationProblem(77, "unheard_of")).defines
+    slope: dict[str, str | int] = {"SIZE": 77, "ACTIVATION": "UNHEARD_OF"}
+    for path, defines in ((row.path, unknown), (FOLDER / "train_activation_gradient.cu", slope)):
+        with pytest.raises(RuntimeError, match="UNHEARD_OF"):
+            compile_kernel(path, defines, "sm_90a")
