@@ -48,7 +48,7 @@ def nvrtc() -> Any:
 
 @dataclass(frozen=True)
 class Library:
-    """The NVRTC in use: its file, its version (major, minor), and what tells its build from others of that version."""
+    """The NVRTC in use: its file, its version (major, minor), and a hash that identifies its build."""
 
     path: str
     version: tuple[int, int]
@@ -56,7 +56,7 @@ class Library:
 
 
 def find_library() -> Library:
-    """The NVRTC that CuPy loads. Raises UserError as ``nvrtc`` does."""
+    """Find the NVRTC that CuPy loads. Raises UserError if it is missing."""
     version = nvrtc().getVersion()
     path = _loaded_from(version[0])
     return Library(path, version, build_of(path))
@@ -79,7 +79,7 @@ def _loaded_from(major: int) -> str:
 
 @cache
 def build_of(path: str) -> str:
-    """What differs between builds of a library (ELF, 64 bits): its size and notes, where linkers leave a build ID."""
+    """Hash what differs between builds of a library (64-bit ELF): its size and its notes, which hold the build ID."""
     with Path(path).open("rb") as file:
         header = file.read(64)
         (table,) = struct.unpack_from("<Q", header, 0x20)
@@ -101,12 +101,12 @@ def architecture(major: int, minor: int) -> str:
 
 
 def architecture_number(name: str) -> int:
-    """``sm_90a`` → 90: the number that a registry row's lowest architecture is compared with."""
+    """``sm_90a`` → 90, to compare with a registry row's ``min_arch``."""
     return int(name.removeprefix("sm_").rstrip("abcdef"))
 
 
 def sources(path: Path) -> dict[str, str]:
-    """The text of a file and of every file it includes, directly or not, by file name.
+    """Read a file and every file that it includes, directly or not: texts by file name.
 
     Included files lie beside the file or in app/kernels/include/.
     """
@@ -122,14 +122,14 @@ def sources(path: Path) -> dict[str, str]:
 
 
 def options(defines: Mapping[str, str | int], arch: str, debug: bool = False) -> tuple[str, ...]:
-    """NVRTC's options: the target, the language, one -D per compile-time constant; device debug if asked for."""
+    """NVRTC's options: target, language, one -D per compile-time constant, and line numbers or device debugging."""
     constants = (f"-D{name}={value}" for name, value in sorted(defines.items()))
     mode = "--device-debug" if debug else "--generate-line-info"
     return (f"--gpu-architecture={arch}", "--std=c++17", mode, *constants)
 
 
 def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, debug: bool = False) -> bytes:
-    """Machine code (cubin) of one kernel file; from the cache where it is there.
+    """Compile one kernel file to machine code (a cubin), or take it from the cache.
 
     path: the ``.cu`` file. defines: compile-time constants. arch: e.g. ``sm_90a``. debug: without optimisation.
     Raises UserError if NVRTC is missing or the cache cannot be written; a kernel that does not compile is a
@@ -156,7 +156,7 @@ def check_cache() -> None:
 
 
 def _place(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> Path:
-    """Where the cache has the machine code of these sources, compiled so by this NVRTC."""
+    """Cache file for these sources, these options and this NVRTC."""
     key = hashlib.sha256(
         repr((library.version, library.build, flags, path.name, sorted(texts.items()))).encode()
     ).hexdigest()
@@ -164,7 +164,7 @@ def _place(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[
 
 
 def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> str:
-    """What the assembler says of registers, shared memory and spills; compiled afresh. Raises as compile_kernel."""
+    """Compile afresh and return the assembler's log: registers, shared memory, spills. Raises as compile_kernel."""
     _, log = _compile(find_library(), path.name, sources(path), (*options(defines, arch), "--ptxas-options=-v"))
     return log
 
@@ -183,7 +183,7 @@ def _compile(library: Library, source: str, texts: Mapping[str, str], flags: tup
 
 
 def _read_cached(path: Path) -> bytes | None:
-    """The cached machine code, or None if there is none, the file is damaged or another user could have written it."""
+    """Read cached machine code; None if there is none, it is damaged or another user could have written it."""
     if not trusted(path):
         return None
     try:
@@ -196,7 +196,7 @@ def _read_cached(path: Path) -> bytes | None:
 
 
 def _write_cached(path: Path, cubin: bytes) -> None:
-    """Written under a temporary name and renamed, so that another process never sees half a file."""
+    """Write under a temporary name and rename, so that another process never sees half a file."""
     try:
         private_folder(path.parent)
         if trusted(path):

@@ -1,4 +1,4 @@
-"""Compiles in processes of their own, which ``compiler_worker`` describes: any thread may, and Ctrl-C interrupts it."""
+"""Compile in separate processes (see ``compiler_worker``): safe from any thread, and Ctrl-C interrupts it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKER = Path(__file__).with_name("compiler_worker.py")
 
 
 class Process:
-    """A compiler that runs and waits for programs. library: NVRTC's file."""
+    """A running compiler process. library: NVRTC's file."""
 
     def __init__(self, library: str) -> None:
         try:
@@ -33,7 +33,7 @@ class Process:
             raise UserError(f"cannot start the compiler's process ({error.strerror}): end other programs") from None
 
     def ask(self, name: str, *request: Any) -> tuple[str, bytes, str]:
-        """The answer to a request; both as ``compiler_worker.compiled`` has them."""
+        """Send a request and return the answer: arguments and result of ``compiler_worker.compiled``."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             marshal.dump((name, *request), self._process.stdin)
@@ -58,7 +58,7 @@ _idle: list[Process] = []  # taken and given back by single operations on a list
 def compile_program(
     library: str, name: str, text: str, headers: Mapping[str, str], flags: tuple[str, ...]
 ) -> tuple[str, bytes, str]:
-    """The program ``name`` → the error's name (empty if there was none), machine code, the compiler's log.
+    """Compile a program → the error's name (empty if there was none), machine code, the compiler's log.
 
     headers: texts by name. Raises UserError where there is no process or memory for it, RuntimeError if NVRTC crashes.
     """

@@ -13,7 +13,7 @@ from typing import Any
 def compiled(
     nvrtc: Any, name: str, text: str, headers: list[tuple[str, str]], flags: tuple[str, ...]
 ) -> tuple[str, bytes, str]:
-    """The program ``name`` → the error's name (empty if there was none), machine code, the compiler's log.
+    """Compile a program → the error's name (empty if there was none), machine code, the compiler's log.
 
     headers: name and text of each file that the program includes.
     """

@@ -1,4 +1,4 @@
-"""Which device runs the network, and in plain words why there is no GPU where there is none."""
+"""Choose the device that runs the network; if no GPU can be used, explain why in one line."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def choose(requested: str, lap: Callable[[str], object] = lambda _: None) -> tup
 
 @contextmanager
 def gpu_errors() -> Iterator[None]:
-    """Turn errors of CUDA within the block that the user can put right into a UserError. Costs nothing without CuPy.
+    """Turn CUDA errors that the user can put right into a UserError. Costs nothing without CuPy.
 
     Any other error passes through: it is a bug.
     """
@@ -127,7 +127,7 @@ def capability() -> tuple[int, int]:
 
 
 def describe_gpu() -> dict[str, Any]:
-    """What the report says of the card and the software under it."""
+    """Describe the card, its driver and the CUDA libraries for the report."""
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
@@ -146,14 +146,14 @@ def describe_gpu() -> dict[str, Any]:
 
 
 def describe_cpu(threads: int) -> dict[str, Any]:
-    """What the report says of the processor."""
+    """Describe the processor for the report."""
     import numpy
 
     return {"kind": "cpu", "name": _processor(), "threads": threads, "numpy": numpy.__version__}
 
 
 def _kernel_driver() -> str | None:
-    """The version of the NVIDIA kernel driver, e.g. 580.159.04, where the system tells."""
+    """Version of the NVIDIA kernel driver, e.g. 580.159.04, if the system shows it."""
     try:
         words = Path("/proc/driver/nvidia/version").read_text().split()
     except OSError:

@@ -1,4 +1,4 @@
-"""A batch that comes again, as a CUDA graph: one call instead of several for every chunk."""
+"""Capture a repeated batch as a CUDA graph: one launch instead of several calls per chunk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.cuda.memory import is_pinned
 
 
 class BatchGraph:
-    """The last batch, captured when its arrays came a second time. Arrays are the images, then the outputs."""
+    """Captures a batch once its arrays (the images, then the outputs) come a second time."""
 
     def __init__(self) -> None:
         self._arrays: tuple[np.ndarray, ...] = ()  # kept, so that their addresses stay theirs
@@ -25,20 +25,20 @@ class BatchGraph:
         self._stream: cupy.cuda.Stream | None = None  # made for the first graph
 
     def holds(self, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether the captured graph does just this batch."""
+        """Whether the captured graph was made for exactly these arrays."""
         if self._graph is None:
             return False
         same = len(arrays) == len(self._arrays) and all(a is b for a, b in zip(arrays, self._arrays, strict=True))
         return same or self._key == _key(arrays)  # asking for addresses takes microseconds
 
     def launch(self) -> None:
-        """Run the graph, and wait until its results have arrived."""
+        """Launch the graph and wait for its results."""
         assert self._stream is not None
         self._graph.launch(self._stream)
         self._stream.synchronize()
 
     def offer(self, arrays: Sequence[np.ndarray], replayable: Callable[[], Callable[[cupy.cuda.Stream], None]]) -> None:
-        """Remember the arrays; if they were the last ones, too, capture the batch.
+        """Remember the arrays; if they equal the previous call's, capture the batch.
 
         replayable: called once before the capture, during which nothing can be allocated, it returns what enqueues the
         batch. Copies from or to pageable memory cannot be captured. Where the driver cannot build the graph (device

@@ -1,4 +1,4 @@
-"""Arrays on the device and in page-locked host memory, each with an allocation of its own."""
+"""Allocate arrays on the device and in page-locked host memory, one allocation each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def pinned_copy(array: np.ndarray) -> np.ndarray:
-    """The array in page-locked memory."""
+    """Copy the array to page-locked memory."""
     copy = pinned_array(array.shape, array.dtype)
     np.copyto(copy, array)
     return copy
@@ -60,7 +60,7 @@ def is_pinned(array: np.ndarray) -> bool:
 
 
 def mapped(array: np.ndarray) -> cupy.ndarray:
-    """Page-locked host memory, flat, as kernels reach it over the bus; the array must outlive its use."""
+    """Flat view of page-locked host memory that kernels read over the bus; the array must outlive it."""
     address = runtime.pointerGetAttributes(array.ctypes.data).devicePointer
     memory = cupy.cuda.UnownedMemory(address, array.nbytes, array, cupy.cuda.Device().id)
     return cupy.ndarray((array.size,), array.dtype, cupy.cuda.MemoryPointer(memory, 0))

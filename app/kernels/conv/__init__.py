@@ -1,1 +1,1 @@
-"""Convolution kernels: one ``.cu`` file an idea, and the rows that describe them."""
+"""Convolution kernels: one ``.cu`` file per idea, and their registry rows."""

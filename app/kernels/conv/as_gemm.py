@@ -1,4 +1,4 @@
-"""The registry rows of the convolutions that are matrix products: im2col, library, implicit GEMM."""
+"""Registry rows of convolutions computed as matrix products: im2col, library, implicit GEMM."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
                     next_pixels[r * COLUMNS + i];
     };
 
-    // This thread's outputs: maps thread_m * 4 + (BM / (TM / 4)) * group and likewise pixels, in groups of four, so
+    // This thread's outputs: maps thread_m * 4 + (BM / (TM / 4)) * group, and pixels cut alike, in groups of four, so
     // that the lanes of a warp read neighbouring 16-byte words.
     const int warp = t / 32, lane = t % 32;
     const int warps_n = BN / TN / LANES_N;

@@ -5,8 +5,8 @@
 // that are one element of the sum for the tensor cores' k: two float16 of neighbouring channels (with one channel: of
 // neighbouring pixels), or one tfloat32. An input word is read from the input tile in shared memory at the pixel's
 // place plus the offset of its tap, so no im2col tile is built.
-// From: what none of the seed systems had; minidnn86 tried float16 without tensor cores.
-// Data: x (images, C, H, W) INPUT; w packed as fragments (see conv_tensor_rows.py) WEIGHT; bias (M) or null;
+// From: none of the systems; minidnn86 tried float16 without tensor cores.
+// Data: x (images, C, H, W) INPUT; w packed as fragments (see tensor_core.py) WEIGHT; bias (M) or null;
 //       y (images, M, OH, OW) OUTPUT.
 // Launch: blockIdx.x = tile of ROWS x COLUMNS pixels of IMAGES images, blockIdx.y = block of 16 * MT * WARPS_M maps.
 //         WARPS_M x WARPS_N warps; channels are staged CK at a time.

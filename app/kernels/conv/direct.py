@@ -1,4 +1,4 @@
-"""The registry rows of the direct convolutions: each thread sums whole windows, in registers of its own."""
+"""Registry rows of direct convolutions: each thread sums whole windows in its own registers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _pixel_grid(problem: ConvProblem, maps: int) -> Callable[[int], Grid]:
 
 
 def _tile_count(problem: ConvProblem, tile: int) -> int:
-    """Tiles an output map."""
+    """Number of tiles in one output map."""
     return prod(tiles(size, tile) for size in problem.convolved)
 
 
@@ -52,12 +52,12 @@ def _tile_grid(problem: ConvProblem, maps: int, tile: int) -> Callable[[int], Gr
 
 
 def _tile_bytes(problem: ConvProblem, tile: int) -> int:
-    """Shared memory of the input tile under tile x tile outputs: one channel, elements as the sums."""
+    """Shared memory, in bytes, of one channel's input under tile x tile outputs; its elements have the sums' type."""
     return ((tile - 1) * problem.stride + problem.kernel) ** 2 * ITEMSIZE[wide(problem.dtype)]
 
 
 def _filter_bytes(problem: ConvProblem) -> int:
-    """Shared memory of one channel's filter."""
+    """Shared memory, in bytes, of one channel's filter."""
     return problem.kernel**2 * ITEMSIZE[wide(problem.dtype)]
 
 

@@ -26,12 +26,12 @@ PATCH_TUNABLES = {
 
 
 def _vector(size: int) -> int:
-    """Floats of the widest access that a size divides into."""
+    """Width, in floats, of the widest access that divides ``size``."""
     return 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
 
 
 def _row_floats(problem: ConvProblem, tc: int) -> int:
-    """Input values that a row of ``tc`` outputs needs, rounded up to whole loads."""
+    """Number of input values that a row of ``tc`` outputs needs, rounded up to whole loads."""
     vector = _vector(tc * problem.stride)
     return tiles((tc - 1) * problem.stride + problem.kernel, vector) * vector
 

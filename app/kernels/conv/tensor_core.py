@@ -21,7 +21,7 @@ TENSOR_TUNABLES = {
 
 @dataclass(frozen=True)
 class FilterWords:
-    """How filters are cut into steps of channels, and a step into the 32-bit words that the tensor cores take.
+    """Cuts filters into steps of channels, and each step into the 32-bit words of tensor-core operands.
 
     A word is two float16 of neighbouring channels (with one channel: of neighbouring taps), or one tfloat32.
     """
@@ -31,7 +31,7 @@ class FilterWords:
 
     @property
     def half(self) -> bool:
-        """Two float16 a word."""
+        """Whether a word holds two float16."""
         return self.problem.dtype == "float16"
 
     @property
@@ -41,22 +41,22 @@ class FilterWords:
 
     @property
     def steps(self) -> int:
-        """Steps of channels."""
+        """Number of steps over the channels."""
         return tiles(self.problem.channels, self.channels)
 
     @property
     def planes(self) -> int:
-        """Words of one tap in a step."""
+        """Number of words that one tap takes in a step."""
         return tiles(self.channels, 2) if self.half and self.problem.channels > 1 else self.channels
 
     @property
     def taps_q(self) -> int:
-        """Words in a row of a filter."""
+        """Number of words in a row of a filter."""
         return tiles(self.problem.kernel, 2) if self.pairs_of_taps else self.problem.kernel
 
     @property
     def k_steps(self) -> int:
-        """Products of eight words each that a step takes."""
+        """Number of tensor-core products in a step, each over eight words."""
         return tiles(self.planes * self.problem.kernel * self.taps_q, 8)
 
     def fragments(self, weights: np.ndarray, m_tiles: int) -> np.ndarray:
@@ -104,7 +104,7 @@ def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
 
 
 def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
-    """Images, rows and columns of a block's tile of at most ``pixels`` pixels."""
+    """Choose the images, rows and columns of a block's tile, at most ``pixels`` pixels in all."""
     height, width = problem.convolved
     columns = min(width, pixels // 2 * 2)
     rows = min(height, max(pixels // columns, 1))
@@ -113,7 +113,7 @@ def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
 
 
 def _tensor_waste(problem: ConvProblem, pixels: int) -> float:
-    """Pixels computed for each pixel of the output."""
+    """Ratio of computed pixels to output pixels."""
     images, rows, columns = _tensor_tile(problem, pixels)
     height, width = problem.convolved
     return pixels * tiles(height, rows) * tiles(width, columns) / (images * height * width)

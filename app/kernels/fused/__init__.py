@@ -1,1 +1,1 @@
-"""Kernels that take two layers at once, and the rows that describe them."""
+"""Kernels that compute two layers in one launch, and their registry rows."""

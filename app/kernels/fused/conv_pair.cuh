@@ -1,5 +1,5 @@
-// The pieces of the kernels that compute both convolutions of lenet5 at once, for a warpgroup of 128 threads. The mma
-// kernel, whose warps work alone, takes of them the sizes of pooled maps and what a warp does by itself.
+// Parts shared by the kernels that compute both convolutions of lenet5 at once, for a warpgroup of 128 threads. In the
+// mma kernel each warp works alone: it uses only the sizes of pooled maps and the functions of a single warp.
 //
 // An image is staged as windows of eight pixels, at every fourth column and every row: 16 bytes of float16 each. Its
 // pooled maps lie as [eight channels][row][column][channel], where the rows of the images of a group alternate: so

@@ -1,4 +1,4 @@
-"""The registry rows of the kernels that compute two convolutions at once, with ReLU and pooling after each."""
+"""Registry rows of the kernels that compute two convolutions at once, with ReLU and pooling after each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _refuses_wgmma(problem: ConvPairProblem) -> str | None:
 
 
 def _taken(problem: ConvPairProblem) -> tuple[Argument, ...]:
-    """filters1, filters2 and scales of the wgmma kernels."""
+    """Describe the wgmma kernels' packed parameters: filters1, filters2, scales."""
     parts = 2 if problem.dtype == "float16x2" else 1
     filters2 = problem.second.depth * problem.second.maps
     return (
@@ -44,7 +44,7 @@ def _taken(problem: ConvPairProblem) -> tuple[Argument, ...]:
 
 
 def _walking(problem: ConvPairProblem, images: int, shared: int) -> LaunchConfig:
-    """Three warpgroups a block, each with ``images`` images at a time."""
+    """Configure a block of three warpgroups, each of which takes ``images`` images at a time."""
     return LaunchConfig(
         {"SHARED_BYTES": shared},
         (KernelLaunch(384, lambda n: (tiles(n, images), 1, 1), shared_bytes=shared, persistent=True),),

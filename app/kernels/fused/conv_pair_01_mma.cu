@@ -6,11 +6,11 @@
 // two float16, high and low, and a product is high x high + high x low + low x high; the pixels, 0 to 255, are float16
 // already. Tensor cores cut off what they add, which shows in long sums: with SPLIT each tap of the second convolution
 // is summed there, the taps in the usual way.
-// The second convolution's filters are too large for the shared memory of most cards. They are packed as fragments that
-// a warp reads from device memory 512 bytes at a time, a step ahead. The warps of a multiprocessor, at the same work,
-// find in its L1 cache what one has read; to share a ring in shared memory they would have to wait for each other.
-// From: what none of the seed systems had.
-// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see pair_mma_packing.py) float16; bias1 (32), bias2 (64)
+// The second convolution's filters are too large for the shared memory of most cards. They are packed as fragments: a
+// warp reads them from device memory 512 bytes at a time, a step ahead. The warps of a multiprocessor do the same work
+// and share its L1 cache; to share a ring in shared memory they would have to wait for each other.
+// From: none of the systems.
+// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see mma_packing.py) float16; bias1 (32), bias2 (64)
 //       scaled as the sums that they are added to, or null; scales (2); y (images, 64, 4, 4) OUTPUT.
 // Launch: one warp an image, WARPS of them a block.
 // Bound by: the tensor cores.

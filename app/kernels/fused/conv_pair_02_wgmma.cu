@@ -3,8 +3,8 @@
 //
 // What changed since step 1: wgmma reads its operands from shared memory where they lie. A filter tap is another start
 // address, so no im2col tile exists and no thread loads a fragment.
-// From: what none of the seed systems had.
-// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see pair_packing.py) float16;
+// From: none of the systems.
+// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see packing.py) float16;
 //       scales (2), the second of them used; y (images, 64, 4, 4) float16.
 // Launch: one block an SM, three warpgroups that each walk over groups of four images on their own: while one pools
 //         in registers, the others keep the tensor cores busy.
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const Places1 places = places1(IMAGES * ROW_BYTES, t);
         Filters1 filters = load_filters1(filters1, 0, t);
         half2 even[9];
-        const int passes = 2 * min(IMAGES, images - first);  // the columns of images that are missing hold anything
+        const int passes = 2 * min(IMAGES, images - first);  // columns of missing images are garbage, never stored
         stage_windows(windows, pieces, 0, t);
         fence_proxy_async();
         warpgroup_barrier(1 + group);

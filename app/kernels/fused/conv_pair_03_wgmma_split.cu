@@ -4,8 +4,8 @@
 // high x high + high x low + low x high; the pixels, 0 to 255, are float16 already. The second convolution's filters
 // take twice the memory and no longer fit beside the pooled maps, so they stream through a ring, tap by tap. The tensor
 // cores cut off what they add, which shows in long sums: each tap is summed there, the taps in the usual way.
-// From: what none of the seed systems had.
-// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see pair_packing.py) float16; scales (2);
+// From: none of the systems.
+// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see packing.py) float16; scales (2);
 //       y (images, 64, 4, 4) float32.
 // Launch: one block an SM, three warpgroups that each walk over pairs of images.
 // Bound by: the tensor cores, and the issue slots that pooling and adding take from them.
@@ -109,13 +109,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     int first = (blockIdx.x + group * gridDim.x) * IMAGES;
     Pieces<IMAGES> pieces;
     load_pieces(pieces, x, first, images, own_number());
-    // All warpgroups take part in every round, for the ring's sake: what lies beyond the images is not stored.
+    // All warpgroups take part in every round, which the ring waits for: results beyond the images are not stored.
     Ring<STAGES> ring;
     for (int round = 0; round < rounds; round++, first += stride) {
         const int t = own_number();
         const Places1 places = places1(IMAGES * ROW_BYTES, t);
         float even[18];
-        const int passes = 2 * min(IMAGES, images - first);  // the columns of images that are missing hold anything
+        const int passes = 2 * min(IMAGES, images - first);  // columns of missing images are garbage, never stored
         stage_windows(windows, pieces, 0, t);
         fence_proxy_async();
         warpgroup_barrier(1 + group);

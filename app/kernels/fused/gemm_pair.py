@@ -1,4 +1,4 @@
-"""The registry rows of the kernels that compute two matrix products at once, ReLU between and argmax after them."""
+"""Registry rows of the kernels that compute two matrix products at once, ReLU between and argmax after them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _is_split(problem: LinearPairProblem) -> bool:
 
 
 def _constants(problem: LinearPairProblem, parameters: Parameters, shared: int) -> dict[str, str | int]:
-    """What both kernels are compiled with."""
+    """Compile-time constants of both kernels."""
     first, second = problem.first, problem.second
     return {
         "INPUTS": first.inputs,

@@ -3,8 +3,8 @@
 // The first product runs on tensor cores with float32 sums; a thread then multiplies the hidden values that it holds by
 // its rows of the second matrix, so that they never leave the registers. With SPLIT each operand is the sum of two
 // float16, the low one scaled up by 2048, and a product is high x high + (high x low + low x high) / 2048.
-// From: what none of the seed systems had.
-// Data: x (images, INPUTS) INPUT; w1 packed as fragments (see pair_packing.py) float16; bias1 (HIDDEN) or null;
+// From: none of the systems.
+// Data: x (images, INPUTS) INPUT; w1 packed as fragments (see packing.py) float16; bias1 (HIDDEN) or null;
 //       w2 (HIDDEN, CLASSES) float32; bias2 (CLASSES) or null; y (images, CLASSES) float32; labels (images) uint8.
 // Launch: one block of 2 * ROWS / 16 warps per ROWS images; a warp has 16 images and half of the hidden values. The sum
 //         is staged in shared memory, DEPTH of its terms at a time, STAGES ahead.

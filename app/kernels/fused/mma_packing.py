@@ -1,4 +1,4 @@
-"""Parameters of the pair of convolutions as ``conv_pair_01_mma.cu`` reads them. Pure."""
+"""Pack the parameters of two convolutions for ``conv_pair_01_mma.cu``. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Parameters of the pair kernels as their tensor-core instructions read them. Pure.
+"""Pack the pair kernels' parameters in the order in which their tensor-core instructions read them. Pure.
 
-Numbers are scaled by powers of two (pair_scaling.py) so that float16 holds them; what was scaled up is scaled down at
-the end. ``split`` operands are the sum of two float16 (``high`` and ``low``).
+Numbers are scaled by powers of two (scaling.py) so that float16 holds them; the kernels undo the scale at the end.
+``split`` operands are the sum of two float16 (``high`` and ``low``).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ LOW_SCALE = 2048  # of the low halves in a matrix product
 
 
 def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
-    """float64 → the nearest float16, and what is left of it, scaled up and rounded to float16."""
+    """Split float64 into (high, low): the nearest float16, and the remainder times ``low_scale`` as float16."""
     high = values.astype(np.float16)
     return high, ((values - high) * low_scale).astype(np.float16)
 
 
 def as_float32(bias: np.ndarray | None) -> np.ndarray | None:
-    """A bias as it is added."""
+    """Convert a bias, if there is one, to float32, the type in which it is added."""
     return None if bias is None else bias.astype(np.float32)
 
 

@@ -39,7 +39,7 @@ def scales_for(largest: np.ndarray | float) -> np.ndarray:
 
 
 def scale_for(weights: np.ndarray, bias: np.ndarray | None = None) -> float:
-    """One power of two for all of a layer's weights, at most LARGEST_SCALE; beside a bias added in float32."""
+    """Choose one power of two for all weights of a layer, at most LARGEST_SCALE; a bias is added in float32."""
     largest = np.abs(weights).max()
     if bias is not None:
         largest = np.maximum(largest, np.abs(bias).max() / LARGEST_BIAS2)
@@ -114,7 +114,7 @@ def within_range(problem: ConvPairProblem | LinearPairProblem, arrays: Arrays) -
 
 
 def _filters(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Those of both convolutions, float64: (channels, K², maps)."""
+    """Both convolutions' weights, float64: (channels, K², maps)."""
     w1, w2 = arrays[0], arrays[2]
     assert w1 is not None and w2 is not None
     first, second = problem.first, problem.second
@@ -137,5 +137,5 @@ def _scaled(array: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 
 def _lie_within(numbers: np.ndarray, smallest: float, greatest: float) -> bool:
-    """Whether all of them do but zeros."""
+    """Whether every number except zeros is in range."""
     return bool(((numbers == 0) | ((numbers >= smallest) & (numbers <= greatest))).all())

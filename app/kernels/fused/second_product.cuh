@@ -2,7 +2,7 @@
 // operand the sum of two tfloat32, which is as exact as float32 and has its range. A warp serves eight images.
 //
 // Hidden values, none below zero, lie in rows of PITCH, a column an image. The matrix is packed as mma_tf32's A, high
-// parts and then low parts (pair_wgmma_packing.py).
+// parts and then low parts (wgmma_packing.py).
 #pragma once
 #include "common.cuh"
 #include "mma.cuh"
@@ -47,7 +47,7 @@ __device__ __forceinline__ void multiply_second(float (&scores)[4], const float 
     for (int i = 0; i < 4; i++) scores[i] += cross[0][i] + cross[1][i];
 }
 
-// Stores those scores, as far as the images exist, and each image's best class.
+// Stores the scores and the best class of each image that exists.
 __device__ __forceinline__ void store_results(const float (&scores)[4], float *y, unsigned char *labels, int images,
                                               int lane) {
 #pragma unroll

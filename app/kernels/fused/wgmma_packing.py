@@ -1,4 +1,4 @@
-"""Parameters of the two matrix products as ``gemm_pair_02_wgmma.cu`` reads them. Pure."""
+"""Pack the parameters of two matrix products for ``gemm_pair_02_wgmma.cu``. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def core_matrices(weights: np.ndarray, depth: int) -> np.ndarray:
 
 
 def split_tf32(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """float32 → the nearest numbers of 11 significant bits, and what is left of them (of finite ones), likewise."""
+    """Split float32 into (high, low), both rounded to 11 significant bits; low is the remainder of finite numbers."""
     high = _rounded(values)
     return high, _rounded(np.subtract(values, high, out=np.zeros_like(high), where=np.isfinite(high)))
 

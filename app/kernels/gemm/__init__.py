@@ -1,1 +1,1 @@
-"""Matrix product kernels, and the rows that describe them."""
+"""Matrix product kernels, and their registry rows."""

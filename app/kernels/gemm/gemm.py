@@ -1,4 +1,4 @@
-"""The registry rows of the matrix products of fully connected layers."""
+"""Registry rows of the matrix products of fully connected layers."""
 
 from __future__ import annotations
 

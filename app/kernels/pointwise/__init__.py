@@ -1,1 +1,1 @@
-"""Pooling, activations, softmax, argmax and enlarging, and the rows that describe them."""
+"""Pooling, activations, softmax, argmax and enlarging, and their registry rows."""

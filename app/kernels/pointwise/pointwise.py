@@ -1,4 +1,4 @@
-"""The registry rows of pooling, resizing, activations, softmax and argmax."""
+"""Registry rows of pooling, resizing, activations, softmax and argmax."""
 
 from __future__ import annotations
 

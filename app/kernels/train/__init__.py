@@ -1,1 +1,1 @@
-"""Training's kernels, and the rows that describe them."""
+"""Training's kernels, and their registry rows."""

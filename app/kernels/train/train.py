@@ -1,4 +1,4 @@
-"""The one list of training's kernels: what each does and which system had it. app/training/gpu/ launches them."""
+"""All training kernels: what each does and which system had it. app/training/gpu/ launches them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class TrainingKernel:
-    """The file train_NAME.cu, whose entry point is called as the file."""
+    """A kernel in train_NAME.cu; its entry point is train_NAME."""
 
     name: str
     summary: str

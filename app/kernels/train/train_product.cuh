@@ -1,5 +1,5 @@
 // The main loop of training's matrix products: the sum over k of a(row, k) b(column, k), for a tile of BM rows and BN
-// columns. What the matrices are, and what becomes of the sums, is the including kernel's to say.
+// columns. The including kernel defines the matrices and uses the sums.
 //
 // Each thread keeps TM x TN sums in registers; slices of BK values of k pass through double-buffered shared memory: the
 // next one is on its way while this one is multiplied. Every sum runs over k in order, whatever the tile, so results
@@ -8,7 +8,7 @@
 // An operand is a struct with
 //   ALONG_K           whether neighbours in memory are neighbours in k, rather than in the row;
 //   Row, row(r)       what stays the same along a row of the operand, a column of b being a row of it: an address;
-//   Step, step(k0, i, last)  likewise for all rows at k0 + i, where k0 is where a slice starts;
+//   Step, step(k0, i, last)  what is the same for all rows at k0 + i; a slice starts at k0;
 //   at(row, step)     the value, and 0 outside the matrix or from `last` on.
 #pragma once
 #include "common.cuh"
@@ -85,7 +85,7 @@ __device__ __forceinline__ void product(const A &a, const B &b, int first_row, i
     Slice<A, BM> next_a(a, first_row);
     Slice<B, BN> next_b(b, first_column);
 
-    // This thread's sums: groups of four rows, BM / GROUPS_M apart, and likewise columns, so that the lanes of a warp
+    // This thread's sums: groups of four rows, BM / GROUPS_M apart, and columns alike, so that the lanes of a warp
     // read neighbouring 16-byte words.
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     constexpr int WARPS_N = BN / TN / LANES_N;
