@@ -112,6 +112,7 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
     import cupy
 
     from app.runtime import stream_buffers as module
+    from app.runtime import zero_copy
     from app.runtime.session import pieces
 
     graph = random_graph(LENET5)
@@ -128,7 +129,8 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
         def forbidden(*_: Any) -> None:
             raise AssertionError("allocated in the hot loop")
 
-        monkeypatch.setattr(module, "device_array", forbidden)
+        for place in (module, zero_copy):
+            monkeypatch.setattr(place, "device_array", forbidden)
         monkeypatch.setattr(module, "pinned_array", forbidden)
         free_before = cupy.cuda.runtime.memGetInfo()
         for lane in running.lanes:
