@@ -1,5 +1,110 @@
-"""The precisions that may be asked for."""
+"""What a precision is: one row each, from the finest to the coarsest. Every table of precisions is made from these."""
 
 from __future__ import annotations
 
-PRECISIONS = ("fp32", "fp32x", "tf32", "fp16")  # that may be asked for
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Precision:
+    """One way to compute a network.
+
+    name: as on the command line and in reports. dtype: how numbers are multiplied, a problem's ``dtype``. stored: how
+    activations lie in memory between the layers.
+    near_tie: share of an image's magnitudes below which a margin is a near-tie. near_ties_share: share of the images
+    that may differ in near-ties.
+    coarse: operands are rounded to 11 significant bits before they are multiplied.
+    offered: it may be asked for on the command line. paired: kernels of two layers compute in it.
+    fallback: dtype for single layers, which no kernel serves in this precision; empty: kernels serve them.
+    peers: name of the precision of other systems that ours is compared with, as accurate by whatever means; empty:
+    none. jax: JAX's name of what float32 may be multiplied in. cudnn: name of cuDNN's row in ``bench``. colour: in
+    plots.
+    """
+
+    name: str
+    dtype: str
+    stored: str
+    near_tie: float
+    near_ties_share: float
+    colour: str
+    coarse: bool = False
+    offered: bool = True
+    paired: bool = False
+    fallback: str = ""
+    peers: str = ""
+    jax: str = ""
+    cudnn: str = ""
+
+
+# A margin is a near-tie below this share of the magnitudes: so many roundings of the arithmetic, 2**-24 each in float32
+# and in pairs of float16 (as exact), 2**-11 where operands are rounded to 11 bits. A sum of n terms errs by about
+# √n roundings: the longest of the shipped networks have 800 to 5,400 terms, and measured over the test images in NumPy
+# a logit errs by 11 in float32 at most; with rounded operands labels flipped at margins of up to 0.8. float16 has twice
+# tf32's: what lies below its normal range, 2**-14, loses further bits.
+# Near-ties may differ in near_ties_share of the images, and always in one. Measured on the shipped networks: none of
+# 10,000 images in fp32 and fp32x, three in tf32 and fp16.
+ROWS = (
+    Precision(
+        name="fp64",
+        dtype="float64",
+        stored="float64",
+        near_tie=64 * 2.0**-53,
+        near_ties_share=0.001,
+        colour="tab:gray",
+        offered=False,
+    ),
+    Precision(
+        name="fp32",
+        dtype="float32",
+        stored="float32",
+        near_tie=64 * 2.0**-24,
+        near_ties_share=0.001,
+        colour="tab:blue",
+        peers="fp32",
+        jax="float32",
+        cudnn="cuDNN, TF32 off",
+    ),
+    Precision(
+        name="fp32x",
+        dtype="float16x2",
+        stored="float32",
+        near_tie=64 * 2.0**-24,
+        near_ties_share=0.001,
+        colour="tab:purple",
+        paired=True,
+        fallback="float32",
+        peers="fp32",
+    ),
+    Precision(
+        name="tf32",
+        dtype="tfloat32",
+        stored="float32",
+        near_tie=4 * 2.0**-11,
+        near_ties_share=0.01,
+        colour="tab:orange",
+        coarse=True,
+        peers="tf32",
+        jax="tensorfloat32",
+        cudnn="cuDNN, TF32 on",
+    ),
+    Precision(
+        name="fp16",
+        dtype="float16",
+        stored="float16",
+        near_tie=8 * 2.0**-11,
+        near_ties_share=0.01,
+        colour="tab:green",
+        coarse=True,
+        paired=True,
+        peers="fp16",
+        jax="default",
+        cudnn="cuDNN",
+    ),
+)
+BY_NAME = {row.name: row for row in ROWS}
+BY_DTYPE = {row.dtype: row for row in ROWS}
+OFFERED = tuple(row for row in ROWS if row.offered)
+PRECISIONS = tuple(row.name for row in OFFERED)  # that may be asked for
+SINGLE = tuple(row for row in OFFERED if not row.fallback)  # in which kernels serve single layers
+OF_PEERS = tuple(row.name for row in ROWS if row.peers == row.name)  # that other systems have
+SHORT = {row.dtype: row.name for row in ROWS} | {"uint8": "u8"}  # names of types in tables

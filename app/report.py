@@ -16,13 +16,13 @@ from app.files.writing import replacing
 from app.network.accuracy import Accuracy, Agreement
 from app.network.graph import Graph
 from app.network.weights import Weights
+from app.precision import SHORT
 from app.runtime.result import Compared, LayerTime, Outcome, Timing
 from app.runtime.startup import own
 from app.verdicts import difference_lines, verdict_text, verdicts
 from data_tools.dataset import Dataset
 
 SCHEMA = "lenet5-inference/report/4"
-PRECISION = {"float64": "fp64", "float32": "fp32", "float16x2": "fp32x", "tfloat32": "tf32", "float16": "fp16"}
 SHOWN_LABELS = 6
 
 
@@ -56,7 +56,7 @@ def document(
             "recipe": weights.recipe,
         },
         "data": {"source": data.source, "split": data.split, "dtype": data.images.dtype.name},
-        "precision": PRECISION[outcome.arithmetic],
+        "precision": SHORT[outcome.arithmetic],
         "batch": batch,
         "settings": outcome.settings,
         **verdicts(accuracy, cycle),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.bench.stored_figures import Bench, OldReport, OldVersion
 from app.bench.text import ratio, time, times
+from app.precision import BY_NAME
 
 
 def beside_old(bench: Bench, report: OldReport) -> tuple[str, list[str], list[list[str]]]:
@@ -54,18 +55,20 @@ def _best_here(bench: Bench, report: OldReport) -> list[list[str]]:
     images = max(old.images for old in report.versions)
     theirs = min((old for old in report.versions if old.images == images), key=lambda old: old.sum_ms)
     rows = []
-    for precision, dtype in (("fp32", "float32"), ("fp16", "float16")):
+    for precision in (BY_NAME["fp32"], BY_NAME["fp16"]):
         own: list[float | None] = [None, None, None]
         name = "auto"
         if report.whole_program:
-            own[2] = _whole_ms(bench, name, images, precision)
-        elif (best := bench.best_total(dtype, images)) is not None:
+            own[2] = _whole_ms(bench, name, images, precision.name)
+        elif (best := bench.best_total(precision.dtype, images)) is not None:
             name = best["name"]
             own = [*(best["ops"].get(op["item"]) for op in bench.ops), best["sum_ms"]]
         if own[2] is not None:
             there = [*([time(ms) for ms in theirs.ops] or ["", ""]), _sum(theirs)]
             gain = times(ratio(theirs.sum_ms, own[2]))
-            rows.append([f"the best of both, {precision} here", f"{images:,}", *there, name, *map(time, own), gain])
+            rows.append(
+                [f"the best of both, {precision.name} here", f"{images:,}", *there, name, *map(time, own), gain]
+            )
     return rows
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.bench.ladder.results import SCHEMA
-from app.bench.ladder.table import SHORT
 from app.files.checks import (
     BadValueError,
     Check,
@@ -23,6 +22,7 @@ from app.files.checks import (
     whole,
 )
 from app.kernels.problems import ITEMSIZE, ConvProblem
+from app.precision import PRECISIONS, SHORT
 
 LINE = text(4000)
 NAME = nullable(LINE)
@@ -32,7 +32,7 @@ TIME = number(1e-9, 1e15)  # divided by; ms mostly
 TIMED = nullable(TIME)
 STEP = nullable(whole(0, 1000))
 DTYPE = one_of(*SHORT)
-PRECISION = one_of("fp32", "fp32x", "tf32", "fp16")
+PRECISION = one_of(*PRECISIONS)
 
 
 def read(checks: Mapping[str, Check], *optional: str) -> Check:
@@ -196,7 +196,15 @@ _PEERS = read(
         "software": mapping(NAME),
         "images": COUNT,
         "rows": items(
-            read({"engine": LINE, "precision": LINE, "on_card_ms": _MEDIAN, "end_to_end_ms": _MEDIAN, "reason": LINE})
+            read(
+                {
+                    "engine": LINE,
+                    "precision": PRECISION,
+                    "on_card_ms": _MEDIAN,
+                    "end_to_end_ms": _MEDIAN,
+                    "reason": LINE,
+                }
+            )
         ),
     },
     "command",

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from app.bench.ladder.table import SHORT
 from app.bench.stored_figures import FIGURES, OLD_REPORTS, load
 from app.cuda import device
 from app.errors import UserError
@@ -24,6 +23,7 @@ from app.network.weights import load_weights
 from app.planning import tuning
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
+from app.precision import SHORT
 from app.report import publish
 from app.runtime.cpu_session import CpuSession
 from app.runtime.defaults import DEFAULT_STREAMS

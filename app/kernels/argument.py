@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.precision import BY_DTYPE
+
 ITEMSIZE = {"uint8": 1, "float16": 2, "float32": 4, "float64": 8}
-DTYPES = ("float64", "float32", "float16x2", "tfloat32", "float16")
+DTYPES = tuple(BY_DTYPE)
 
 
 def storage(dtype: str) -> str:
     """How numbers of an arithmetic type lie in memory."""
-    return "float32" if dtype in ("float16x2", "tfloat32") else dtype
+    return BY_DTYPE[dtype].stored if dtype in BY_DTYPE else dtype
 
 
 def wide(dtype: str) -> str:

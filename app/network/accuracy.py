@@ -17,21 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# A margin is a near-tie below this share of the magnitudes: so many roundings of the arithmetic, 2**-24 each in float32
-# and in pairs of float16 (as exact), 2**-11 where operands are rounded to 11 bits. A sum of n terms errs by about
-# √n roundings: the longest of the shipped networks have 800 to 5,400 terms, and measured over the test images in NumPy
-# a logit errs by 11 in float32 at most; with rounded operands labels flipped at margins of up to 0.8. float16 has twice
-# tf32's: what lies below its normal range, 2**-14, loses further bits.
-NEAR_TIE = {
-    "float64": 64 * 2.0**-53,
-    "float32": 64 * 2.0**-24,
-    "float16x2": 64 * 2.0**-24,
-    "tfloat32": 4 * 2.0**-11,
-    "float16": 8 * 2.0**-11,
-}
-# Near-ties may differ in this share of the images, and always in one. Measured on the shipped networks: none of 10,000
-# images in fp32 and fp32x, three in tf32 and fp16.
-NEAR_TIES_SHARE = {"float64": 0.001, "float32": 0.001, "float16x2": 0.001, "tfloat32": 0.01, "float16": 0.01}
+from app.precision import BY_DTYPE
+
 COUNT_SHARE = 0.001  # of the images: the count of correct answers may miss its promise by so much, in near-ties
 COUNTED = (100, 1_000, 5_000, 10_000)  # first test images over which correct answers are promised
 # Answers are near chance below a third of the way from 1/classes to all: 40 % of ten classes. What the shipped networks
@@ -163,13 +150,13 @@ def at_most(share: float, images: int) -> int:
 
 def agree(labels: np.ndarray, reference: Reference, source: str, dtype: str = "float32") -> Agreement:
     """Compare as many labels (N,) as the reference has. dtype: how numbers were multiplied."""
-    compared = min(len(labels), len(reference.labels))
-    near = reference.margins < NEAR_TIE[dtype] * reference.magnitudes.astype(np.float64)
+    compared, precision = min(len(labels), len(reference.labels)), BY_DTYPE[dtype]
+    near = reference.margins < precision.near_tie * reference.magnitudes.astype(np.float64)
     differences = tuple(
         Difference(int(i), int(labels[i]), int(reference.labels[i]), float(reference.margins[i]), bool(near[i]))
         for i in np.flatnonzero(labels[:compared] != reference.labels[:compared])
     )
-    most = at_most(NEAR_TIES_SHARE[dtype], compared)
+    most = at_most(precision.near_ties_share, compared)
     infinite = compared - int(np.isfinite(reference.magnitudes[:compared]).sum())
     fault = f"scores of {infinite} of {compared} images are beyond float32's range by the {source}" if infinite else ""
     return Agreement(source, compared, differences, most, fault)

@@ -17,23 +17,14 @@ from app.layers import Flatten, Layer
 from app.network.graph import Graph, Step
 from app.planning.stored import stored_parameters
 from app.planning.tuning import Tuning
+from app.precision import BY_NAME
 
-# How numbers are multiplied, and how activations lie in memory between the layers.
-PRECISIONS = {
-    "fp64": ("float64", "float64"),
-    "fp32": ("float32", "float32"),
-    "fp32x": ("float16x2", "float32"),
-    "tf32": ("tfloat32", "float32"),
-    "fp16": ("float16", "float16"),
-}
-# What layers are computed in that no kernel serves in the precision asked for.
-FALLBACK = {"float16x2": "float32"}
 PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # by the operation of both layers
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user decided: precision (a key of PRECISIONS), fusion, and kernels by layer or operation name.
+    """What the user decided: precision (a name of app/precision.py), fusion, and kernels by layer or operation name.
 
     A kernel that is None or absent is left to ``auto``. tuning: the measured results that ``auto`` goes by.
     """
@@ -218,7 +209,7 @@ def _problems(
     graph: Graph, step: Step, epilogue: Sequence[Layer], after: Sequence[Step], input_dtype: str, choices: Choices
 ) -> list[Problem]:
     """What a kernel for this step may be asked for: in the precision chosen, else in what the variant computes in."""
-    wanted, stored = PRECISIONS[choices.precision]
+    wanted = BY_NAME[choices.precision]
     named = choices.requested(step.layer)
     # Scores are never rounded to half precision: from the last matrix product on everything is stored wide.
     last = not any(later.layer.operation in ("conv", "gemm") for later in after)
@@ -229,9 +220,9 @@ def _problems(
             bias=f"{step.layer.name}_bias" in graph.parameters,
             input_dtype=input_dtype,
             dtype=dtype,
-            output_dtype=wide(stored) if last else stored,
+            output_dtype=wide(wanted.stored) if last else wanted.stored,
         )
-        for dtype in (wanted, *([FALLBACK[wanted]] if wanted in FALLBACK else []), *(named.dtypes if named else ()))
+        for dtype in (wanted.dtype, *([wanted.fallback] if wanted.fallback else []), *(named.dtypes if named else ()))
     )
     return [problem for problem in problems if problem is not None]
 

@@ -14,6 +14,7 @@ from app.kernels.variant import Variant
 from app.layers import Argmax, Layer, Shape
 from app.network.graph import Graph
 from app.planning.matching import Choices, check_kernels, check_pairs, serve
+from app.precision import BY_NAME
 
 IMAGES = "images"
 LOGITS = "logits"
@@ -101,8 +102,9 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
 
 def notice(execution: ExecutionPlan, choices: Choices) -> str | None:
     """That ordinary kernels run where the choices leave it to us and fused ones exist; None where that is not so."""
+    paired = choices.precision == "auto" or BY_NAME[choices.precision].paired
     left_to_us = choices.fuse and all(row is None for row in choices.kernels.values())
-    if not execution.unpaired or not left_to_us or choices.precision in ("fp32", "fp64", "tf32"):
+    if not execution.unpaired or not left_to_us or not paired:
         return None
     where = f"with these weights and {execution.input_dtype} images on {execution.arch}"
     return f"ordinary kernels run {', '.join(execution.unpaired)}: no fused one covers them {where}"

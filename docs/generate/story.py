@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 
 from app.bench.ladder.results import DEBUG
-from app.bench.ladder.table import SHORT
 from app.bench.stored_figures import Bench
 from app.bench.text import ratio, time, times
+from app.precision import SHORT
 from docs.generate.tables import WIDTH, Benches, share
 
 # Variant → its types, each with the variant and type that its file says it improves on; others: the step before.

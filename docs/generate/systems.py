@@ -7,12 +7,12 @@ from typing import Any
 
 from app.bench.old_reports import beside_old
 from app.bench.peers.peers import OURS
-from app.bench.peers.text import compared_with
 from app.bench.stored_figures import BENCH, FILES, OLD_REPORTS, PEERS, TRAINING, Row
 from app.bench.text import ratio, time, times
 from app.commands.networks import describe, shipped
 from app.network.accuracy import COUNTED
 from app.network.definitions import NETWORKS
+from app.precision import BY_NAME
 from docs.generate.figures import Figures
 from docs.generate.tables import markdown
 
@@ -92,7 +92,7 @@ def _whole_pass(network: str, document: Mapping[str, Any] | None) -> str:
     for own in rows:
         if own["engine"] != OURS:
             continue
-        against = compared_with(own["precision"])
+        against = BY_NAME[own["precision"]].peers
         peer = next((row for row in rows if (row["engine"], row["precision"]) == (EAGER, against)), None)
         cells = [_beside(own, peer, measure) for measure in ("on_card_ms", "end_to_end_ms")]
         lines.append([own["precision"], against, *cells[0], *cells[1], own["reason"]])

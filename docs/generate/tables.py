@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from app.bench.ladder.results import CPU
-from app.bench.ladder.table import SHORT, short_peak
+from app.bench.ladder.table import short_peak
 from app.bench.stored_figures import BENCH, FILES, PROFILE, RESOURCES, Bench, Row
 from app.bench.text import time, times
+from app.precision import BY_NAME, SHORT, SINGLE
 
-PRECISIONS = {"fp32": "float32", "tf32": "tfloat32", "fp16": "float16"}
 Benches = Mapping[str, Bench]
 NOISE = 0.01  # bench's default
 WIDTH = 119  # of prose
@@ -159,7 +159,7 @@ def fused(benches: Benches) -> str:
     rows = []
     for bench in benches.values():
         for item in (item for item in bench.tables if "+" in item):
-            for dtype in PRECISIONS.values():
+            for dtype in (precision.dtype for precision in SINGLE):
                 whole = bench.best(item, dtype)
                 parts = [bench.best(part, dtype) or bench.best(part, "float32") for part in item.split("+")]
                 separate = sum(part["ms"] for part in parts if part)
@@ -212,7 +212,7 @@ def _below_op_times(benches: Benches) -> str:
     found: dict[str, list[str]] = {}
     for name, bench in benches.items():
         for row in bench.document["whole_program"]:
-            alone = bench.sum_ms(row["conv"], PRECISIONS.get(row["precision"], ""))
+            alone = bench.sum_ms(row["conv"], BY_NAME[row["precision"]].dtype)
             if row["ms"] and alone and row["ms"] < alone:
                 found.setdefault(f"{row['conv']} in {row['precision']}", []).append(f"`{name}`")
     if not found:

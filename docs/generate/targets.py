@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from app.bench.ladder.table import SHORT
 from app.bench.stored_checks import problem_of
 from app.bench.stored_figures import Bench, Row
 from app.bench.text import ratio, time, times
 from app.kernels.problems import ITEMSIZE
-from docs.generate.tables import PRECISIONS, Benches, label, markdown
+from app.precision import SHORT, SINGLE
+from docs.generate.tables import Benches, label, markdown
 
 # ms of conv1 + conv2 at 10,000 images: the most for float32, and the cuDNN that was measured before the work began in
 # float32 and, channels-last, in float16, where it is the most.
@@ -83,7 +83,7 @@ def _first_layer(bench: Bench) -> list[str]:
 
 
 def _autos(bench: Bench) -> Iterator[list[str]]:
-    for precision in PRECISIONS:
+    for precision in (row.name for row in SINGLE):
         every: list[Row] = bench.document["whole_program"]
         rows = [row for row in every if row["precision"] == precision and row["ms"]]
         auto = next((row for row in rows if row["conv"] == "auto"), None)

@@ -14,7 +14,7 @@ import pytest
 from app import figures
 from app.bench.graphs import network_graph
 from app.bench.ladder import job, plots
-from app.bench.ladder.cases import BENCH_PRECISIONS, batch_sizes, network_items, rungs, shape_items
+from app.bench.ladder.cases import batch_sizes, network_items, rungs, shape_items
 from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table, rates, table_document, totals
 from app.bench.ladder.table import as_text
 from app.bench.stop import LEAST_RUNS, MOST_RUNS, enough, half_width, together
@@ -26,6 +26,7 @@ from app.kernels.problems import ConvProblem, alone, key
 from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import plan
+from app.precision import SINGLE
 
 PEAKS = Peaks({"float32": 50.0, "float16": 600.0}, 3000.0)
 CONV = ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
@@ -112,17 +113,17 @@ def test_items_hold_every_problem_that_a_plan_asks_for(name: str) -> None:
     graph = network_graph(name)
     known = {key(problem) for item in network_items(graph) for problem in item.problems.values()}
     asked = 0
-    for precision, (dtype, _) in BENCH_PRECISIONS.items():
+    for precision in SINGLE:
         for row in registry.variants("conv"):
             for fuse in (True, False):
-                if dtype not in row.dtypes:
+                if precision.dtype not in row.dtypes:
                     continue
                 try:
-                    nodes = plan(graph, "sm_90a", Choices(precision, fuse, {"conv": row})).nodes
+                    nodes = plan(graph, "sm_90a", Choices(precision.name, fuse, {"conv": row})).nodes
                 except UserError:
                     continue
                 for node in nodes:
-                    if getattr(node.problem, "dtype", dtype) == dtype:
+                    if getattr(node.problem, "dtype", precision.dtype) == precision.dtype:
                         asked += 1
                         assert key(node.problem) in known, f"{node.name} {key(node.problem)}"
     assert asked

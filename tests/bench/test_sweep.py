@@ -11,7 +11,6 @@ import pytest
 
 from app.bench.graphs import network_graph
 from app.bench.ladder.failures import Wrong, compiler_reason, reason_of
-from app.bench.ladder.table import SHORT
 from app.bench.sweep import job
 from app.bench.sweep.grid import Measure, Skip, Target, measure_all, parse_settings
 from app.bench.sweep.text import as_document
@@ -22,6 +21,7 @@ from app.kernels import registry
 from app.kernels.problems import ConvProblem
 from app.planning import tuning
 from app.planning.tuning import Tuned, Tuning
+from app.precision import SHORT
 from app.runtime.result import Timing
 from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, measured, ms_of, options, target
 

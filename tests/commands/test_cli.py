@@ -15,11 +15,12 @@ import pytest
 
 from app import main_job
 from app.cli import main
-from app.network.accuracy import NEAR_TIE, Reference
+from app.network.accuracy import Reference
 from app.network.definitions import LENET5
 from app.network.graph import Graph
 from app.network.reference import load_reference
 from app.network.weights import load_weights, save_weights
+from app.precision import BY_DTYPE
 from app.runtime.cpu_session import CpuSession
 from data_tools.fashion_mnist import CLASSES, load_split
 from data_tools.idx import write_idx
@@ -164,7 +165,7 @@ def test_stored_labels_that_differ(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert real is not None
     labels, margins = real.labels.copy(), real.margins.copy()
     labels[2:4] = (labels[2:4] + 1) % 10
-    near_tie = NEAR_TIE["float32"] * real.magnitudes[2:4]
+    near_tie = BY_DTYPE["float32"].near_tie * real.magnitudes[2:4]
     margins[2:4] = near_tie[0] * 2, near_tie[1] / 2  # the second difference is a near-tie
     monkeypatch.setattr(main_job, "load_reference", lambda *_: Reference(labels, margins, real.magnitudes))
     code, out, report = run("--batch", "10")

@@ -16,8 +16,8 @@ from app.kernels.variant import ConstantCopy, Variant
 from app.layers import ACTIVATIONS
 from app.network.definitions import LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
-from app.planning.matching import PRECISIONS
 from app.planning.plan import plan
+from app.precision import ROWS
 from tests.runtime.test_gpu_session import classify
 from tests.support.kernel_cases import Case, architecture, elements
 from tests.support.kernel_device import bits, compile_all, host_arrays, kernel_of, launch
@@ -37,12 +37,12 @@ graph_of = cache(random_graph)
 def _runs() -> list[Any]:
     """(network, row, precision): each row in each of its types, in the whole of a few networks."""
     return [
-        pytest.param(network, row, precision, id=f"{row.operation}-{row.name}-{precision}-{network.name}")
+        pytest.param(network, row, precision.name, id=f"{row.operation}-{row.name}-{precision.name}-{network.name}")
         for operation, networks in NETWORKS.items()
         for row in variants(operation)
-        for precision, (arithmetic, stored) in PRECISIONS.items()
-        if (stored if operation == "pool" else arithmetic) in row.dtypes
-        and (operation != "pool" or precision not in ("tf32", "fp32x"))  # which store activations as fp32 does
+        for precision in ROWS
+        if (precision.stored if operation == "pool" else precision.dtype) in row.dtypes
+        and (operation != "pool" or precision.name not in ("tf32", "fp32x"))  # which store activations as fp32 does
         for network in networks
     ]
 

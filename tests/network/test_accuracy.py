@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.kernels.problems import DTYPES
 from app.network.accuracy import (
-    NEAR_TIE,
-    NEAR_TIES_SHARE,
     Accuracy,
     Agreement,
     Reference,
@@ -16,10 +13,11 @@ from app.network.accuracy import (
     judge,
     top_two_margins,
 )
+from app.precision import BY_DTYPE, ROWS
 
 TRUTH = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], np.uint8)
 CLEAR = np.ones(10)
-ALL_DTYPES = pytest.mark.parametrize("dtype", NEAR_TIE)
+ALL_DTYPES = pytest.mark.parametrize("dtype", BY_DTYPE)
 
 
 def _changed(labels: np.ndarray, **changes: int) -> np.ndarray:
@@ -84,14 +82,14 @@ def test_all_equal_passes() -> None:
 
 def test_every_arithmetic_has_its_near_ties() -> None:
     """The coarser the arithmetic, the larger, and the more of them."""
-    assert set(NEAR_TIE) == set(NEAR_TIES_SHARE) == set(DTYPES)
-    assert list(NEAR_TIE.values()) == sorted(NEAR_TIE.values()) and NEAR_TIE["float32"] < 1e-5
-    assert list(NEAR_TIES_SHARE.values()) == sorted(NEAR_TIES_SHARE.values()) and NEAR_TIES_SHARE["float16"] == 0.01
+    near, shares = [row.near_tie for row in ROWS], [row.near_ties_share for row in ROWS]
+    assert near == sorted(near) and BY_DTYPE["float32"].near_tie < 1e-5
+    assert shares == sorted(shares) and BY_DTYPE["float16"].near_ties_share == 0.01
 
 
 @ALL_DTYPES
 def test_a_near_tie_is_excused(dtype: str) -> None:
-    margin = NEAR_TIE[dtype] / 2
+    margin = BY_DTYPE[dtype].near_tie / 2
     found = _judge(_changed(TRUTH, i3=7), _margins(i3=margin), dtype=dtype)
     assert found.passed and found.answers.correct == 9
     (difference,) = found.agreement.differences
@@ -104,7 +102,7 @@ def test_a_near_tie_is_excused(dtype: str) -> None:
 @pytest.mark.parametrize("margin", [0.0, 0.5, np.inf, np.nan])
 def test_any_other_difference_fails(margin: float, dtype: str) -> None:
     """At the threshold (0 stands for it), above it and, above all, where the reference's margin is not a number."""
-    found = _judge(_changed(TRUTH, i3=7), _margins(i3=margin or NEAR_TIE[dtype]), dtype=dtype)
+    found = _judge(_changed(TRUTH, i3=7), _margins(i3=margin or BY_DTYPE[dtype].near_tie), dtype=dtype)
     assert not found.passed and not found.agreement.holds
     assert found.agreement.verdict.startswith(
         "1 of 10 labels differ from the reference and are no near-ties (image 3: 7 instead of 3"
@@ -170,7 +168,7 @@ def test_near_ties_move_the_count(images: int, near_ties: int, missing: int, pas
 def test_near_ties_are_few_in_every_arithmetic(images: int, dtype: str) -> None:
     """However near: one image, or the share of them that the arithmetic allows."""
     reference = of(np.zeros(images, np.uint8), np.zeros(images))
-    most = max(1, round(NEAR_TIES_SHARE[dtype] * images))
+    most = max(1, round(BY_DTYPE[dtype].near_ties_share * images))
     labels = np.zeros(images, np.uint8)
     labels[:most] = 1
     assert agree(labels, reference, "reference", dtype).holds
@@ -186,7 +184,7 @@ def test_near_ties_are_few_in_every_arithmetic(images: int, dtype: str) -> None:
 @ALL_DTYPES
 def test_a_near_tie_grows_with_the_terms_of_the_scores(dtype: str) -> None:
     """Image 3 is a near-tie among terms of 1, none among terms of a hundredth, and one again if the margin is, too."""
-    labels, margins = _changed(TRUTH, i3=7), _margins(i3=NEAR_TIE[dtype] / 2)
+    labels, margins = _changed(TRUTH, i3=7), _margins(i3=BY_DTYPE[dtype].near_tie / 2)
     for scale, factor, holds in ((1.0, 1.0, True), (0.01, 1.0, False), (0.01, 0.01, True), (1e30, 1e30, True)):
         assert agree(labels, of(TRUTH, margins * factor, scale), "reference", dtype).holds is holds
 

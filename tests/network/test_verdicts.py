@@ -16,10 +16,11 @@ from app import main_job
 from app.cli import main
 from app.layers import Argmax, Flatten, Linear, Relu, Softmax, Tanh
 from app.network import shipped as bundled
-from app.network.accuracy import NEAR_TIE, agree
+from app.network.accuracy import agree
 from app.network.definitions import LENET5, NETWORKS, Network
 from app.network.graph import Graph
 from app.network.reference import compute_reference
+from app.precision import BY_DTYPE
 from app.runtime.cpu_session import CpuSession
 from data_tools.dataset import Dataset
 from data_tools.idx import write_idx
@@ -31,7 +32,7 @@ __all__ = ["folder", "release"]  # fixtures
 
 EXACTLY = settings(derandomize=True, deadline=None, max_examples=40, database=None)
 SCALES = st.floats(-30, 30).map(lambda exponent: 10.0**exponent)
-ALL_DTYPES = pytest.mark.parametrize("dtype", NEAR_TIE)
+ALL_DTYPES = pytest.mark.parametrize("dtype", BY_DTYPE)
 
 
 def scaled(graph: Graph, **factors: float) -> Graph:
@@ -73,7 +74,7 @@ def test_the_verdict_does_not_depend_on_the_scale(
     reference = compute_reference(resized, images)
     assert agree(classify(resized, images), reference, "reference").holds
     noise = np.random.default_rng(seed).integers(0, classes, 100).astype(np.uint8)
-    for dtype in NEAR_TIE:
+    for dtype in BY_DTYPE:
         assert agree(reference.labels, reference, "reference", dtype).holds
         for labels in (noise, (plain.labels + 1) % classes):
             assert not agree(labels.astype(np.uint8), reference, "reference", dtype).holds
@@ -94,7 +95,7 @@ def test_a_bias_that_all_classes_share(offset: float, scale: float, softmax: boo
     assert all(difference.excused for difference in found.differences)
     assert agree(reference.labels, reference, "reference").holds
     noise = np.random.default_rng(3).integers(0, 10, 100).astype(np.uint8)
-    for dtype in NEAR_TIE:
+    for dtype in BY_DTYPE:
         assert not agree(noise, reference, "reference", dtype).holds
 
 

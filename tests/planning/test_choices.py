@@ -14,9 +14,10 @@ from app.errors import UserError
 from app.kernels import registry
 from app.kernels.variant import Variant
 from app.planning.choices import choices, kernel_rows, load_graph
-from app.planning.matching import PRECISIONS, Choices
+from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.planning.tuning import Tuning
+from app.precision import PRECISIONS
 
 AUTO = dict.fromkeys(("conv", "gemm", "pool"))
 
@@ -88,7 +89,7 @@ def test_names_that_do_not_exist(command: str, fault: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("precision", sorted(set(PRECISIONS) - {"fp64"}))
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_precision_and_fusion(precision: str) -> None:
     tuning = Tuning()
     found = choices(parsed(f"--precision {precision} --no-fuse --conv direct"), tuning)

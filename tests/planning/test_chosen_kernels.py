@@ -19,9 +19,10 @@ from app.kernels.problems import ConvPairProblem, LinearPairProblem
 from app.network.definitions import NETWORKS
 from app.network.graph import Graph
 from app.planning import matching, tuning
-from app.planning.matching import PRECISIONS, Choices
+from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.planning.tuning import REFERENCE_CARDS, Tuning
+from app.precision import BY_NAME
 
 CHOSEN = json.loads(Path(__file__).with_name("chosen_kernels.json").read_text(encoding="utf-8"))
 STORED = matching.stored_parameters
@@ -53,7 +54,7 @@ def test_the_chosen_kernels(network: str, monkeypatch: pytest.MonkeyPatch, tmp_p
     tables = {arch: tuning.load(card) for arch, card in REFERENCE_CARDS.items()}
     places = [(arch, arch, Tuning()) for arch in ARCHITECTURES]
     places += [(f"{arch}+tuned", arch, table) for arch, table in tables.items()]
-    for precision in ("auto", *PRECISIONS):
+    for precision in ("auto", *BY_NAME):
         for fuse, how in ((True, "fused"), (False, "separate")):
             found: dict[str, set[str]] = {}
             for place, arch, table in places:

@@ -23,8 +23,9 @@ from app.kernels.problems import (
 )
 from app.layers import Argmax, AvgPool, Flatten, Layer, Linear, Relu
 from app.network.definitions import FA19, LENET5, MINIDNN86, MLP, Network
-from app.planning.matching import PRECISIONS, Choices
+from app.planning.matching import Choices
 from app.planning.plan import IMAGES, LABELS, LOGITS, PIXELS, ExecutionPlan, plan
+from app.precision import BY_NAME
 from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import TEST_NETWORKS, random_graph
 
@@ -34,7 +35,7 @@ UNFUSED = ["conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "flatten+fc1", 
 DIRECT = ["conv1+relu1", "pool1", "conv2+relu2", "pool2", "flatten+fc1+relu3", "fc2+argmax"]
 NAIVE = ["conv1+relu1+pool1", "conv2+relu2+pool2", "flatten+fc1+relu3", "fc2", "argmax"]
 ALL_NETWORKS = pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
-ALL_PRECISIONS = pytest.mark.parametrize("precision", PRECISIONS)
+ALL_PRECISIONS = pytest.mark.parametrize("precision", BY_NAME)
 
 
 def _names(planned: ExecutionPlan) -> list[str]:

@@ -11,9 +11,10 @@ from app.errors import UserError
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, PairProblem, alone, key, wide
 from app.network.definitions import LENET5, Network
-from app.planning.matching import FALLBACK, PRECISIONS, Choices
+from app.planning.matching import Choices
 from app.planning.plan import LABELS, LOGITS, ExecutionPlan, plan
 from app.planning.tuning import Tuned, Tuning
+from app.precision import BY_NAME
 from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import TEST_NETWORKS, random_graph
 
@@ -30,14 +31,15 @@ def _used(planned: ExecutionPlan) -> dict[str, str]:
 
 
 @ALL_NETWORKS
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", BY_NAME)
 @pytest.mark.parametrize("fuse", [True, False])
 def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, precision: str, fuse: bool) -> None:
     planned = plan(random_graph(network), ARCH, Choices(precision, fuse))
-    multiplied, stored = PRECISIONS[precision]
+    row = BY_NAME[precision]
+    multiplied, stored = row.dtype, row.stored
     products = [node.problem for node in planned.nodes if node.parameters]
     # Split operands are in pairs of layers alone: what else there is multiplies in float32.
-    alone_in = FALLBACK.get(multiplied, multiplied)
+    alone_in = row.fallback or multiplied
     for problem in products:
         assert problem.dtype == (multiplied if isinstance(problem, PairProblem) else alone_in)
     assert planned.arithmetic == (multiplied if any(p.dtype == multiplied for p in products) else alone_in)

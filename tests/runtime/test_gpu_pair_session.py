@@ -14,8 +14,9 @@ from app.network.definitions import LENET5
 from app.network.graph import Graph, build
 from app.network.reference import compute_reference, load_reference
 from app.network.weights import load_weights
-from app.planning.matching import PRECISIONS, Choices
+from app.planning.matching import Choices
 from app.planning.plan import plan
+from app.precision import BY_NAME
 from data_tools.fashion_mnist import load_split
 from tests.runtime.test_gpu_session import classify, session
 from tests.support.kernel_cases import Case, architecture
@@ -148,7 +149,7 @@ def test_equals_the_float64_reference(weights: str, precision: str, value: int |
     scale = score_scale(graph, expected)
     np.testing.assert_allclose(logits, expected, rtol=0, atol=TOLERANCE[precision] * max(scale, 1e-30))
     np.testing.assert_array_equal(labels, logits.argmax(axis=1))
-    check_labels(labels, compute_reference(graph, images), PRECISIONS[precision][0])
+    check_labels(labels, compute_reference(graph, images), BY_NAME[precision].dtype)
 
 
 @BOTH
@@ -156,7 +157,7 @@ def test_equals_the_float64_reference(weights: str, precision: str, value: int |
 def test_ten_thousand_images_with_the_shipped_weights(precision: str) -> None:
     """fp32x: every label is the float64 reference's save near-ties. fp16: as many correct answers within 0.1 points."""
     graph = paired("shipped", precision)
-    dtype = PRECISIONS[precision][0]
+    dtype = BY_NAME[precision].dtype
     reference = load_reference(load_weights(), LENET5)
     images, truth = load_split("test")
     assert reference is not None and len(truth) == 10_000

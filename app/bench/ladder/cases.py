@@ -16,10 +16,9 @@ from app.kernels.problems import ConvProblem, Problem, operation, wide
 from app.kernels.variant import Variant
 from app.layers import Conv2d, Flatten, Layer, Parameters, Shape
 from app.network.graph import Graph, Step
-from app.planning.matching import PRECISIONS, Choices, pair_at
+from app.planning.matching import Choices, pair_at
+from app.precision import OFFERED, SINGLE
 
-BENCH_PRECISIONS = {name: types for name, types in PRECISIONS.items() if name not in ("fp64", "fp32x")}
-PAIR_PRECISIONS = {name: PRECISIONS[name] for name in ("fp32x", "fp16")}  # those that rows of two layers have
 MATRIX_OPERATIONS = ("conv", "gemm")
 
 
@@ -72,14 +71,14 @@ def _pair_item(graph: Graph, at: int) -> Item | None:
     """The chain from step ``at`` that a kernel takes whole, as the plan words it, in the types that any card serves."""
     problems: dict[str, Problem] = {}
     taken = 0
-    for precision, (arithmetic, stored) in PAIR_PRECISIONS.items():
-        found = pair_at(graph, at, _input_dtype(graph.steps, at, stored), Choices(precision))
+    for precision in (row for row in OFFERED if row.paired):
+        found = pair_at(graph, at, _input_dtype(graph.steps, at, precision.stored), Choices(precision.name))
         if found is None:
             continue
         problem, _, taken = found
         rows = registry.variants(operation(problem))
         if any(row.refusal(problem, a) is None for row in rows for a in ARCHITECTURES):
-            problems[arithmetic] = problem
+            problems[precision.dtype] = problem
     if not problems:
         return None
     layers = tuple(step.layer for step in graph.steps[at : at + taken])
@@ -90,13 +89,14 @@ def _item(graph: Graph, at: int, taken: int) -> Item | None:
     step, epilogue = graph.steps[at], [later.layer for later in graph.steps[at + 1 : at + 1 + taken]]
     after = graph.steps[at + 1 + taken :]
     problems: dict[str, Problem] = {}
-    for arithmetic, stored in BENCH_PRECISIONS.values():
+    for precision in SINGLE:
+        stored = precision.stored
         problem = step.layer.problem(
             step.in_shape,
             epilogue,
             bias=f"{step.layer.name}_bias" in graph.parameters,
             input_dtype=_input_dtype(graph.steps, at, stored),
-            dtype=arithmetic,
+            dtype=precision.dtype,
             output_dtype=stored if _has_matrix(after) else wide(stored),
         )
         if problem is not None and problem not in problems.values():
@@ -127,13 +127,13 @@ def shape_items(text: str) -> list[Item]:
     if min(channels, height, width, maps, kernel, stride) < 1 or kernel > min(height, width):
         raise UserError(f"--shape {text}: all must be at least 1, and K at most H and W")
     problems: dict[str, Problem] = {
-        arithmetic: ConvProblem(
+        precision.dtype: ConvProblem(
             *(channels, height, width, maps, kernel, stride),
-            input_dtype=stored,
-            dtype=arithmetic,
-            output_dtype=stored,
+            input_dtype=precision.stored,
+            dtype=precision.dtype,
+            output_dtype=precision.stored,
         )
-        for arithmetic, stored in BENCH_PRECISIONS.values()
+        for precision in SINGLE
     }
     return [Item("conv", (Conv2d("conv", maps, kernel, stride),), (channels, height, width), problems)]
 

@@ -13,13 +13,11 @@ import numpy as np
 
 from app.bench.ladder.results import LIBRARY, Result
 from app.kernels.problems import ConvProblem
+from app.precision import BY_DTYPE
 
 if TYPE_CHECKING:  # needs CuPy
     from app.bench.timer import Clock
     from app.runtime.result import Timing
-
-# Arithmetic type → what PyTorch is told.
-ROWS = {"float32": "cuDNN, TF32 off", "tfloat32": "cuDNN, TF32 on", "float16": "cuDNN"}
 
 
 def missing() -> str | None:
@@ -58,14 +56,14 @@ def cudnn_row(problem: ConvProblem, dtype: str, images: int, clock: Clock, noise
         note = f"{best}; {problem.input_dtype} input as float" if problem.input_dtype == "uint8" else best
         timing = found[best]
         return Result(
-            *(LIBRARY, ROWS[dtype], dtype),
+            *(LIBRARY, BY_DTYPE[dtype].cudnn, dtype),
             ms=timing.median,
             spread_ms=timing.spread,
             runs=len(timing.samples),
             note=note,
         )
     except torch.cuda.OutOfMemoryError:
-        return Result(LIBRARY, ROWS[dtype], dtype, reason="PyTorch finds too little free device memory")
+        return Result(LIBRARY, BY_DTYPE[dtype].cudnn, dtype, reason="PyTorch finds too little free device memory")
     finally:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()

@@ -21,6 +21,7 @@ from app.kernels.problems import ConvProblem, Problem
 from app.kernels.variant import Variant
 from app.network.graph import Graph
 from app.planning.tuning import Tuning
+from app.precision import BY_DTYPE
 
 CPU_FLOPS = 5e8  # enough for a steady time, few enough not to be waited for
 CPU_ELEMENTS = 1 << 24  # of input
@@ -79,7 +80,7 @@ class Climber:
     def _cudnn(self, trial: Trial, problem: ConvProblem, dtype: str) -> Result:
         self.step()
         if dtype == "tfloat32" and architecture_number(self.arch) < 80:
-            return Result(LIBRARY, library.ROWS[dtype], dtype, reason=f"needs sm_80 or later, this is {self.arch}")
+            return Result(LIBRARY, BY_DTYPE[dtype].cudnn, dtype, reason=f"needs sm_80 or later, this is {self.arch}")
         return library.cudnn_row(problem, dtype, trial.images, trial.clock, self.noise, self.l2)
 
     def _row(self, trial: Trial, row: Variant, dtype: str, *, debug: bool = False) -> Result:

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.bench.ladder.table import SHORT, short_peak
+from app.bench.ladder.table import short_peak
 from app.figures import figure_of, save
+from app.precision import BY_DTYPE, SHORT
 
 DEBUG = "debug"
-COLOURS = {"float32": "tab:blue", "tfloat32": "tab:orange", "float16": "tab:green"}
 MARKERS = "osD^v<>PX*h"
 
 
@@ -68,7 +68,7 @@ def ladder(document: Mapping[str, Any]) -> Any:
     for axis, op in zip(axes, ops, strict=True):
         own = [bar for bar in bars if bar[0] == op]
         places = range(len(own))
-        axis.barh(places, [bar[3] for bar in own], color=[COLOURS[bar[2]] for bar in own])
+        axis.barh(places, [bar[3] for bar in own], color=[BY_DTYPE[bar[2]].colour for bar in own])
         axis.set_yticks(places, [bar[1] for bar in own])
         axis.invert_yaxis()
         axis.set_xscale("log")
@@ -97,10 +97,10 @@ def roofline(document: Mapping[str, Any]) -> Any:
             roof = [min(peak, x * peaks["gbytes_per_s"] / 1e3) for x in xs]
             dtype, *family = name.split()
             style, label = "--" if family else "-", f"measured peak {short_peak(name)}: {peak:.0f} TFLOP/s"
-            axis.plot(xs, roof, style, color=COLOURS[dtype], label=label)
+            axis.plot(xs, roof, style, color=BY_DTYPE[dtype].colour, label=label)
         for index, (_, name, dtype, intensity, rate) in enumerate(own):
             marker = MARKERS[index % len(MARKERS)]
-            axis.plot(intensity, rate, marker, color=COLOURS[dtype], label=name)
+            axis.plot(intensity, rate, marker, color=BY_DTYPE[dtype].colour, label=name)
         axis.set_xscale("log")
         axis.set_yscale("log")
         axis.set_xlabel("FLOPs a byte (each array moved once)")
@@ -123,7 +123,7 @@ def batch_sizes(document: Mapping[str, Any]) -> Any:
     figure, (axis,) = figure_of(9, 6.5)
     for index, ((name, dtype), points) in enumerate(lines.items()):
         style = f"{MARKERS[index % len(MARKERS)]}-"
-        axis.plot(*zip(*points, strict=True), style, color=COLOURS[dtype], alpha=0.7, label=name)
+        axis.plot(*zip(*points, strict=True), style, color=BY_DTYPE[dtype].colour, alpha=0.7, label=name)
     axis.set_xscale("log")
     axis.set_yscale("log")
     axis.set_xlabel("images")

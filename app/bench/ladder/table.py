@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-SHORT = {
-    "float32": "fp32",
-    "float16x2": "fp32x",
-    "tfloat32": "tf32",
-    "float16": "fp16",
-    "float64": "fp64",
-    "uint8": "u8",
-}
+from app.precision import SHORT
+
 NAME, TYPE = 28, 6
 
 

@@ -36,11 +36,11 @@ from app.kernels.problems import (
     SoftmaxProblem,
     wide,
 )
+from app.precision import BY_DTYPE
 
 # The greatest relative error of one rounding, and what subnormal results may lose beside it.
 ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 SUBNORMAL = {"float64": 1e-300, "float32": 1e-37, "float16": 2.0**-25}
-COARSE = ("float16", "tfloat32")  # whose operands are rounded before they are multiplied
 SLACK = 16  # roundings for bias, pooling, division and exponential
 OWN = 8  # roundings of an activation itself, as of tanh; ReLU has none
 OF_PAIRS = 4  # roundings of the second layer's terms
@@ -90,7 +90,7 @@ def is_exact(problem: Problem) -> bool:
 
 def is_coarse(problem: Problem) -> bool:
     """Whether operands are rounded to 11 significant bits. Elsewhere float16 is a way to store numbers, no more."""
-    return isinstance(problem, ConvProblem | LinearProblem | PairProblem) and problem.dtype in COARSE
+    return isinstance(problem, ConvProblem | LinearProblem | PairProblem) and BY_DTYPE[problem.dtype].coarse
 
 
 def allowed(problem: Problem, expected: Expected) -> tuple[Any, float]:

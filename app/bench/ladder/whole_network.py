@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.ladder.cases import BENCH_PRECISIONS, PAIR_PRECISIONS
 from app.bench.ladder.results import CPU_NAME, CPU_RUNS
 from app.bench.stop import MOST_RUNS, PATIENCE
 from app.cuda.memory import pinned_array
@@ -19,13 +18,14 @@ from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.planning.tuning import Tuning
+from app.precision import OFFERED
 from app.runtime import timing as measure
 from app.runtime.cpu_session import CpuSession
 from app.runtime.defaults import DEFAULT_STREAMS
 from app.runtime.result import Timing
 from app.runtime.session import Session, default_chunk
 
-PROGRAMS = BENCH_PRECISIONS | PAIR_PRECISIONS
+PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))  # what kernels of two layers alone serve comes last
 SECONDS = 0.5  # of measured time
 WARMUP = 2
 CPU_IMAGES = 1000  # more would take the processor longer than the card takes for all else
@@ -34,14 +34,12 @@ CPU_IMAGES = 1000  # more would take the processor longer than the card takes fo
 def combinations(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
     """(precision, variant name): ``auto`` and every convolution variant in the precisions that it computes in."""
     if all(step.layer.operation != "conv" for step in graph.steps):
-        return [(precision, "auto") for precision in PROGRAMS]
+        return [(precision.name, "auto") for precision in PROGRAMS]
+    rows = [row for row in registry.variants("conv") if not only or row.name in only]
     return [
-        (precision, name)
-        for precision, (dtype, _) in PROGRAMS.items()
-        for name in [
-            *(row.name for row in registry.variants("conv") if dtype in row.dtypes and (not only or row.name in only)),
-            "auto",
-        ]
+        (precision.name, name)
+        for precision in PROGRAMS
+        for name in [*(row.name for row in rows if precision.dtype in row.dtypes), "auto"]
     ]
 
 

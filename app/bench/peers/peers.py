@@ -16,18 +16,17 @@ import numpy as np
 from tqdm import tqdm
 
 from app.bench.batch import Batch, check_options, load_batch
-from app.bench.peers.jax import PRECISIONS as PEER_PRECISIONS
 from app.bench.peers.jax import JaxEngine
 from app.bench.peers.pieces import PIECES, WHOLE
 from app.bench.peers.rounds import Candidate, Engine, Entrant, in_turn
-from app.bench.peers.text import as_text, compared_with, ratios
+from app.bench.peers.text import as_text, ratios
 from app.bench.peers.torch import TorchEngine, settings
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 from app.network.graph import Graph
 from app.planning import tuning
-from app.precision import PRECISIONS
+from app.precision import BY_NAME, OF_PEERS, PRECISIONS
 from app.report import publish
 
 SCHEMA = "lenet5-inference/peers/1"
@@ -70,7 +69,7 @@ def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[
     for own in PRECISIONS if precision is None else (precision,):
         if OURS in wanted:
             found.append(Candidate(OURS, own, True, {"": partial(ours, precision=own)}))
-    for own in PEER_PRECISIONS if precision is None else (compared_with(precision),):
+    for own in OF_PEERS if precision is None else (BY_NAME[precision].peers,):
         for name, mode in MODES.items():
             if name in wanted:
                 torch = partial(TorchEngine, precision=own, mode=mode)

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.precision import BY_NAME
+
 MEASURES = {"on_card_ms": "on the card", "end_to_end_ms": "end to end"}
 NAME, AS = 24, 7
-
-
-def compared_with(precision: str) -> str:
-    """The peers' precision that ours is held against: as accurate, by whatever means."""
-    return {"fp32x": "fp32"}.get(precision, precision)
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -20,7 +17,7 @@ def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for own in rows:
         if not own["ours"] or own["on_card_ms"] is None:
             continue
-        against = compared_with(own["precision"])
+        against = BY_NAME[own["precision"]].peers
         peers = [row for row in rows if not row["ours"] and row["precision"] == against and row["on_card_ms"]]
         entry: dict[str, Any] = {"precision": own["precision"], "against": against}
         for measure in MEASURES:

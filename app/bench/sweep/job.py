@@ -22,8 +22,9 @@ from app.kernels.variant import Variant
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.choices import OPERATIONS
-from app.planning.matching import PRECISIONS, Choices
+from app.planning.matching import Choices
 from app.planning.plan import plan
+from app.precision import BY_DTYPE
 from app.report import publish
 
 ASSUMED_ARCH = "sm_90a"  # to find mistakes where there is no card
@@ -97,7 +98,7 @@ def find_targets(
 
 def check_precision(row: Variant, asked: str) -> None:
     """Raises UserError where the kernel lacks the type; a plan would take its own first one instead."""
-    own = [name for dtype in row.dtypes for name, (multiplied, _) in PRECISIONS.items() if multiplied == dtype]
+    own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
     if asked not in own:
         raise UserError(
             f"{row.operation} kernel '{row.name}' does not compute in {asked}, only in {', '.join(own)}: "

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.bench.ladder.table import SHORT
 from app.bench.stop import describe
 from app.bench.sweep.grid import L2, NOISE, Point, Target, spell
 from app.kernels.problems import key
+from app.precision import SHORT
 
 SCHEMA = "lenet5-inference/sweep/1"
 SHOWN_POINTS = 20
