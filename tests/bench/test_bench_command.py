@@ -15,16 +15,8 @@ from app.layers import Conv2d
 from app.network.definitions import NETWORKS
 from app.planning import tuning
 from app.runtime.result import Timing
-
-CARD = {
-    "kind": "cuda",
-    "name": "Some Card",
-    "architecture": "sm_90a",
-    "driver": None,
-    "driver_cuda": "13.0",
-    "cuda": "13.0",
-    "cupy": "14",
-}
+from tests.support.peers_for_tests import CARD
+from tests.support.schemas import mistakes
 
 
 @pytest.fixture
@@ -77,6 +69,7 @@ def test_bench(card: type[Any], tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "conv2: 80 images do not fit in device memory, 40 were used" in text
     assert "no cuDNN rows: PyTorch is not installed" in text
     found = json.loads(target.read_text())
+    assert not mistakes(found)
     assert found["schema"] == "lenet5-inference/bench/1"
     assert [batch["images"] for batch in found["batches"]] == [20, 80]
     conv1 = next(table for table in found["tables"] if table["item"] == "conv1")
@@ -141,6 +134,7 @@ def test_every_network(
     main(["bench", "--network", network, "--batches", "3,5", "--json", str(target)])
     text = capsys.readouterr().out
     found = json.loads(target.read_text())
+    assert not mistakes(found)
     tables = {table["item"]: table for table in found["tables"]}
     layers = {layer.name: layer for layer in NETWORKS[network].layers}
     ops = [name for name, layer in layers.items() if isinstance(layer, Conv2d)]

@@ -14,9 +14,9 @@ from app.cli import main
 from app.cuda import device
 from app.network.definitions import family
 from app.network.graph import find_network
+from tests.support.peers_for_tests import CARD
+from tests.support.schemas import mistakes
 from tests.support.shell import check_error
-
-CARD = {"name": "Some Card", "architecture": "sm_90a"}
 
 
 def test_cases_are_the_reports(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,11 @@ def test_table_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     out = capsys.readouterr().out
     assert "Some Card" in out and "GEMM 75.0%, column sums 25.0%" in out and "200x" in out and "240,000" in out
     document = json.loads((tmp_path / "x.json").read_text())
-    assert document["schema"] == training.SCHEMA and len(document["rows"]) == len(training.CASES)
+    assert (
+        document["schema"] == training.SCHEMA
+        and not mistakes(document)
+        and len(document["rows"]) == len(training.CASES)
+    )
     assert document["rows"][-1] == {**document["rows"][-1], "network": "mlp", "hidden": 1000, "batch": 4096, **times}
     assert all(row["device"] == "Some Card" and "threads" in row["cpu"] for row in document["rows"])
     assert document["shares"][0] == {"network": "lenet5", "hidden": None, "batch": 256, "kernel": "GEMM", "share": 0.75}

@@ -23,6 +23,7 @@ from app.network import shipped
 from app.network.definitions import NETWORKS
 from app.precision import PRECISIONS
 from tests.support.peers_for_tests import CARD, OurFake, fake, few_runs, small_batch
+from tests.support.schemas import check_described, mistakes
 from tests.support.shell import check_error
 
 __all__ = ["few_runs"]  # a fixture
@@ -165,7 +166,7 @@ def test_command(
     assert main(["bench", "--peers", "--batch", "40", "--rounds", "2", "--json", str(path)]) == int(wrong)
     text = capsys.readouterr().out
     document = json.loads(path.read_text(encoding="utf-8"))
-    assert document["schema"] == "lenet5-inference/peers/1"
+    assert document["schema"] == "lenet5-inference/peers/1" and not mistakes(document)
     assert document["command"] == "python main.py bench --peers --network lenet5 --batch 40 --rounds 2"
     assert [row["wrong"] for row in document["rows"]] == [wrong, False]
     assert document["ratios"][0]["on_card_ms"]["best"] == "torch-eager"
@@ -217,6 +218,7 @@ def test_on_the_card(network: str, count: int, tmp_path: Path, capsys: pytest.Ca
     )
     assert main(["bench", "--peers", *options]) == 0
     document = json.loads(path.read_text(encoding="utf-8"))
+    check_described(document)
     for row in document["rows"]:
         assert row["on_card_ms"] or row["reason"], row
         assert row["on_card_ms"] is None or row["unsteady"] == 0, row

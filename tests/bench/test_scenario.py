@@ -19,6 +19,7 @@ from app.cuda.device import why_no_gpu
 from app.errors import UserError
 from app.precision import PRECISIONS
 from tests.support.peers_for_tests import CARD, small_batch
+from tests.support.schemas import check_described, mistakes
 from tests.support.shell import check_error
 
 ERRORS = {
@@ -123,6 +124,7 @@ def test_command(
     path = tmp_path / "scenario.json"
     assert main(["bench", "--scenario", name, "--batch", "40", "--json", str(path)]) == 1
     document = json.loads(path.read_text(encoding="utf-8"))
+    assert not mistakes(document)
     assert document["schema"] == "lenet5-inference/scenario/1" and document["scenario"] == name
     assert [row["precision"] for row in document["rows"]] == [*PRECISIONS]
     text = capsys.readouterr().out
@@ -149,6 +151,8 @@ def test_a_precision_that_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None
 def test_on_the_card(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "scenario.json"
     assert main(["bench", "--scenario", name, "--batch", "300", "--json", str(path)]) == 0
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    document = json.loads(path.read_text(encoding="utf-8"))
+    check_described(document)
+    rows = document["rows"]
     assert any(row["precision"] == "fp32" and row["latency_ms"]["p50"] > 0 for row in rows)
     assert all(row["reason"] or row["latency_ms"]["p50"] <= row["latency_ms"]["p90"] for row in rows)

@@ -23,6 +23,7 @@ from app.planning import tuning
 from app.planning.tuning import Tuned, Tuning
 from app.precision import SHORT
 from app.runtime.result import Timing
+from tests.support.schemas import mistakes
 from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, measured, ms_of, options, target
 
 
@@ -110,6 +111,7 @@ def test_an_interrupted_sweep_keeps_finished_points(
     assert "interrupted after 4 of 12 points" in out and "best: TILE=12 DEPTH=4: 1.0000 ms" in out
     assert tuning.load(CARD).entries[tuning.key(PROBLEM)]["swept"] == Tuned({"TILE": 12, "DEPTH": 4}, 1.0, 100)
     report = json.loads((tmp_path / "sweep.json").read_text())
+    assert not mistakes(report)
     assert report["schema"] == "lenet5-inference/sweep/1" and (report["finished"], report["total"]) == (4, 12)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from app import figures
 from app.bench.sweep import pipeline, plots
+from tests.support.schemas import mistakes
 from tests.support.sweep_for_tests import CARD, options, swept, target
 
 # --- the pipeline ----------------------------------------------------------------------------------------------------
@@ -30,6 +31,7 @@ def test_pipeline_points(stop: int | None) -> None:
     points = pipeline.measure_all(grid, measure)
     assert len(points) == (16 if stop is None else 4)
     report = pipeline.as_document(options("--pipeline"), CARD, points, len(grid), (4, 25))
+    assert not mistakes(report)
     fastest = 8 if stop is None else 4
     assert (report["best"]["streams"], report["best"]["chunk"]) == (fastest, 25)
     assert report["gain"] == pytest.approx(27.5 / (25 + 10 / fastest))

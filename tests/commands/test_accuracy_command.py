@@ -22,6 +22,7 @@ from app.network.reference import load_reference, save_reference
 from app.network.weights import load_weights
 from data_tools.dataset import Dataset
 from tests.support.bundle_for_tests import IMAGES, TRUTH, folder, release
+from tests.support.schemas import mistakes
 from tests.support.shell import check_error
 
 __all__ = ["folder", "release"]  # fixtures
@@ -56,6 +57,7 @@ def test_table(shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "no weights are shipped yet" in lines[at]
     assert lines[at + 1].split() == ["report", "76.00%", "76.70%", "76.53%"]
     document = json.loads((tmp_path / "found.json").read_text())
+    assert not mistakes(document)
     rows: dict[str, dict[str, Any]] = {row["network"]: row for row in document["networks"]}
     assert list(rows) == list(NETWORKS)
     assert rows["mlp"]["correct"] == {"100": correct("mlp")} and rows["mlp"]["passed"] is True

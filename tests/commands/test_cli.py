@@ -25,6 +25,7 @@ from app.runtime.cpu_session import CpuSession
 from data_tools.fashion_mnist import CLASSES, load_split
 from data_tools.idx import write_idx
 from tests.support.outside import first_hundred_alone
+from tests.support.schemas import mistakes
 from tests.support.shell import check_error, listing, shell
 
 CPU = ("--device", "cpu")
@@ -58,7 +59,9 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
         code = main([*CPU, "--json", str(tmp_path / "report.json"), *arguments])
         out, err = capsys.readouterr()
         assert err == ""  # neither progress bars nor warnings where standard error is no terminal
-        return code, out, json.loads((tmp_path / "report.json").read_text())
+        report = json.loads((tmp_path / "report.json").read_text())
+        assert not mistakes(report)
+        return code, out, report
 
     return run_here
 

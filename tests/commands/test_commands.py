@@ -18,6 +18,7 @@ from app.network import shipped
 from app.network.definitions import NETWORKS
 from app.network.weights import load_weights, save_weights
 from tests.support.networks_for_tests import random_graph
+from tests.support.schemas import mistakes
 from tests.support.shell import check_error
 
 
@@ -122,7 +123,9 @@ def test_networks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "resize size=70, conv2d maps=12 kernel=5, tanh, maxpool window=2, conv2d maps=24 kernel=5" in "\n".join(
         lines
     )
-    told = {row["name"]: row for row in json.loads(target.read_text())["networks"]}
+    document = json.loads(target.read_text())
+    assert not mistakes(document)
+    told = {row["name"]: row for row in document["networks"]}
     assert told["lenet5"]["accuracy"] == {"weights": "lenet5_fashion.h5", "images": 10_000, "correct": correct}
     assert told["minidnn86"]["layers"][0]["settings"] == {"size": 86}
     assert told["k7"]["layers"][-1]["output"] == []

@@ -23,6 +23,7 @@ from app.planning.plan import plan
 from tests.support.kernel_cases import Case, architecture
 from tests.support.kernel_device import compile_all
 from tests.support.named_choices import named_choices
+from tests.support.schemas import check_described
 
 pytestmark = [pytest.mark.gpu, pytest.mark.fashion_mnist]
 DRAWS = importlib.util.find_spec("matplotlib") is not None
@@ -64,7 +65,9 @@ def ran(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str, plot:
     if code == 2 and "cuBLAS" in captured.err:
         pytest.skip(captured.err)
     assert code == 0, captured.err
-    return captured.out, json.loads(path.read_text(encoding="utf-8"))
+    document = json.loads(path.read_text(encoding="utf-8"))
+    check_described(document)
+    return captured.out, document
 
 
 def pictures(folder: Path) -> set[str]:

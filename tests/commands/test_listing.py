@@ -15,6 +15,7 @@ from app.cuda.compiler import ARCHITECTURES
 from app.kernels.registry import VARIANTS, find
 from app.kernels.train.train import TRAINING_KERNELS
 from app.kernels.variant import Variant
+from tests.support.schemas import mistakes
 from tests.support.shell import check_error
 
 LOG = """\
@@ -54,7 +55,7 @@ def test_every_kernel_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         assert kernel.summary in line and kernel.system in line
     assert max(map(len, out.splitlines())) <= 132
     document = json.loads((tmp_path / "kernels.json").read_text())
-    assert document["schema"] == kernels.SCHEMA
+    assert document["schema"] == kernels.SCHEMA and not mistakes(document)
     assert {(k["operation"], k["name"]) for k in document["kernels"]} == {(v.operation, v.name) for v in VARIANTS}
     assert [kernel["name"] for kernel in document["training"]] == [kernel.name for kernel in TRAINING_KERNELS]
 
@@ -77,6 +78,7 @@ def test_resources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     assert err == "" and "compiled for sm_75" in out and "not compiled: needs sm_80 or later, this is sm_75" in out
     assert "the library's kernels alone" in out
     document = json.loads(target.read_text())
+    assert not mistakes(document)
     found: dict[str, list[dict[str, Any]]] = {}
     for entry in document["resources"]:
         found.setdefault(entry["name"], []).append(entry)

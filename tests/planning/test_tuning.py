@@ -14,6 +14,7 @@ from app.kernels.problems import ConvProblem, key
 from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant
 from app.planning import tuning
 from app.planning.tuning import Tuned, Tuning
+from tests.support.schemas import mistakes
 
 CARD = "NVIDIA Test 100 (80GB)"
 FILE = "nvidia_test_100_80gb.json"
@@ -61,7 +62,8 @@ def table(**results: Tuned) -> Tuning:
 def test_stored_results_are_loaded() -> None:
     result = Tuned({"TILE": 16}, 1.25, 10_000)
     path = tuning.store(CARD, {PROBLEM: {"plain": result}})
-    assert path.name == FILE and json.loads(path.read_text())["schema"] == tuning.SCHEMA
+    document = json.loads(path.read_text())
+    assert path.name == FILE and document["schema"] == tuning.SCHEMA and not mistakes(document)
     assert tuning.load(CARD) == table(plain=result)
     assert tuning.load("another card") == Tuning()
 

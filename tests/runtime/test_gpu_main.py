@@ -12,6 +12,7 @@ from app.cli import main
 from app.kernels import registry
 from app.kernels.variant import Variant
 from app.planning.plan import ExecutionPlan
+from tests.support.schemas import check_described
 from tests.support.shell import check_error
 
 pytestmark = [pytest.mark.gpu, pytest.mark.fashion_mnist]
@@ -21,7 +22,9 @@ def report(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     """Run the main job on the GPU; it must pass its accuracy check."""
     path = tmp_path / "report.json"
     assert main(["--device", "cuda", "--repeat", "2", "--json", str(path), *arguments]) == 0
-    return json.loads(path.read_text())
+    document: dict[str, Any] = json.loads(path.read_text())
+    check_described(document)
+    return document
 
 
 def options_of(row: Variant) -> list[str]:

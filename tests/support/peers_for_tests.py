@@ -16,7 +16,8 @@ from app.network.reference import compute_reference
 from app.network.weights import Weights
 from tests.support.networks_for_tests import random_graph, random_images
 
-CARD = {"name": "Some Card", "architecture": "sm_90a", "driver": None, "cuda": "13.0", "cupy": "14"}
+CARD = {"kind": "cuda", "name": "Some Card", "architecture": "sm_90a", "multiprocessors": 132, "memory_bytes": 1 << 36}
+CARD |= {"driver": None, "driver_cuda": "13.0", "cuda": "13.0", "cupy": "14"}
 
 
 def small_batch(network: str = "lenet5", count: int = 40) -> Batch:

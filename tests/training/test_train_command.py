@@ -24,6 +24,7 @@ from app.training.model import training_model
 from app.training.progress import EpochResult
 from app.training.recipes import RECIPES
 from data_tools.idx import write_idx
+from tests.support.schemas import mistakes
 from tests.support.shell import check_error, listing, shell
 from tests.support.training_for_tests import OWN, Train, some_settings
 
@@ -56,6 +57,7 @@ def test_learns_and_writes(train: Train, place: Path) -> None:
     code, out, err = train(*MLP, "--epochs", "8", "--json", "log.json")
     assert (code, err) == (0, "") and out.count("\nepoch ") == 8 and "slowly" in out
     log = json.loads((place / "log.json").read_text())
+    assert not mistakes(log)
     assert len(log["epochs"]) == 8 and log["settings"]["network"] == "mlp" and log["test_correct"] == {}
     best = log["best_epoch"]
     accuracies = [epoch["validation_accuracy"] for epoch in log["epochs"]]
