@@ -85,7 +85,7 @@ def test_json_alone_on_standard_output(train: Train) -> None:
     assert (code, err) == (0, "") and json.loads(out)["best_epoch"] == 1
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", RECIPES)
 def test_every_network(network: str, train: Train, place: Path) -> None:
     code, out, err = train("--network", network, *OWN, "--images", "20", "--validation", "4", "--epochs", "1")
     assert (code, err) == (0, "") and f"wrote {network}_trained.h5" in out
