@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import resource
+from contextlib import suppress
 
 THREAD_BYTES = 128 << 20
 """Address space of a thread: its stack, malloc's arena, the matrix library's buffer and a chunk's arrays. Loading the
@@ -21,3 +22,13 @@ def check_room(threads: int = 1) -> None:
         mmap.mmap(-1, threads * THREAD_BYTES, flags=mmap.MAP_PRIVATE).close()
     except OSError as error:
         raise MemoryError(str(error)) from error
+
+
+def threads_with_room(most: int) -> int:
+    """How many threads there is room for, at most so many. Raises MemoryError where there is none for a single one."""
+    for threads in range(most, 1, -1):
+        with suppress(MemoryError):
+            check_room(threads)
+            return threads
+    check_room()
+    return 1

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import argparse
 import errno
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
+import numpy as np
 import pytest
 
+from app import room
 from app.cli import COMMANDS, main, parser_of
 from app.commands.options.run import run_parser
 from app.console import guarded
 from app.errors import UserError
+from app.network import reference
+from app.network.definitions import LENET5
 from data_tools.commands import data_parser
+from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.shell import check_error, write_good_files
 
 ROOT = Path(__file__).parent.parent
@@ -110,6 +117,20 @@ def test_little_address_space(command: str, megabytes: int, tmp_path: Path) -> N
     )
     if done.returncode:
         check_error(done.returncode, done.stdout, done.stderr, "(memory|threads)")
+
+
+def test_the_reference_takes_as_many_threads_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mapped(_: int, nbytes: int, **__: int) -> io.BytesIO:
+        if nbytes > 2 * room.THREAD_BYTES:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return io.BytesIO()
+
+    monkeypatch.setattr(room, "mmap", SimpleNamespace(mmap=mapped, MAP_PRIVATE=0))
+    monkeypatch.setattr(room, "resource", SimpleNamespace(getrlimit=lambda _: (1, 1), RLIMIT_AS=0, RLIM_INFINITY=-1))
+    monkeypatch.setattr(reference, "usable_cores", lambda: 4)
+    images = random_images(LENET5, 40)
+    found = reference.compute_reference(random_graph(LENET5), images)
+    np.testing.assert_array_equal(found.labels, random_graph(LENET5).reference(images).argmax(axis=1))
 
 
 TWICE = {

@@ -21,7 +21,7 @@ from app.network.definitions import Network
 from app.network.graph import Graph
 from app.network.weights import MAX_BYTES, Weights
 from app.processor import keep_freed_memory, usable_cores
-from app.room import check_room
+from app.room import threads_with_room
 
 _BUNDLE = "run: python -m data_tools bundle"
 CHUNK = 32  # images on a core at a time: in float64, the maps of an enlarged one take a megabyte
@@ -32,14 +32,14 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
     from tqdm import tqdm  # not worth its import where results are stored
 
     keep_freed_memory()
-    check_room(usable_cores())
+    threads = threads_with_room(usable_cores())  # those of a CPU session may have taken most of it
 
     def results(at: int) -> Reference:
         return _of_chunk(graph, images[at : at + CHUNK])
 
     with (
         deferred_interrupts() as check_interrupt,
-        ThreadPoolExecutor(usable_cores()) as pool,
+        ThreadPoolExecutor(threads) as pool,
         tqdm(total=len(images), desc="reference", unit="im", disable=not sys.stderr.isatty()) as progress,
     ):
         found = []
