@@ -39,6 +39,11 @@ def bundle(options: argparse.Namespace) -> None:
         if first.network == second.network:
             raise UserError(f"{first.path} and {second.path} both hold {first.network}: name one of them")
     for weights in files:
+        target = bundled.weights_path(weights.network)
+        for path in (target, bundled.reference_path(target), bundled.FOLDER / bundled.CHECKSUMS):
+            if path.is_symlink():
+                raise UserError(f"{path} is a link, and what it leads to would be replaced: remove the link")
+    for weights in files:
         shipped = _ship(weights, options.data_dir)
         promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in shipped.expected_correct.items())
         print(f"{weights.path} is now {shipped.path} ({shipped.storage}): {promise} correct")

@@ -71,6 +71,19 @@ def test_two_files_of_one_network_are_refused(
     assert {path.name: path.read_bytes() for path in release.iterdir()} == before
 
 
+@pytest.mark.parametrize("name", ["mlp_fashion.h5", "mlp_fashion_reference.h5", "SHA256SUMS"])
+def test_nothing_is_written_through_a_link(
+    name: str, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = (release / name).rename(tmp_path / "kept")
+    (release / name).symlink_to(kept)
+    before = kept.read_bytes(), kept.stat().st_mtime_ns
+    capsys.readouterr()
+    code = data_tools(["bundle", str(tmp_path / "mlp.h5")])
+    check_error(code, *capsys.readouterr(), f"{name} is a link.*remove the link")
+    assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before
+
+
 def test_margins_are_of_logits() -> None:
     """Also where the second best probability is 0."""
     graph = random_graph(NETWORKS["mlp"])
