@@ -203,7 +203,10 @@ def _write_cached(path: Path, cubin: bytes) -> None:
             with replacing(path) as temporary:
                 temporary.write_bytes(_CACHE_FORMAT + hashlib.sha256(cubin).digest() + cubin)
                 temporary.chmod(0o600)
-    except (OSError, UserError):
+    except (OSError, UserError) as error:
+        cause = error.__cause__ if isinstance(error, UserError) else error
+        reason = getattr(cause, "strerror", None) or cause
         raise UserError(
-            f"cannot write the kernel cache {path.parent}: set LENET_CACHE_DIR to a folder that you can write to"
+            f"cannot write the kernel cache {path.parent} ({path.name}: {reason}): remove what is in the way, "
+            "or set LENET_CACHE_DIR to a folder that you can write to"
         ) from None

@@ -116,6 +116,15 @@ def test_kernels_that_others_could_write_are_not_run(
     assert build() == b"machine code 1"
 
 
+def test_what_is_in_the_way_of_a_kernel_is_named(folder: Path, compiled: list[str]) -> None:
+    build()
+    (file,) = (folder / "kernels").iterdir()
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(UserError, match=rf"{file.name}: it is not a regular file\): remove what is in the way, or set"):
+        build()
+
+
 def test_precompile_does_not_fill_what_would_not_be_read(
     folder: Path, compiled: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
