@@ -7,15 +7,14 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from app.commands.options.common import COMMANDS
 from app.commands.options.run import run_parser
 from app.console import guarded
-from app.errors import UserError
+from app.errors import UserError, suggestion
 from app.interrupts import exit_on_interrupt
 from app.output import check_outputs
 from app.room import check_room
 from app.runtime.startup import Stopwatch
-
-COMMANDS = ("networks", "accuracy", "graph", "kernels", "precompile", "bench", "sweep", "profile", "train")
 
 # Commands whose body is in a room of its own: the module that has the function of the command's name.
 BODIES = {
@@ -48,7 +47,8 @@ def dispatch(arguments: Sequence[str]) -> int:
         code: int = getattr(command, name)(options)
         return code
     if arguments and not arguments[0].startswith("-"):
-        raise UserError(f"unknown command {arguments[0]!r}: there are {', '.join(COMMANDS)}; see main.py --help")
+        hint = suggestion(arguments[0], COMMANDS)
+        raise UserError(f"unknown command {arguments[0]!r}: there are {', '.join(COMMANDS)}{hint} (see main.py --help)")
     options = run_parser().parse_args(arguments)
     check_outputs(options)
     check_room()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
 import io
+import locale
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
-from app.errors import UserError
+from app.errors import UserError, suggestion
 from app.files import checks
 from app.interrupts import INTERRUPTED, interruptible
 
@@ -23,18 +26,34 @@ BUG = 3  # not 1: that says that an accuracy check failed
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong option as one line, and an option that is given twice as wrong: one would silently win."""
+    """Reports a wrong option as one line, and an option that is given twice as wrong: one would silently win.
+
+    A mistyped option or choice gets the nearest one as a suggestion.
+    """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **settings})
+        self.suggest_on_error = False  # argparse's own, from Python 3.14 on: ours is the same in every Python
         self._given: set[str] = set()
         self.register("action", None, _Once)
         self.register("action", "store", _Once)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's."""
+        """As argparse's, but an unknown argument is an error here: a command's own parser knows what is near it."""
         self._given.clear()
-        return super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+            hint = suggestion(options[0], self._option_string_actions) if options else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += suggestion(str(value), map(str, action.choices or ()))
+            raise
 
     def note(self, option: str | None, action: argparse.Action) -> None:
         """Called as an option's value is taken; ``option`` is None for a positional argument. Raises UserError."""
@@ -145,8 +164,40 @@ class _Lenient(io.FileIO):
             return len(data)
 
 
+# What the output is written with beyond ASCII, for terminals and files that cannot hold it.
+ASCII = {"×": "x", "→": "->", "←": "<-", "±": "+-", "…": "...", "≤": "<=", "≥": ">=", "–": "-", "·": "*", "÷": "/"}
+PLAIN = "lenet-plain"  # the name of the errors handler below
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """An errors handler: ``ASCII`` for what is in it, an escape for the rest."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(ASCII.get(one) or one.encode("ascii", "backslashreplace").decode() for one in lacking), error.end
+
+
+codecs.register_error(PLAIN, _plain)
+
+
+def _ascii_locale() -> bool:
+    """Whether the locale has ASCII alone, though Python writes UTF-8 in it unless told otherwise."""
+    told = any(name in os.environ for name in ("PYTHONIOENCODING", "PYTHONUTF8"))
+    return not told and locale.nl_langinfo(locale.CODESET) == "ANSI_X3.4-1968"
+
+
+GREEN, RED, USUAL = "\033[32m", "\033[31m", "\033[0m"
+
+
+def coloured(text: str) -> str:
+    """PASSED in green and FAILED in red where standard output is a terminal that may show colours; see no-color.org."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return re.sub(r"\b(?:(PASSED)|FAILED)\b", lambda word: f"{GREEN if word[1] else RED}{word[0]}{USUAL}", text)
+
+
 def _prepare_streams() -> None:
-    """Closed streams swallow what they are given; characters that an encoding lacks are escaped."""
+    """Closed streams swallow what they are given; characters that an encoding lacks are written as ``PLAIN`` does."""
     # A file that is opened later must not get a closed stream's number: the next message would go into it.
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(lowest, True)
@@ -159,7 +210,8 @@ def _prepare_streams() -> None:
         sys.stderr = io.TextIOWrapper(raw, encoding, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            ours = getattr(stream, "name", None) in ("<stdout>", 1, 2)  # not a test's
+            stream.reconfigure(encoding="ascii" if ours and _ascii_locale() else None, errors=PLAIN)
 
 
 MAX_BATCH = 10**12

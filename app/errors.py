@@ -1,4 +1,9 @@
-"""The one exception that users see."""
+"""The one exception that users see, and what it suggests for a mistyped name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 class UserError(Exception):
@@ -7,3 +12,12 @@ class UserError(Exception):
     The text names what is wrong, where, and the remedy. Every module raises it for bad options, files,
     data, weights or devices; anything else that escapes is a bug.
     """
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """``; did you mean …?`` with the name that is nearest to ``word``, else nothing; leading hyphens aside."""
+    names = {name.lstrip("-").lower(): name for name in known}
+    typed = word.lstrip("-").lower()
+    begun = [name for name in names if typed and name.startswith(typed)]
+    near = begun or difflib.get_close_matches(typed, names, n=1)
+    return f"; did you mean {names[near[0]]}?" if near else ""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from app.console import coloured
 from app.files.writing import replacing
 from app.network.accuracy import Accuracy, Agreement
 from app.network.graph import Graph
@@ -242,6 +243,6 @@ def write_json(report: Mapping[str, Any], path: Path | None) -> None:
 def publish(report: dict[str, Any], text: Callable[[dict[str, Any]], str], target: str | None) -> None:
     """Print the report as text and write it to the file ``target`` if that is one; if it is '-', print JSON alone."""
     if target != "-":
-        print(text(report))
+        print(coloured(text(report)))
     if target is not None:
         write_json(report, None if target == "-" else Path(target))

@@ -18,7 +18,7 @@ import pytest
 from app import room
 from app.cli import COMMANDS, main, parser_of
 from app.commands.options.run import run_parser
-from app.console import guarded
+from app.console import coloured, guarded
 from app.errors import UserError
 from app.network import reference
 from app.network.definitions import LENET5
@@ -155,11 +155,14 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     return found
 
 
+COLLECTS = (argparse._AppendAction, argparse._HelpAction, argparse._VersionAction, argparse._SubParsersAction)
+
+
 def test_no_option_of_any_command_wins_silently_over_itself() -> None:
     """Every option takes one value, is a switch, or collects all that it is given."""
     for name, parser in parsers().items():
         for action in parser._actions:
-            collects = isinstance(action, argparse._AppendAction | argparse._HelpAction | argparse._SubParsersAction)
+            collects = isinstance(action, COLLECTS)
             if collects or isinstance(action, argparse._StoreTrueAction):
                 continue
             if not action.option_strings:
@@ -170,3 +173,83 @@ def test_no_option_of_any_command_wins_silently_over_itself() -> None:
             given = [action.option_strings[0], *values, action.option_strings[-1], *values]
             with pytest.raises(UserError, match="given twice"):
                 raise AssertionError(f"{name} {given}: {parser.parse_args(given)}")
+
+
+NEAREST = {
+    "--bacth 5": "unrecognized arguments: --bacth 5; did you mean --batch",
+    "--bat=5": "unrecognized arguments: --bat=5; did you mean --batch",
+    "-batch 5": "unrecognized arguments: -batch 5; did you mean --batch",
+    "bench --jsno x": "unrecognized arguments: --jsno x; did you mean --json",
+    "--device cdua": "invalid choice: 'cdua' .*; did you mean cuda",
+    "train --optimiser adam": "invalid choice: 'adam' .*; did you mean adamw",
+    "tarin": "unknown command 'tarin': .*; did you mean train",
+    "Bench": "unknown command 'Bench': .*; did you mean bench",
+    "graph --network lenet": "unknown network 'lenet': .*; did you mean lenet5",
+}
+
+
+@pytest.mark.parametrize(("command", "wrong"), NEAREST.items())
+def test_what_is_mistyped(command: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line names the nearest option, choice, command or network."""
+    check_error(main(command.split()), *capsys.readouterr(), wrong)
+
+
+@pytest.mark.parametrize("command", ["--frobnicate", "--split validation", "zzz", "--batch 5 graph"])
+def test_what_is_like_nothing(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.split()) == 2
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_what_is_mistyped_in_another_program() -> None:
+    for arguments, nearest in ((["ftech"], "fetch"), (["info", "--splti", "test"], "--split")):
+        with pytest.raises(UserError, match=rf"; did you mean {nearest}\?"):
+            data_parser().parse_args(arguments)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+COLOURED = "answers \033[32mPASSED\033[0m: 1; agreement \033[31mFAILED\033[0m, not FAILEDs"
+
+
+@pytest.mark.parametrize(
+    ("stream", "variables", "coloured_too"),
+    [
+        (Terminal(), {}, True),
+        (Terminal(), {"NO_COLOR": ""}, True),  # no-color.org: when present and not an empty string
+        (Terminal(), {"NO_COLOR": "1"}, False),
+        (Terminal(), {"TERM": "dumb"}, False),
+        (io.StringIO(), {}, False),
+    ],
+)
+def test_colours(
+    stream: io.StringIO, variables: dict[str, str], coloured_too: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = "answers PASSED: 1; agreement FAILED, not FAILEDs"
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert coloured(plain) == (COLOURED if coloured_too else plain)
+
+
+@pytest.mark.parametrize(
+    ("variables", "shown"),
+    [
+        ({"PYTHONIOENCODING": "ascii"}, b"2 x 3 -> +-1... \\u4e2d"),
+        ({"LC_ALL": "C"}, b"2 x 3 -> +-1... \\u4e2d"),
+        ({"PYTHONIOENCODING": "latin-1"}, b"2 \xd7 3 -> \xb11... \\u4e2d"),
+        ({"PYTHONIOENCODING": "utf-8"}, "2 × 3 → ±1… 中".encode()),
+        ({"LC_ALL": "C", "PYTHONUTF8": "1"}, "2 × 3 → ±1… 中".encode()),
+    ],
+)
+def test_what_the_locale_lacks(variables: dict[str, str], shown: bytes) -> None:
+    """Plain ASCII stands for it, on both streams; what has no plain form is escaped."""
+    code = "import sys; from app.console import coloured, guarded; text = '2 × 3 → ±1… 中'; "
+    code += "guarded(lambda: print(text) or print(text, file=sys.stderr) or 0)"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=kept | variables, capture_output=True, check=True)
+    assert done.stdout == done.stderr == shown + b"\n"

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from app.errors import UserError
+from app.errors import UserError, suggestion
 from app.layers import Argmax, Layer, Parameters, Resize, Shape
 from app.network.definitions import NETWORKS, Network, named
 from app.network.weights import LEAST_SCALE, MOST_SCALE, Weights, check_shapes
@@ -97,8 +97,8 @@ def find_network(name: str) -> Network:
     """The network of that name. Raises UserError for an unknown one."""
     network = named(name)
     if network is None:
-        known = ", ".join(NETWORKS)
-        raise UserError(f"unknown network '{name}': choose one of {known}, or mlp_N with N hidden units")
+        known, hint = ", ".join(NETWORKS), suggestion(name, NETWORKS)
+        raise UserError(f"unknown network '{name}': choose one of {known}, or mlp_N with N hidden units{hint}")
     return network
 
 

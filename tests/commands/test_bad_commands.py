@@ -10,7 +10,7 @@ from app.cli import COMMANDS, main
 from tests.support.shell import check_error, listing, shell, write_good_files
 
 USAGE = {
-    "benchmark": "unknown command 'benchmark': there are networks, accuracy, graph, kernels, .*, train; see",
+    "benchmark": "unknown command 'benchmark': there are networks, accuracy, .*, train; did you mean bench",
     "Bench": "unknown command 'Bench'",
     "graph --no-fus": "unrecognized arguments: --no-fus.*see main.py graph --help",
     "graph --batch 5": "unrecognized arguments: --batch 5",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from app import VERSION
 from app.cli import COMMANDS, main
 from app.commands import networks
 from app.cuda.device import why_no_gpu
@@ -63,9 +64,19 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     out = capsys.readouterr().out
-    for taught in ("examples:", "python main.py --batch 10000", "exit codes: 0 ", *COMMANDS):
+    for taught in ("examples:", "python main.py --batch 10000", "exit codes: 0 "):
         assert taught in out
-    assert all(f"python main.py {name}" in out for name in COMMANDS)
+    lines = [f"  {name:<12}{does}" for name, does in COMMANDS.items()]
+    assert "\n".join(lines) in out and max(map(len, lines)) <= 80
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """pyproject.toml takes it from where the program does."""
+    with pytest.raises(SystemExit) as leaving:
+        main(["--version"])
+    assert leaving.value.code == 0 and capsys.readouterr().out == f"lenet5-inference {VERSION}\n"
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'dynamic = ["version"]' in project and 'version = { attr = "app.VERSION" }' in project
 
 
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")

@@ -88,7 +88,7 @@ REFUSED = {
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    return {action.option_strings[0] for action in parser._actions if action.option_strings} - {"-h"}
+    return {action.option_strings[0] for action in parser._actions if action.option_strings} - {"-h", "--version"}
 
 
 def test_every_option_of_every_command_has_an_entry() -> None:

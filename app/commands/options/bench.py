@@ -29,7 +29,7 @@ runs, unless --l2 warm says otherwise.
 
 def bench_parser() -> argparse.ArgumentParser:
     """The parser of ``bench``."""
-    parser = command("bench", "Check and time every kernel variant, layer by layer.", BENCH_EPILOG)
+    parser = command("bench", BENCH_EPILOG)
     what = parser.add_argument_group("what")
     what.add_argument("--network", default="lenet5", metavar="NAME", help="whose layers to time (default: lenet5)")
     what.add_argument("--shape", metavar="C,H,W,M,K,S", help="one convolution of these sizes instead of a network")

@@ -46,11 +46,25 @@ def network_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-fuse", action="store_true", help="run every layer as a kernel of its own")
 
 
-def command(name: str, description: str, epilog: str = "") -> Parser:
-    """The parser of one command, still without options."""
+# Every command and what it does, in the order of ``main.py --help``.
+COMMANDS = {
+    "networks": "List every network: input, layers, parameters, FLOPs, accuracy.",
+    "accuracy": "Count the correct answers of every network, beside its report's.",
+    "graph": "Print a network: shapes, FLOPs, bytes, each layer's kernel.",
+    "kernels": "List every kernel: the idea, its origin, limits and types.",
+    "precompile": "Compile the main job's kernels before its first run.",
+    "bench": "Check and time every kernel, layer by layer (GPU).",
+    "sweep": "Find the best tile sizes of one kernel for this card (GPU).",
+    "profile": "Show where the main job's time goes: kernels, copies, calls (GPU).",
+    "train": "Train a network on Fashion-MNIST, on a GPU or slowly on the CPU.",
+}
+
+
+def command(name: str, epilog: str = "") -> Parser:
+    """The parser of one of the ``COMMANDS``, still without options."""
     return Parser(
         prog=f"main.py {name}",
-        description=description,
+        description=COMMANDS[name],
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

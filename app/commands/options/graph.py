@@ -9,7 +9,7 @@ from app.commands.options.common import command, network_options
 
 def graph_parser() -> argparse.ArgumentParser:
     """The parser of ``graph``."""
-    parser = command("graph", "Print the network: layers, shapes, parameters, FLOPs, bytes and each layer's kernel.")
+    parser = command("graph")
     network_options(parser)
     parser.add_argument("--arch", metavar="NAME", help="architecture to choose for (default: this card's, else sm_90a)")
     return parser

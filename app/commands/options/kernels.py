@@ -9,7 +9,7 @@ from app.commands.options.common import command
 
 def kernels_parser() -> argparse.ArgumentParser:
     """The parser of ``kernels``."""
-    parser = command("kernels", "List every kernel in the registry: the idea, where it is from, limits and types.")
+    parser = command("kernels")
     parser.add_argument(
         "--resources",
         action="store_true",

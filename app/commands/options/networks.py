@@ -9,6 +9,6 @@ from app.commands.options.common import command
 
 def networks_parser() -> argparse.ArgumentParser:
     """The parser of ``networks``."""
-    parser = command("networks", "List every network: input, layers, parameters, FLOPs an image, shipped accuracy.")
+    parser = command("networks")
     parser.add_argument("--json", metavar="FILE", help="also write the list as JSON; '-': to standard output alone")
     return parser

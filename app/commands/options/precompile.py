@@ -16,11 +16,7 @@ examples:
 
 def precompile_parser() -> argparse.ArgumentParser:
     """The parser of ``precompile``."""
-    parser = command(
-        "precompile",
-        "Compile the main job's kernels into the cache, so that its first run compiles none.",
-        PRECOMPILE_EPILOG,
-    )
+    parser = command("precompile", PRECOMPILE_EPILOG)
     network_options(parser)
     parser.add_argument("--arch", metavar="NAME", help="architecture to compile for (default: this card's)")
     parser.add_argument("--all", action="store_true", help="every precision that the architecture has, not just one")

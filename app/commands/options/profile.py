@@ -11,7 +11,7 @@ from app.console import whole_number
 
 def profile_parser() -> argparse.ArgumentParser:
     """The parser of ``profile``."""
-    parser = command("profile", "Where the time of the main job goes: kernels, copies, API calls.")
+    parser = command("profile")
     parser.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
     network_options(parser)
     pipeline_options(parser)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from app.commands.options.common import network_options, pipeline_options
+from app import VERSION
+from app.commands.options.common import COMMANDS, network_options, pipeline_options
 from app.console import Parser, number, whole_number
 from app.precision import PRECISIONS
 from app.runtime.defaults import DEFAULT_WARMUP
@@ -22,17 +23,9 @@ examples:
                                                your own weights and images (HDF5 or IDX)
   python main.py --compare fp16                what fp16 would gain, and which labels would differ
   python main.py --batch 10000 --json -        the report as JSON on standard output
-  python main.py networks                      every network: input, layers, parameters, FLOPs, accuracy
-  python main.py accuracy                      correct answers of every network, beside the old reports'
-  python main.py graph                         the network: shapes, FLOPs, bytes, kernels
-  python main.py kernels                       every kernel that can be chosen
-  python main.py precompile                    compile the main job's kernels beforehand
-  python main.py bench                         every kernel checked, timed and compared
-  python main.py sweep --conv NAME             the best tile sizes of one kernel for this card
-  python main.py profile                       time per kernel, copy and API call
-  python main.py train --network NAME          weights of your own
 
-Each command has its own --help.
+commands, each with its own --help (python main.py COMMAND --help):
+{commands}
 
 exit codes: 0 neither agreement nor answers failed; 1 one did; 2 a usage, data, weights or device error, or an
 interruption (Ctrl-C, SIGTERM, SIGHUP); 3 a bug.
@@ -44,10 +37,12 @@ def run_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="main.py",
         description=DESCRIPTION,
-        epilog=EPILOG,
+        epilog=EPILOG.format(commands="\n".join(f"  {name:<12}{does}" for name, does in COMMANDS.items())),
+        usage="%(prog)s [options]\n       %(prog)s COMMAND [options]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"lenet5-inference {VERSION}")
     parser.add_argument(
         "--batch", type=whole_number(1), metavar="N", help="images to classify (default: 10000, or all if fewer)"
     )

@@ -23,7 +23,7 @@ The best point of each layer is stored for this card and used by 'auto'. An inte
 
 def sweep_parser() -> argparse.ArgumentParser:
     """The parser of ``sweep``."""
-    parser = command("sweep", "Time a variant over the grid of its declared parameters.", SWEEP_EPILOG)
+    parser = command("sweep", SWEEP_EPILOG)
     parser.add_argument("--conv", metavar="NAME", help="the convolution variant to sweep")
     parser.add_argument("--fc", metavar="NAME", help="the fully connected variant to sweep")
     parser.add_argument("--pool", metavar="NAME", help="the pooling variant to sweep")

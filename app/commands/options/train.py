@@ -30,7 +30,7 @@ exit codes: 0 the weights are written; 2 a usage, data or device error, an inter
 
 def train_parser() -> argparse.ArgumentParser:
     """The parser of ``train``. What is None was not said."""
-    parser = command("train", "Train a network on Fashion-MNIST, on a GPU, or slowly on the CPU.", TRAIN_EPILOG)
+    parser = command("train", TRAIN_EPILOG)
     what = parser.add_argument_group("what")
     what.add_argument("--network", metavar="NAME", help="the network to train, from scratch; mlp_500: mlp, but wider")
     what.add_argument("--resume", type=Path, metavar="FILE", help="the checkpoint of a training to go on with")
