@@ -1,4 +1,4 @@
-"""The README's commands do what it says, and the files that it names exist."""
+"""The README's commands do what it says, and the files that it, CONTRIBUTING.md and docs/architecture.md name exist."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import COMMANDS as PROGRAMS
 from app.console import BUG, USER_ERROR
 from app.runtime.defaults import DEFAULT_STREAMS
 
@@ -53,8 +54,13 @@ def test_make_test_is_what_ci_runs() -> None:
     assert [line for line in lines if line.startswith("make")] == ["make test"]
 
 
+def test_the_first_page_shows_every_command() -> None:
+    assert not [name for name in PROGRAMS if f"python main.py {name}" not in TEXT]
+
+
 def test_named_files_exist() -> None:
-    tree = re.search(r"## How it works\n\n```\n(.*?)```", TEXT, re.DOTALL)
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    tree = re.search(r"## How it works\n\n```\n(.*?)```", text, re.DOTALL)
     assert tree is not None
     folder = ROOT
     for line in tree[1].splitlines():
@@ -64,8 +70,14 @@ def test_named_files_exist() -> None:
         assert (folder / name).exists(), name
         if name.endswith("/") and not line.startswith(" "):
             folder = ROOT / name
-    for link in re.findall(r"\]\(([^)]+)\)", TEXT):
-        assert (ROOT / link).exists(), link
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])
+def test_links_lead_somewhere(document: str) -> None:
+    links = re.findall(r"\]\(([^)]+)\)", (ROOT / document).read_text(encoding="utf-8"))
+    assert links
+    for link in links:
+        assert ((ROOT / document).parent / link).exists(), link
 
 
 def test_every_exit_code_is_named() -> None:
