@@ -130,7 +130,7 @@ CASES = {
     "soft link": Case(WEIGHTS, "conv1' .*link.*; store it", weights(conv1=h5py.SoftLink("/conv2"))),
     "external link": Case(WEIGHTS, "conv1' .*link.*; store it", weights(conv1=h5py.ExternalLink("other.h5", "/conv1"))),
     "virtual dataset": Case(WEIGHTS, "conv1' is virtual.*; store it as", virtual),
-    "huge dataset": Case(WEIGHTS, "conv1' declares 703,687,441,776,640 bytes.*; store it", huge),
+    "huge dataset": Case(WEIGHTS, "conv1' declares 703,687,441,776,640 bytes.*; split the file", huge),
     "weights of an unknown network": Case("graph --weights bad", "'resnet': choose one of lenet5", unknown_network),
     "missing images": Case(DATA, "bad does not exist; check the name"),
     "images directory": Case(DATA, "bad is a directory; name a file in it", Path.mkdir),
@@ -142,8 +142,10 @@ CASES = {
     "empty gzip": Case(DATA, "bad decompresses to nothing; get a fresh copy", content(gzip.compress(b""))),
     "empty images": Case(DATA, "bad is empty; get a fresh copy", content(b"")),
     "wrong magic": Case(DATA, "bad is a zip archive, not an IDX file; store", content(b"PK\3\4" + IDX[4:])),
-    "wrong type": Case(DATA, "items of type 0x0d, not unsigned bytes.*; ", content(b"\0\0\x0d" + IDX[3:])),
-    "labels as images": Case(DATA, "rank 1, where rank 3 is needed; .*name another file", idx(np.zeros(3, np.uint8))),
+    "wrong type": Case(
+        DATA, "float32 .IDX type 0x0d., not unsigned bytes.*: convert them", content(b"\0\0\x0d" + IDX[3:])
+    ),
+    "labels as images": Case(DATA, "rank 1, where rank 3 is needed; .*: convert them", idx(np.zeros(3, np.uint8))),
     "narrow images": Case(
         DATA, r"images of shape \(1, 27, 28\) .*reads \(1, 28, 28\): resize", idx(np.zeros((3, 27, 28), np.uint8))
     ),

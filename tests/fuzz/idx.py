@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -74,7 +73,7 @@ def make_zipped(folder: Path) -> tuple[Callable[[Random], bytes], Callable[[Path
         data = load_files(path, None)
         assert data.images.dtype == np.uint8 and data.images.ndim == 4 and data.images.size and data.labels is None
         content = path.read_bytes()
-        inner = zlib.decompress(content, wbits=31) if content[:2] == b"\x1f\x8b" else content
+        inner = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
         assert idx(data.images[:, 0]) == inner, "not what the file holds, to the last byte"
 
     return generate, read
