@@ -132,11 +132,12 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
         for place in (module, zero_copy):
             monkeypatch.setattr(place, "device_array", forbidden)
         monkeypatch.setattr(module, "pinned_array", forbidden)
-        # Every way to new memory, and not how much the card has free: other processes change that, too.
+        # Every way to new memory; what the card has free tells of the driver's own, if no other program runs on it.
         for name in ("hostAlloc", *(name for name in vars(cupy.cuda.runtime) if name.startswith("malloc"))):
             monkeypatch.setattr(cupy.cuda.runtime, name, forbidden)
         for name in ("Memory", "ManagedMemory", "PinnedMemory"):
             monkeypatch.setattr(cupy.cuda, name, forbidden)
+        free_before = cupy.cuda.runtime.memGetInfo()
         for lane in running.lanes:
             lane.copied = Counting(lane.copied, waits, "staging")
             lane.stream = Counting(lane.stream, waits, "end")
@@ -148,6 +149,7 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
         finally:
             cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
             cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
+        assert cupy.cuda.runtime.memGetInfo() == free_before
         # Each chunk from pageable memory waits for its lane's staging buffer, none for anything else.
         assert waits.count("staging") == (0 if pinned else len(list(pieces(95, 10))))
         assert waits.count("end") == 3 and waits[-3:] == ["end"] * 3
