@@ -12,6 +12,7 @@ from app.network.definitions import LENET5, Network
 from app.network.graph import Graph
 from app.network.reference import compute_reference
 from app.planning.plan import plan
+from tests.support.counting import Counting
 from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import ODD, TEST_NETWORKS, check_labels, random_graph, random_images, score_scale
 
@@ -155,23 +156,6 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
         assert waits.count("end") == 3 and waits[-3:] == ["end"] * 3
         for lane in running.lanes:
             lane.copied, lane.stream = lane.copied.inner, lane.stream.inner
-
-
-class Counting:
-    """Hands everything on to an event or a stream and notes when the host waits for it."""
-
-    def __init__(self, inner: Any, waits: list[str], name: str) -> None:
-        self.inner, self._waits, self._name = inner, waits, name
-
-    def synchronize(self) -> None:
-        self._waits.append(self._name)
-        self.inner.synchronize()
-
-    def record(self, stream: Any) -> None:
-        self.inner.record(getattr(stream, "inner", stream))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
 
 @pytest.mark.parametrize("bias", [True, False])
