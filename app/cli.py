@@ -13,7 +13,7 @@ from app.console import guarded
 from app.errors import UserError, suggestion
 from app.interrupts import exit_on_interrupt
 from app.output import check_outputs
-from app.room import check_room
+from app.processor import check_room
 from app.runtime.startup import Stopwatch
 
 # Commands whose body is in a room of its own: the module that has the function of the command's name.

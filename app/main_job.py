@@ -169,5 +169,5 @@ def run(options: argparse.Namespace, watch: Stopwatch) -> int:
     if compared is not None:
         differing = reference_agreement(graph, weights, data, compared.labels, compared.arithmetic, options.recheck)
     report = document(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
-    publish(report, as_text, options.json)
+    publish(report, as_text, options.json, options.wide)
     return 0 if accuracy.passed else 1

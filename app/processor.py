@@ -1,18 +1,22 @@
-"""The processor that this runs on: its cores, and how its memory is kept."""
+"""What this machine grants the process: cores, address space, and how freed memory is kept."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import resource
 from contextlib import suppress
+
+THREAD_BYTES = 128 << 20
+"""Address space of a thread: its stack, malloc's arena, the matrix library's buffer and a chunk's arrays. Loading the
+libraries takes as much."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
 def usable_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
 def keep_freed_memory() -> None:
@@ -21,3 +25,26 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(M_TRIM_THRESHOLD, 1 << 30)
         library.mallopt(M_MMAP_THRESHOLD, 32 << 20)
+
+
+def check_room(threads: int = 1) -> None:
+    """Raises MemoryError if the limit leaves too little address space for so many threads. Costs nothing without one.
+
+    With the limit met, OpenBLAS ends in exit code 1 (which says that an accuracy check failed) or in a signal.
+    """
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return
+    try:
+        mmap.mmap(-1, threads * THREAD_BYTES, flags=mmap.MAP_PRIVATE).close()
+    except OSError as error:
+        raise MemoryError(str(error)) from error
+
+
+def threads_with_room(most: int) -> int:
+    """How many threads there is room for, at most so many. Raises MemoryError where there is none for a single one."""
+    for threads in range(most, 1, -1):
+        with suppress(MemoryError):
+            check_room(threads)
+            return threads
+    check_room()
+    return 1

@@ -20,6 +20,7 @@ from app.network.weights import Weights
 from app.precision import SHORT
 from app.runtime.result import Compared, LayerTime, Outcome, Timing
 from app.runtime.startup import own
+from app.text import WIDTH, terminal_width
 from app.verdicts import difference_lines, verdict_text, verdicts
 from data_tools.dataset import Dataset
 
@@ -112,7 +113,7 @@ def _layer(layer: LayerTime, among: Iterable[LayerTime] = ()) -> dict[str, Any]:
     }
 
 
-def as_text(report: Mapping[str, Any]) -> str:
+def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
     """The document for people: plain text, no colours, so that it reads the same in a file."""
     blocks = [_head(report), verdict_text(report), _layers(report), _times(report), report["limit"], _compared(report)]
     return "\n\n".join(block for block in blocks if block)
@@ -240,9 +241,14 @@ def write_json(report: Mapping[str, Any], path: Path | None) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def publish(report: dict[str, Any], text: Callable[[dict[str, Any]], str], target: str | None) -> None:
-    """Print the report as text and write it to the file ``target`` if that is one; if it is '-', print JSON alone."""
+def publish(
+    report: dict[str, Any], text: Callable[[dict[str, Any], int], str], target: str | None, wide: bool = False
+) -> None:
+    """Print the report as text and write it to the file ``target`` if that is one; if it is '-', print JSON alone.
+
+    text: gets the report and the width of its lines. wide: lines may be of any length.
+    """
     if target != "-":
-        print(coloured(text(report)))
+        print(coloured(text(report, terminal_width(wide))))
     if target is not None:
         write_json(report, None if target == "-" else Path(target))

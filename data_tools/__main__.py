@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from app.console import guarded
 from app.interrupts import exit_on_interrupt, exit_with, leave_on_interrupt
-from app.room import check_room
+from app.processor import check_room
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

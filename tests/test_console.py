@@ -15,7 +15,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
-from app import room
+from app import processor
 from app.cli import COMMANDS, main, parser_of
 from app.commands.options.run import run_parser
 from app.console import coloured, guarded
@@ -121,12 +121,14 @@ def test_little_address_space(command: str, megabytes: int, tmp_path: Path) -> N
 
 def test_the_reference_takes_as_many_threads_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def mapped(_: int, nbytes: int, **__: int) -> io.BytesIO:
-        if nbytes > 2 * room.THREAD_BYTES:
+        if nbytes > 2 * processor.THREAD_BYTES:
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
         return io.BytesIO()
 
-    monkeypatch.setattr(room, "mmap", SimpleNamespace(mmap=mapped, MAP_PRIVATE=0))
-    monkeypatch.setattr(room, "resource", SimpleNamespace(getrlimit=lambda _: (1, 1), RLIMIT_AS=0, RLIM_INFINITY=-1))
+    monkeypatch.setattr(processor, "mmap", SimpleNamespace(mmap=mapped, MAP_PRIVATE=0))
+    monkeypatch.setattr(
+        processor, "resource", SimpleNamespace(getrlimit=lambda _: (1, 1), RLIMIT_AS=0, RLIM_INFINITY=-1)
+    )
     monkeypatch.setattr(reference, "usable_cores", lambda: 4)
     images = random_images(LENET5, 40)
     found = reference.compute_reference(random_graph(LENET5), images)

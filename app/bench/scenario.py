@@ -27,6 +27,7 @@ from app.planning.plan import plan
 from app.precision import PRECISIONS
 from app.report import publish
 from app.runtime.defaults import DEFAULT_STREAMS
+from app.text import WIDTH
 
 SCHEMA = "lenet5-inference/scenario/1"
 OFFLINE, SINGLE_STREAM = "offline", "single-stream"
@@ -55,7 +56,7 @@ def run_scenario(options: argparse.Namespace) -> int:
         "images": options.batch,
         "rows": rows,
     }
-    publish(document, as_text, options.json)
+    publish(document, as_text, options.json, options.wide)
     return int(any(row["wrong"] for row in rows))
 
 
@@ -135,7 +136,7 @@ def single_stream(session: Any, images: np.ndarray, query: np.ndarray) -> tuple[
     return labels, latencies
 
 
-def as_text(document: Mapping[str, Any]) -> str:
+def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
     """A row for each precision."""
     card, images = document["device"], document["images"]
     driver = card["driver"] or "unknown"

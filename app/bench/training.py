@@ -29,6 +29,7 @@ from app.network.definitions import family
 from app.network.graph import find_network
 from app.processor import usable_cores
 from app.report import publish
+from app.text import WIDTH
 from app.training import loop
 from app.training.cpu_engine import CpuEngine, cpu_pool
 from app.training.engine import Engine
@@ -80,7 +81,7 @@ def run_training(options: argparse.Namespace) -> int:
             shares += [{**case.row, "kernel": kernel, "share": share} for kernel, share in by_kernel.items()]
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     document = {"schema": SCHEMA, "date": date, "device": card, "cpu": processor, "rows": rows, "shares": shares}
-    publish(document, as_text, options.json)
+    publish(document, as_text, options.json, options.wide)
     return 0
 
 
@@ -185,7 +186,7 @@ def _watched(stream: Any) -> Iterator[list[tuple[str, Any, Any]]]:
         yield launches
 
 
-def as_text(document: Mapping[str, Any]) -> str:
+def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
     """A line a training, and its kernels under it."""
     lines = [
         f"Training, epochs of {IMAGES:,} images, {document['date']}",

@@ -53,7 +53,7 @@ def accuracy(options: argparse.Namespace) -> int:
     if not any(row["correct"] for row in rows):
         raise UserError(f"no network ran: {rows[0]['verdict']}")
     document = {"schema": SCHEMA, "device": "NumPy on the CPU" if where == "cpu" else "GPU", "networks": rows}
-    publish(document, lambda found: "\n".join(_lines(found)), options.json)
+    publish(document, lambda found, width: "\n".join(_lines(found)), options.json, options.wide)
     return int(any(row["passed"] is False for row in rows))
 
 

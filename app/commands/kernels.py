@@ -34,7 +34,7 @@ def kernels(options: argparse.Namespace) -> int:
         measured = resources.measure(rows, arch)
         document |= {"arch": arch, "resources": [vars(result) for result in measured]}
     lines = _resource_lines if options.resources else _kernel_lines
-    publish(document, lambda found: "\n".join(lines(found)), options.json)
+    publish(document, lambda found, width: "\n".join(lines(found)), options.json, options.wide)
     return 0
 
 

@@ -25,7 +25,7 @@ def networks(options: argparse.Namespace) -> int:
     weights = shipped()
     rows = [describe(network, weights.get(network.name)) for network in NETWORKS.values()]
     document: dict[str, Any] = {"schema": SCHEMA, "networks": rows}
-    publish(document, lambda found: "\n".join(_lines(found)), options.json)
+    publish(document, lambda found, width: "\n".join(_lines(found)), options.json, options.wide)
     return 0
 
 

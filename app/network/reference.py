@@ -20,8 +20,7 @@ from app.network.accuracy import Reference, top_two_margins
 from app.network.definitions import Network
 from app.network.graph import Graph
 from app.network.weights import MAX_BYTES, Weights
-from app.processor import keep_freed_memory, usable_cores
-from app.room import threads_with_room
+from app.processor import keep_freed_memory, threads_with_room, usable_cores
 
 _BUNDLE = "run: python -m data_tools bundle"
 CHUNK = 32  # images on a core at a time: in float64, the maps of an enlarged one take a megabyte

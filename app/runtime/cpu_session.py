@@ -11,8 +11,7 @@ import numpy as np
 
 from app.layers import Layer
 from app.network.graph import REFERENCE_CHUNK, Graph
-from app.processor import keep_freed_memory, usable_cores
-from app.room import check_room
+from app.processor import check_room, keep_freed_memory, usable_cores
 
 
 class CpuSession:

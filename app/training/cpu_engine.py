@@ -9,8 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from app.processor import keep_freed_memory, usable_cores
-from app.room import check_room
+from app.processor import check_room, keep_freed_memory, usable_cores
 from app.training.augment import augmented
 from app.training.gradients import Arrays
 from app.training.loss import add_l2, cross_entropy

@@ -46,20 +46,21 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--recheck": ("", (EFFECT, ""), (EFFECT, "")),  # own images are always held against a reference made anew
     "--min-accuracy": ("1", (EFFECT, "accuracy"), (EFFECT, "accuracy")),
     "--json": ("-", (EFFECT, ""), (EFFECT, "")),
+    "--wide": ("", (EFFECT, ""), (EFFECT, "")),  # of the text: tests/test_text.py
 }
 # Of the other commands: options that work wherever the command does. Those in GPU_ONLY end in one line on the CPU.
 GPU_ONLY = {"bench": "", "sweep": "--conv shared-tile", "profile": ""}
 WORK = {
-    "networks": "--json",
-    "accuracy": "--network --device --precision --data-dir --json",
-    "graph": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch",
-    "kernels": "--resources --arch --json",
+    "networks": "--json --wide",
+    "accuracy": "--network --device --precision --data-dir --json --wide",
+    "graph": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --wide",
+    "kernels": "--resources --arch --json --wide",
     "precompile": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --all",
     "bench": "--network --shape --batch --batches --only --peers --scenario --training --precision --rounds --l2 "
-    "--noise --json --plot --save-tuning",
-    "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --json --plot",
+    "--noise --json --wide --plot --save-tuning",
+    "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --json --wide --plot",
     "profile": "--batch --network --weights --conv --fc --pool --latency --precision --no-fuse --streams --chunk "
-    "--trace --counters --json",
+    "--trace --counters --json --wide",
     "train": "--network --resume --output --overwrite --device --images --validation --data-dir --data --labels "
     "--workers --epochs --batch --seed --optimiser --rate --weight-decay --l2 --smoothing --dropout --shift --flip "
     "--json --storage --plot",

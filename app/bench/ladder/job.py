@@ -67,10 +67,10 @@ def bench(options: argparse.Namespace) -> int:
     with device.gpu_errors():
         document, tables = _measured(options, job)
 
-    def text(found: dict[str, Any]) -> str:
-        return as_text(found) + ("" if job.graph is None else _old_report(options.network, found))
+    def text(found: dict[str, Any], width: int) -> str:
+        return as_text(found, width) + ("" if job.graph is None else _old_report(options.network, found))
 
-    publish(document, text, options.json)
+    publish(document, text, options.json, options.wide)
     if options.plot is not None:
         plots.draw(document, options.plot)
     return int(any(row.wrong for table in tables for row in table.results))

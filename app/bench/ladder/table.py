@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.precision import SHORT
+from app.text import WIDTH
 
 NAME, TYPE = 28, 6
 
 
-def as_text(document: Mapping[str, Any]) -> str:
+def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
     """Header, a table for each item, the sums of the op times, the batch sizes, the whole program for each of them."""
     parts = [_header(document), *(_table(table) for table in document["tables"])]
     if document["totals"]:

@@ -50,7 +50,7 @@ def compare(options: argparse.Namespace) -> int:
         found = candidates(wanted, options.precision, partial(_our_engine, arch=card["architecture"], known=known))
         rows = measured(found, batch, rounds)
     document = as_document(rows, card, options, rounds)
-    publish(document, as_text, options.json)
+    publish(document, as_text, options.json, options.wide)
     return int(any(row["wrong"] for row in rows))
 
 

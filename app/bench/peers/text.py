@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.precision import BY_NAME
+from app.text import WIDTH
 
 MEASURES = {"on_card_ms": "on the card", "end_to_end_ms": "end to end"}
 NAME, AS = 24, 7
@@ -28,7 +29,7 @@ def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def as_text(document: Mapping[str, Any]) -> str:
+def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
     """Header, a row for each engine, and how many times as fast ours are."""
     parts = [_header(document), _table(document)]
     if any(entry["on_card_ms"]["each"] for entry in document["ratios"]):

@@ -42,7 +42,7 @@ def profile(options: argparse.Namespace) -> int:
         raise UserError(f"profile needs an NVIDIA GPU: {reason}")
     with device.gpu_errors():
         document = {"schema": SCHEMA, "weights": str(weights.path), **_profiled(options, graph)}
-    publish(document, as_text, options.json)
+    publish(document, as_text, options.json, options.wide)
     return 0
 
 

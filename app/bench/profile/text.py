@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.bench.profile.counters import THROUGHPUTS
+from app.text import WIDTH
 
 
-def as_text(document: Mapping[str, Any]) -> str:
+def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
     """The document for people."""
     settings, times = document["settings"], document["end_to_end_ms"]
     both, copies = (document["overlap"][name] for name in ("both_ms", "copies_ms"))

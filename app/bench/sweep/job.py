@@ -135,7 +135,7 @@ def run(
     finished, total = sum(target.finished for target in targets), sum(len(target.grid) for target in targets)
     if finished:
         report = as_document(options, targets, notes, card, str(tables[-1]) if tables else None)
-        publish(report, as_text, options.json)
+        publish(report, as_text, options.json, options.wide)
     if options.plot is not None:
         plots.draw_layers(options.plot, options.network, targets)
     if not complete:

@@ -21,6 +21,7 @@ from app.planning.plan import plan
 from app.planning.tuning import Tuning
 from app.report import publish
 from app.runtime.defaults import DEFAULT_STREAMS
+from app.text import WIDTH
 
 SCHEMA = "lenet5-inference/pipeline-sweep/1"
 STREAMS = tuple(range(1, 9))
@@ -61,7 +62,7 @@ def sweep_pipeline(
         points = measure_all(grid, run)
     if points:
         report = as_document(options, card, points, len(grid), default)
-        publish(report, as_text, options.json)
+        publish(report, as_text, options.json, options.wide)
         if options.plot is not None:
             times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
             plots.draw_pipeline(options.plot, options.network, options.batch, times)
@@ -110,7 +111,7 @@ def as_document(
     }
 
 
-def as_text(report: Mapping[str, Any]) -> str:
+def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
     """The document as a table: chunk sizes down, streams across."""
     cells = {(point["chunk"], point["streams"]): point for point in report["points"]}
     lines = [

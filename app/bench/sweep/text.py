@@ -10,6 +10,7 @@ from app.bench.stop import describe
 from app.bench.sweep.grid import L2, NOISE, Point, Target, spell
 from app.kernels.problems import key
 from app.precision import SHORT
+from app.text import WIDTH
 
 SCHEMA = "lenet5-inference/sweep/1"
 SHOWN_POINTS = 20
@@ -73,7 +74,7 @@ def _point(target: Target, point: Point) -> dict[str, Any]:
     }
 
 
-def as_text(report: Mapping[str, Any]) -> str:
+def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
     """The document as aligned plain text."""
     kind = "fused with what follows" if report["fused"] else "alone"
     lines = [

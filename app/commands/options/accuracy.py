@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from app.commands.options.common import command
+from app.commands.options.common import command, output_options
 from app.precision import PRECISIONS
 
 
@@ -16,5 +16,5 @@ def accuracy_parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"), help="where to run")
     parser.add_argument("--precision", default="auto", choices=("auto", *PRECISIONS), help="on the GPU, as main.py's")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
-    parser.add_argument("--json", metavar="FILE", help="also write the counts as JSON; '-': to standard output alone")
+    output_options(parser, "the counts")
     return parser

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from app.commands.options.common import command
+from app.commands.options.common import command, output_options
 from app.console import whole_number
 from app.precision import PRECISIONS
 
@@ -49,7 +49,7 @@ def bench_parser() -> argparse.ArgumentParser:
         "--noise", type=float, default=0.01, metavar="X", help="stop when the median is known to this share (0.01)"
     )
     out = parser.add_argument_group("output")
-    out.add_argument("--json", metavar="FILE", help="also write all figures as JSON; '-': to standard output alone")
+    output_options(out, "all figures")
     out.add_argument("--plot", type=Path, metavar="DIR", help="draw ladder, roofline and batch-size plots (matplotlib)")
     out.add_argument(
         "--save-tuning", action="store_true", help="let 'auto' go by these results from now on (not with --only)"

@@ -88,3 +88,14 @@ def pipeline_options(parser: argparse.ArgumentParser) -> None:
         help="images per copy (default: a fifth of the batch, up to 4096; with --cycle as few as may be; or no "
         "copies: see docs/fast-path.md)",
     )
+
+
+def output_options(group: argparse._ActionsContainer, what: str) -> None:
+    """``--json`` and ``--wide``. what: is written to the file, e.g. ``the report``."""
+    group.add_argument("--json", metavar="FILE", help=f"also write {what} as JSON; '-': JSON alone, to standard output")
+    wide_option(group)
+
+
+def wide_option(group: argparse._ActionsContainer) -> None:
+    """``--wide``, for every command that prints tables."""
+    group.add_argument("--wide", action="store_true", help="print every column, however narrow the terminal is")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from app.commands.options.common import command
+from app.commands.options.common import command, output_options
 
 
 def kernels_parser() -> argparse.ArgumentParser:
@@ -16,5 +16,5 @@ def kernels_parser() -> argparse.ArgumentParser:
         help="compile each (no GPU needed) and print registers, shared memory and spills",
     )
     parser.add_argument("--arch", metavar="NAME", help="architecture that --resources compiles for (default: sm_90a)")
-    parser.add_argument("--json", metavar="FILE", help="also write the table as JSON; '-': to standard output alone")
+    output_options(parser, "the table")
     return parser

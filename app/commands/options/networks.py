@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from app.commands.options.common import command
+from app.commands.options.common import command, output_options
 
 
 def networks_parser() -> argparse.ArgumentParser:
     """The parser of ``networks``."""
     parser = command("networks")
-    parser.add_argument("--json", metavar="FILE", help="also write the list as JSON; '-': to standard output alone")
+    output_options(parser, "the list")
     return parser

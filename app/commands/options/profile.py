@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from app.commands.options.common import command, network_options, pipeline_options
+from app.commands.options.common import command, network_options, output_options, pipeline_options
 from app.console import whole_number
 
 
@@ -17,5 +17,5 @@ def profile_parser() -> argparse.ArgumentParser:
     pipeline_options(parser)
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a timeline for Perfetto or chrome://tracing")
     parser.add_argument("--counters", action="store_true", help="hardware counters per kernel, by Nsight Compute (ncu)")
-    parser.add_argument("--json", metavar="FILE", help="also write all figures as JSON; '-': to standard output alone")
+    output_options(parser, "all figures")
     return parser

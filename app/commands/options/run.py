@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from app import VERSION
-from app.commands.options.common import COMMANDS, network_options, pipeline_options
+from app.commands.options.common import COMMANDS, network_options, output_options, pipeline_options
 from app.console import Parser, number, whole_number
 from app.precision import PRECISIONS
 from app.runtime.defaults import DEFAULT_WARMUP
@@ -88,5 +88,5 @@ def run_parser() -> argparse.ArgumentParser:
         metavar="X",
         help="fail, with exit code 1, where less than this share of the answers is correct, 0 to 1",
     )
-    measure.add_argument("--json", metavar="FILE", help="also write the report as JSON; '-': to standard output alone")
+    output_options(measure, "the report")
     return parser

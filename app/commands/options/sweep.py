@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from app.commands.options.common import command
+from app.commands.options.common import command, output_options
 from app.console import whole_number
 from app.precision import PRECISIONS
 
@@ -36,6 +36,6 @@ def sweep_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
     parser.add_argument("--fused", action="store_true", help="with the activation and pooling that follow the layer")
     parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32, or the first that the kernel has")
-    parser.add_argument("--json", metavar="FILE", help="also write all points as JSON; '-': to standard output alone")
+    output_options(parser, "all points")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw heat map and 3-D plot (matplotlib)")
     return parser
