@@ -20,6 +20,7 @@ from app.network.weights import Weights
 from app.precision import SHORT
 from app.runtime.result import Compared, LayerTime, Outcome, Timing
 from app.runtime.startup import own
+from app.runtime.statistics import summary
 from app.text import WIDTH, terminal_width
 from app.verdicts import difference_lines, verdict_text, verdicts
 from data_tools.dataset import Dataset
@@ -93,8 +94,7 @@ def _compare(outcome: Outcome, compared: Compared, agreement: Agreement | None) 
 
 
 def _percentiles(timing: Timing) -> dict[str, float | None]:
-    quantiles = {f"p{q}": timing.percentile(q) for q in (50, 90, 99)}
-    return {**quantiles, "min": min(timing.samples), "runs": len(timing.samples)}
+    return {**summary(timing.samples, (50, 90, 99)), "min": min(timing.samples)}
 
 
 def _layer(layer: LayerTime, among: Iterable[LayerTime] = ()) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import numpy as np
 from tqdm import tqdm
 
 from app.bench.batch import UNWRITTEN, Batch, check_options, load_batch
-from app.bench.quantiles import summary
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -27,6 +26,7 @@ from app.planning.plan import plan
 from app.precision import PRECISIONS
 from app.report import publish
 from app.runtime.defaults import DEFAULT_STREAMS
+from app.runtime.statistics import summary
 from app.text import WIDTH
 
 SCHEMA = "lenet5-inference/scenario/1"

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, floor, sqrt
+from math import ceil
+
+from app.runtime.statistics import half_width, median
 
 LEAST_RUNS, MOST_RUNS = 10, 200
 SECONDS = 1.0  # of measured time; then even three runs are enough
 PATIENCE = 3
 SHORT_MS = 0.2  # with a warm cache, several shorter launches are timed together
-
-
-def half_width(samples: Sequence[float]) -> float:
-    """Half the 95 % interval of the median, by order statistics: whatever the distribution of the samples."""
-    ordered = sorted(samples)
-    count = len(ordered)
-    reach = 1.96 * sqrt(count) / 2
-    low = max(floor(count / 2 - reach), 0)
-    high = min(ceil(count / 2 + reach), count - 1)
-    return (ordered[high] - ordered[low]) / 2
-
-
-def median(samples: Sequence[float]) -> float:
-    """The middle value."""
-    ordered = sorted(samples)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def enough(samples_ms: Sequence[float], noise: float) -> bool:

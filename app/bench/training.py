@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -29,6 +28,7 @@ from app.network.definitions import family
 from app.network.graph import find_network
 from app.processor import usable_cores
 from app.report import publish
+from app.runtime.statistics import median
 from app.text import WIDTH
 from app.training import loop
 from app.training.cpu_engine import CpuEngine, cpu_pool
@@ -128,7 +128,7 @@ def _task(case: Case) -> tuple[Settings, Model, np.ndarray, np.ndarray]:
 def _epoch_seconds(engine: Engine, settings: Settings, progress: Progress) -> float:
     for _ in range(1 + EPOCHS):
         progress = loop.run_epoch(engine, settings, progress, lambda *_: None)
-    return median(result.seconds for result in progress.history[1:])
+    return median([result.seconds for result in progress.history[1:]])
 
 
 def _batch_seconds(engine: Engine, batches: Sequence[np.ndarray]) -> float:

@@ -7,15 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from app.runtime import statistics
 from app.runtime.overlap import Usage
-
-
-def supported(q: int, runs: int) -> bool:
-    """Whether so many runs have a q-th percentile (1..99): the median always, others if a run's share lies beyond them.
-
-    p10 and p90 take 10 runs, p99 takes 100; of fewer it would be the slowest run by another name.
-    """
-    return q == 50 or runs * min(q, 100 - q) >= 100
 
 
 @dataclass(frozen=True)
@@ -25,17 +18,17 @@ class Timing:
     samples: tuple[float, ...]
 
     def percentile(self, q: int) -> float | None:
-        """The q-th percentile, 1..99; None where there are too few samples for it."""
-        return float(np.percentile(self.samples, q)) if supported(q, len(self.samples)) else None
+        """The q-th percentile by nearest rank, 1..99; None if there are too few samples for it."""
+        return statistics.percentile(self.samples, q)
 
     @property
     def median(self) -> float:
         """The 50th percentile."""
-        return float(np.median(self.samples))
+        return statistics.median(self.samples)
 
     @property
     def spread(self) -> float | None:
-        """The 90th percentile minus the 10th; None where there are too few samples for them."""
+        """The 90th percentile minus the 10th; None if there are too few samples for them."""
         low, high = self.percentile(10), self.percentile(90)
         return None if low is None or high is None else high - low
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
 from app import figures
@@ -17,7 +16,7 @@ from app.bench.ladder import job, plots
 from app.bench.ladder.cases import batch_sizes, network_items, rungs, shape_items
 from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table, rates, table_document, totals
 from app.bench.ladder.table import as_text
-from app.bench.stop import LEAST_RUNS, MOST_RUNS, enough, half_width, together
+from app.bench.stop import LEAST_RUNS, MOST_RUNS, enough, together
 from app.cli import main
 from app.commands.options.bench import bench_parser
 from app.errors import UserError
@@ -75,15 +74,6 @@ def document() -> dict[str, Any]:
         "whole_program": programs,
         "notes": ["something"],
     }
-
-
-def test_half_width_covers_the_median() -> None:
-    rng = np.random.default_rng(0)
-    misses = 0
-    for _ in range(400):
-        samples = rng.normal(10, 1, 40)
-        misses += bool(abs(np.median(samples) - 10) > half_width(samples.tolist()) * 1.3)
-    assert misses < 40
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,13 @@ from app.bench.batch import Batch
 from app.bench.peers import peers
 from app.bench.peers.peers import ENGINES, MODES, OURS, candidates, engines, output_to_stderr
 from app.bench.peers.text import as_text, ratios
-from app.bench.quantiles import summary
 from app.cli import main
 from app.cuda.device import why_no_gpu
 from app.errors import UserError
 from app.network import shipped
 from app.network.definitions import NETWORKS
 from app.precision import PRECISIONS
+from app.runtime.statistics import summary
 from tests.support.peers_for_tests import CARD, OurFake, fake, few_runs, small_batch
 from tests.support.schemas import check_described, mistakes
 from tests.support.shell import check_error

@@ -12,7 +12,6 @@ import pytest
 
 from app.bench import scenario
 from app.bench.batch import UNWRITTEN
-from app.bench.quantiles import nearest_rank, summary
 from app.bench.scenario import QUERIES, WARMUP, as_text, offline, single_stream
 from app.cli import main
 from app.cuda.device import why_no_gpu
@@ -30,17 +29,6 @@ ERRORS = {
     "--scenario offline --plot plots": "--plot is for timing kernels",
     "--scenario offline --json missing/folder": "--json missing/folder cannot be written",
 }
-
-
-@pytest.mark.parametrize(("q", "expected"), [(1, 1), (10, 1), (11, 2), (50, 5), (90, 9), (91, 10), (99, 10), (100, 10)])
-def test_nearest_rank(q: int, expected: int) -> None:
-    assert nearest_rank([7, 3, 10, 1, 5, 9, 2, 8, 4, 6], q) == expected
-
-
-def test_quantiles_of_too_few_samples_are_none() -> None:
-    assert summary([2.5]) == {"p10": None, "p50": 2.5, "p90": None, "p99": None, "runs": 1}
-    assert summary([2.5] * 10) == {"p10": 2.5, "p50": 2.5, "p90": 2.5, "p99": None, "runs": 10}
-    assert None not in summary([2.5] * 100).values()
 
 
 class FakeSession:

@@ -15,16 +15,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from statistics import median
 from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 
 from app.bench.batch import UNWRITTEN, Batch
-from app.bench.quantiles import summary
 from app.errors import UserError
 from app.network.graph import Graph
+from app.runtime.statistics import median, summary
 
 PASSES = 10
 WARMUP, UNTIMED = 5, 2  # runs after an engine is made, and at the start of its every turn

@@ -1,0 +1,54 @@
+"""Statistics of repeated measurements: every command, document and stop rule takes them from here. Pure.
+
+Percentiles are nearest ranks, as MLPerf's LoadGen takes them: always one of the samples, never a value between two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, floor, sqrt
+
+SHOWN = (10, 50, 90, 99)
+
+
+def nearest_rank(samples: Sequence[float], q: int) -> float:
+    """Return the smallest sample that at least ``q`` percent (1..100) of the samples do not exceed."""
+    return sorted(samples)[ceil(len(samples) * q / 100) - 1]
+
+
+def median(samples: Sequence[float]) -> float:
+    """Return the 50th percentile: of an even number of samples the lower of the two in the middle."""
+    return nearest_rank(samples, 50)
+
+
+def supported(q: int, runs: int) -> bool:
+    """Return whether so many runs have a q-th percentile (1..99): always the median, others if a run lies beyond them.
+
+    p10 and p90 take 10 runs, p99 takes 100; of fewer it would be the slowest run by another name.
+    """
+    return q == 50 or runs * min(q, 100 - q) >= 100
+
+
+def percentile(samples: Sequence[float], q: int) -> float | None:
+    """Return the q-th percentile (1..99), or None if there are too few samples for it."""
+    return nearest_rank(samples, q) if supported(q, len(samples)) else None
+
+
+def summary(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, float | None]:
+    """Return ``p10``, ``p50`` and so on, each None if there are too few samples for it, and the number of ``runs``."""
+    return {**{f"p{q}": percentile(samples, q) for q in shown}, "runs": len(samples)}
+
+
+def half_width(samples: Sequence[float]) -> float:
+    """Return half the 95 % interval of the median, by order statistics: whatever the distribution of the samples."""
+    ordered = sorted(samples)
+    count = len(ordered)
+    reach = 1.96 * sqrt(count) / 2
+    low = max(floor(count / 2 - reach), 0)
+    high = min(ceil(count / 2 + reach), count - 1)
+    return (ordered[high] - ordered[low]) / 2
+
+
+def speedup(before_ms: float | None, after_ms: float | None) -> float | None:
+    """Return how many times as fast ``after_ms`` is as ``before_ms``, or None if a time is missing."""
+    return before_ms / after_ms if before_ms and after_ms else None
