@@ -8,13 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.bench.profile import api_calls, counters, job, trace
-from app.bench.profile import text as profile_text
+from app.bench.profile import api_calls, job, trace
 from app.bench.profile.api_calls import Call, Target
 from app.bench.profile.spans import Span
+from app.bench.profile.text import as_text
+from app.bench.stored_figures import FIGURES
 from app.cli import main
 from app.commands.options.profile import profile_parser
 from tests.support.shell import check_error
+from tests.support.widths import check_widths
 
 RUN = [
     Span("h2d", "", "images to the card (H2D)", 0, 0.0, 1.0, nbytes=4_000_000),
@@ -94,29 +96,13 @@ def test_overlap() -> None:
 
 
 def test_text() -> None:
-    counted = [counters.Counters("conv_direct", 50.0, None, 100.0, 75.0, {"SM": 40.0, "L1": 30.0})]
-    document = {
-        "network": "lenet5",
-        "precision": "fp32",
-        "batch": 10_000,
-        "images": "random bytes",
-        "device": {"name": "Card", "architecture": "sm_90a"},
-        "settings": {"streams": 4, "chunk": 1000, "fused": True, "runs": 20},
-        "end_to_end_ms": {"plain": 1.0, "counted": 1.25, "events": 1.5},
-        "rows": job.table([RUN]),
-        "overlap": job.overlapping([RUN]),
-        "api": api_calls.summary([Call("cuLaunchKernel", 0, 0.001)], 1, 10),
-        "trace": "timeline.json",
-        "counters": [
-            {"layer": layer, "name": name, **vars(row), "bound": row.bound}
-            for layer, name, row in counters.labelled(counted, [RUN[1]])
-        ],
-        "counters_note": None,
-    }
-    json.dumps(document, allow_nan=False)
-    text = profile_text.as_text(document)
-    for told in ("conv1+relu1", "cuLaunchKernel", "1.2500", "40% of it under kernels", "timeline.json", "latency"):
+    document = json.loads((FIGURES / "h100_profile_lenet5.json").read_text(encoding="utf-8"))
+    text = check_widths(as_text, document)
+    for told in ("conv1+relu1", "min ms", "GB/s", "cuLaunchKernel", "load", "latency", "89% of it under kernels"):
         assert told in text
+    assert "with API calls counted 2.0155 ms" in text and "ui.perfetto.dev" not in text
+    text = as_text({**document, "trace": "timeline.json", "counters": [], "counters_note": "no counters: why"})
+    assert "timeline.json" in text and "no counters: why" in text and "Nsight" not in text
 
 
 # --- the timeline

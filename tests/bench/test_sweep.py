@@ -13,7 +13,7 @@ from app.bench.graphs import network_graph
 from app.bench.ladder.failures import Wrong, compiler_reason, reason_of
 from app.bench.sweep import job
 from app.bench.sweep.grid import Measure, Skip, Target, measure_all, parse_settings
-from app.bench.sweep.text import as_document
+from app.bench.sweep.text import as_document, as_text
 from app.cli import main
 from app.cuda import device
 from app.errors import UserError
@@ -24,7 +24,8 @@ from app.planning.tuning import Tuned, Tuning
 from app.precision import SHORT
 from app.runtime.result import Timing
 from tests.support.schemas import mistakes
-from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, measured, ms_of, options, target
+from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, measured, ms_of, options, swept, target
+from tests.support.widths import check_widths
 
 
 @pytest.fixture(autouse=True)
@@ -127,9 +128,8 @@ def test_interrupted_before_the_first_point(capsys: pytest.CaptureFixture[str]) 
 def test_report_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     found = target()
     assert job.run(options("--conv", "swept"), [found], ["a note"], CARD, measured()) == 0
-    out = capsys.readouterr().out
-    table = [line.split() for line in out.splitlines() if line.startswith("   ")]
-    assert table[0][:2] == ["TILE", "DEPTH"] and table[1][:3] == ["12", "4", "1.0000"] and table[-1][-1] == "default"
+    out = " ".join(capsys.readouterr().out.split())
+    assert "TILE DEPTH ms" in out and "12 4 1.0000 " in out and "2.240 default " in out
     assert "default: 2.2400 ms, gain 2.240 ×" in out and "note: a note" in out and "--fused" in out
     assert "skipped TILE=64 DEPTH=4 and 1 more: needs 262,144 bytes" in out
 
@@ -144,6 +144,14 @@ def test_report_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
 
     with pytest.raises(UserError, match=r"no point could run \(does not compile"):
         job.run(options("--conv", "swept"), [target()], [], CARD, measured(none_compiles))
+
+
+def test_the_tables_fit_the_terminal() -> None:
+    found = swept(tiles=tuple(range(4, 40)), depths=(1, 2, 4))
+    found.rival, found.rival_result = (RIVAL, {"TILE": 8}), Tuned({}, 1.0, 100)
+    text = check_widths(as_text, as_document(options("--conv", "swept"), [found], [], CARD, "table.json"))
+    assert "± ms" in text and "TFLOP/s" in text and "auto so far: rival TILE=8: 1.0000 ms" in text
+    assert "… and 44 slower ones" in text
 
 
 def test_json_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from app import figures
 from app.bench.sweep import pipeline, plots
 from tests.support.schemas import mistakes
 from tests.support.sweep_for_tests import CARD, options, swept, target
+from tests.support.widths import check_widths
 
 # --- the pipeline ----------------------------------------------------------------------------------------------------
 
@@ -35,8 +36,10 @@ def test_pipeline_points(stop: int | None) -> None:
     fastest = 8 if stop is None else 4
     assert (report["best"]["streams"], report["best"]["chunk"]) == (fastest, 25)
     assert report["gain"] == pytest.approx(27.5 / (25 + 10 / fastest))
-    text = pipeline.as_text(report)
-    assert "does not fit" in text and "28.333 (50%)" in text and f"best: --streams {fastest} --chunk 25" in text
+    text = check_widths(pipeline.as_text, report)
+    chunk25, share25 = (line.split()[1:] for line in text.splitlines() if line.split()[:1] == ["25"])
+    assert chunk25[:4] == ["35.00", "-", "28.33", "27.50"] and share25[:3] == ["50%", "-", "50%"]
+    assert "does not fit" in text and f"best: --streams {fastest} --chunk 25" in text
     assert ("interrupted after 4 of 16 points" in text) == (stop is not None)
 
 

@@ -1,71 +1,92 @@
-"""The profile document as text for people: aligned tables without colours."""
+"""The profile document as text for people."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from app.bench.profile.counters import THROUGHPUTS
-from app.text import WIDTH
+from app.text import INDENT, WIDTH, Column, fields, format_ms, paragraph, table
+
+# Numbers of a kernel or copy, and their rank among the columns that narrow terminals lack.
+FIGURES = {"calls": 0, "total ms": 0, "share": 0, "min ms": 2, "average": 0, "max": 2, "MB": 1, "GB/s": 1}
+LAYER, KERNEL, COPY, CALL, BOUND = (
+    Column(head, left=True) for head in ("layer", "kernel", "kernel or copy", "call", "bound")
+)
+KERNELS = (LAYER, COPY, *(Column(head, optional=rank) for head, rank in FIGURES.items()))
+CALLS = (CALL, *map(Column, ("calls", "total ms", "share", "average us", "max us")))
+SHARES = {"load": 2, "store": 2, "warps": 2, "occupancy": 0}  # of a counter's row, in percent
+COUNTERS = (
+    *(LAYER, KERNEL, *(Column(head, optional=rank) for head, rank in SHARES.items())),
+    *(Column(unit, optional=unit.startswith("L")) for unit in THROUGHPUTS),
+    BOUND,
+)
 
 
 def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
-    """The document for people."""
-    settings, times = document["settings"], document["end_to_end_ms"]
-    both, copies = (document["overlap"][name] for name in ("both_ms", "copies_ms"))
-    together = f"{settings['streams']} streams share the card, so times overlap: --streams 1 gives each kernel its own"
+    """The document as tables and paragraphs of at most ``width`` columns."""
+    settings, times, overlap = (document[name] for name in ("settings", "end_to_end_ms", "overlap"))
+    device, copies = document["device"], overlap["copies_ms"]
+    shared = f"{settings['streams']} streams share the card, so times overlap: --streams 1 gives each kernel its own"
+    notes = [
+        f"End to end {format_ms(times['plain'])} ms; with API calls counted {format_ms(times['counted'])} ms, with two "
+        f"events round every kernel and copy {format_ms(times['events'])} ms: measuring costs that much",
+        f"Timeline of the last run: {document['trace']} (open it at ui.perfetto.dev or chrome://tracing)"
+        if document["trace"] is not None
+        else None,
+        document["counters_note"],
+    ]
     lines = [
-        f"{document['network']} in {document['precision']} on {document['batch']:,} images ({document['images']})",
-        f"  device    {document['device']['name']} ({document['device']['architecture']})",
-        f"  settings  {', '.join(f'{name} {value}' for name, value in settings.items())}",
+        *paragraph(
+            f"{document['network']} in {document['precision']} on {document['batch']:,} images ({document['images']})",
+            width,
+        ),
+        *fields(
+            [
+                ("device", f"{device['name']} ({device['architecture']})"),
+                ("settings", ", ".join(f"{name} {value}" for name, value in settings.items())),
+            ],
+            width,
+        ),
         "",
-        "Kernels and copies (events on their streams; calls, total and MB are per run)",
-        f"  {'layer':<22}{'kernel or copy':<36}{'calls':>6}{'total ms':>10}{'share':>7}"
-        f"{'min ms':>9}{'average':>9}{'max':>9}{'MB':>9}{'GB/s':>7}",
-    ]
-    for row in document["rows"]:
-        memory = f"{row['bytes'] / 1e6:>9.3f}{row['gbytes_per_s'] or 0:>7.1f}" if row["bytes"] else ""
-        lines.append(
-            f"  {row['layer']:<22}{row['name']:<36}{row['calls']:>6.0f}{row['total_ms']:>10.4f}{row['share']:>7.1%}"
-            f"{row['min_ms']:>9.4f}{row['average_ms']:>9.4f}{row['max_ms']:>9.4f}{memory}"
-        )
-    lines += [
-        f"  some kernel was running for {document['overlap']['kernels_ms']:.4f} ms, a copy to or from the host for "
-        f"{copies:.4f} ms, {both / copies if copies else 0:.0%} of it under kernels",
-        *([f"  {together}"] if settings["streams"] > 1 else []),
+        *paragraph("Kernels and copies (events on their streams; calls, total and MB are per run)", width),
+        *table(KERNELS, map(_kernel_cells, document["rows"]), width),
+        *paragraph(
+            f"some kernel was running for {format_ms(overlap['kernels_ms'])} ms, a copy to or from the host for "
+            f"{format_ms(copies)} ms, {overlap['both_ms'] / copies if copies else 0:.0%} of it under kernels",
+            width,
+            INDENT,
+        ),
+        *(paragraph(shared, width, INDENT) if settings["streams"] > 1 else []),
         "",
-        "Host API calls (calls and total per run; share of the host's time from start to readable labels)",
-        f"  {'call':<30}{'calls':>8}{'total ms':>10}{'share':>7}{'average us':>12}{'max us':>10}",
-    ]
-    lines += [
-        f"  {row['name']:<30}{row['calls']:>8.0f}{row['total_ms']:>10.4f}{row['share']:>7.1%}"
-        f"{row['average_us']:>12.2f}{row['max_us']:>10.1f}"
-        for row in document["api"]
-    ]
-    lines += [
+        *paragraph(
+            "Host API calls (calls and total per run; share of the host's time from start to readable labels)", width
+        ),
+        *table(CALLS, map(_call_cells, document["api"]), width),
         "",
-        f"End to end {times['plain']:.4f} ms; with API calls counted {times['counted']:.4f} ms, with two events round "
-        f"every kernel and copy {times['events']:.4f} ms: measuring costs that much",
     ]
-    if document["trace"] is not None:
-        lines.append(f"Timeline of the last run: {document['trace']} (open it at ui.perfetto.dev or chrome://tracing)")
-    if document["counters_note"] is not None:
-        lines.append(document["counters_note"])
+    lines += [line for note in notes if note is not None for line in paragraph(note, width)]
     if document["counters"]:
-        lines += ["", *_counter_lines(document["counters"])]
+        head = (
+            "Counters of the first chunk (Nsight Compute, cold caches; %): global load and store efficiency, warp "
+            "execution efficiency, occupancy, throughput of each unit"
+        )
+        lines += ["", *paragraph(head, width), *table(COUNTERS, map(_counter_cells, document["counters"]), width)]
     return "\n".join(lines)
 
 
-def _counter_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    columns = ("load", "store", "warps", "occupancy")
-    heads = (*columns, *THROUGHPUTS)
-    lines = [
-        "Counters of the first chunk (Nsight Compute, cold caches; %): global load and store efficiency, warp "
-        "execution efficiency, occupancy, throughput of each unit",
-        f"  {'layer':<22}{'kernel':<30}{''.join(f'{head:>10}' for head in heads)}  bound",
-    ]
-    for row in rows:
-        values = [*(row[name] for name in columns), *row["throughput"].values()]
-        cells = "".join(f"{'-' if value is None else f'{value:.1f}':>10}" for value in values)
-        lines.append(f"  {row['layer']:<22}{row['name']:<30}{cells}  {row['bound']}")
-    return lines
+def _kernel_cells(row: Mapping[str, Any]) -> list[str]:
+    copied = [f"{row['bytes'] / 1e6:.3f}", f"{row['gbytes_per_s'] or 0:.1f}"] if row["bytes"] else ["", ""]
+    times = [format_ms(row[name]) for name in ("min_ms", "average_ms", "max_ms")]
+    calls = [f"{row['calls']:.0f}", format_ms(row["total_ms"]), f"{row['share']:.1%}"]
+    return [row["layer"], row["name"], *calls, *times, *copied]
+
+
+def _call_cells(row: Mapping[str, Any]) -> list[str]:
+    times = [format_ms(row["total_ms"]), f"{row['share']:.1%}", f"{row['average_us']:.2f}", f"{row['max_us']:.1f}"]
+    return [row["name"], f"{row['calls']:.0f}", *times]
+
+
+def _counter_cells(row: Mapping[str, Any]) -> list[str]:
+    values = [*(row[name] for name in SHARES), *row["throughput"].values()]
+    return [row["layer"], row["name"], *("-" if value is None else f"{value:.1f}" for value in values), row["bound"]]

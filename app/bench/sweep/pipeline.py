@@ -21,7 +21,7 @@ from app.planning.plan import plan
 from app.planning.tuning import Tuning
 from app.report import publish
 from app.runtime.defaults import DEFAULT_STREAMS
-from app.text import WIDTH
+from app.text import WIDTH, Column, format_ms, paragraph, table
 
 SCHEMA = "lenet5-inference/pipeline-sweep/1"
 STREAMS = tuple(range(1, 9))
@@ -112,31 +112,39 @@ def as_document(
 
 
 def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
-    """The document as a table: chunk sizes down, streams across."""
-    cells = {(point["chunk"], point["streams"]): point for point in report["points"]}
+    """The document as two tables, chunk sizes down and streams across, and the best point."""
     lines = [
-        f"Pipeline of {report['network']}, {report['images']:,} images, {report['precision']}, on {report['card']}",
-        f"  end to end, pinned host memory → labels: median ms of {report['runs']} runs by the host clock "
-        "(share of copy time behind kernels)",
-        f"  {'chunk':>8}" + "".join(f"{streams} stream{'s'[: streams > 1]}".rjust(15) for streams in STREAMS),
+        *paragraph(
+            f"Pipeline of {report['network']}, {report['images']:,} images, {report['precision']}, on "
+            f"{report['card']}, pinned host memory → labels, chunk sizes down, streams across: median ms of "
+            f"{report['runs']} runs by the host clock",
+            width,
+        ),
+        *_across(report, width, lambda point: format_ms(point["ms"])),
+        *paragraph("share of copy time behind kernels", width),
+        *_across(report, width, lambda point: f"{point['overlap']:.0%}"),
     ]
-    for chunk in sorted({chunk for chunk, _ in cells}):
-        row = (_cell(cells.get((chunk, streams))) for streams in STREAMS)
-        lines.append(f"  {chunk:>8,}" + "".join(f"{cell:>15}" for cell in row))
     best, default = report["best"], report["default"]
+    last = ["-: does not fit in device memory"] if any(point["ms"] is None for point in report["points"]) else []
     if best:
-        lines.append(f"best: --streams {best['streams']} --chunk {best['chunk']}: {best['ms']:.3f} ms")
+        last.append(f"best: --streams {best['streams']} --chunk {best['chunk']}: {format_ms(best['ms'])} ms")
     if default:
-        lines.append(
-            f"default: {default['streams']} streams, chunks of {default['chunk']:,}: {default['ms']:.3f} ms; "
+        last.append(
+            f"default: {default['streams']} streams, chunks of {default['chunk']:,}: {format_ms(default['ms'])} ms; "
             f"the best point is {report['gain']:.3f} × as fast"
         )
     if report["finished"] < report["total"]:
-        lines.append(f"interrupted after {report['finished']} of {report['total']} points")
-    return "\n".join(lines)
+        last.append(f"interrupted after {report['finished']} of {report['total']} points")
+    return "\n".join([*lines, *(line for text in last for line in paragraph(text, width))])
 
 
-def _cell(point: Mapping[str, Any] | None) -> str:
-    if point is None:
-        return ""
-    return "does not fit" if point["ms"] is None else f"{point['ms']:.3f} ({point['overlap']:.0%})"
+def _across(report: Mapping[str, Any], width: int, cell: Callable[[Mapping[str, Any]], str]) -> list[str]:
+    """One figure of every point: a row for each chunk size, a column for each number of streams."""
+    rows: dict[int, dict[int, str]] = {}
+    for point in report["points"]:
+        rows.setdefault(point["chunk"], {})[point["streams"]] = "-" if point["ms"] is None else cell(point)
+    return table(
+        [Column("chunk"), *(Column(str(streams)) for streams in STREAMS)],
+        [[f"{chunk:,}", *(cells.get(streams, "") for streams in STREAMS)] for chunk, cells in sorted(rows.items())],
+        width,
+    )

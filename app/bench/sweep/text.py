@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.bench.stop import describe
 from app.bench.sweep.grid import L2, NOISE, Point, Target, spell
 from app.kernels.problems import key
 from app.precision import SHORT
-from app.text import WIDTH
+from app.text import INDENT, WIDTH, Column, format_ms, paragraph, table
 
 SCHEMA = "lenet5-inference/sweep/1"
 SHOWN_POINTS = 20
@@ -75,47 +75,58 @@ def _point(target: Target, point: Point) -> dict[str, Any]:
 
 
 def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
-    """The document as aligned plain text."""
+    """The document as tables and paragraphs of at most ``width`` columns."""
     kind = "fused with what follows" if report["fused"] else "alone"
-    lines = [
+    head = (
         f"Sweep of {report['operation']} kernel {report['variant']}, network {report['network']}, "
-        f"{report['images']:,} images, {report['precision']}, layers {kind}, on {report['card']}",
-        f"  every point checked, then timed on the card by CUDA events: {describe(NOISE, L2)}",
-    ]
+        f"{report['images']:,} images, {report['precision']}, layers {kind}, on {report['card']}"
+    )
+    checked = f"every point checked, then timed on the card by CUDA events: {describe(NOISE, L2)}"
+    lines = [*paragraph(head, width), *paragraph(checked, width, INDENT)]
     for layer in report["layers"]:
-        lines += _layer_lines(layer)
-    lines += [f"note: {note}" for note in report["notes"]]
+        lines += [*paragraph(f"{layer['layer']} ({layer['problem']})", width), *_points(layer, width)]
+        lines += [line for remark in _remarks(layer) for line in paragraph(remark, width, INDENT, 2 * INDENT)]
+    last = [f"note: {note}" for note in report["notes"]]
     if report["finished"] < report["total"]:
-        lines.append(f"interrupted after {report['finished']} of {report['total']} points")
+        last.append(f"interrupted after {report['finished']} of {report['total']} points")
     if report["tuning_table"]:
-        lines.append(f"the best points are in {report['tuning_table']}: 'auto' goes by them from now on")
-    return "\n".join(lines)
+        last.append(f"the best points are in {report['tuning_table']}: 'auto' uses them from now on")
+    return "\n".join([*lines, *(line for text in last for line in paragraph(text, width))])
 
 
-def _layer_lines(layer: Mapping[str, Any]) -> list[str]:
-    lines = [f"{layer['layer']} ({layer['problem']})"]
-    if layer["points"]:
-        names = "".join(f"{name:>9}" for name in layer["points"][0]["parameters"])
-        lines.append(f"  {names}{'ms':>11}{'± ms':>9}{'TFLOP/s':>9}{'× best':>8}")
-    for point in layer["points"][:SHOWN_POINTS]:
-        values = "".join(f"{value:>9}" for value in point["parameters"].values())
-        spread = "" if point["spread_ms"] is None else f"{point['spread_ms']:.4f}"
-        figures = f"{point['ms']:>11.4f}{spread:>9}{point['tflops']:>9.2f}"
-        mark = "  default" if point["parameters"] == layer["default"] else ""
-        lines.append(f"  {values}{figures}{point['ms'] / layer['best_ms']:>8.3f}{mark}")
-    if len(layer["points"]) > SHOWN_POINTS:
-        lines.append(f"  … and {len(layer['points']) - SHOWN_POINTS} slower ones (--json has all)")
+def _points(layer: Mapping[str, Any], width: int) -> list[str]:
+    """The fastest points as a table, the default one marked."""
+    if not layer["points"]:
+        return []
+    rows = [
+        [
+            *map(str, point["parameters"].values()),
+            *map(format_ms, (point["ms"], point["spread_ms"])),
+            *(f"{point['tflops']:.2f}", f"{point['ms'] / layer['best_ms']:.3f}"),
+            "default" if point["parameters"] == layer["default"] else "",
+        ]
+        for point in layer["points"][:SHOWN_POINTS]
+    ]
+    names = map(Column, layer["points"][0]["parameters"])
+    times = Column("ms"), Column("± ms", optional=2), Column("TFLOP/s", optional=1), Column("× best")
+    return table((*names, *times, Column("", left=True)), rows, width)
+
+
+def _remarks(layer: Mapping[str, Any]) -> Iterator[str]:
+    """What stands below a layer's table."""
+    if (more := len(layer["points"]) - SHOWN_POINTS) > 0:
+        yield f"… and {more} slower ones (--json has all)"
     if layer["best"]:
-        ms, gain = layer["default_ms"], layer["gain"]
-        beside = f"{ms:.4f} ms, gain {gain:.3f} ×" if ms else "not measured"
-        lines.append(f"  best: {spell(layer['best'])}: {layer['best_ms']:.4f} ms; default: {beside}")
+        default = (
+            f"{format_ms(layer['default_ms'])} ms, gain {layer['gain']:.3f} ×" if layer["gain"] else "not measured"
+        )
+        yield f"best: {spell(layer['best'])}: {format_ms(layer['best_ms'])} ms; default: {default}"
     auto = layer["auto"]
     if auto and auto["ms"]:
         kernel = f"{auto['variant']} {spell(auto['parameters'])}".strip()
-        lines.append(f"  auto so far: {kernel}: {auto['ms']:.4f} ms")
+        yield f"auto so far: {kernel}: {format_ms(auto['ms'])} ms"
     for skipped in layer["skipped"]:
-        count, where = skipped["count"], spell(skipped["parameters"])
-        more = f" and {count - 1} more" if count > 1 else ""
-        lines.append(f"  skipped {where}{more}: {skipped['reason']}")
-    lines += [f"  WRONG {spell(wrong['parameters'])}: {wrong['reason']}" for wrong in layer["wrong"]]
-    return lines
+        more_points = f" and {skipped['count'] - 1} more" if skipped["count"] > 1 else ""
+        yield f"skipped {spell(skipped['parameters'])}{more_points}: {skipped['reason']}"
+    for wrong in layer["wrong"]:
+        yield f"WRONG {spell(wrong['parameters'])}: {wrong['reason']}"
