@@ -10,6 +10,7 @@ from app.bench.profile import counters
 from app.bench.profile.spans import Span
 
 DIRECT = Span("kernel", "conv1+relu1", "direct", 0, entry="conv_direct")
+ROOT = Path(__file__).parents[2]
 CSV = f'''\
 ==PROF== Connected to process 17 (/usr/bin/python3)
 ==PROF== Profiling "conv_direct" - 0: 0%....50%....100% - 9 passes
@@ -65,7 +66,7 @@ def test_ncu_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, note = counters.collect(["profile", "--batch=5"], ["conv_direct", "gemm_naive", "conv_direct"])
     assert len(rows) == 2 and note is None
     given = (tmp_path / "arguments").read_text()
-    for told in ("--launch-count 3", "regex:^(conv_direct|gemm_naive)$", "main.py profile --batch=5"):
+    for told in ("--launch-count 3", "regex:^(conv_direct|gemm_naive)$", f"{ROOT}/main.py profile --batch=5"):
         assert told in given
 
 

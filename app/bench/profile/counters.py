@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # needs CuPy
     from app.bench.profile.spans import Span
 
-MAIN = Path(__file__).parents[2] / "main.py"
+MAIN = Path(__file__).parents[3] / "main.py"
 TIMEOUT_S = 900
 EFFICIENCIES = {
     "load": "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",
