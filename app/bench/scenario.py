@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from time import perf_counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.precision import PRECISIONS
 from app.report import publish
+from app.runtime.clock import clocked
 from app.runtime.defaults import DEFAULT_STREAMS
 from app.runtime.statistics import summary
 from app.text import WIDTH
@@ -103,9 +104,7 @@ def offline(session: Any, images: np.ndarray, query: np.ndarray) -> tuple[np.nda
         identical = index % 2
         query[:] = images[:1] if identical else images
         outputs.labels.fill(UNWRITTEN)
-        start = perf_counter()
-        session.run(query, outputs)
-        ms = (perf_counter() - start) * 1e3
+        _, ms = clocked(partial(session.run, query, outputs))
         found = outputs.labels[: len(images)]
         labels = found.copy() if labels is None else labels
         unsteady += not np.array_equal(found, np.full_like(labels, labels[0]) if identical else labels)
@@ -124,12 +123,14 @@ def single_stream(session: Any, images: np.ndarray, query: np.ndarray) -> tuple[
     outputs = session.outputs(1)
     labels = np.full(len(images), UNWRITTEN, np.uint8)
     latencies = []
+
+    def answer(index: int) -> None:
+        np.copyto(query, images[index : index + 1])
+        session.run(query, outputs)
+
     for index in range(-WARMUP, len(images)):
         outputs.labels.fill(UNWRITTEN)
-        start = perf_counter()
-        np.copyto(query, images[index : index + 1] if index >= 0 else images[:1])
-        session.run(query, outputs)
-        ms = (perf_counter() - start) * 1e3
+        _, ms = clocked(partial(answer, max(index, 0)))
         if index >= 0:
             latencies.append(ms)
             labels[index] = outputs.labels[0]

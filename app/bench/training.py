@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from time import perf_counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from app.network.definitions import family
 from app.network.graph import find_network
 from app.processor import usable_cores
 from app.report import publish
+from app.runtime.clock import clocked
 from app.runtime.statistics import median
 from app.text import WIDTH
 from app.training import loop
@@ -133,12 +134,8 @@ def _epoch_seconds(engine: Engine, settings: Settings, progress: Progress) -> fl
 
 def _batch_seconds(engine: Engine, batches: Sequence[np.ndarray]) -> float:
     """Of all but the first."""
-    taken = []
-    for step, batch in enumerate(batches):
-        begun = perf_counter()
-        engine.train([batch], 1, step)
-        taken.append(perf_counter() - begun)
-    return median(taken[1:])
+    taken = [clocked(partial(engine.train, [batch], 1, step))[1] for step, batch in enumerate(batches)]
+    return median(taken[1:]) / 1e3
 
 
 def _shares(engine: Any, batches: Sequence[np.ndarray], arch: str) -> dict[str, float]:

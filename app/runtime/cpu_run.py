@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from time import perf_counter
+from functools import partial
 
 import numpy as np
 from tqdm import tqdm
@@ -14,6 +14,7 @@ from app.cuda import device
 from app.errors import UserError
 from app.interrupts import deferred_interrupts
 from app.network.graph import REFERENCE_CHUNK, Graph
+from app.runtime.clock import clocked
 from app.runtime.cpu_session import CpuSession
 from app.runtime.defaults import DEFAULT_STREAMS, DEFAULT_WARMUP
 from app.runtime.result import Cycle, LayerTime, Outcome, Timing
@@ -51,9 +52,8 @@ def run_on_cpu(
         session.run(first, np.empty(len(first), np.uint8))  # warm-up
         for _ in range(repeat):
             session.seconds.clear()
-            start = perf_counter()
-            cycle = _passes(session, images, truth, batch, labels, progress)
-            samples.append((perf_counter() - start) * 1e3)
+            cycle, ms = clocked(partial(_passes, session, images, truth, batch, labels, progress))
+            samples.append(ms)
             spent.append(session.seconds.copy())
     threads = session.threads_for(len(labels))
     layers = tuple(

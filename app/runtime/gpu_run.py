@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from app.planning import tuning
 from app.planning.choices import choices
 from app.planning.plan import notice, plan
 from app.runtime import timing as measure
+from app.runtime.clock import host_timed
 from app.runtime.defaults import DEFAULT_STREAMS, DEFAULT_WARMUP
 from app.runtime.result import Compared, Cycle, Outcome, Timing
 from app.runtime.session import Session, chunk_size
@@ -137,12 +137,12 @@ def _cycled(
     pair = (session.outputs(len(images)), session.outputs(len(images)))
     session.run(images, outputs)  # warm-up
     outputs.labels.fill(255)
-    samples: list[float] = []
     correct = unsteady = 0
     with tqdm(total=repeat * batch, unit=" images", unit_scale=True, disable=not sys.stderr.isatty()) as progress:
-        for _ in range(repeat):
+
+        def passes() -> None:
+            nonlocal correct, unsteady
             correct = 0
-            start = perf_counter()
             for index, (count, labels) in enumerate(session.cycle(images, batch, pair)):
                 if index == 0:
                     outputs.labels[:] = labels
@@ -150,5 +150,6 @@ def _cycled(
                 if truth is not None:
                     correct += int((labels == truth[:count]).sum())
                 progress.update(count)
-            samples.append((perf_counter() - start) * 1e3)
-    return Timing(tuple(samples)), Cycle(None if truth is None else correct, batch, unsteady)
+
+        timing = host_timed(passes, repeat)
+    return timing, Cycle(None if truth is None else correct, batch, unsteady)

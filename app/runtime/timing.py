@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import cupy
@@ -19,6 +20,7 @@ from app.errors import UserError
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import ConvProblem, alone, bytes_moved
 from app.planning.plan import IMAGES, Node
+from app.runtime.clock import host_timed
 from app.runtime.overlap import Timeline, Usage, usage
 from app.runtime.result import LayerTime, Timing
 from app.runtime.session import Session, pieces
@@ -126,12 +128,7 @@ def end_to_end(session: Session, images: np.ndarray, outputs: Outputs, repeat: i
         if not session.replays(images, outputs):
             session.run(images, outputs)
     outputs.labels.fill(255)  # the accuracy check must see what the timed runs wrote
-    samples = []
-    for _ in range(repeat):
-        start = perf_counter()
-        session.run(images, outputs)
-        samples.append((perf_counter() - start) * 1e3)
-    return Timing(tuple(samples))
+    return host_timed(partial(session.run, images, outputs), repeat)
 
 
 def trace(session: Session, images: np.ndarray, outputs: Outputs) -> Timeline:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import ceil
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from app.planning.plan import plan
 from app.planning.tuning import Tuning
 from app.precision import OFFERED
 from app.runtime import timing as measure
+from app.runtime.clock import host_timed
 from app.runtime.cpu_session import CpuSession
 from app.runtime.defaults import DEFAULT_STREAMS
-from app.runtime.result import Timing
 from app.runtime.session import Session, default_chunk
 
 PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))  # what kernels of two layers alone serve comes last
@@ -67,12 +67,7 @@ def whole_program(
 
 def _on_cpu(graph: Graph, images: np.ndarray) -> dict[str, Any]:
     session, labels = CpuSession(graph), np.empty(len(images), np.uint8)
-    samples = []
-    for _ in range(1 + CPU_RUNS):
-        start = perf_counter()
-        session.run(images, labels)
-        samples.append((perf_counter() - start) * 1e3)
-    timing = Timing(tuple(samples[1:]))  # the first is warm-up
+    timing = host_timed(partial(session.run, images, labels), CPU_RUNS, warmup=1)
     nodes = [f"{step.layer.name}: NumPy" for step in graph.steps]
     row = {"precision": "fp32", "conv": CPU_NAME, "ms": timing.median, "spread_ms": timing.spread, "runs": CPU_RUNS}
     threads = session.threads_for(len(images))

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +22,7 @@ import numpy as np
 from app.bench.batch import UNWRITTEN, Batch
 from app.errors import UserError
 from app.network.graph import Graph
+from app.runtime.clock import clocked
 from app.runtime.statistics import median, summary
 
 PASSES = 10
@@ -171,18 +171,18 @@ class Entrant:
         engine.wipe()
         self.host_labels.fill(UNWRITTEN)
         engine.synchronize()
-        start = perf_counter()
-        engine.run()
-        return (perf_counter() - start) * 1e3
+        return clocked(engine.run)[1]
 
     def _on_card(self, engine: Engine) -> float:
         engine.load()
         engine.synchronize()
-        start = perf_counter()
-        for _ in range(PASSES):
-            engine.enqueue()
-        engine.synchronize()
-        return (perf_counter() - start) * 1e3 / PASSES
+
+        def passes() -> None:
+            for _ in range(PASSES):
+                engine.enqueue()
+            engine.synchronize()
+
+        return clocked(passes)[1] / PASSES
 
     def _keep(self, measurement: str, ms: float, labels: np.ndarray, *, timed: bool) -> None:
         if not timed:

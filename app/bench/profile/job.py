@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from app.planning import tuning
 from app.planning.choices import choices, load_graph
 from app.planning.plan import plan
 from app.report import publish
+from app.runtime.clock import clocked
 from app.runtime.overlap import length, overlap
 from app.runtime.result import Timing
 from data_tools.dataset import load_fashion_mnist
@@ -61,10 +61,12 @@ def _profiled(options: argparse.Namespace, graph: Graph) -> dict[str, Any]:
 
         def run() -> float:
             """One run by the host's clock, ms; enqueued piece by piece, as a graph would show nothing of them."""
-            start = perf_counter()
-            session.submit(images, outputs)
-            session.wait()
-            return (perf_counter() - start) * 1e3
+
+            def enqueue_and_wait() -> None:
+                session.submit(images, outputs)
+                session.wait()
+
+            return clocked(enqueue_and_wait)[1]
 
         def runs(count: int) -> Timing:
             taken = []
