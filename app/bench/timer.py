@@ -12,6 +12,7 @@ from cupy_backends.cuda.api import driver
 
 from app.bench.stop import enough, together
 from app.cuda.compiler import compile_kernel
+from app.cuda.events import EventPair
 from app.cuda.memory import device_array
 from app.runtime.result import Timing
 
@@ -64,10 +65,12 @@ class Clock:
         if l2 == "cold":
             runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self.stream.ptr)
         self._hold(self.stream, actions * count)
-        before, after = cupy.cuda.Event(), cupy.cuda.Event()
-        before.record(self.stream)
-        for _ in range(count):
-            enqueue()
-        after.record(self.stream)
-        after.synchronize()
-        return cupy.cuda.get_elapsed_time(before, after) / count
+        pair = EventPair()
+
+        def launches() -> None:
+            for _ in range(count):
+                enqueue()
+
+        pair.around(launches, self.stream)
+        pair.synchronize()
+        return pair.ms / count

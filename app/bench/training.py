@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tqdm import tqdm
@@ -38,6 +38,9 @@ from app.training.model import Model, training_model
 from app.training.progress import Progress
 from app.training.recipes import Settings, recipe_of
 from app.training.team import Alone
+
+if TYPE_CHECKING:  # needs CuPy
+    from app.cuda.events import EventPair
 
 SCHEMA = "lenet5-inference/training/1"
 IMAGES = 60_000
@@ -140,8 +143,6 @@ def _batch_seconds(engine: Engine, batches: Sequence[np.ndarray]) -> float:
 
 def _shares(engine: Any, batches: Sequence[np.ndarray], arch: str) -> dict[str, float]:
     """Kernel → its share of the kernels' time, the greatest first. The stream is held until a batch is enqueued."""
-    import cupy
-
     from app.bench.timer import Hold
 
     hold, ms = Hold(arch), dict[str, float]()
@@ -149,31 +150,28 @@ def _shares(engine: Any, batches: Sequence[np.ndarray], arch: str) -> dict[str, 
         with _watched(engine.stream) as launches:
             hold(engine.stream, ACTIONS)
             engine.train([batch], 1, step)
-        for name, before, after in launches:
-            ms[name] = ms.get(name, 0.0) + cupy.cuda.get_elapsed_time(before, after)
+        for name, pair in launches:
+            ms[name] = ms.get(name, 0.0) + pair.ms
     whole = sum(ms.values())
     return {name: ms[name] / whole for name in sorted(ms, key=lambda name: -ms[name])}
 
 
 @contextmanager
-def _watched(stream: Any) -> Iterator[list[tuple[str, Any, Any]]]:
-    """While the block runs, every launch joins the list: the kernel's name, events before and after it."""
-    import cupy
-
+def _watched(stream: Any) -> Iterator[list[tuple[str, EventPair]]]:
+    """While the block runs, every launch joins the list: the kernel's name, and the events around it."""
+    from app.cuda.events import EventPair
     from app.kernels.launch import Launch
     from app.training.gpu.function import DeviceFunction
 
-    launches: list[tuple[str, Any, Any]] = []
+    launches: list[tuple[str, EventPair]] = []
 
     def timing(original: Function) -> Function:
         def call(launched: Any, *arguments: Any) -> None:
             inference = isinstance(launched, Launch)
             name = launched.kernel.variant.operation if inference else launched.name
-            before, after = cupy.cuda.Event(), cupy.cuda.Event()
-            before.record(stream)
-            original(launched, *arguments)
-            after.record(stream)
-            launches.append((name.replace("_", " ").replace("gemm", "GEMM"), before, after))
+            pair = EventPair()
+            pair.around(partial(original, launched, *arguments), stream)
+            launches.append((name.replace("_", " ").replace("gemm", "GEMM"), pair))
 
         return call
 

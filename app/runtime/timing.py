@@ -15,6 +15,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
+from app.cuda.events import EventPair
 from app.cuda.memory import DeviceMemoryError, device_array, is_pinned, pinned_copy, uploaded
 from app.errors import UserError
 from app.kernels.launch import Kernel, Launch
@@ -49,13 +50,11 @@ def timed(launch: Callable[[], None], stream: cupy.cuda.Stream, repeat: int, war
     """Time a launch by events around it, ``repeat`` times after ``warmup`` untimed ones."""
     for _ in range(warmup):
         launch()
-    pairs = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(repeat)]
-    for before, after in pairs:
-        before.record(stream)
-        launch()
-        after.record(stream)
+    pairs = [EventPair() for _ in range(repeat)]
+    for pair in pairs:
+        pair.around(launch, stream)
     stream.synchronize()
-    return Timing(tuple(cupy.cuda.get_elapsed_time(before, after) for before, after in pairs))
+    return Timing(tuple(pair.ms for pair in pairs))
 
 
 def on_card(session: Session, images: np.ndarray, repeat: int, warmup: int) -> OnCard:
