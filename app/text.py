@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 WIDTH = 80
 """Columns of the narrowest terminal that is written for, and of output that goes to a file."""
 UNLIMITED = 1 << 20
 INDENT = "  "
-LEAST = 12  # characters that remain of a cell that is cut
+LEAST = 12  # characters on each line of a cell that is wrapped
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,10 @@ def terminal_width(wide: bool = False) -> int:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int = WIDTH) -> list[str]:
-    """Aligned lines: the heads, then one for each row of cells.
+    """Aligned lines: the heads, then one for each row of cells; more where a left cell is wrapped in its column.
 
-    A row may end early: its last cell is then a remark that runs over the columns that are missing, and is wrapped. So
-    is the last column, if it is a left one. Columns that find no room are named in a last line.
+    A row may end early: its last cell is then a remark that runs over the columns that are missing. The last column,
+    if it is a left one, takes the room that the others leave. Columns that find no room are named in a last line.
     """
     rows = [*rows]
     shown = [*range(len(columns))]
@@ -49,8 +51,8 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
             break
         shown.remove(optional)
         dropped.append(columns[optional].head)
-    cut = [place for place, index in enumerate(shown) if columns[index].left]
-    while excess > 0 and cut and (widest := max(cut, key=widths.__getitem__)) is not None and widths[widest] > LEAST:
+    left = [place for place, index in enumerate(shown) if columns[index].left]
+    while excess > 0 and left and (widest := max(left, key=widths.__getitem__)) is not None and widths[widest] > LEAST:
         widths[widest] -= 1
         excess -= 1
     lines = _line([columns[index].head for index in shown], widths, columns, shown, width)
@@ -78,19 +80,34 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Seq
 def _line(
     cells: Sequence[str], widths: Sequence[int], columns: Sequence[Column], shown: Sequence[int], width: int
 ) -> list[str]:
-    """One row; more lines than one if its last cell is wrapped."""
-    text = INDENT
-    for place, cell in enumerate(cells):
-        column, own = columns[shown[place]], widths[place]
-        wrapped = place == len(cells) - 1 and (
-            place < len(shown) - 1 or (column.left and shown[place] == len(columns) - 1)
-        )
-        if wrapped:
-            return paragraph(cell, width, text, " " * min(len(text), width // 2)) if cell else [text.rstrip()]
-        if len(cell) > own:
-            cell = f"{cell[: own - 1]}…"
-        text += (cell.ljust(own) if column.left else cell.rjust(own)) + INDENT
-    return [text.rstrip()]
+    """One row; more lines than one where cells are wrapped."""
+    blocks: list[list[str]] = []
+    below: list[str] = []  # lines for a last cell with a word that is too long for the room that is left
+    room = width - len(INDENT)
+    for place, (cell, own) in enumerate(zip(cells, widths, strict=False)):
+        column = columns[shown[place]]
+        remark = place == len(cells) - 1 < len(shown) - 1
+        if remark or (column.left and shown[place] == len(columns) - 1):
+            if max(map(len, cell.split()), default=0) <= room:
+                blocks.append(_Wrapper(max(room, 1)).wrap(cell) or [""])
+            else:
+                below = [" " * (width // 2) + part for part in _Wrapper(width - width // 2).wrap(cell)]
+        else:
+            parts = _Wrapper(own).wrap(cell) if column.left else [cell.rjust(own)]
+            blocks.append([part.ljust(own) for part in parts or [""]])
+        room -= own + len(INDENT)
+    for block in blocks:
+        block += [" " * len(block[0])] * (max(map(len, blocks)) - len(block))
+    return [(INDENT + INDENT.join(parts)).rstrip() for parts in zip(*blocks, strict=True)] + below
+
+
+class _Wrapper(textwrap.TextWrapper):
+    """Breaks lines at blanks and in layers' joined names: ``conv1+relu1+pool1``."""
+
+    wordsep_simple_re = re.compile(r"(\s+|(?<=\w\+)(?=\w))")
+
+    def __init__(self, width: int, **settings: Any) -> None:
+        super().__init__(width, break_on_hyphens=False, **settings)
 
 
 def fields(pairs: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
@@ -106,14 +123,9 @@ def fields(pairs: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
 
 def paragraph(text: str, width: int = WIDTH, first: str = "", following: str | None = None) -> list[str]:
     """The text in lines of at most ``width`` characters, words whole; ``first`` and ``following`` begin the lines."""
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=first if following is None else following,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [first.rstrip()]
+    following = first if following is None else following
+    wrapper = _Wrapper(width, initial_indent=first, subsequent_indent=following, break_long_words=False)
+    return wrapper.wrap(text) or [first.rstrip()]
 
 
 def format_ms(ms: float | None) -> str:

@@ -46,6 +46,15 @@ def test_a_remark_runs_over_the_columns_that_are_missing() -> None:
     assert table(COLUMNS, [["direct", "–", "wrong"], *ROWS], 40)[1] == "  direct                  –  wrong"
 
 
+def test_a_name_without_room_is_wrapped_in_its_column() -> None:
+    columns = [Column("layers", left=True), Column("kernel", left=True), Column("ms")]
+    assert table(columns, [["conv1+relu1+pool1+conv2+relu2+pool2", "wgmma-split", "0.35"]], 42) == [
+        "  layers                 kernel         ms",
+        "  conv1+relu1+pool1+     wgmma-split  0.35",
+        "  conv2+relu2+pool2",
+    ]
+
+
 NUMBERS, NAMES = st.text("123", max_size=8), st.text("abc ", max_size=50)
 
 
