@@ -77,24 +77,15 @@ class Kernel:
         return not any(isinstance(action, LibraryGemm) for action in self.config.actions)
 
     def pack(self, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-        """The problem's parameters as this variant wants them in memory; weights come first."""
-        if self.config.prepare is not None:
-            return self.config.prepare(arrays)
-        first, *rest = arrays if arrays else [None]
-        if first is not None and self.config.pack is not None:
-            first = np.ascontiguousarray(self.config.pack(first), dtype=first.dtype)
-        return [first, *rest] if arrays else []
+        """Convert the problem's parameters to the arrays that the kernel takes."""
+        return list(arrays) if self.config.packing is None else self.config.packing.pack(arrays)
 
     def arguments(self) -> tuple[Argument, ...]:
         """The problem's arguments, with its parameters as packed."""
-        packed, takes = self.config.packed, self.config.takes
-        if takes:
-            x, *parameters_and_results = self.problem.arguments()
-            return x, *takes, *(argument for argument in parameters_and_results if argument.per_image)
-        return tuple(
-            Argument("w", argument.dtype, fixed=packed) if packed and argument.name == "w" else argument
-            for argument in self.problem.arguments()
-        )
+        if self.config.packing is None:
+            return self.problem.arguments()
+        x, *others = self.problem.arguments()
+        return x, *self.config.packing.takes, *(argument for argument in others if argument.per_image)
 
     def bind(self, arrays: Sequence[cupy.ndarray | None], images: int) -> Launch:
         """Ready to launch on these arrays, for at most ``images`` images at a time.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,23 +65,30 @@ Action = KernelLaunch | ConstantCopy | LibraryGemm
 
 
 @dataclass(frozen=True)
+class Packing:
+    """How a kernel's parameters differ from the problem's; packed once, when weights are loaded.
+
+    takes: the kernel's arguments between x and the outputs. pack: computes their arrays from the problem's parameters,
+    None for an optional one that is absent.
+    """
+
+    takes: tuple[Argument, ...]
+    pack: Callable[[Sequence[np.ndarray | None]], list[np.ndarray | None]]
+
+
+@dataclass(frozen=True)
 class LaunchConfig:
     """How a variant serves one problem: compile-time constants, and the actions that serve some images, in order.
 
     workspace: scratch arrays. images_at_a_time: larger batches are served piece by piece, 0: all at once.
-    pack: rearranges the weights once, when they are loaded, from (C, K, K, M) or (inputs, outputs);
-    packed: how many elements they then have. Kernels whose parameters differ from the problem's in more than that say
-    in takes what they take in their place, and prepare makes it of all of the problem's parameters.
+    packing: None if the kernel takes the problem's parameters as they are.
     """
 
     defines: dict[str, str | int]
     actions: tuple[Action, ...]
     workspace: tuple[Argument, ...] = ()
     images_at_a_time: int = 0
-    pack: Callable[[np.ndarray], np.ndarray] | None = None
-    packed: int = 0
-    takes: tuple[Argument, ...] = ()
-    prepare: Callable[[Sequence[np.ndarray | None]], list[np.ndarray | None]] | None = None
+    packing: Packing | None = None
 
     @property
     def launches(self) -> tuple[KernelLaunch, ...]:
@@ -183,6 +190,21 @@ class Variant:
         if any(not 0 < launch.threads <= 1024 for launch in config.launches):
             return "needs more than 1,024 threads a block"
         return None
+
+
+def reordered_weights(problem: Problem, elements: int, reorder: Callable[[np.ndarray], np.ndarray]) -> Packing:
+    """Packing of a kernel that takes the weights in another order, ``elements`` with padding, and the bias as it is.
+
+    reorder: of the weights, (C, K, K, M) or (inputs, outputs), to any shape.
+    """
+
+    def pack(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+        w, *others = arrays
+        assert w is not None
+        return [np.ascontiguousarray(reorder(w), dtype=w.dtype), *others]
+
+    _, w, *others = problem.arguments()
+    return Packing((replace(w, fixed=elements), *(other for other in others if not other.per_image)), pack)
 
 
 def tiles(size: int, tile: int) -> int:

@@ -124,15 +124,17 @@ def test_every_tunable_has_a_default_and_makes_a_difference(row: Variant) -> Non
 @ALL_VARIANTS
 def test_weights_are_packed_into_the_declared_number_of_elements(row: Variant) -> None:
     for problem in served(row, "sm_90a"):
-        config = row.config(problem)
-        assert (config.pack is None) == (config.packed == 0)
-        weights = next((argument for argument in problem.arguments() if argument.name == "w"), None)
-        if weights is None or config.pack is None or weights.fixed > 10**5:
+        packing = row.config(problem).packing
+        if packing is None or not isinstance(problem, ConvProblem | LinearProblem):
+            continue
+        weights, bias = problem.arguments()[1:3]
+        if weights.fixed > 10**5:
             continue
         # Numbers that even float16 holds, none of them zero.
         values = (np.arange(weights.fixed) % 2039 + 1).astype(weights.dtype)
-        packed = config.pack(values.reshape(_weight_shape(problem)))
-        assert packed.size == config.packed >= weights.fixed
+        packed, none = packing.pack([values.reshape(_weight_shape(problem)), None])
+        assert packed is not None and none is None
+        assert packing.takes == (replace(weights, fixed=packed.size), bias) and packed.size >= weights.fixed
         # Every weight is in it as often as it must; what else there is are copies and zeros.
         found, wanted = (np.bincount(array.ravel().astype(int), minlength=2040) for array in (packed, values))
         assert (found[1:] >= wanted[1:]).all()
@@ -156,7 +158,7 @@ def test_slices_of_constant_memory_cover_the_filters(row: Variant) -> None:
         weights = next(argument for argument in problem.arguments() if argument.name == "w")
         ends = [copy.first + copy.count for copy in copies]
         assert [copy.first for copy in copies] == [0, *ends[:-1]]
-        assert ends[-1] == (config.packed or weights.fixed)
+        assert config.packing is not None and ends[-1] == config.packing.takes[0].fixed >= weights.fixed
         for at, action in enumerate(config.actions):
             if isinstance(action, ConstantCopy):
                 assert 0 < action.count * ITEMSIZE[weights.dtype] <= CONSTANT_BYTES

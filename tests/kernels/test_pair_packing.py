@@ -66,17 +66,6 @@ def test_scales_are_finite_whatever_the_weights(dtype: str, scale1: float, scale
 
 
 @pytest.mark.parametrize("dtype", ROW.dtypes)
-def test_the_row_says_what_it_packs(dtype: str) -> None:
-    for bias in (False, True):
-        problem = _problem(dtype, bias)
-        config = ROW.config(problem)
-        assert config.prepare is not None
-        for argument, array in zip(config.takes, config.prepare(_parameters(bias)), strict=True):
-            assert (array is None) == argument.optional
-            assert array is None or (array.size, array.dtype.name) == (argument.fixed, argument.dtype)
-
-
-@pytest.mark.parametrize("dtype", ROW.dtypes)
 def test_the_row_fits_every_card_with_its_instructions(dtype: str) -> None:
     for arch in ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_120"):
         assert ROW.refusal(_problem(dtype, True), arch) is None

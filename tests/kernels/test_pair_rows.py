@@ -38,9 +38,9 @@ def convolution_problem(dtype: str) -> ConvPairProblem:
 
 
 def packed(row: Variant, problem: PairProblem, arrays: list[np.ndarray | None]) -> list[np.ndarray | None]:
-    prepare = row.config(problem).prepare
-    assert prepare is not None
-    return prepare(arrays)
+    packing = row.config(problem).packing
+    assert packing is not None
+    return packing.pack(arrays)
 
 
 def close_to_exact(problem: PairProblem, x: Any, parameters: dict[str, np.ndarray], y: np.ndarray) -> None:
@@ -118,15 +118,12 @@ def test_packed_arrays_are_those_that_the_kernel_takes(row: Variant) -> None:
     """Their types and sizes are the arguments', which a launch checks; x and the results stay the problem's."""
     for problem in served(row, "sm_90a"):
         assert isinstance(problem, PairProblem)
-        config = row.config(problem)
-        _, arrays = host_arrays(problem, 2)
-        own = packed(row, problem, arrays)
-        assert len(own) == len(config.takes)
-        for array, argument in zip(own, config.takes, strict=True):
+        packing = row.config(problem).packing
+        assert packing is not None
+        for array, argument in zip(packing.pack(host_arrays(problem, 2)[1]), packing.takes, strict=True):
             assert argument.per_image == 0 and argument.fixed > 0
-            if array is None:
-                assert argument.optional
-            else:
+            assert (array is None) == argument.optional
+            if array is not None:
                 assert (array.dtype.name, array.size) == (argument.dtype, argument.fixed), argument.name
                 assert array.flags.c_contiguous and np.isfinite(array).all()
 
@@ -144,11 +141,13 @@ def test_kernels_take_what_is_packed_between_the_images_and_the_results(
         kernel = launch.Kernel(row, problem, "sm_90a")
         x, *rest = problem.arguments()
         results = [argument for argument in rest if argument.per_image]
-        assert list(kernel.arguments()) == [x, *kernel.config.takes, *results]
+        packing = kernel.config.packing
+        assert packing is not None
+        assert list(kernel.arguments()) == [x, *packing.takes, *results]
         assert [argument.name for argument in results] == (
             ["y"] if isinstance(problem, ConvPairProblem) else ["y", "labels"]
         )
-        assert len(kernel.pack(host_arrays(problem, 1)[1])) == len(kernel.config.takes)
+        assert len(kernel.pack(host_arrays(problem, 1)[1])) == len(packing.takes)
 
 
 @DTYPES

@@ -54,9 +54,9 @@ BEYOND: list[Factors] = [
 def through(node: Node, x: np.ndarray) -> np.ndarray:
     """What the pair's kernel makes of it, as stored: (images, elements)."""
     problem = node.problem
-    prepare = node.variant.config(problem, node.settings).prepare
-    assert prepare is not None and isinstance(problem, ConvPairProblem | LinearPairProblem)
-    packed = prepare(node.parameters)
+    packing = node.variant.config(problem, node.settings).packing
+    assert packing is not None and isinstance(problem, ConvPairProblem | LinearPairProblem)
+    packed = packing.pack(node.parameters)
     assert all(array is None or np.isfinite(array).all() for array in packed)
     if isinstance(problem, ConvPairProblem):
         if node.variant.name == "mma":

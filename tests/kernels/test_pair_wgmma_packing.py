@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.kernels.fused.gemm_pair import GEMM_PAIR_ROWS
 from app.kernels.fused.wgmma_packing import pack_for_wgmma, split_tf32
 from app.kernels.problems import LinearPairProblem, LinearProblem, storage
 from tests.support.pair_emulation import wgmma_products
 
 Array = np.ndarray
-ROW = next(row for row in GEMM_PAIR_ROWS if row.operation == "gemm_pair" and row.name == "wgmma")
 INPUTS, HIDDEN, CLASSES = 512, 128, 10
 # float16 rounds weights and features to 11 bits; their sums of two keep 22.
 TOLERANCE = {"float16": 2e-3, "float16x2": 1e-6}
@@ -41,15 +39,6 @@ def test_packed_matrices_multiply_as_the_layers(dtype: str, factor: float) -> No
     scores = wgmma_products(_problem(dtype), pack_for_wgmma(_problem(dtype), arrays), x)
     assert np.abs(scores[:, :CLASSES] - expected).max() <= TOLERANCE[dtype] * np.abs(expected).max()
     assert not scores[:, CLASSES:].any()
-
-
-@pytest.mark.parametrize("dtype", ROW.dtypes)
-def test_the_row_says_what_it_packs(dtype: str) -> None:
-    config = ROW.config(_problem(dtype))
-    assert config.prepare is not None
-    for argument, array in zip(config.takes, config.prepare(_weights()), strict=True):
-        assert (array is None) == argument.optional
-        assert array is None or (array.size, array.dtype.name) == (argument.fixed, argument.dtype)
 
 
 def test_what_is_not_finite_is_not_split() -> None:

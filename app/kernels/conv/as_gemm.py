@@ -18,6 +18,7 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
+    reordered_weights,
     serves_all,
     tiles,
     workspace_images,
@@ -65,8 +66,7 @@ def _cublas(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
         ),
         workspace=workspace,
         images_at_a_time=workspace_images(workspace, parameters["MIB"] << 20),
-        pack=_filters_first,
-        packed=problem.depth * problem.maps,
+        packing=reordered_weights(problem, problem.depth * problem.maps, _filters_first),
     )
 
 

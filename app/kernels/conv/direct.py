@@ -19,6 +19,7 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
+    reordered_weights,
     serves_all,
     tiles,
 )
@@ -112,7 +113,7 @@ def _from_constant(
         taken = min(size, count - first)
         actions += ConstantCopy("filters", first * entry, taken * entry), launch(first, taken)
     pack = _pack if together == 1 else _pack_pairs
-    return LaunchConfig(defines, tuple(actions), pack=pack, packed=entry * count)
+    return LaunchConfig(defines, tuple(actions), packing=reordered_weights(problem, entry * count, pack))
 
 
 # --- configurations -------------------------------------------------------------------------------------------------

@@ -9,7 +9,16 @@ import numpy as np
 
 from app.kernels.defines import conv_sizes, pooling, types
 from app.kernels.problems import ConvProblem
-from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant, serves_all, tiles
+from app.kernels.variant import (
+    KernelLaunch,
+    LaunchConfig,
+    Parameters,
+    Unfit,
+    Variant,
+    reordered_weights,
+    serves_all,
+    tiles,
+)
 
 MAX_BLOCK_MAPS = 65_535  # blocks along grid.y
 REGISTERS = 65_536  # of a multiprocessor
@@ -101,8 +110,9 @@ def _patch(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     return LaunchConfig(
         types(problem) | conv_sizes(problem) | pooling(problem) | constants | tile | {"MIN_BLOCKS": blocks},
         (KernelLaunch(threads, lambda n: (tiles(n, images) * per_image, map_blocks, 1), shared_bytes=shared),),
-        pack=lambda w: _blocks_of_maps(w, problem, block_maps),
-        packed=map_blocks * block_maps * problem.depth,
+        packing=reordered_weights(
+            problem, map_blocks * block_maps * problem.depth, lambda w: _blocks_of_maps(w, problem, block_maps)
+        ),
     )
 
 

@@ -8,7 +8,16 @@ import numpy as np
 
 from app.kernels.defines import MAX_GRID_Y, conv_sizes, types
 from app.kernels.problems import ConvProblem
-from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant, serves_all, tiles
+from app.kernels.variant import (
+    KernelLaunch,
+    LaunchConfig,
+    Parameters,
+    Unfit,
+    Variant,
+    reordered_weights,
+    serves_all,
+    tiles,
+)
 
 TENSOR_TUNABLES = {
     "MT": (1, 2, 3, 4),
@@ -150,8 +159,11 @@ def _tensor(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     return LaunchConfig(
         types(problem) | conv_sizes(problem) | dict(parameters) | tile,
         (launch,),
-        pack=lambda w: words.fragments(w, m_tiles),
-        packed=blocks * steps * k_steps * m_tiles * 128 * (2 if half else 1),
+        packing=reordered_weights(
+            problem,
+            blocks * steps * k_steps * m_tiles * 128 * (2 if half else 1),
+            lambda w: words.fragments(w, m_tiles),
+        ),
     )
 
 

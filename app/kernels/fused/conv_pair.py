@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.kernels.fused.mma_packing import pack_for_mma
 from app.kernels.fused.packing import pack_convolutions
 from app.kernels.problems import Argument, ConvPairProblem, storage
-from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Variant, tiles
+from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Variant, tiles
 
 # lenet5's convolutions: C, H, W, M, K, S.
 SIZES = ((1, 28, 28, 32, 5, 1), (32, 12, 12, 64, 5, 1))
@@ -48,8 +48,7 @@ def _walking(problem: ConvPairProblem, images: int, shared: int) -> LaunchConfig
     return LaunchConfig(
         {"SHARED_BYTES": shared},
         (KernelLaunch(384, lambda n: (tiles(n, images), 1, 1), shared_bytes=shared, persistent=True),),
-        takes=_taken(problem),
-        prepare=lambda arrays: pack_convolutions(problem, arrays),
+        packing=Packing(_taken(problem), lambda arrays: pack_convolutions(problem, arrays)),
     )
 
 
@@ -86,8 +85,7 @@ def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     return LaunchConfig(
         defines,
         (KernelLaunch(32 * warps, lambda n: (tiles(n, warps), 1, 1), shared_bytes=shared),),
-        takes=takes,
-        prepare=lambda arrays: pack_for_mma(problem, arrays),
+        packing=Packing(takes, lambda arrays: pack_for_mma(problem, arrays)),
     )
 
 

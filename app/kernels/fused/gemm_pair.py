@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.kernels.fused.packing import LOW_SCALE, pack_products
 from app.kernels.fused.wgmma_packing import CLASSES, DEPTH, pack_for_wgmma
 from app.kernels.problems import Argument, LinearPairProblem
-from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant, tiles
+from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, tiles
 
 PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
 
@@ -59,8 +59,7 @@ def _products(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfi
     return LaunchConfig(
         _constants(problem, parameters, shared),
         (KernelLaunch(4 * rows, lambda n: (tiles(n, rows), 1, 1), shared_bytes=shared),),
-        takes=(w1, bias1, w2, bias2),
-        prepare=lambda arrays: pack_products(problem, arrays),
+        packing=Packing((w1, bias1, w2, bias2), lambda arrays: pack_products(problem, arrays)),
     )
 
 
@@ -92,8 +91,7 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
     return LaunchConfig(
         _constants(problem, parameters, shared),
         (KernelLaunch(2 * first.outputs + 128, lambda n: (tiles(n, rows), 1, 1), shared_bytes=shared),),
-        takes=(w1, bias1, w2, bias2),
-        prepare=lambda arrays: pack_for_wgmma(problem, arrays),
+        packing=Packing((w1, bias1, w2, bias2), lambda arrays: pack_for_wgmma(problem, arrays)),
     )
 
 
