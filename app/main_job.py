@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from app.network.reference import compute_reference, load_reference
 from app.network.weights import Weights
 from app.planning.choices import load_graph
 from app.report import as_text, document, publish
+from app.runtime.request import ImagesRequest, RunRequest
 from app.runtime.result import Outcome
 from app.runtime.startup import Stopwatch
 from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
@@ -27,7 +27,7 @@ RECHECKED = 1000  # images recomputed where there are no stored reference labels
 DEFAULT_BATCH = 10_000
 
 
-def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> tuple[Dataset, Graph]:
+def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset, Graph]:
     """The images and labels that the options ask for, in page-locked memory for a GPU, and the graph that reads them.
 
     Raises UserError.
@@ -39,25 +39,26 @@ def load_data(options: argparse.Namespace, graph: Graph, on_gpu: bool) -> tuple[
         def allocate(nbytes: int) -> np.ndarray:
             return pinned_array((nbytes,), np.uint8)
 
-    unlabelled = options.labels == "none"
-    if unlabelled and options.min_accuracy is not None:
+    wanted = request.images
+    unlabelled = wanted.labels == "none"
+    if unlabelled and request.min_accuracy is not None:
         raise UserError("--min-accuracy needs labels: leave it out with --labels none")
-    if options.data is None:
-        if options.labels is not None and not unlabelled:
+    if wanted.data is None:
+        if wanted.labels is not None and not unlabelled:
             raise UserError("--labels FILE goes with --data FILE; Fashion-MNIST has its own labels")
-        split = options.split or "test"
+        split = wanted.split or "test"
         announced = announce_fashion_mnist(split)
         _fitting(graph, announced)
-        batch_size(options, announced)
-        data = load_fashion_mnist(split, options.data_dir, allocate)
+        batch_size(wanted, announced)
+        data = load_fashion_mnist(split, wanted.data_dir, allocate)
     else:
         for name in ("data_dir", "split"):
-            if getattr(options, name) is not None:
+            if getattr(wanted, name) is not None:
                 raise UserError(f"--{name.replace('_', '-')} is for Fashion-MNIST: leave it out with --data")
-        labels = None if options.labels is None or unlabelled else Path(options.labels)
-        data = load_files(options.data, labels, allocate, unlabelled=unlabelled)
+        labels = None if wanted.labels is None or unlabelled else Path(wanted.labels)
+        data = load_files(wanted.data, labels, allocate, unlabelled=unlabelled)
         if data.labels is None and not unlabelled:
-            raise UserError(f"{options.data} has no labels: name them with --labels FILE, or say --labels none")
+            raise UserError(f"{wanted.data} has no labels: name them with --labels FILE, or say --labels none")
     fitting = _fitting(graph, data)
     if unlabelled:
         return replace(data, labels=None), fitting
@@ -87,11 +88,11 @@ def _fitting(graph: Graph, data: Dataset) -> Graph:
     return fitting
 
 
-def batch_size(options: argparse.Namespace, data: Dataset) -> int:
+def batch_size(wanted: ImagesRequest, data: Dataset) -> int:
     """How many images to classify. Raises UserError for more than there are, unless cycling."""
     available = len(data.images)
-    batch = min(DEFAULT_BATCH, available) if options.batch is None else options.batch
-    if batch > available and not options.cycle:
+    batch = min(DEFAULT_BATCH, available) if wanted.batch is None else wanted.batch
+    if batch > available and not wanted.cycle:
         raise UserError(
             f"--batch {batch} is more than the {available} images of {data.source}: "
             "add --cycle to stream them again and again, or ask for fewer"
@@ -115,11 +116,11 @@ def reference_agreement(
     return agreement
 
 
-def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, options: argparse.Namespace) -> Accuracy:
+def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, request: RunRequest) -> Accuracy:
     """The accuracy check over what the run returned."""
     labels = outcome.labels
     truth = None if data.labels is None else data.labels[: len(labels)]
-    agreement = reference_agreement(graph, weights, data, labels, outcome.arithmetic, options.recheck)
+    agreement = reference_agreement(graph, weights, data, labels, outcome.arithmetic, request.recheck)
     if outcome.cycle is not None:
         agreement = replace(agreement, steady=True)
         if outcome.cycle.unsteady:
@@ -128,7 +129,7 @@ def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, optio
     expected = None
     if data.split == "test" and promises(weights, graph.network):
         expected = weights.expected_correct.get(len(labels))
-    return judge(labels, truth, expected, agreement, classes=graph.classes, least=options.min_accuracy)
+    return judge(labels, truth, expected, agreement, classes=graph.classes, least=request.min_accuracy)
 
 
 def promises(weights: Weights, network: Network) -> bool:
@@ -137,37 +138,37 @@ def promises(weights: Weights, network: Network) -> bool:
     return own is not None and own.digest == network.digest
 
 
-def run(options: argparse.Namespace, watch: Stopwatch) -> int:
+def run(request: RunRequest, watch: Stopwatch) -> int:
     """Run the main job with parsed options; prints the report. Returns 0 if the accuracy check passed, else 1.
 
     watch: what was spent so far.
     """
     with exit_on_interrupt():
-        graph, weights = load_graph(options)
+        graph, weights, chosen = load_graph(request.network)
         watch.lap("weights")
-        where, why_not = device.choose(options.device, watch.lap)
+        where, why_not = device.choose(request.device, watch.lap)
     if why_not is not None:
         print(f"note: running on the CPU: {why_not}", file=sys.stderr)
     watch.lap("context")
     with device.gpu_errors():  # page-locked memory may run out
-        data, graph = load_data(options, graph, where == "cuda")
-    batch = batch_size(options, data)
+        data, graph = load_data(request, graph, where == "cuda")
+    batch = batch_size(request.images, data)
     watch.lap("data")
     if where == "cpu":
         from app.runtime.cpu_run import run_on_cpu
 
         watch.lap("import")
-        outcome = run_on_cpu(options, graph, data.images, data.labels, batch)
+        outcome = run_on_cpu(request, graph, data.images, data.labels, batch)
     else:
         from app.runtime.gpu_run import run_on_gpu
 
         with device.gpu_errors():
-            outcome = run_on_gpu(options, graph, data.images, data.labels, batch, watch.lap)
-    accuracy = check(graph, weights, data, outcome, options)
+            outcome = run_on_gpu(request, graph, chosen, data.images, data.labels, batch, watch.lap)
+    accuracy = check(graph, weights, data, outcome, request)
     compared = outcome.compared
     differing = None
     if compared is not None:
-        differing = reference_agreement(graph, weights, data, compared.labels, compared.arithmetic, options.recheck)
+        differing = reference_agreement(graph, weights, data, compared.labels, compared.arithmetic, request.recheck)
     report = document(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
-    publish(report, as_text, options.json, options.wide)
+    publish(report, as_text, request.output)
     return 0 if accuracy.passed else 1

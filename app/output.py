@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
@@ -24,11 +24,25 @@ OUTPUTS = {
     "trace": re.compile(rb'\Z|\{"traceEvents": '),
 }
 START_BYTES = 64
-NO_FILE = {"json": "-", "labels": "none"}  # what these options may say instead of a file
+NO_FILE = {"json": "-", "labels": "none"}  # values of these options that name no file
 
 
-def check_outputs(options: argparse.Namespace) -> None:
-    """Raises UserError if what a command writes cannot be written, is something it reads, or is not ours to replace."""
+@dataclass(frozen=True)
+class Output:
+    """How a command publishes its result. json: a file, or ``-`` for JSON alone on standard output; None: text alone.
+
+    wide: whether lines may be wider than the terminal.
+    """
+
+    json: str | None
+    wide: bool
+
+
+def check_outputs(options: Mapping[str, object]) -> None:
+    """Raises UserError if what a command writes cannot be written, is something it reads, or is not ours to replace.
+
+    options: name → value, None where it was not given.
+    """
     written = _files(options, OUTPUTS)
     for option, path in written.items():
         check_writable(path, f"--{option}")
@@ -66,10 +80,10 @@ def check_writable(path: Path, option: str) -> None:
         raise UserError(f"{option} {path} is a file that the project ships in {shipped.FOLDER}: name another file")
 
 
-def _files(options: argparse.Namespace, names: Iterable[str]) -> dict[str, Path]:
+def _files(options: Mapping[str, object], names: Iterable[str]) -> dict[str, Path]:
     """The files that these options name."""
-    given = {name: getattr(options, name, None) for name in names}
-    return {name: Path(value) for name, value in given.items() if value not in (None, NO_FILE.get(name))}
+    given = {name: options.get(name) for name in names}
+    return {name: Path(str(value)) for name, value in given.items() if value not in (None, NO_FILE.get(name))}
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -17,6 +17,7 @@ from app.files.writing import replacing
 from app.network.accuracy import Accuracy, Agreement
 from app.network.graph import Graph
 from app.network.weights import Weights
+from app.output import Output
 from app.precision import SHORT
 from app.runtime.result import Compared, LayerTime, Outcome, Timing
 from app.runtime.startup import own
@@ -241,14 +242,12 @@ def write_json(report: Mapping[str, Any], path: Path | None) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def publish(
-    report: dict[str, Any], text: Callable[[dict[str, Any], int], str], target: str | None, wide: bool = False
-) -> None:
-    """Print the report as text and write it to the file ``target`` if that is one; if it is '-', print JSON alone.
+def publish(report: dict[str, Any], text: Callable[[dict[str, Any], int], str], output: Output) -> None:
+    """Print the report as text, or as JSON if ``output.json`` is '-'; write JSON to the file that it names otherwise.
 
-    text: gets the report and the width of its lines. wide: lines may be of any length.
+    text: gets the report and the width of its lines.
     """
-    if target != "-":
-        print(coloured(text(report, terminal_width(wide))))
-    if target is not None:
-        write_json(report, None if target == "-" else Path(target))
+    if output.json != "-":
+        print(coloured(text(report, terminal_width(output.wide))))
+    if output.json is not None:
+        write_json(report, None if output.json == "-" else Path(output.json))

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from app import processor
-from app.cli import COMMANDS, main, parser_of
+from app.cli import main
+from app.commands.options.common import COMMANDS, parser_of
 from app.commands.options.run import run_parser
 from app.console import coloured, guarded
 from app.errors import UserError

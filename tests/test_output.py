@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from app.cli import COMMANDS, main, parser_of
-from app.commands.options.run import run_parser
+from app.cli import main
+from app.commands.options.common import COMMANDS, parser_of
 from app.errors import UserError
 from app.files.writing import replacing
 from app.output import INPUTS, OUTPUTS, check_outputs
@@ -31,7 +31,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    return {"": run_parser()} | {name: parser_of(name) for name in COMMANDS}
+    return {name: parser_of(name) for name in ("run", *COMMANDS)}
 
 
 def test_every_option_that_names_a_file_is_known_as_read_or_written() -> None:
@@ -101,10 +101,10 @@ THEIRS = ["text", "{}", '{"schema": "lenet5-inference/tuning/1"}', '{"schema": "
 def test_a_file_that_is_there_is_kept_unless_we_wrote_it(option: str, content: str, place: Path) -> None:
     (place / "old").write_text(content)
     with pytest.raises(UserError, match=f"--{option} old is there already, and no run .*: name another file, or rem"):
-        check_outputs(argparse.Namespace(**{option: "old"}))
+        check_outputs({option: "old"})
     for ours in ("", OURS[option]):
         (place / "old").write_text(ours)
-        check_outputs(argparse.Namespace(**{option: "old"}))
+        check_outputs({option: "old"})
 
 
 @pytest.mark.parametrize("command", ["networks", "kernels", RUN])

@@ -17,6 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from app.bench.batch import UNWRITTEN, Batch, check_options, load_batch
+from app.commands.options.common import output_request
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -57,7 +58,7 @@ def run_scenario(options: argparse.Namespace) -> int:
         "images": options.batch,
         "rows": rows,
     }
-    publish(document, as_text, options.json, options.wide)
+    publish(document, as_text, output_request(options))
     return int(any(row["wrong"] for row in rows))
 
 

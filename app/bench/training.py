@@ -21,6 +21,7 @@ from tqdm import tqdm
 from app.bench.batch import check_options
 from app.bench.profile.api_calls import Function, replaced
 from app.commands.options.bench import bench_parser
+from app.commands.options.common import output_request
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import deferred_interrupts, exit_on_interrupt
@@ -85,7 +86,7 @@ def run_training(options: argparse.Namespace) -> int:
             shares += [{**case.row, "kernel": kernel, "share": share} for kernel, share in by_kernel.items()]
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     document = {"schema": SCHEMA, "date": date, "device": card, "cpu": processor, "rows": rows, "shares": shares}
-    publish(document, as_text, options.json, options.wide)
+    publish(document, as_text, output_request(options))
     return 0
 
 

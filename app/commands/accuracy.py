@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from app.bench.stored_figures import FIGURES, OLD_REPORTS, load
+from app.commands.options.accuracy import AccuracyRequest
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import deferred_interrupts, exit_on_interrupt
@@ -32,28 +32,28 @@ from data_tools.dataset import Dataset, load_fashion_mnist
 SCHEMA = "lenet5-inference/accuracy/1"
 
 
-def accuracy(options: argparse.Namespace) -> int:
+def accuracy(request: AccuracyRequest) -> int:
     """Classify the test images with every network, or the one asked for. Returns 1 if a check failed, else 0.
 
     Raises UserError.
     """
-    names = list(NETWORKS) if options.network is None else [find_network(options.network).name]
-    if options.network is not None:
-        shipped.find(options.network)
+    names = list(NETWORKS) if request.network is None else [find_network(request.network).name]
+    if request.network is not None:
+        shipped.find(request.network)
     with exit_on_interrupt():
-        where, why_not = device.choose(options.device)
-    if where == "cpu" and options.precision not in ("auto", "fp32"):
+        where, why_not = device.choose(request.device)
+    if where == "cpu" and request.precision not in ("auto", "fp32"):
         raise UserError("--precision is for the GPU: leave it out on the CPU")
     if why_not is not None:
         print(f"note: running on the CPU: {why_not}", file=sys.stderr)
     old = reported()
     with device.gpu_errors():
-        data = load_fashion_mnist("test", options.data_dir)
-        rows = [_row(name, data, where, options) | {"reported": old.get(name, {})} for name in names]
+        data = load_fashion_mnist("test", request.data_dir)
+        rows = [_row(name, data, where, request) | {"reported": old.get(name, {})} for name in names]
     if not any(row["correct"] for row in rows):
         raise UserError(f"no network ran: {rows[0]['verdict']}")
     document = {"schema": SCHEMA, "device": "NumPy on the CPU" if where == "cpu" else "GPU", "networks": rows}
-    publish(document, lambda found, width: "\n".join(_lines(found)), options.json, options.wide)
+    publish(document, lambda found, width: "\n".join(_lines(found)), request.output)
     return int(any(row["passed"] is False for row in rows))
 
 
@@ -63,7 +63,7 @@ def reported() -> dict[str, dict[str, float]]:
     return accuracies
 
 
-def _row(name: str, data: Dataset, where: str, options: argparse.Namespace) -> dict[str, Any]:
+def _row(name: str, data: Dataset, where: str, request: AccuracyRequest) -> dict[str, Any]:
     """One network's entry in the document; without counts, but why, where it cannot run and others may."""
     row: dict[str, Any] = {"network": name, "precision": None, "correct": {}, "passed": None}
     path = shipped.weights_path(name)
@@ -79,9 +79,9 @@ def _row(name: str, data: Dataset, where: str, options: argparse.Namespace) -> d
     else:
         card = device.describe_gpu()
         try:
-            execution = plan(graph, card["architecture"], Choices(options.precision, tuning=tuning.load(card["name"])))
+            execution = plan(graph, card["architecture"], Choices(request.precision, tuning=tuning.load(card["name"])))
         except UserError as error:  # a precision that this network has no kernels for
-            if options.network is not None:
+            if request.network is not None:
                 raise
             return row | {"verdict": str(error)}
         labels, arithmetic = _on_gpu(execution, data.images), execution.arithmetic

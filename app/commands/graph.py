@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import replace
 
 from app.commands.kernels import REFERENCE_ARCH
+from app.commands.options.graph import GraphRequest
 from app.kernels.problems import bytes_moved
 from app.planning import tuning
-from app.planning.choices import choices, load_graph, target
+from app.planning.choices import load_graph, target
 from app.planning.plan import plan
 
 
-def graph(options: argparse.Namespace) -> int:
+def graph(request: GraphRequest) -> int:
     """Print the network's layers, then the launches that they become on the chosen architecture."""
-    built, _ = load_graph(options)
-    arch, card = target(options.arch, otherwise=REFERENCE_ARCH)
+    built, _, chosen = load_graph(request.network)
+    arch, card = target(request.arch, otherwise=REFERENCE_ARCH)
     network = built.network
     lines = [
         f"{network.name}: {network.summary}",
@@ -30,11 +31,11 @@ def graph(options: argparse.Namespace) -> int:
     total = sum(step.layer.flops(step.in_shape) for step in built.steps) / 1e6
     parameters = sum(array.size for array in built.parameters.values())
     lines.append(f"  {'all':<38}{parameters:>12,}{total:>10.4f}")
-    nodes = plan(built, arch, choices(options, tuning.load(card))).nodes
+    nodes = plan(built, arch, replace(chosen, tuning=tuning.load(card))).nodes
     reads = 2 + max(len(node.reads) for node in nodes)
     writes = 2 + max(len(", ".join(node.writes)) for node in nodes)
     lines += [
-        f"launches on {arch}, per image ({'one a layer' if options.no_fuse else 'fused'})",
+        f"launches on {arch}, per image ({'fused' if request.network.fuse else 'one a layer'})",
         f"  {'layers':<38}{'kernel':<18}{'reads':<{reads}}{'writes':<{writes}}{'MFLOP':>10}{'bytes':>10}",
     ]
     for node in nodes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 from app.bench import resources
+from app.commands.options.kernels import KernelsRequest
 from app.errors import UserError
 from app.kernels.registry import VARIANTS, variants
 from app.kernels.train.train import TRAINING_KERNELS
@@ -20,21 +20,21 @@ WIDTH = 124
 REFERENCE_ARCH = "sm_90a"
 
 
-def kernels(options: argparse.Namespace) -> int:
+def kernels(request: KernelsRequest) -> int:
     """Every row of the registry; with ``--resources`` also what each compiles to. Raises UserError."""
-    if options.arch is not None and not options.resources:
-        raise UserError(f"--arch {options.arch} goes with --resources: add it, or leave --arch out")
-    arch = options.arch or REFERENCE_ARCH
+    if request.arch is not None and not request.resources:
+        raise UserError(f"--arch {request.arch} goes with --resources: add it, or leave --arch out")
+    arch = request.arch or REFERENCE_ARCH
     check_architecture(arch)
     operations = list(dict.fromkeys(row.operation for row in VARIANTS))
     rows = [row for operation in operations for row in variants(operation)]
     training = [{**vars(row), "file": row.source} for row in TRAINING_KERNELS]
     document: dict[str, Any] = {"schema": SCHEMA, "kernels": [_row(row) for row in rows], "training": training}
-    if options.resources:
+    if request.resources:
         measured = resources.measure(rows, arch)
         document |= {"arch": arch, "resources": [vars(result) for result in measured]}
-    lines = _resource_lines if options.resources else _kernel_lines
-    publish(document, lambda found, width: "\n".join(lines(found)), options.json, options.wide)
+    lines = _resource_lines if request.resources else _kernel_lines
+    publish(document, lambda found, width: "\n".join(lines(found)), request.output)
     return 0
 
 

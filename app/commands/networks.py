@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -13,6 +12,7 @@ from app.layers import Layer
 from app.network import shipped as bundled
 from app.network.definitions import NETWORKS, Network
 from app.network.weights import Weights, load_weights
+from app.output import Output
 from app.report import publish
 from app.training.recipes import recipe_of
 
@@ -20,12 +20,12 @@ SCHEMA = "lenet5-inference/networks/1"
 WIDTH = 124
 
 
-def networks(options: argparse.Namespace) -> int:
+def networks(output: Output) -> int:
     """Every network with its input, layers, parameters, FLOPs an image and shipped accuracy. Raises UserError."""
     weights = shipped()
     rows = [describe(network, weights.get(network.name)) for network in NETWORKS.values()]
     document: dict[str, Any] = {"schema": SCHEMA, "networks": rows}
-    publish(document, lambda found, width: "\n".join(_lines(found)), options.json, options.wide)
+    publish(document, lambda found, width: "\n".join(_lines(found)), output)
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +11,13 @@ from time import perf_counter
 
 from tqdm import tqdm
 
+from app.commands.options.precompile import PrecompileRequest
 from app.cuda.compiler import check_cache, compile_kernel, is_cached, nvrtc
 from app.errors import UserError
 from app.interrupts import deferred_interrupts
 from app.kernels.problems import ConvProblem, alone
 from app.planning import tuning
-from app.planning.choices import choices, load_graph, target
+from app.planning.choices import load_graph, target
 from app.planning.plan import ExecutionPlan, plan
 from app.precision import PRECISIONS
 from app.processor import usable_cores
@@ -25,21 +25,21 @@ from app.processor import usable_cores
 Build = tuple[Path, tuple[tuple[str, str | int], ...]]  # a .cu file and its compile-time constants
 
 
-def precompile(options: argparse.Namespace) -> int:
+def precompile(request: PrecompileRequest) -> int:
     """Fill the kernel cache and say how much of it was there already. Returns 0. Raises UserError."""
     start = perf_counter()
-    if options.all and options.precision != "auto":
-        raise UserError(f"--all compiles every precision: leave it or --precision {options.precision} out")
+    if request.all and request.network.precision != "auto":
+        raise UserError(f"--all compiles every precision: leave it or --precision {request.network.precision} out")
     check_cache()
-    graph, _ = load_graph(options)
-    arch, card = target(options.arch)
-    wanted = choices(options, tuning.load(card))
+    graph, _, chosen = load_graph(request.network)
+    arch, card = target(request.arch)
+    wanted = replace(chosen, tuning=tuning.load(card))
     plans: dict[str, ExecutionPlan] = {}
-    for precision in PRECISIONS if options.all else (wanted.precision,):
+    for precision in PRECISIONS if request.all else (wanted.precision,):
         try:
             plans[precision] = plan(graph, arch, replace(wanted, precision=precision))
         except UserError as reason:
-            if precision == wanted.precision and not options.all:
+            if precision == wanted.precision and not request.all:
                 raise
             print(f"note: {precision} is left out: {reason}", file=sys.stderr)
     if not plans:

@@ -1,8 +1,8 @@
-"""From the command line's network options to a graph and the choices that a plan is made with."""
+"""Resolve a command's network options: the graph, its weights, and the choices that a plan is made with."""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping
 
 from app.cuda import device
 from app.cuda.compiler import ARCHITECTURES
@@ -14,35 +14,19 @@ from app.network.graph import Graph, build, find_network
 from app.network.weights import DEFAULT_NETWORK, Weights, load_weights
 from app.planning import tuning
 from app.planning.matching import Choices
-from app.planning.tuning import Tuning
+from app.planning.request import NetworkRequest
 
 OPERATIONS = {"conv": "conv", "fc": "gemm", "pool": "pool"}  # option → operation
 LATENCY_KERNEL = "split-k"
 
 
-def load_graph(options: argparse.Namespace) -> tuple[Graph, Weights]:
-    """The network and the weights that the options name, with the kernels' names checked. Raises UserError."""
-    asked = None if options.network is None else find_network(options.network)
-    weights = load_weights(options.weights or shipped.find(options.network or DEFAULT_NETWORK, "--weights"))
+def load_graph(request: NetworkRequest) -> tuple[Graph, Weights, Choices]:
+    """The network and its weights, with the choices of the request, still without tuning. Raises UserError."""
+    asked = None if request.network is None else find_network(request.network)
+    weights = load_weights(request.weights or shipped.find(request.network or DEFAULT_NETWORK, "--weights"))
     graph = build(asked or find_network(weights.network), weights)
-    for option, operation in OPERATIONS.items():
-        layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
-        text = getattr(options, option)
-        if text != "auto" and not layers:
-            raise UserError(f"network {graph.network.name} has no layer for --{option} {text}: leave it out")
-        for layer in _named(option, text, operation):
-            if layer not in (operation, *layers):
-                known = ", ".join(layers)
-                raise UserError(
-                    f"network {graph.network.name} has no layer '{layer}' for --{option}: choose one of {known}"
-                )
-    kernel_rows(options)
-    return graph, weights
-
-
-def choices(options: argparse.Namespace, tuning: Tuning) -> Choices:
-    """Precision, fusion and kernels as the options say."""
-    return Choices(options.precision, not options.no_fuse, kernel_rows(options), tuning)
+    named = {option: _named(graph, option, text) for option, text in request.kernels.items()}
+    return graph, weights, Choices(request.precision, request.fuse, _kernel_rows(request, named))
 
 
 def check_architecture(arch: str) -> None:
@@ -70,32 +54,40 @@ def target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
     return arch, tuning.REFERENCE_CARDS.get(arch, "")
 
 
-def kernel_rows(options: argparse.Namespace) -> dict[str, Variant | None]:
-    """Kernels by operation or layer, as the options name them; None for ``auto``.
+def _kernel_rows(request: NetworkRequest, named: Mapping[str, Mapping[str, str]]) -> dict[str, Variant | None]:
+    """Kernels by operation or layer; None for ``auto``. Raises UserError for names that are unknown or do not fit.
 
-    Raises UserError for unknown names and for what cannot be understood.
+    named: option → ``_named`` of it.
     """
     rows: dict[str, Variant | None] = {}
-    for option, operation in OPERATIONS.items():
+    for option, names in named.items():
+        operation = OPERATIONS[option]
         pair = f"{operation}_pair"  # whose kernels are named like those of a single layer
         of_pairs = {row.name for row in registry.variants(pair)}
-        for target, name in _named(option, getattr(options, option), operation).items():
+        for target, name in names.items():
             if target != operation and name in of_pairs:
                 two = f"{name} computes two layers at once"
                 raise UserError(f"--{option} {target}={name}: {two}, name it for all of them: --{option} {name}")
-            if name in of_pairs and options.no_fuse:
+            if name in of_pairs and not request.fuse:
                 raise UserError(f"--{option} {name} computes two layers at once: leave --no-fuse out")
             row = registry.find(operation, name, *([pair] if target == operation else []))
             rows |= {operation: None, pair: row} if name in of_pairs else {target: row}
-    if options.latency:
-        if options.fc != "auto":
-            raise UserError(f"--latency chooses the fully connected kernels: leave --fc {options.fc} out")
+    if request.latency:
+        if request.kernels["fc"] != "auto":
+            raise UserError(f"--latency chooses the fully connected kernels: leave --fc {request.kernels['fc']} out")
         rows["gemm"] = registry.find("gemm", LATENCY_KERNEL)
     return rows
 
 
-def _named(option: str, text: str, operation: str) -> dict[str, str]:
-    """``NAME`` → {operation: NAME}; ``conv1=NAME,conv2=NAME`` → {conv1: NAME, conv2: NAME}."""
+def _named(graph: Graph, option: str, text: str) -> dict[str, str]:
+    """``NAME`` → {operation: NAME}; ``conv1=NAME,conv2=NAME`` → {conv1: NAME, conv2: NAME}.
+
+    Raises UserError for what cannot be understood, and for layers that the network does not have.
+    """
+    operation = OPERATIONS[option]
+    layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
+    if text != "auto" and not layers:
+        raise UserError(f"network {graph.network.name} has no layer for --{option} {text}: leave it out")
     if text and not set(text) & set("=,"):
         return {operation: text}
     names: dict[str, str] = {}
@@ -106,4 +98,10 @@ def _named(option: str, text: str, operation: str) -> dict[str, str]:
         if layer in names:
             raise UserError(f"--{option} {text}: {layer} is there twice, say one kernel for it")
         names[layer] = name
+    for layer in names:
+        if layer not in (operation, *layers):
+            known = ", ".join(layers)
+            raise UserError(
+                f"network {graph.network.name} has no layer '{layer}' for --{option}: choose one of {known}"
+            )
     return names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -17,25 +16,24 @@ from app.network.graph import REFERENCE_CHUNK, Graph
 from app.runtime.clock import clocked
 from app.runtime.cpu_session import CpuSession
 from app.runtime.defaults import DEFAULT_STREAMS, DEFAULT_WARMUP
+from app.runtime.request import RunRequest
 from app.runtime.result import Cycle, LayerTime, Outcome, Timing
 
 
-def run_on_cpu(
-    options: argparse.Namespace, graph: Graph, images: np.ndarray, truth: np.ndarray | None, batch: int
-) -> Outcome:
+def run_on_cpu(request: RunRequest, graph: Graph, images: np.ndarray, truth: np.ndarray | None, batch: int) -> Outcome:
     """Classify ``batch`` of the (N, C, H, W) images, again and again if there are fewer, and measure."""
-    for option in ("conv", "fc", "pool"):
-        if getattr(options, option) != "auto":
-            raise UserError(f"--{option} {getattr(options, option)} chooses a GPU kernel: leave it out on the CPU")
-    if options.latency:
+    for option, name in request.network.kernels.items():
+        if name != "auto":
+            raise UserError(f"--{option} {name} chooses a GPU kernel: leave it out on the CPU")
+    if request.network.latency:
         raise UserError("--latency is for the GPU: leave it out on the CPU")
-    if options.precision not in ("auto", "fp32"):
-        raise UserError(f"--precision {options.precision} is for the GPU: leave it out on the CPU")
-    if options.compare is not None:
-        raise UserError(f"--compare {options.compare} is for the GPU: leave it out on the CPU")
+    if request.network.precision not in ("auto", "fp32"):
+        raise UserError(f"--precision {request.network.precision} is for the GPU: leave it out on the CPU")
+    if request.compare is not None:
+        raise UserError(f"--compare {request.compare} is for the GPU: leave it out on the CPU")
     session = CpuSession(graph)
     labels = np.full(min(batch, len(images)), 255, np.uint8)
-    repeat = options.repeat or 1
+    repeat = request.repeat or 1
     samples: list[float] = []
     spent: list[dict[str, float]] = []
     cycle = None
@@ -85,14 +83,14 @@ def run_on_cpu(
         limit=f"limited by compute ({threads} threads): {slowest.name} took {share:.0%} of the layers' time",
         device_bytes=0,
         peak_device_bytes=0,
-        notes=_without_effect(options),
+        notes=_without_effect(request),
     )
 
 
-def _without_effect(options: argparse.Namespace) -> tuple[str, ...]:
+def _without_effect(request: RunRequest) -> tuple[str, ...]:
     """A note on options that say how a GPU works, where some were given."""
-    given = {"--chunk": options.chunk is not None, "--streams": options.streams != DEFAULT_STREAMS}
-    given |= {"--no-fuse": options.no_fuse, "--warmup": options.warmup != DEFAULT_WARMUP}
+    given = {"--chunk": request.pipeline.chunk is not None, "--streams": request.pipeline.streams != DEFAULT_STREAMS}
+    given |= {"--no-fuse": not request.network.fuse, "--warmup": request.warmup != DEFAULT_WARMUP}
     names = [name for name, is_given in given.items() if is_given]
     return (f"{', '.join(names)}: for the GPU, without effect on the CPU",) if names else ()
 

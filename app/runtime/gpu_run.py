@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,11 +13,12 @@ from app.cuda import device
 from app.errors import UserError
 from app.network.graph import Graph
 from app.planning import tuning
-from app.planning.choices import choices
+from app.planning.matching import Choices
 from app.planning.plan import notice, plan
 from app.runtime import timing as measure
 from app.runtime.clock import host_timed
 from app.runtime.defaults import DEFAULT_STREAMS, DEFAULT_WARMUP
+from app.runtime.request import RunRequest
 from app.runtime.result import Compared, Cycle, Outcome, Timing
 from app.runtime.session import Session, chunk_size
 from app.runtime.stream_buffers import Outputs
@@ -29,8 +29,9 @@ LAYER_REPEAT = 20
 
 
 def run_on_gpu(
-    options: argparse.Namespace,
+    request: RunRequest,
     graph: Graph,
+    chosen: Choices,
     images: np.ndarray,
     truth: np.ndarray | None,
     batch: int,
@@ -41,40 +42,41 @@ def run_on_gpu(
     Raises UserError where kernels cannot do what was asked, and for a comparison that could tell nothing.
     """
     card = device.describe_gpu()
-    chosen = choices(options, tuning.load(card["name"]))
+    chosen = replace(chosen, tuning=tuning.load(card["name"]))
     execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
     other = None
-    if options.compare is not None:
+    if request.compare is not None:
         if batch > len(images):
-            raise UserError(f"--compare {options.compare} times one pass over the data: leave --cycle out")
+            raise UserError(f"--compare {request.compare} times one pass over the data: leave --cycle out")
         other = plan(
-            graph, card["architecture"], replace(chosen, precision=options.compare), input_dtype=images.dtype.name
+            graph, card["architecture"], replace(chosen, precision=request.compare), input_dtype=images.dtype.name
         )
         if other.arithmetic == execution.arithmetic:
             raise UserError(
-                f"--compare {options.compare}: it would multiply as the run itself does, name another precision"
+                f"--compare {request.compare}: it would multiply as the run itself does, name another precision"
             )
     one_pass = images[:batch]
-    chunk = chunk_size(options.chunk, len(one_pass), streamed=batch > len(images))
-    repeat = options.repeat or (REPEAT_FEW if batch <= FEW else REPEAT)
-    opened = partial(Session, chunk=chunk, streams=options.streams, always_in_chunks=options.chunk is not None)
+    repeat = request.repeat or (REPEAT_FEW if batch <= FEW else REPEAT)
+    pipeline = request.pipeline
+    chunk = chunk_size(pipeline.chunk, len(one_pass), streamed=batch > len(images))
+    opened = partial(Session, chunk=chunk, streams=pipeline.streams, always_in_chunks=pipeline.chunk is not None)
     with opened(execution) as session:
         lap("kernels")
         outputs = session.outputs(len(one_pass))
         cycle = None
         if batch > len(images):
-            timing, cycle = _cycled(session, images, truth, batch, outputs, options.repeat or 1)
+            timing, cycle = _cycled(session, images, truth, batch, outputs, request.repeat or 1)
         else:
-            timing = measure.end_to_end(session, one_pass, outputs, repeat, options.warmup)
+            timing = measure.end_to_end(session, one_pass, outputs, repeat, request.warmup)
         labels = outputs.labels.copy()
         direct = session.direct is not None and session.replays(one_pass, outputs)
         use = None if cycle else measure.typical_usage(session, one_pass, outputs)
-        resident = measure.on_card(session, one_pass, LAYER_REPEAT, options.warmup)
+        resident = measure.on_card(session, one_pass, LAYER_REPEAT, request.warmup)
         note = notice(execution, chosen)
         notes = [note] if note else []
-        if direct and options.streams != DEFAULT_STREAMS:
+        if direct and pipeline.streams != DEFAULT_STREAMS:
             notes.append("--streams: without effect where the first kernel reads the images; add --chunk")
-        if cycle is not None and options.warmup != DEFAULT_WARMUP:
+        if cycle is not None and request.warmup != DEFAULT_WARMUP:
             notes.append("--warmup: without effect on passes over the data, of which one goes before")
         if session.shrunk:
             notes.append(f"chunks of {chunk:,} images do not fit in device memory: {session.chunk:,} were used")
@@ -83,12 +85,12 @@ def run_on_gpu(
         found = Outcome(
             device=card,
             settings={
-                "streams": options.streams,
+                "streams": pipeline.streams,
                 "chunk": session.chunk,
                 "images": "read by the first kernel" if direct else "copied in chunks",
-                "fused": not options.no_fuse,
+                "fused": request.network.fuse,
                 "runs": len(timing.samples),
-                "warmup": options.warmup if cycle is None else 1,
+                "warmup": request.warmup if cycle is None else 1,
                 "layer_runs": LAYER_REPEAT,
             },
             labels=labels,
@@ -106,12 +108,12 @@ def run_on_gpu(
             arithmetic=execution.arithmetic,
             raw_copy=resident.raw_copy if resident.images == len(one_pass) and cycle is None else None,
         )
-    if other is None:
+    if request.compare is None or other is None:
         return found
     with opened(other) as session:  # the one above has given its memory back
         outputs = session.outputs(batch)
-        timing = measure.end_to_end(session, one_pass, outputs, repeat, options.warmup)
-        compared = Compared(options.compare, other.arithmetic, timing, outputs.labels.copy())
+        timing = measure.end_to_end(session, one_pass, outputs, repeat, request.warmup)
+        compared = Compared(request.compare, other.arithmetic, timing, outputs.labels.copy())
         return replace(found, compared=compared, peak_device_bytes=max(found.peak_device_bytes, session.device_bytes))
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.cli import COMMANDS, main, parser_of
+from app.cli import main
+from app.commands.options.common import COMMANDS, parser_of
 from app.commands.options.run import run_parser
 from app.cuda.device import why_no_gpu
 from data_tools.idx import write_idx

@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands.options.run import run_parser
 from app.cuda.compiler import compile_kernel
 from app.kernels import registry
 from app.kernels.defines import FLOATS, conv_sizes, elementwise, types
 from app.kernels.problems import ConvProblem, key
 from app.kernels.variant import LaunchConfig, Parameters, Variant
 from app.network.definitions import LENET5
-from app.planning.choices import choices, load_graph
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
 from app.planning.tuning import Tuned, Tuning
 from tests.support.networks_for_tests import random_graph
+from tests.support.requests import resolved
 
 SOURCE = r"""// A convolution of one's own: one thread per output element, sizes as constants.
 //
@@ -94,9 +93,8 @@ def test_it_can_be_chosen(row: Variant) -> None:
         (NAME, {"conv1": NAME, "conv2": NAME}),
         (f"conv1=direct,conv2={NAME}", {"conv1": "direct", "conv2": NAME}),
     ):
-        options = run_parser().parse_args(["--conv", text])
-        graph, _ = load_graph(options)
-        assert _kernels(plan(graph, "sm_90a", choices(options, Tuning()))) == expected
+        graph, chosen = resolved(f"--conv {text}")
+        assert _kernels(plan(graph, "sm_90a", chosen)) == expected
 
 
 @pytest.mark.parametrize("automatic", [False, True])

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 
 import pytest
 
-from app.commands.options.graph import graph_parser
-from app.commands.options.profile import profile_parser
-from app.commands.options.run import run_parser
+from app.commands.options.common import network_request, parser_of
 from app.errors import UserError
 from app.kernels import registry
 from app.kernels.variant import Variant
-from app.planning.choices import choices, kernel_rows, load_graph
+from app.planning.choices import load_graph
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.planning.tuning import Tuning
 from app.precision import PRECISIONS
+from tests.support.requests import resolved
 
 AUTO = dict.fromkeys(("conv", "gemm", "pool"))
-
-
-def parsed(command: str) -> argparse.Namespace:
-    """The options of the main job."""
-    return run_parser().parse_args(command.split())
 
 
 @pytest.mark.parametrize(
@@ -40,7 +33,7 @@ def parsed(command: str) -> argparse.Namespace:
     ],
 )
 def test_kernel_names(command: str, names: dict[str, str]) -> None:
-    found = kernel_rows(parsed(command))
+    found = resolved(command)[1].kernels
     assert {key: row.name for key, row in found.items() if row is not None} == names
     assert {key for key, row in found.items() if row is None} <= set(AUTO) - set(names)
 
@@ -49,7 +42,7 @@ def test_kernel_names(command: str, names: dict[str, str]) -> None:
 @pytest.mark.parametrize("option", ["conv", "fc", "pool"])
 def test_malformed_kernel_names(option: str, value: str) -> None:
     with pytest.raises(UserError) as caught:
-        load_graph(parsed(f"--{option}={value}"))
+        resolved(f"--{option}={value}")
     fault = "say one kernel for all layers, or LAYER=KERNEL,LAYER=KERNEL"
     assert str(caught.value) == f"--{option} {value}: {fault}"
 
@@ -85,31 +78,30 @@ def test_malformed_kernel_names(option: str, value: str) -> None:
 )
 def test_names_that_do_not_exist(command: str, fault: str) -> None:
     with pytest.raises(UserError, match=fault) as caught:
-        load_graph(parsed(command))
+        resolved(command)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_precision_and_fusion(precision: str) -> None:
-    tuning = Tuning()
-    found = choices(parsed(f"--precision {precision} --no-fuse --conv direct"), tuning)
-    assert found == Choices(precision, False, {**AUTO, "conv": registry.find("conv", "direct")}, tuning)
-    assert choices(parsed(""), tuning).fuse and choices(parsed(""), tuning).precision == "auto"
+    _, found = resolved(f"--precision {precision} --no-fuse --conv direct")
+    assert found == Choices(precision, False, {**AUTO, "conv": registry.find("conv", "direct")}, Tuning())
+    _, default = resolved()
+    assert default.fuse and default.precision == "auto"
 
 
-@pytest.mark.parametrize("parser", [run_parser, graph_parser, profile_parser])
-def test_all_commands_that_run_a_network_take_the_same_options(parser: object) -> None:
-    assert callable(parser)
-    options = parser().parse_args(["--conv", "conv1=direct", "--precision", "fp16"])
-    graph, weights = load_graph(options)
+@pytest.mark.parametrize("command", ["run", "graph", "precompile", "profile"])
+def test_all_commands_that_run_a_network_take_the_same_options(command: str) -> None:
+    options = parser_of(command).parse_args(["--conv", "conv1=direct", "--precision", "fp16"])
+    graph, weights, chosen = load_graph(network_request(options))
     assert graph.network.name == weights.network == "lenet5"
-    planned = plan(graph, "sm_90a", choices(options, Tuning()))
+    planned = plan(graph, "sm_90a", chosen)
     assert planned.nodes[0].variant.name == "direct" and planned.arithmetic == "float16"
 
 
 def test_latency_splits_the_sums() -> None:
-    options = parsed("--latency")
-    planned = plan(load_graph(options)[0], "sm_90a", choices(options, Tuning()))
+    graph, chosen = resolved("--latency")
+    planned = plan(graph, "sm_90a", chosen)
     kernels = {node.variant.name for node in planned.nodes if node.head.operation == "gemm"}
     assert kernels == {"split-k"}
 
@@ -124,13 +116,13 @@ def test_latency_splits_the_sums() -> None:
     ],
 )
 def test_kernels_of_two_layers_are_named_like_others(arguments: str, expected: dict[str, str]) -> None:
-    found = choices(parsed(arguments), Tuning({})).kernels
+    found = resolved(arguments)[1].kernels
     assert found == {**AUTO, **{operation: registry.find(operation, name) for operation, name in expected.items()}}
 
 
 def test_a_layer_left_to_auto_beside_a_kernel_for_the_others() -> None:
-    options = parsed("--conv conv=direct,conv1=auto --no-fuse")
-    planned = plan(load_graph(options)[0], "sm_90a", choices(options, Tuning()))
+    graph, chosen = resolved("--conv conv=direct,conv1=auto --no-fuse")
+    planned = plan(graph, "sm_90a", chosen)
     first, second = (node.variant.name for node in planned.nodes if node.head.operation == "conv")
     assert first != "direct" and second == "direct"
 
@@ -146,9 +138,7 @@ def test_names_are_looked_up_where_options_are_read(command: str, monkeypatch: p
         return find(operation, requested, *others)
 
     monkeypatch.setattr(registry, "find", counted)
-    options = parsed(command)
-    graph, _ = load_graph(options)
-    chosen = choices(options, Tuning())
+    graph, chosen = resolved(command)
     assert 0 < len(asked) <= 10
     asked.clear()
     plan(graph, "sm_90a", replace(chosen, precision="fp16" if chosen.named_pairs else chosen.precision))

@@ -25,6 +25,7 @@ from app.bench.stored_figures import FIGURES, OLD_REPORTS, Bench, load, old_repo
 from app.bench.text import aligned
 from app.bench.training import run_training
 from app.commands.options.bench import bench_parser
+from app.commands.options.common import output_request
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -70,7 +71,7 @@ def bench(options: argparse.Namespace) -> int:
     def text(found: dict[str, Any], width: int) -> str:
         return as_text(found, width) + ("" if job.graph is None else _old_report(options.network, found))
 
-    publish(document, text, options.json, options.wide)
+    publish(document, text, output_request(options))
     if options.plot is not None:
         plots.draw(document, options.plot)
     return int(any(row.wrong for table in tables for row in table.results))

@@ -21,6 +21,7 @@ from app.bench.peers.pieces import PIECES, WHOLE
 from app.bench.peers.rounds import Candidate, Engine, Entrant, in_turn
 from app.bench.peers.text import as_text, ratios
 from app.bench.peers.torch import TorchEngine, settings
+from app.commands.options.common import output_request
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -50,7 +51,7 @@ def compare(options: argparse.Namespace) -> int:
         found = candidates(wanted, options.precision, partial(_our_engine, arch=card["architecture"], known=known))
         rows = measured(found, batch, rounds)
     document = as_document(rows, card, options, rounds)
-    publish(document, as_text, options.json, options.wide)
+    publish(document, as_text, output_request(options))
     return int(any(row["wrong"] for row in rows))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,12 +13,14 @@ from tqdm import tqdm
 
 from app.bench.profile import api_calls, counters, trace
 from app.bench.profile.text import as_text
+from app.commands.options.common import network_request, output_request
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 from app.network.graph import Graph
 from app.planning import tuning
-from app.planning.choices import choices, load_graph
+from app.planning.choices import load_graph
+from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.report import publish
 from app.runtime.clock import clocked
@@ -36,23 +39,23 @@ WARMUP = 5
 def profile(options: argparse.Namespace) -> int:
     """Profile the main job's pipeline with parsed options; prints the tables. Raises UserError."""
     with exit_on_interrupt():
-        graph, weights = load_graph(options)
+        graph, weights, chosen = load_graph(network_request(options))
         reason = device.why_no_gpu()
     if reason is not None:
         raise UserError(f"profile needs an NVIDIA GPU: {reason}")
     with device.gpu_errors():
-        document = {"schema": SCHEMA, "weights": str(weights.path), **_profiled(options, graph)}
-    publish(document, as_text, options.json, options.wide)
+        document = {"schema": SCHEMA, "weights": str(weights.path), **_profiled(options, graph, chosen)}
+    publish(document, as_text, output_request(options))
     return 0
 
 
-def _profiled(options: argparse.Namespace, graph: Graph) -> dict[str, Any]:
+def _profiled(options: argparse.Namespace, graph: Graph, chosen: Choices) -> dict[str, Any]:
     from app.bench.profile.spans import Recorder
     from app.runtime.session import Session, chunk_size
 
     card = device.describe_gpu()
     images, source = load_images(graph, options.batch)
-    chosen = choices(options, tuning.load(card["name"]))
+    chosen = replace(chosen, tuning=tuning.load(card["name"]))
     execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
     chunk = chunk_size(options.chunk, options.batch)
     bar = tqdm(total=WARMUP + 3 * RUNS + 1, unit=" runs", disable=not sys.stderr.isatty())

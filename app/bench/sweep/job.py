@@ -13,6 +13,7 @@ from app.bench.sweep import plots
 from app.bench.sweep.grid import Measure, Target, make_target, measure_all, parse_settings
 from app.bench.sweep.pipeline import sweep_pipeline
 from app.bench.sweep.text import as_document, as_text
+from app.commands.options.common import output_request
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -135,7 +136,7 @@ def run(
     finished, total = sum(target.finished for target in targets), sum(len(target.grid) for target in targets)
     if finished:
         report = as_document(options, targets, notes, card, str(tables[-1]) if tables else None)
-        publish(report, as_text, options.json, options.wide)
+        publish(report, as_text, output_request(options))
     if options.plot is not None:
         plots.draw_layers(options.plot, options.network, targets)
     if not complete:

@@ -12,6 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from app.bench.sweep import plots
+from app.commands.options.common import output_request
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import deferred_interrupts, exit_on_interrupt
@@ -62,7 +63,7 @@ def sweep_pipeline(
         points = measure_all(grid, run)
     if points:
         report = as_document(options, card, points, len(grid), default)
-        publish(report, as_text, options.json, options.wide)
+        publish(report, as_text, output_request(options))
         if options.plot is not None:
             times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
             plots.draw_pipeline(options.plot, options.network, options.batch, times)

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
-from app.commands.options.common import command, output_options
+from app.commands.options.common import command, output_options, output_request
+from app.output import Output
 from app.precision import PRECISIONS
+
+
+@dataclass(frozen=True)
+class AccuracyRequest:
+    """network: only this one, None for all. data_dir: the folder that holds Fashion-MNIST, None to look for it."""
+
+    network: str | None
+    device: str
+    precision: str
+    data_dir: Path | None
+    output: Output
 
 
 def accuracy_parser() -> argparse.ArgumentParser:
@@ -18,3 +31,10 @@ def accuracy_parser() -> argparse.ArgumentParser:
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
     output_options(parser, "the counts")
     return parser
+
+
+def accuracy_request(options: argparse.Namespace) -> AccuracyRequest:
+    """What ``accuracy`` is asked for."""
+    return AccuracyRequest(
+        options.network, options.device, options.precision, options.data_dir, output_request(options)
+    )

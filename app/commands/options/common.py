@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from app.console import Parser, number, whole_number
+from app.output import Output
+from app.planning.request import NetworkRequest
 from app.precision import PRECISIONS
 from app.runtime.defaults import DEFAULT_STREAMS
+from app.runtime.request import Pipeline
 from app.training.limits import NUMBERS, WHOLE
 
 
@@ -46,6 +51,18 @@ def network_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-fuse", action="store_true", help="run every layer as a kernel of its own")
 
 
+def network_request(options: argparse.Namespace) -> NetworkRequest:
+    """The values of ``network_options``."""
+    return NetworkRequest(
+        network=options.network,
+        weights=options.weights,
+        kernels={"conv": options.conv, "fc": options.fc, "pool": options.pool},
+        latency=options.latency,
+        precision=options.precision,
+        fuse=not options.no_fuse,
+    )
+
+
 # Every command and what it does, in the order of ``main.py --help``.
 COMMANDS = {
     "networks": "List every network: input, layers, parameters, FLOPs, accuracy.",
@@ -71,6 +88,22 @@ def command(name: str, epilog: str = "") -> Parser:
     )
 
 
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The parser of one of the ``COMMANDS``, or of ``run``, the main job."""
+    parser: argparse.ArgumentParser = getattr(_options_module(name), f"{name}_parser")()
+    return parser
+
+
+def request_of(name: str, options: argparse.Namespace) -> Any:
+    """The frozen request that the body of the command takes. options: what ``parser_of(name)`` parsed."""
+    # Until every command has a request, those without one take the options themselves.
+    return getattr(_options_module(name), f"{name}_request", lambda parsed: parsed)(options)
+
+
+def _options_module(name: str) -> ModuleType:
+    return importlib.import_module(f"app.commands.options.{name}")
+
+
 def pipeline_options(parser: argparse.ArgumentParser) -> None:
     """``--streams`` and ``--chunk``."""
     pipeline = parser.add_argument_group("pipeline (GPU)")
@@ -90,6 +123,11 @@ def pipeline_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def pipeline_request(options: argparse.Namespace) -> Pipeline:
+    """The values of ``pipeline_options``."""
+    return Pipeline(options.streams, options.chunk)
+
+
 def output_options(group: argparse._ActionsContainer, what: str) -> None:
     """``--json`` and ``--wide``. what: is written to the file, e.g. ``the report``."""
     group.add_argument("--json", metavar="FILE", help=f"also write {what} as JSON; '-': JSON alone, to standard output")
@@ -99,3 +137,8 @@ def output_options(group: argparse._ActionsContainer, what: str) -> None:
 def wide_option(group: argparse._ActionsContainer) -> None:
     """``--wide``, for every command that prints tables."""
     group.add_argument("--wide", action="store_true", help="print every column, however narrow the terminal is")
+
+
+def output_request(options: argparse.Namespace) -> Output:
+    """The values of ``output_options``."""
+    return Output(options.json, options.wide)

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 
-from app.commands.options.common import command, network_options, wide_option
+from app.commands.options.common import command, network_options, network_request, wide_option
+from app.planning.request import NetworkRequest
+
+
+@dataclass(frozen=True)
+class GraphRequest:
+    """arch: the architecture to choose kernels for. wide: whether lines may be wider than the terminal."""
+
+    network: NetworkRequest
+    arch: str | None
+    wide: bool
 
 
 def graph_parser() -> argparse.ArgumentParser:
@@ -14,3 +25,8 @@ def graph_parser() -> argparse.ArgumentParser:
     parser.add_argument("--arch", metavar="NAME", help="architecture to choose for (default: this card's, else sm_90a)")
     wide_option(parser)
     return parser
+
+
+def graph_request(options: argparse.Namespace) -> GraphRequest:
+    """What ``graph`` is asked for."""
+    return GraphRequest(network_request(options), options.arch, options.wide)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 
-from app.commands.options.common import command, network_options
+from app.commands.options.common import command, network_options, network_request
+from app.planning.request import NetworkRequest
 
 PRECOMPILE_EPILOG = """\
 examples:
@@ -14,6 +16,15 @@ examples:
 """
 
 
+@dataclass(frozen=True)
+class PrecompileRequest:
+    """arch: the architecture to compile for, None for this card's. all: whether to compile every precision."""
+
+    network: NetworkRequest
+    arch: str | None
+    all: bool
+
+
 def precompile_parser() -> argparse.ArgumentParser:
     """The parser of ``precompile``."""
     parser = command("precompile", PRECOMPILE_EPILOG)
@@ -21,3 +32,8 @@ def precompile_parser() -> argparse.ArgumentParser:
     parser.add_argument("--arch", metavar="NAME", help="architecture to compile for (default: this card's)")
     parser.add_argument("--all", action="store_true", help="every precision that the architecture has, not just one")
     return parser
+
+
+def precompile_request(options: argparse.Namespace) -> PrecompileRequest:
+    """What ``precompile`` is asked for."""
+    return PrecompileRequest(network_request(options), options.arch, options.all)

@@ -6,10 +6,19 @@ import argparse
 from pathlib import Path
 
 from app import VERSION
-from app.commands.options.common import COMMANDS, network_options, output_options, pipeline_options
+from app.commands.options.common import (
+    COMMANDS,
+    network_options,
+    network_request,
+    output_options,
+    output_request,
+    pipeline_options,
+    pipeline_request,
+)
 from app.console import Parser, number, whole_number
 from app.precision import PRECISIONS
 from app.runtime.defaults import DEFAULT_WARMUP
+from app.runtime.request import ImagesRequest, RunRequest
 
 DESCRIPTION = "Classify images with LeNet-5 on an NVIDIA GPU, with CUDA kernels of our own; on the CPU without one."
 
@@ -90,3 +99,27 @@ def run_parser() -> argparse.ArgumentParser:
     )
     output_options(measure, "the report")
     return parser
+
+
+def run_request(options: argparse.Namespace) -> RunRequest:
+    """What the main job is asked for."""
+    images = ImagesRequest(
+        split=options.split,
+        data_dir=options.data_dir,
+        data=options.data,
+        labels=options.labels,
+        batch=options.batch,
+        cycle=options.cycle,
+    )
+    return RunRequest(
+        network=network_request(options),
+        images=images,
+        pipeline=pipeline_request(options),
+        device=options.device,
+        repeat=options.repeat,
+        warmup=options.warmup,
+        compare=options.compare,
+        recheck=options.recheck,
+        min_accuracy=options.min_accuracy,
+        output=output_request(options),
+    )
