@@ -161,15 +161,15 @@ def _shares(engine: Any, batches: Sequence[np.ndarray], arch: str) -> dict[str, 
 def _watched(stream: Any) -> Iterator[list[tuple[str, EventPair]]]:
     """While the block runs, every launch joins the list: the kernel's name, and the events around it."""
     from app.cuda.events import EventPair
+    from app.kernels import function
     from app.kernels.launch import Launch
-    from app.training.gpu.function import DeviceFunction
 
     launches: list[tuple[str, EventPair]] = []
 
     def timing(original: Function) -> Function:
         def call(launched: Any, *arguments: Any) -> None:
             inference = isinstance(launched, Launch)
-            name = launched.kernel.variant.operation if inference else launched.name
+            name = launched.kernel.variant.operation if inference else launched.name.removeprefix("train_")
             pair = EventPair()
             pair.around(partial(original, launched, *arguments), stream)
             launches.append((name.replace("_", " ").replace("gemm", "GEMM"), pair))
@@ -177,7 +177,7 @@ def _watched(stream: Any) -> Iterator[list[tuple[str, EventPair]]]:
         return call
 
     with ExitStack() as undo:
-        for owner in (DeviceFunction, Launch):
+        for owner in (function.Function, Launch):
             undo.enter_context(replaced(owner, "__call__", timing))
         yield launches
 

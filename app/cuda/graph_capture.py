@@ -72,4 +72,5 @@ def _key(arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
     return tuple((array.ctypes.data, array.dtype, array.shape, array.strides) for array in arrays)
 
 
+# Held by a thread that captures a graph, and by one that waits for the whole device, which would break the capture.
 DEVICE_WIDE = RLock()

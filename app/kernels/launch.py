@@ -16,15 +16,14 @@ from typing import Any
 import cupy
 import numpy as np
 from cupy.cuda import runtime
-from cupy_backends.cuda.api import driver
 
 from app.cuda.compiler import compile_kernel
 from app.cuda.graph_capture import DEVICE_WIDE
 from app.cuda.memory import device_array
 from app.errors import UserError
+from app.kernels.function import Function, loaded
 from app.kernels.problems import Argument, Problem
 from app.kernels.variant import (
-    STATIC_SHARED_LIMIT,
     Action,
     ConstantCopy,
     Grid,
@@ -35,8 +34,6 @@ from app.kernels.variant import (
     Variant,
 )
 
-MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-"""Held by a thread that captures a graph, and by one that waits for the whole device, which would break the capture."""
 Step = Callable[[int, int], None]  # enqueues one action: stream pointer, images
 
 
@@ -60,16 +57,11 @@ class Kernel:
     def module(self) -> Any:
         """The loaded code; a copy of its own for each launch where constant memory is written."""
         own = any(isinstance(action, ConstantCopy) for action in self.config.actions)
-        return self._load() if own else self._shared
+        return loaded(self._cubin) if own else self._shared
 
     @cached_property
     def _shared(self) -> Any:
-        return self._load()
-
-    def _load(self) -> Any:
-        module = cupy.cuda.function.Module()
-        module.load(self._cubin)
-        return module
+        return loaded(self._cubin)
 
     @property
     def capturable(self) -> bool:
@@ -170,20 +162,11 @@ class Launch:
                 return self._gemm_step(action)
 
     def _kernel_step(self, action: KernelLaunch) -> Step:
-        function = self._module.get_function(action.entry or self.kernel.variant.entry)
-        if action.shared_bytes > STATIC_SHARED_LIMIT:
-            driver.funcSetAttribute(function.ptr, MAX_DYNAMIC_SHARED, action.shared_bytes)
+        entry = action.entry or self.kernel.variant.entry
+        function = Function(self._module, entry, threads=action.threads, shared_bytes=action.shared_bytes)
         scalars = [ctypes.c_int(scalar) for scalar in action.scalars]
-        values = [*self._pointers, self._images, *scalars]
-        packed = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        address, handle, threads, shared = ctypes.addressof(packed), function.ptr, action.threads, action.shared_bytes
         grid = _persistent(action.grid) if action.persistent else action.grid
-        alive = (function, packed, scalars)  # the closure keeps them as long as the launch
-
-        def step(stream: int, images: int, _: Any = alive) -> None:
-            driver.launchKernel(handle, *grid(images), threads, 1, 1, shared, stream, address, 0)
-
-        return step
+        return function.bound([*self._pointers, self._images, *scalars], grid)
 
     def _constant_step(self, action: ConstantCopy) -> Step:
         weights = self._arrays[1]

@@ -147,14 +147,14 @@ def test_code_is_loaded_when_it_is_launched(name: str, loads: int, monkeypatch: 
 
     loaded: list[object] = []
 
-    def load(_: launch.Kernel) -> object:
+    def load(_: bytes) -> object:
         loaded.append(object())
         return loaded[-1]
 
     row = registry.find("conv", name)
     assert row is not None
     monkeypatch.setattr(launch, "compile_kernel", lambda *_, **__: b"")
-    monkeypatch.setattr(launch.Kernel, "_load", load)
+    monkeypatch.setattr(launch, "loaded", load)
     kernel = launch.Kernel(row, ConvProblem(1, 8, 8, 4, 3), "sm_75")
     assert not loaded
     assert {id(kernel.module()) for _ in range(3)} == set(map(id, loaded)) and len(loaded) == loads

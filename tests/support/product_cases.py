@@ -23,12 +23,16 @@ Built = tuple[str, dict[str, str | int], str]  # kernel, compile-time constants,
 
 @dataclass(frozen=True)
 class Place:
-    """Where kernels run. put: upload; empty: poisoned memory for a result; get: download, checking what is behind."""
+    """Where kernels run: on ``stream``.
+
+    put: upload; empty: poisoned memory for a result; get: download, checking what is behind.
+    """
 
     arch: str
     put: Callable[[np.ndarray], Any]
     empty: Callable[[tuple[int, ...]], Any]
     get: Callable[[Any, tuple[int, ...]], np.ndarray]
+    stream: Any = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ def built(cases: Iterable[GemmCase | ConvCase], arch: str) -> list[Built]:
             """Launches nothing."""
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "DeviceFunction", Recorder)
+        patch.setattr(products, "training_kernel", Recorder)
         patch.setattr(products, "device_array", lambda elements, dtype: np.empty(0, dtype))
         for case in cases:
             if isinstance(case, GemmCase):
@@ -127,7 +131,7 @@ def check_gemm(case: GemmCase, place: Place, *, spoiled: bool = False) -> None:
     for _ in range(2):
         y = place.put(before) if case.beta else place.empty(before.shape)
         gemm(
-            None,
+            place.stream,
             place.put(a.T.copy() if case.transpose_a else a),
             place.put(b.T.copy() if case.transpose_b else b),
             y,
@@ -181,9 +185,9 @@ def check_conv(case: ConvCase, place: Place, *, spoiled: bool = False) -> None:
         for _ in range(2):
             on_card = {name: place.put(array) for name, array in (("x", x), ("w", w), ("dy", dy), ("bias", bias))}
             y, dx, dw = (place.empty(array.shape) for array in (dy, x, w))
-            forward(None, on_card["x"], on_card["w"], y, images, bias=on_card["bias"] if case.bias else None)
-            to_input(None, on_card["dy"], on_card["w"], dx, images)
-            to_filters(None, on_card["x"], on_card["dy"], dw, images)
+            forward(place.stream, on_card["x"], on_card["w"], y, images, bias=on_card["bias"] if case.bias else None)
+            to_input(place.stream, on_card["dy"], on_card["w"], dx, images)
+            to_filters(place.stream, on_card["x"], on_card["dy"], dw, images)
             results.append([place.get(*pair) for pair in ((y, dy.shape), (dx, x.shape), (dw, w.shape))])
         for first, second in zip(*results, strict=True):
             np.testing.assert_array_equal(first.view(np.uint32), second.view(np.uint32))

@@ -44,8 +44,9 @@ def builds(network: Network, settings: Settings) -> Iterator[Build]:
     """Everything that an engine compiles for the network, found without a GPU: its arrays are addresses alone."""
     import cupy
 
-    from app.training.gpu import function, stages
+    from app.kernels import function
     from app.training.gpu import network as device_network
+    from app.training.gpu import stages
     from app.training.gpu.arena import layout
     from app.training.gpu.update import Update
 

@@ -78,7 +78,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Place:
         return host[:size].reshape(shape)
 
     monkeypatch.setattr(products, "device_array", empty)
-    return Place(architecture(), uploaded, lambda shape: empty(int(np.prod(shape)) + GUARD), get)
+    return Place(architecture(), uploaded, lambda shape: empty(int(np.prod(shape)) + GUARD), get, cupy.cuda.Stream.null)
 
 
 @pytest.mark.parametrize("case", GEMMS, ids=str)

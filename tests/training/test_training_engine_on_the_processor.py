@@ -63,7 +63,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         pytest.skip("g++ is not installed")
     HostFunction.folder = tmp_path_factory.mktemp("host_engine")
     replaced = {
-        "DeviceFunction": HostFunction,
+        "training_kernel": HostFunction,
         "device_array": device_array,
         "uploaded": uploaded,
         "pinned_array": np.empty,

@@ -45,7 +45,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     HostFunction.folder = tmp_path_factory.mktemp("host_kernels")
     with pytest.MonkeyPatch.context() as patch:
         for module in (kernels, update):
-            patch.setattr(module, "DeviceFunction", HostFunction)
+            patch.setattr(module, "training_kernel", HostFunction)
             patch.setattr(module, "device_array", poisoned)
         for name, replaced in {"uploaded": uploaded, "poisoned": poisoned, "null": lambda: None}.items():
             patch.setattr(card, name, replaced)

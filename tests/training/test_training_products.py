@@ -146,7 +146,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         pytest.skip("g++ is not installed")
     HostFunction.folder = tmp_path_factory.mktemp("host_kernels")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "DeviceFunction", HostFunction)
+        patch.setattr(products, "training_kernel", HostFunction)
         patch.setattr(products, "device_array", poisoned)
         yield Place(
             "host", guarded, lambda shape: poisoned(int(np.prod(shape))), lambda array, shape: array.reshape(shape)

@@ -11,10 +11,10 @@ import numpy as np
 
 from app.cuda.memory import device_array
 from app.kernels.defines import BLOCK, activation_name
+from app.kernels.function import Function, training_kernel
 from app.kernels.variant import tiles
 from app.layers import Shape
 from app.layers.pool import Pool
-from app.training.gpu.function import DeviceFunction
 from app.training.random_bits import thinning
 
 TILE = 32  # of the transpose, and the columns that a block sums
@@ -35,7 +35,7 @@ class Gather:
         channels, height, width = shape
         constants: dict[str, str | int] = {"CHANNELS": channels, "H": height, "W": width, "OUTPUT": output}
         constants |= {"SHIFT": shift, "FLIP": int(flip)}
-        self._function = DeviceFunction("gather", constants, arch, threads=BLOCK)
+        self._function = training_kernel("gather", constants, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, all_images: Any, items: Any, y: Any, images: int, key: np.uint64) -> None:
         """key: of the stream of random bits."""
@@ -47,7 +47,7 @@ class Scale:
 
     def __init__(self, arch: str, size: int) -> None:
         self._size = size
-        self._function = DeviceFunction("scale", {"SIZE": size}, arch, threads=BLOCK)
+        self._function = training_kernel("scale", {"SIZE": size}, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, x: Any, y: Any, images: int) -> None:
         """y = x / 255."""
@@ -59,7 +59,7 @@ class Dropout:
 
     def __init__(self, arch: str, features: int) -> None:
         self._features = features
-        self._function = DeviceFunction("dropout", {"FEATURES": features}, arch, threads=BLOCK)
+        self._function = training_kernel("dropout", {"FEATURES": features}, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, x: Any, y: Any, items: Any, images: int, key: np.uint64, share: float) -> None:
         """x and y may be one array. share: of the features that become 0; with 0, y is a copy of x."""
@@ -74,7 +74,7 @@ class ActivationGradient:
     def __init__(self, arch: str, size: int, function: str) -> None:
         self._size = size
         constants: dict[str, str | int] = {"SIZE": size, "ACTIVATION": activation_name(function)}
-        self._function = DeviceFunction("activation_gradient", constants, arch, threads=BLOCK)
+        self._function = training_kernel("activation_gradient", constants, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, y: Any, dy: Any, images: int) -> None:
         """In place, from the activation's output y."""
@@ -90,7 +90,7 @@ class PoolGradient:
         constants: dict[str, str | int] = {"CHANNELS": channels, "H": height, "W": width, "WINDOW": layer.window}
         constants |= {"STRIDE": layer.step, "IS_MAX": int(layer.is_max)}
         constants |= {"ACTIVATION": activation_name(function)}
-        self._function = DeviceFunction("pool_gradient", constants, arch, threads=BLOCK)
+        self._function = training_kernel("pool_gradient", constants, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, x: Any, y: Any, dy: Any, dx: Any, images: int) -> None:
         """x, y: the layer's input and output."""
@@ -102,7 +102,7 @@ class Transpose:
 
     def __init__(self, arch: str, rows: int, columns: int) -> None:
         self._tiles = tiles(rows, TILE) * tiles(columns, TILE)
-        self._function = DeviceFunction("transpose", {"ROWS": rows, "COLUMNS": columns}, arch, threads=BLOCK)
+        self._function = training_kernel("transpose", {"ROWS": rows, "COLUMNS": columns}, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, x: Any, y: Any, images: int) -> None:
         """y: another array than x."""
@@ -118,8 +118,8 @@ class ColumnSums:
         self._function = self._compiled(arch, pixels)
         self._last = self._function if pixels == 1 else self._compiled(arch, 1)
 
-    def _compiled(self, arch: str, pixels: int) -> DeviceFunction:
-        return DeviceFunction("column_sums", {"COLUMNS": self._columns, "PIXELS": pixels}, arch, threads=BLOCK)
+    def _compiled(self, arch: str, pixels: int) -> Function:
+        return training_kernel("column_sums", {"COLUMNS": self._columns, "PIXELS": pixels}, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, x: Any, y: Any, images: int) -> None:
         """In one launch, or in two if there are more parts than one."""
@@ -136,7 +136,7 @@ class CrossEntropy:
 
     def __init__(self, arch: str, classes: int) -> None:
         self._classes = classes
-        self._function = DeviceFunction("cross_entropy", {"CLASSES": classes}, arch, threads=BLOCK)
+        self._function = training_kernel("cross_entropy", {"CLASSES": classes}, arch, threads=BLOCK)
 
     def __call__(
         self,

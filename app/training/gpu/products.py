@@ -13,8 +13,8 @@ import numpy as np
 
 from app.cuda.memory import device_array
 from app.kernels.defines import activation_name
+from app.kernels.function import Function, training_kernel
 from app.kernels.variant import tiles
-from app.training.gpu.function import DeviceFunction
 from app.training.gpu.tiles import (
     GEMM_SLICE,
     GEMM_TILES,
@@ -52,7 +52,7 @@ class Gemm:
         self._arch = arch
         self._defines = _epilogue(bias, activation)
         self._defines |= {"TRANSPOSE_A": int(transpose_a), "TRANSPOSE_B": int(transpose_b), "BK": GEMM_SLICE}
-        self._products: dict[tuple[Tile, bool], DeviceFunction] = {}
+        self._products: dict[tuple[Tile, bool], Function] = {}
         self._parts = _Parts(arch, bias, activation)
 
     def __call__(
@@ -83,11 +83,11 @@ class Gemm:
         if cut:
             self._parts.add(stream, out, y, m, n, choice.parts, bias=bias, alpha=alpha, beta=beta)
 
-    def _product(self, tile: Tile, cut: bool) -> DeviceFunction:
+    def _product(self, tile: Tile, cut: bool) -> Function:
         """Compiled when it is first needed."""
         if (tile, cut) not in self._products:
             defines = self._defines | tile.defines | {"SPLIT": int(cut)}
-            self._products[tile, cut] = DeviceFunction("gemm", defines, self._arch, threads=tile.threads)
+            self._products[tile, cut] = training_kernel("gemm", defines, self._arch, threads=tile.threads)
         return self._products[tile, cut]
 
 
@@ -99,7 +99,7 @@ class ConvForward:
         self._tile = whole(sizes.maps, TYPICAL_IMAGES * sizes.pixels, sizes.taps)
         defines = sizes.defines | self._tile.defines | _epilogue(bias, activation)
         defines |= {"BK": slice_depth(sizes.channels, sizes.taps)}
-        self._product = DeviceFunction("conv", defines, arch, threads=self._tile.threads)
+        self._product = training_kernel("conv", defines, arch, threads=self._tile.threads)
 
     def __call__(self, stream: Any, x: Array, w: Array, y: Array, images: int, *, bias: Array | None = None) -> None:
         """Of ``images`` images."""
@@ -115,7 +115,7 @@ class ConvInputGradient:
         terms = sizes.kernel**2 * sizes.maps
         self._tile = whole(sizes.channels, TYPICAL_IMAGES * sizes.height * sizes.width, terms)
         defines = sizes.defines | self._tile.defines | {"BK": slice_depth(sizes.maps, terms)}
-        self._product = DeviceFunction("conv_input", defines, arch, threads=self._tile.threads)
+        self._product = training_kernel("conv_input", defines, arch, threads=self._tile.threads)
 
     def __call__(self, stream: Any, dy: Array, w: Array, dx: Array, images: int) -> None:
         """Of ``images`` images."""
@@ -132,7 +132,7 @@ class ConvFilterGradient:
         self._split = split(sizes.taps, sizes.maps, TYPICAL_IMAGES * sizes.pixels)
         tile = self._split.tile
         defines = sizes.defines | tile.defines | {"BK": GEMM_SLICE}
-        self._product = DeviceFunction("conv_filters", defines, arch, threads=tile.threads)
+        self._product = training_kernel("conv_filters", defines, arch, threads=tile.threads)
         self._parts = _Parts(arch, False, "")
 
     def __call__(self, stream: Any, x: Array, dy: Array, dw: Array, images: int) -> None:
@@ -150,7 +150,7 @@ class _Parts:
 
     def __init__(self, arch: str, bias: bool, activation: str) -> None:
         self._arch, self._defines = arch, _epilogue(bias, activation) | {"THREADS": SUM_THREADS}
-        self._sums: dict[int, DeviceFunction] = {}
+        self._sums: dict[int, Function] = {}
         self._space: Array | None = None
 
     def workspace(self, elements: int) -> Array:
@@ -176,7 +176,7 @@ class _Parts:
         groups = sum_groups(count)
         if groups not in self._sums:
             defines = self._defines | {"GROUPS": groups}
-            self._sums[groups] = DeviceFunction("sum_parts", defines, self._arch, threads=SUM_THREADS)
+            self._sums[groups] = training_kernel("sum_parts", defines, self._arch, threads=SUM_THREADS)
         grid = (tiles(rows * columns, SUM_THREADS // groups), 1, 1)
         sizes = (np.int32(rows * columns), np.int32(columns), np.int32(count))
         self._sums[groups](stream, grid, parts, bias, y, *sizes, np.float32(alpha), np.float32(beta))

@@ -8,9 +8,9 @@ import numpy as np
 
 from app.cuda.memory import device_array
 from app.kernels.defines import BLOCK
+from app.kernels.function import training_kernel
 from app.kernels.variant import tiles
 from app.training.gpu.arena import Layout
-from app.training.gpu.function import DeviceFunction
 from app.training.optimisers import AdamW, Optimiser, Sgd
 
 
@@ -21,9 +21,9 @@ class Update:
         self._layout, self._optimiser, self._l2 = places, optimiser, l2
         self._blocks = tiles(places.size, BLOCK)
         name = {AdamW: "adamw", Sgd: "sgd"}[type(optimiser)]
-        self._function = DeviceFunction(name, {"HAS_L2": int(l2 > 0)}, arch, threads=BLOCK)
+        self._function = training_kernel(name, {"HAS_L2": int(l2 > 0)}, arch, threads=BLOCK)
         self._squares = device_array(self._blocks, "float64") if l2 else None
-        self._penalty = DeviceFunction("penalty", {}, arch, threads=BLOCK) if l2 else None
+        self._penalty = training_kernel("penalty", {}, arch, threads=BLOCK) if l2 else None
 
     def __call__(
         self,
