@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from app.bench.stored_figures import Bench, OldReport, OldVersion
-from app.bench.text import ratio, time, times
 from app.precision import BY_NAME
+from app.runtime.statistics import speedup
+from app.text import format_factor, format_ms
 
 
 def beside_old(bench: Bench, report: OldReport) -> tuple[str, list[str], list[list[str]]]:
@@ -14,7 +15,7 @@ def beside_old(bench: Bench, report: OldReport) -> tuple[str, list[str], list[li
     """
     rows = []
     for old in report.versions:
-        there = [time(ms) for ms in old.ops] or ["", ""]
+        there = [format_ms(ms) for ms in old.ops] or ["", ""]
         own: list[float | None] = [None, None, None]
         if old.variant and not report.whole_program:
             total = bench.total(old.variant, old.dtype, old.images)
@@ -28,8 +29,8 @@ def beside_old(bench: Bench, report: OldReport) -> tuple[str, list[str], list[li
                 *there,
                 _sum(old),
                 old.variant or "–",
-                *map(time, own),
-                times(ratio(old.sum_ms, own[2])),
+                *map(format_ms, own),
+                format_factor(speedup(old.sum_ms, own[2])),
             ]
         )
     rows += _best_here(bench, report)
@@ -47,7 +48,7 @@ def beside_old(bench: Bench, report: OldReport) -> tuple[str, list[str], list[li
 
 
 def _sum(old: OldVersion) -> str:
-    return f"{'< ' if old.at_most else ''}{time(old.sum_ms)}"
+    return f"{'< ' if old.at_most else ''}{format_ms(old.sum_ms)}"
 
 
 def _best_here(bench: Bench, report: OldReport) -> list[list[str]]:
@@ -64,10 +65,10 @@ def _best_here(bench: Bench, report: OldReport) -> list[list[str]]:
             name = best["name"]
             own = [*(best["ops"].get(op["item"]) for op in bench.ops), best["sum_ms"]]
         if own[2] is not None:
-            there = [*([time(ms) for ms in theirs.ops] or ["", ""]), _sum(theirs)]
-            gain = times(ratio(theirs.sum_ms, own[2]))
+            there = [*([format_ms(ms) for ms in theirs.ops] or ["", ""]), _sum(theirs)]
+            gain = format_factor(speedup(theirs.sum_ms, own[2]))
             rows.append(
-                [f"the best of both, {precision.name} here", f"{images:,}", *there, name, *map(time, own), gain]
+                [f"the best of both, {precision.name} here", f"{images:,}", *there, name, *map(format_ms, own), gain]
             )
     return rows
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.bench.stored_figures import Row
-from app.bench.text import time
+from app.text import format_ms
 from docs.generate.tables import markdown
 
 
@@ -14,15 +14,15 @@ def profile(document: Mapping[str, Any]) -> str:
     """Kernels and copies, API calls, and counters or why there are none."""
     settings = ", ".join(f"{name} {value}" for name, value in document["settings"].items())
     spans = [
-        [row["layer"] or "–", row["name"], f"{row['calls']:.0f}", time(row["total_ms"]), f"{row['share']:.1%}"]
-        + [time(row[name]) for name in ("min_ms", "average_ms", "max_ms")]
+        [row["layer"] or "–", row["name"], f"{row['calls']:.0f}", format_ms(row["total_ms"]), f"{row['share']:.1%}"]
+        + [format_ms(row[name]) for name in ("min_ms", "average_ms", "max_ms")]
         for row in document["rows"]
     ]
     calls = [
         [
             f"`{row['name']}`",
             f"{row['calls']:.0f}",
-            time(row["total_ms"]),
+            format_ms(row["total_ms"]),
             f"{row['share']:.1%}",
             f"{row['average_us']:.2f}",
             f"{row['max_us']:.1f}",

@@ -6,8 +6,9 @@ import textwrap
 
 from app.bench.ladder.results import DEBUG
 from app.bench.stored_figures import Bench
-from app.bench.text import ratio, time, times
 from app.precision import SHORT
+from app.runtime.statistics import speedup
+from app.text import format_factor, format_ms
 from docs.generate.tables import WIDTH, Benches, share
 
 # Variant → its types, each with the variant and type that its file says it improves on; others: the step before.
@@ -37,9 +38,11 @@ def gains(benches: Benches, operation: str) -> dict[int, str]:
             parts = []
             for bench in benches.values():
                 ms, base_ms = (_ms(bench, operation, *pair) for pair in ((name, dtype), (base, base_dtype)))
-                gain = ratio(base_ms, ms)
+                gain = speedup(base_ms, ms)
                 if ms is not None:
-                    parts.append(f"`{bench.network}` {time(ms)} ms" + (f" (×{times(gain)})" if gain else ""))
+                    parts.append(
+                        f"`{bench.network}` {format_ms(ms)} ms" + (f" (×{format_factor(gain)})" if gain else "")
+                    )
             what = "conv1 + conv2" if operation == "conv" else LARGE_LAYER
             against = f"; in brackets how many times as fast as {base} in {SHORT[base_dtype]}" if base else ""
             text = f"Measured in {SHORT[dtype]}, {what}{against}: {', '.join(parts)}."

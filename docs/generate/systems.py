@@ -8,11 +8,12 @@ from typing import Any
 from app.bench.old_reports import beside_old
 from app.bench.peers.peers import OURS
 from app.bench.stored_figures import BENCH, FILES, OLD_REPORTS, PEERS, TRAINING, Row
-from app.bench.text import ratio, time, times
 from app.commands.networks import describe, shipped
 from app.network.accuracy import COUNTED
 from app.network.definitions import NETWORKS
 from app.precision import BY_NAME
+from app.runtime.statistics import speedup
+from app.text import format_factor, format_ms
 from docs.generate.figures import Figures
 from docs.generate.tables import markdown
 
@@ -105,14 +106,14 @@ def _whole_pass(network: str, document: Mapping[str, Any] | None) -> str:
 def _beside(own: Row, peer: Row | None, measure: str) -> list[str]:
     """Our median, the peer's, and how many times as fast ours is."""
     ms = [row[measure]["p50"] if row is not None and row[measure] else None for row in (own, peer)]
-    return [time(ms[0]), time(ms[1]), times(ratio(ms[1], ms[0]))]
+    return [format_ms(ms[0]), format_ms(ms[1]), format_factor(speedup(ms[1], ms[0]))]
 
 
 def training(figures: Figures) -> str:
     """System 5's report, then what is measured here."""
     old = figures[OLD_REPORTS]["training"]
     rows = [
-        [entry["configuration"], f"{entry['cpu']:g}", f"{entry['gpu']:g}", times(entry["cpu"] / entry["gpu"])]
+        [entry["configuration"], f"{entry['cpu']:g}", f"{entry['gpu']:g}", format_factor(entry["cpu"] / entry["gpu"])]
         for entry in old["seconds"]
     ]
     there = f"The report of {old['year']}, three configurations, in seconds:\n\n"
@@ -132,7 +133,7 @@ def _trained(rows: Iterable[Mapping[str, Any]]) -> str:
             f"{row['seconds_per_epoch']:.3g}",
             f"{row['images_per_second']:,.0f}",
             f"{row['numpy_seconds_per_epoch']:.3g}",
-            times(row["numpy_seconds_per_epoch"] / row["seconds_per_epoch"]),
+            format_factor(row["numpy_seconds_per_epoch"] / row["seconds_per_epoch"]),
             f"{row['device']}; {row['cpu']}",
         ]
         for row in rows

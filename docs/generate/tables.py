@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from app.bench.ladder.results import CPU
 from app.bench.ladder.table import short_peak
 from app.bench.stored_figures import BENCH, FILES, PROFILE, RESOURCES, Bench, Row
-from app.bench.text import time, times
 from app.precision import BY_NAME, SHORT, SINGLE
+from app.text import format_factor, format_ms
 
 Benches = Mapping[str, Bench]
 NOISE = 0.01  # bench's default
@@ -96,12 +96,12 @@ def ladder(bench: Bench) -> str:
             [
                 label(first),
                 SHORT[dtype],
-                *(time(row["ms"] if row else None) for row in found),
-                time(ms),
+                *(format_ms(row["ms"] if row else None) for row in found),
+                format_ms(ms),
                 "" if rate is None else f"{rate:.2f}",
                 *(share(row) for row in found),
-                times(total.get("library_ratio")),
-                times(total.get("previous_ratio")),
+                format_factor(total.get("library_ratio")),
+                format_factor(total.get("previous_ratio")),
             ]
         )
     lines = f"`{bench.network}`, {bench.images:,} images:\n\n" + markdown([*head, "× library", "× before"], rows, 2)
@@ -124,7 +124,7 @@ def batches(bench: Bench) -> str:
     for name, dtype, row in _rows(bench):
         sums = [bench.sum_ms(name, dtype, size) for size in sizes]
         if any(sums) and row["kind"] != CPU:
-            rows.append([label(row), SHORT[dtype], *map(time, sums)])
+            rows.append([label(row), SHORT[dtype], *map(format_ms, sums)])
     return f"`{bench.network}`, ms:\n\n" + markdown(["variant", "type", *(f"{size:,}" for size in sizes)], rows, 2)
 
 
@@ -143,7 +143,7 @@ def by_layer(benches: Benches, operation: str) -> str:
                 names.setdefault((row["name"], row["dtype"]), row)
     order = list(SHORT)
     rows = [
-        [label(row), SHORT[dtype], *(time(bench.ms(table["item"], name, dtype)) for bench, table in columns)]
+        [label(row), SHORT[dtype], *(format_ms(bench.ms(table["item"], name, dtype)) for bench, table in columns)]
         for (name, dtype), row in sorted(names.items(), key=lambda pair: order.index(pair[0][1]))
     ]
     head = ["variant", "type", *(f"{bench.network} {table['item']}" for bench, table in columns)]
@@ -165,7 +165,7 @@ def fused(benches: Benches) -> str:
                 separate = sum(part["ms"] for part in parts if part)
                 if whole and all(parts):
                     one_by_one = ", ".join(part["name"] for part in parts if part)
-                    gain = times(separate / whole["ms"])
+                    gain = format_factor(separate / whole["ms"])
                     rows.append(
                         [
                             f"`{bench.network}`",
@@ -173,8 +173,8 @@ def fused(benches: Benches) -> str:
                             SHORT[dtype],
                             whole["name"],
                             one_by_one,
-                            time(whole["ms"]),
-                            time(separate),
+                            format_ms(whole["ms"]),
+                            format_ms(separate),
                             gain,
                         ]
                     )
@@ -187,7 +187,7 @@ def whole_program(benches: Benches) -> str:
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for name, bench in benches.items():
         for row in bench.document["whole_program"]:
-            cells.setdefault((row["conv"], row["precision"]), {})[name] = time(row["ms"]) or "–"
+            cells.setdefault((row["conv"], row["precision"]), {})[name] = format_ms(row["ms"]) or "–"
     rows = [
         [conv, precision, *(found.get(network, "") for network in benches)]
         for (conv, precision), found in cells.items()

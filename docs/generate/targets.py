@@ -7,9 +7,10 @@ from math import prod
 
 from app.bench.stored_checks import problem_of
 from app.bench.stored_figures import Bench, Row
-from app.bench.text import ratio, time, times
 from app.kernels.problems import ITEMSIZE
 from app.precision import SHORT, SINGLE
+from app.runtime.statistics import speedup
+from app.text import format_factor, format_ms
 from docs.generate.tables import Benches, label, markdown
 
 # ms of conv1 + conv2 at 10,000 images: the most for float32, and the cuDNN that was measured before the work began in
@@ -37,11 +38,11 @@ def targets(benches: Benches) -> str:
                     SHORT[dtype],
                     label(best) if best else "–",
                     f"≤ {target:g}",
-                    time(best["sum_ms"] if best else None),
+                    format_ms(best["sum_ms"] if best else None),
                     _met(best["sum_ms"] if best else None, target),
-                    time(benches[name].floor_ms(dtype)),
+                    format_ms(benches[name].floor_ms(dtype)),
                     f"{known:g}",
-                    time(own_cudnn["sum_ms"] if own_cudnn else None),
+                    format_ms(own_cudnn["sum_ms"] if own_cudnn else None),
                 ]
             )
     head = ["network", "type", "best variant", "target ms", "measured ms", "met", "floor ms"]
@@ -77,9 +78,15 @@ def _first_layer(bench: Bench) -> list[str]:
     )
     writing = written / peaks["gbytes_per_s"] / 1e6
     ms = best["ms"] if best else None
-    slower, than_registers = (ratio(ms, max(least, writing)) for least in (arithmetic, registers))
-    found = [time(arithmetic), time(writing), time(ms), times(slower), _met(slower, FIRST_LAYER)]
-    return [f"`{bench.network}`", label(best) if best else "–", *found, time(registers), times(than_registers)]
+    slower, than_registers = (speedup(ms, max(least, writing)) for least in (arithmetic, registers))
+    found = [format_ms(arithmetic), format_ms(writing), format_ms(ms), format_factor(slower), _met(slower, FIRST_LAYER)]
+    return [
+        f"`{bench.network}`",
+        label(best) if best else "–",
+        *found,
+        format_ms(registers),
+        format_factor(than_registers),
+    ]
 
 
 def _autos(bench: Bench) -> Iterator[list[str]]:
@@ -95,8 +102,8 @@ def _autos(bench: Bench) -> Iterator[list[str]]:
                     f"`{bench.network}`",
                     precision,
                     best["conv"],
-                    time(best["ms"]),
-                    time(auto["ms"]),
+                    format_ms(best["ms"]),
+                    format_ms(auto["ms"]),
                     f"{slower:.3f}",
                     _met(slower, 1 + AUTO),
                 ]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.bench.stored_figures import Bench, OldReport
-from app.bench.text import ratio, times
+from app.runtime.statistics import speedup
+from app.text import format_factor
 from docs.generate.tables import Benches, markdown
 
 SAME = 0.03  # ratios nearer to 1 than this are no verdict
@@ -30,8 +31,8 @@ def _then(before: str, after: str, images: int = 10_000) -> Callable[[OldReport]
 def _now(before: str, after: str, dtype: str = "float32", op: str | None = None) -> Callable[[Bench], float | None]:
     def found(bench: Bench) -> float | None:
         if op is not None:
-            return ratio(bench.ms(op, before), bench.ms(op, after, dtype))
-        return ratio(bench.sum_ms(before), bench.sum_ms(after, dtype))
+            return speedup(bench.ms(op, before), bench.ms(op, after, dtype))
+        return speedup(bench.sum_ms(before), bench.sum_ms(after, dtype))
 
     return found
 
@@ -39,13 +40,13 @@ def _now(before: str, after: str, dtype: str = "float32", op: str | None = None)
 def _best_in(dtype: str) -> Callable[[Bench], float | None]:
     def found(bench: Bench) -> float | None:
         before, after = bench.best_total("float32"), bench.best_total(dtype)
-        return ratio(before["sum_ms"], after["sum_ms"]) if before and after else None
+        return speedup(before["sum_ms"], after["sum_ms"]) if before and after else None
 
     return found
 
 
 def _shared_pool(bench: Bench) -> float | None:
-    return ratio(bench.ms("pool1", "direct"), bench.ms("pool1", "shared"))
+    return speedup(bench.ms("pool1", "direct"), bench.ms("pool1", "shared"))
 
 
 def _fused_activation(bench: Bench) -> float | None:
@@ -61,7 +62,7 @@ def _fused_activation(bench: Bench) -> float | None:
         if alone is None or activation is None:
             return None
         separate, together = separate + alone + activation["ms"], together + row["ms"]
-    return ratio(separate, together)
+    return speedup(separate, together)
 
 
 VERDICTS = (
@@ -144,11 +145,22 @@ def verdicts(benches: Benches, old: Mapping[str, OldReport]) -> str:
         then = verdict.then(old[verdict.system]) if verdict.then else None
         now = verdict.now(benches[verdict.system])
         every = {name: found for name, bench in benches.items() if (found := verdict.now(bench)) is not None}
-        reach = f"{times(min(every.values()))} to {times(max(every.values()))}" if len(every) > 1 else ""
+        reach = (
+            f"{format_factor(min(every.values()))} to {format_factor(max(every.values()))}" if len(every) > 1 else ""
+        )
         if now is None and len(every) == 1:
             (name,) = every
-            reach = f"{times(every[name])} (`{name}`)"
-        rows.append([verdict.idea, f"`{verdict.system}`: {verdict.old}", _effect(now), times(then), times(now), reach])
+            reach = f"{format_factor(every[name])} (`{name}`)"
+        rows.append(
+            [
+                verdict.idea,
+                f"`{verdict.system}`: {verdict.old}",
+                _effect(now),
+                format_factor(then),
+                format_factor(now),
+                reach,
+            ]
+        )
     return markdown(["idea", "old verdict", "today", "× then", "× now", "× now, all networks"], rows, 3)
 
 

@@ -22,7 +22,6 @@ from app.bench.peers.peers import compare
 from app.bench.scenario import run_scenario
 from app.bench.stop import describe
 from app.bench.stored_figures import FIGURES, OLD_REPORTS, Bench, load, old_reports
-from app.bench.text import aligned
 from app.bench.training import run_training
 from app.commands.options.bench import bench_parser
 from app.commands.options.common import output_request
@@ -34,6 +33,7 @@ from app.network.graph import Graph
 from app.planning import tuning
 from app.processor import usable_cores
 from app.report import publish
+from app.text import Column, paragraph, table
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def bench(options: argparse.Namespace) -> int:
         document, tables = _measured(options, job)
 
     def text(found: dict[str, Any], width: int) -> str:
-        return as_text(found, width) + ("" if job.graph is None else _old_report(options.network, found))
+        return as_text(found, width) + ("" if job.graph is None else _old_report(options.network, found, width))
 
     publish(document, text, output_request(options))
     if options.plot is not None:
@@ -150,22 +150,24 @@ def _measured(options: argparse.Namespace, job: Job) -> tuple[dict[str, Any], li
     return document, tables
 
 
-def _old_report(network: str, document: dict[str, Any]) -> str:
+def _old_report(network: str, document: dict[str, Any], width: int) -> str:
     """The figures of the system's report with ours, for a system that has op times."""
     report = old_reports(load(FIGURES, OLD_REPORTS)).get(network)
     if report is None:
         return ""
     title, head, rows = beside_old(Bench(network, document), report)
-    return f"\n\n{title}\n{aligned(head, rows)}"
+    optional = {"conv1 ms": 2, "conv2 ms": 2, "images": 1}
+    columns = [Column(name, left=at == 0, optional=optional.get(name, 0)) for at, name in enumerate(head)]
+    return "\n".join(["\n", *paragraph(title, width), *table(columns, rows, width)])
 
 
 def tuned(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
     """The times of the registry's own variants, by problem and name, as ``auto`` looks them up."""
     found: dict[Problem, dict[str, tuning.Tuned]] = {}
-    for table in tables:
-        for row in table.results:
+    for served in tables:
+        for row in served.results:
             library_of_others = row.kind == LIBRARY and row.step is None
             if row.ms is not None and row.kind not in (CPU, DEBUG) and not library_of_others:
-                entry = tuning.Tuned(dict(row.settings), row.ms, table.images)
-                found.setdefault(table.problems[row.dtype], {})[row.name] = entry
+                entry = tuning.Tuned(dict(row.settings), row.ms, served.images)
+                found.setdefault(served.problems[row.dtype], {})[row.name] = entry
     return found

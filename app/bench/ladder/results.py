@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem, bytes_moved, key
+from app.runtime.statistics import speedup
 
 SCHEMA = "lenet5-inference/bench/1"
 CPU, LIBRARY, OURS, DEBUG = "cpu", "library", "kernel", "debug"  # kinds of rows
@@ -127,11 +128,6 @@ def previous_ms(results: Sequence[Result], index: int) -> float | None:
     return max(before, key=lambda row: row.step or 0).ms if before else None
 
 
-def ratio(ms: float | None, other: float | None) -> float | None:
-    """How many times as fast as the other."""
-    return None if ms is None or other is None else other / ms
-
-
 def totals(tables: Sequence[Table]) -> list[dict[str, Any]]:
     """The convolutions alone, added up: one row for each way to serve them, in the order of the tables.
 
@@ -153,8 +149,8 @@ def totals(tables: Sequence[Table]) -> list[dict[str, Any]]:
         for row in rows.values()
     ]
     for index, found in enumerate(rows.values()):
-        found["library_ratio"] = ratio(found["sum_ms"], library_ms(summed, found["dtype"]))
-        found["previous_ratio"] = ratio(found["sum_ms"], previous_ms(summed, index))
+        found["library_ratio"] = speedup(library_ms(summed, found["dtype"]), found["sum_ms"])
+        found["previous_ratio"] = speedup(previous_ms(summed, index), found["sum_ms"])
     return list(rows.values())
 
 
@@ -167,8 +163,8 @@ def table_document(table: Table, peaks: Peaks) -> dict[str, Any]:
             found = rates(table.problems[row.dtype], row.dtype, table.images, row.ms, peaks, row.instructions)
             figures = vars(found) | {
                 "share": None if row.kind == CPU else found.share,  # of the card's peaks
-                "library_ratio": ratio(row.ms, library_ms(table.results, row.dtype)),
-                "previous_ratio": ratio(row.ms, previous_ms(table.results, index)),
+                "library_ratio": speedup(library_ms(table.results, row.dtype), row.ms),
+                "previous_ratio": speedup(previous_ms(table.results, index), row.ms),
             }
         rows.append(vars(row) | {"settings": dict(row.settings), "rates": figures})
     return {
