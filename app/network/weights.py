@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ DEFAULT_NETWORK = "lenet5"
 STORAGES = ("float32", "float16")  # what save_weights can write
 MAX_BYTES = 256 << 20
 SCHEMA = 2  # 1 had no checksum
+PIXEL_SCALE = 1 / 255  # bytes become numbers from 0 to 1
 # Of pixels, with or without the first weights: what float32 holds with all its bits, for the brightest pixel, too.
 LEAST_SCALE, MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 255
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -45,12 +46,12 @@ class Weights:
 
     arrays: dict[str, np.ndarray]
     network: str
-    classes: tuple[str, ...] | None
-    input_scale: float
-    recipe: str | None
-    expected_correct: dict[int, int]
-    sha256: str
     path: Path
+    classes: tuple[str, ...] | None = None
+    input_scale: float = PIXEL_SCALE
+    recipe: str | None = None
+    expected_correct: dict[int, int] = field(default_factory=dict)
+    sha256: str = ""
     storage: str = "float32"
     vouched: bool = True
 
@@ -92,10 +93,10 @@ def save_weights(
     arrays: Mapping[str, np.ndarray],
     *,
     network: str,
-    classes: Iterable[str] | None,
-    input_scale: float,
-    recipe: str | None,
-    expected_correct: Mapping[int, int],
+    classes: Iterable[str] | None = None,
+    input_scale: float = PIXEL_SCALE,
+    recipe: str | None = None,
+    expected_correct: Mapping[int, int] | None = None,
     storage: str = "float32",
     overwrite: bool = True,
 ) -> None:
@@ -108,7 +109,9 @@ def save_weights(
         "schema": SCHEMA,
         "network": network,
         "input_scale": float(input_scale),
-        "expected_correct": json.dumps({str(n): int(correct) for n, correct in sorted(expected_correct.items())}),
+        "expected_correct": json.dumps(
+            {str(n): int(correct) for n, correct in sorted((expected_correct or {}).items())}
+        ),
     }
     if classes is not None:
         attributes["classes"] = json.dumps(list(classes))
@@ -260,7 +263,7 @@ def _classes(attributes: Attributes) -> tuple[str, ...] | None:
 def _input_scale(attributes: Attributes) -> float:
     scale = attributes.get("input_scale")
     if scale is None:
-        return 1 / 255
+        return PIXEL_SCALE
     if not isinstance(scale, int | float) or not LEAST_SCALE <= scale <= MOST_SCALE:
         raise _bad_attribute("input_scale", f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}")
     return float(scale)
