@@ -38,10 +38,12 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
     """Aligned lines: the heads, then one for each row of cells; more where a left cell is wrapped in its column.
 
     A row may end early: its last cell is then a remark that runs over the columns that are missing. The last column,
-    if it is a left one, takes the room that the others leave. Columns that find no room are named in a last line.
+    if it is a left one, takes the room that the others leave. Columns that find no room are named in a last line. A
+    column in which no row has anything is left out.
     """
     rows = [*rows]
-    shown = [*range(len(columns))]
+    filled = {index for row in rows for index, cell in enumerate(row) if cell}
+    shown = [index for index in range(len(columns)) if index in filled or not filled]
     dropped: list[str] = []
     while True:
         widths = _widths(columns, rows, shown)

@@ -55,6 +55,14 @@ def test_a_name_without_room_is_wrapped_in_its_column() -> None:
     ]
 
 
+def test_a_column_in_which_no_row_has_anything_is_left_out() -> None:
+    assert table(COLUMNS, [["direct", "20.75", "", "2.4", ""], ["constant", "needs sm_80"]], 60) == [
+        "  kernel       ms  TFLOP/s",
+        "  direct    20.75      2.4",
+        "  constant  needs sm_80",
+    ]
+
+
 NUMBERS, NAMES = st.text("123", max_size=8), st.text("abc ", max_size=50)
 
 
