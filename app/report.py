@@ -22,12 +22,17 @@ from app.precision import SHORT
 from app.runtime.result import Compared, LayerTime, Outcome, Timing
 from app.runtime.startup import own
 from app.runtime.statistics import summary
-from app.text import WIDTH, terminal_width
-from app.verdicts import difference_lines, verdict_text, verdicts
+from app.text import WIDTH, Column, fields, format_ms, paragraph, table, terminal_width
+from app.verdicts import difference_lines, verdict_lines, verdicts
 from data_tools.dataset import Dataset
 
 SCHEMA = "lenet5-inference/report/4"
 SHOWN_LABELS = 6
+COLUMNS = [
+    *(Column(head, left=True) for head in ("layer", "kernel")),
+    *(Column("ms"), Column("± ms"), Column("GFLOP", optional=1)),
+    *(Column(head) for head in ("TFLOP/s", "GB/s", "share")),
+]
 
 
 def document(
@@ -116,11 +121,18 @@ def _layer(layer: LayerTime, among: Iterable[LayerTime] = ()) -> dict[str, Any]:
 
 def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
     """The document for people: plain text, no colours, so that it reads the same in a file."""
-    blocks = [_head(report), verdict_text(report), _layers(report), _times(report), report["limit"], _compared(report)]
-    return "\n\n".join(block for block in blocks if block)
+    blocks = [
+        _head(report, width),
+        verdict_lines(report, width),
+        _layers(report, width),
+        _times(report, width),
+        paragraph(report["limit"], width),
+        _compared(report, width),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def _head(report: Mapping[str, Any]) -> str:
+def _head(report: Mapping[str, Any], width: int) -> list[str]:
     device, weights = report["device"], report["weights"]
     unvouched = "" if weights["vouched"] else "; no checksum in it says that it is whole"
     if device["kind"] == "cuda":
@@ -131,96 +143,96 @@ def _head(report: Mapping[str, Any]) -> str:
         where = f"CPU: {device['name']}, {device['threads']} threads, NumPy {device['numpy']}"
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report["settings"].items())
     more = ", …" if report["batch"] > len(report["first_labels"]) else ""
-    lines = [
-        f"{report['network']['name']} in {report['precision']} on {report['batch']:,} images",
-        f"  device    {where}",
-        f"  weights   {weights['path']} (sha256 {weights['sha256'][:12]}…{unvouched})",
-        f"  images    {report['data']['source']} ({report['data']['dtype']})",
-        f"  settings  {settings}",
-        f"  first     {', '.join(report['first_labels'])}{more}",
-        *(f"  note      {note}" for note in report["notes"]),
+    pairs = [
+        ("device", where),
+        ("weights", f"{weights['path']} (sha256 {weights['sha256'][:12]}…{unvouched})"),
+        ("images", f"{report['data']['source']} ({report['data']['dtype']})"),
+        ("settings", settings),
+        ("first", f"{', '.join(report['first_labels'])}{more}"),
+        *(("note", note) for note in report["notes"]),
     ]
-    return "\n".join(lines)
+    title = f"{report['network']['name']} in {report['precision']} on {report['batch']:,} images"
+    return [title, *fields(pairs, width)]
 
 
-def _compared(report: Mapping[str, Any]) -> str:
+def _compared(report: Mapping[str, Any], width: int) -> list[str]:
     """What ``--compare`` found: gain and differing labels; empty where it was not asked for."""
     other = report["compare"]
     if other is None:
-        return ""
+        return []
     changed, ms = len(other["differences"]), other["end_to_end_ms"]["p50"]
     line = (
         f"--precision {other['precision']} takes {ms:.3f} ms end to end, {other['gain']:.2f} × as fast, and "
         f"{changed} label{'' if changed == 1 else 's'} of {other['compared']:,} compared differ from the reference"
     )
-    return "\n".join([line, *difference_lines(other["differences"])])
+    return [*paragraph(line, width), *difference_lines(other["differences"])]
 
 
-def _layers(report: Mapping[str, Any]) -> str:
+def _layers(report: Mapping[str, Any], width: int) -> list[str]:
     on_gpu = report["device"]["kind"] == "cuda"
     what = "images on the card, no transfers; medians of CUDA events" if on_gpu else "thread time ÷ threads"
     images = report["layers"][0]["images"]
-    # Too few runs have no spread, and then there is no column for it.
-    spread = any(layer["spread_ms"] is not None for layer in report["layers"])
-    head = f"{'ms':>10}{'± ms' if spread else '':>{9 * spread}}{'GFLOP':>9}{'TFLOP/s':>9}{'GB/s':>8}{'share':>7}"
-    lines = [f"Layers ({images:,} images; {what})", f"  {'layer':<38}{'kernel':<16}{head}"]
-    lines += [_row(layer, spread) for layer in report["layers"]]
+    rows = [_cells(layer) for layer in report["layers"]]
     if on_gpu and report["op_times"]:
-        lines.append("Op times (convolution and bias alone, output unpooled; no transfers)")
-        lines += [_row(layer, spread) for layer in report["op_times"]]
-    return "\n".join(lines)
+        rows.append(["Op times (convolution and bias alone, output unpooled; no transfers)"])
+        rows += [_cells(layer) for layer in report["op_times"]]
+    return [*paragraph(f"Layers ({images:,} images; {what})", width), *table(COLUMNS, rows, width)]
 
 
-def _row(layer: Mapping[str, Any], with_spread: bool) -> str:
-    share = "" if layer["share"] is None else f"{layer['share']:.1%}"
-    spread = "" if layer["spread_ms"] is None else f"{layer['spread_ms']:.4f}"
-    return (
-        f"  {layer['name']:<38}{layer['kernel']:<16}{layer['ms']:>10.4f}{spread:>{9 * with_spread}}"
-        f"{layer['gflop']:>9.3f}{layer['tflops']:>9.2f}{layer['gbytes_per_s']:>8.0f}{share:>7}"
+def _cells(layer: Mapping[str, Any]) -> list[str]:
+    return [
+        layer["name"],
+        layer["kernel"],
+        format_ms(layer["ms"]),
+        format_ms(layer["spread_ms"]),
+        f"{layer['gflop']:.3f}",
+        f"{layer['tflops']:.2f}",
+        f"{layer['gbytes_per_s']:.0f}",
+        "" if layer["share"] is None else f"{layer['share']:.1%}",
+    ]
+
+
+def _times(report: Mapping[str, Any], width: int) -> list[str]:
+    pairs = []
+    on_card, pipeline, whole, raw = (
+        report[name] for name in ("on_card_ms", "pipeline", "end_to_end_ms", "raw_copy_ms")
     )
-
-
-def _times(report: Mapping[str, Any]) -> str:
-    lines = [f"Times for {report['batch']:,} images"]
-    on_card, pipeline, whole = report["on_card_ms"], report["pipeline"], report["end_to_end_ms"]
     if on_card is not None:
         p90 = "" if on_card["p90"] is None else f", {on_card['p90']:.3f} p90"
         what = f"{on_card['images']:,} images; kernels only, no transfers"
-        lines.append(f"  on the card        {on_card['p50']:.3f} ms median{p90} ({what})")
+        pairs.append(("on the card", f"{on_card['p50']:.3f} ms median{p90} ({what})"))
     if pipeline is not None:
-        lines.append(
-            f"  in chunks, traced  H2D {pipeline['h2d_ms']:.3f} ms, kernels {pipeline['kernels_ms']:.3f} ms, "
+        traced = (
+            f"H2D {pipeline['h2d_ms']:.3f} ms, kernels {pipeline['kernels_ms']:.3f} ms, "
             f"D2H {pipeline['d2h_ms']:.3f} ms, together {pipeline['span_ms']:.3f} ms; "
             f"{pipeline['overlap']:.0%} of copy time behind kernels"
         )
+        pairs.append(("in chunks, traced", traced))
     transfers = "pinned host memory → host labels, transfers included" if on_card is not None else "images → labels"
     took = f"{whole['p50']:.3f} ms"
     if whole["runs"] > 1:
         told = ", ".join(f"p{q} {whole[f'p{q}']:.3f} ms" for q in (50, 90, 99) if whole[f"p{q}"] is not None)
         took = f"{told} over {whole['runs']} runs"
-    lines.append(f"  end to end         {took} ({transfers}; host clock)")
-    raw = report["raw_copy_ms"]
+    pairs.append(("end to end", f"{took} ({transfers}; host clock)"))
     if raw is not None:
-        lines.append(
-            f"  raw copy           {raw['p50']:.3f} ms for the same bytes in one piece; "
-            f"end to end takes {whole['p50'] / raw['p50']:.2f} × as long"
-        )
-    lines.append(f"  throughput         {report['images_per_s']:,.0f} images/s end to end")
+        longer = f"end to end takes {whole['p50'] / raw['p50']:.2f} × as long"
+        pairs.append(("raw copy", f"{raw['p50']:.3f} ms for the same bytes in one piece; {longer}"))
+    pairs.append(("throughput", f"{report['images_per_s']:,.0f} images/s end to end"))
     if report["device_memory_bytes"]:
         pipeline_mb, peak_mb = report["device_memory_bytes"] / 1e6, report["peak_device_memory_bytes"] / 1e6
-        lines.append(
-            f"  device memory      {pipeline_mb:,.1f} MB for the pipeline, {peak_mb:,.1f} MB at the peak "
-            "(measuring the layers)"
-        )
-    once = ", ".join(f"{name} {ms:,.0f} ms" for name, ms in report["one_off_ms"].items())
-    lines.append(f"  once               {once}")
-    beyond = " beyond NumPy, CuPy and the CUDA context" if report["device"]["kind"] == "cuda" else " beyond NumPy"
-    lines.append(
-        f"  start-up           {report['once_ms']:,.0f} ms from the start of the process to the first image, "
-        f"{report['once_own_ms']:,.0f} ms{beyond}"
+        peak = f"{peak_mb:,.1f} MB at the peak (measuring the layers)"
+        pairs.append(("device memory", f"{pipeline_mb:,.1f} MB for the pipeline, {peak}"))
+    beyond = "NumPy, CuPy and the CUDA context" if report["device"]["kind"] == "cuda" else "NumPy"
+    start_up = (
+        f"{report['once_ms']:,.0f} ms from the start of the process to the first image, "
+        f"{report['once_own_ms']:,.0f} ms beyond {beyond}"
     )
-    lines.append(f"  whole command      {report['command_ms'] / 1e3:,.2f} s so far, the measurements included")
-    return "\n".join(lines)
+    pairs += [
+        ("once", ", ".join(f"{name} {ms:,.0f} ms" for name, ms in report["one_off_ms"].items())),
+        ("start-up", start_up),
+        ("whole command", f"{report['command_ms'] / 1e3:,.2f} s so far, the measurements included"),
+    ]
+    return [f"Times for {report['batch']:,} images", *fields(pairs, width)]
 
 
 def _finite(value: Any) -> Any:

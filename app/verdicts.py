@@ -7,6 +7,7 @@ from typing import Any
 
 from app.network.accuracy import Accuracy
 from app.runtime.result import Cycle
+from app.text import fields
 
 VERDICTS = {True: "PASSED", False: "FAILED", None: "not judged"}
 SHOWN_DIFFERENCES = 10
@@ -37,22 +38,22 @@ def verdicts(accuracy: Accuracy, cycle: Cycle | None) -> dict[str, Any]:
     }
 
 
-def verdict_text(report: Mapping[str, Any]) -> str:
-    """These fields for people; nothing asked of the answers is not said where they are warned of."""
+def verdict_lines(report: Mapping[str, Any], width: int) -> list[str]:
+    """These fields for people. A warning replaces the note that nothing was asked of the answers."""
     agreement, answers = report["agreement"], report["accuracy"]
     correct, total = answers["correct"], answers["total"]
     share = "unlabelled" if correct is None else f"{correct:,} / {total:,} correct = {correct / total:.2%}"
-    lines = [f"Accuracy: {share}"]
+    pairs = []
     if answers["passed"] is not None or not answers["warning"]:
-        lines.append(f"  answers    {VERDICTS[answers['passed']]}: {answers['verdict']}")
+        pairs.append(("answers", f"{VERDICTS[answers['passed']]}: {answers['verdict']}"))
     if answers["warning"]:
-        lines.append(f"  answers    WARNING: {answers['warning']}")
-    lines.append(f"  agreement  {VERDICTS[agreement['passed']]}: {agreement['verdict']}")
-    return "\n".join(lines + difference_lines(agreement["differences"]))
+        pairs.append(("answers", f"WARNING: {answers['warning']}"))
+    pairs.append(("agreement", f"{VERDICTS[agreement['passed']]}: {agreement['verdict']}"))
+    return [f"Accuracy: {share}", *fields(pairs, width), *difference_lines(agreement["differences"])]
 
 
 def difference_lines(differences: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line a label that is not the reference's, for the first of them."""
+    """One line for each of the first labels that differ from the reference's."""
     lines = []
     for difference in differences[:SHOWN_DIFFERENCES]:
         kind = "near-tie" if difference["excused"] else "WRONG"

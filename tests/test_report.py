@@ -17,13 +17,15 @@ from app.network.weights import Weights
 from app.report import SCHEMA, as_text, document, write_json
 from app.runtime.overlap import Timeline, usage
 from app.runtime.result import Compared, Cycle, LayerTime, Outcome, Timing
+from app.text import UNLIMITED
 from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import CLASSES
 from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.widths import check_widths
 
 BATCH = 50
 GRAPH = random_graph(LENET5)
-WEIGHTS = Weights(dict(GRAPH.parameters), "lenet5", Path("weights.h5"), sha256="0123456789abcdef" * 4)
+WEIGHTS = Weights(dict(GRAPH.parameters), "lenet5", None, 1 / 255, None, {}, "0123456789abcdef" * 4, Path("weights.h5"))
 IMAGES = random_images(LENET5, BATCH)
 LABELS = (np.arange(BATCH) % 10).astype(np.uint8)
 DATA = Dataset(IMAGES, LABELS, CLASSES, "Fashion-MNIST test split, /data", "test")
@@ -86,6 +88,11 @@ def report(outcome: Outcome, accuracy: Accuracy | None = None, data: Dataset = D
     return document(GRAPH, WEIGHTS, data, BATCH, outcome, accuracy, ONCE, 2345.6)
 
 
+def wide(told: dict[str, Any]) -> str:
+    """The report as ``--wide`` prints it: one line for each fact."""
+    return as_text(told, UNLIMITED)
+
+
 def test_an_infinite_margin_is_null_in_json(tmp_path: Path) -> None:
     agreement = agree(LABELS + 1, replace(STORED, margins=np.full(BATCH, np.inf)), "stored float64 reference")
     told = report(GPU, judge(LABELS + 1, LABELS, BATCH, agreement))
@@ -98,10 +105,8 @@ def test_an_infinite_margin_is_null_in_json(tmp_path: Path) -> None:
 def test_the_raw_copy_of_the_same_bytes_is_set_beside_the_run() -> None:
     told = report(replace(GPU, end_to_end=Timing((3.0,)), raw_copy=Timing((2.0,))))
     assert told["raw_copy_ms"]["p50"] == 2.0
-    assert "raw copy           2.000 ms for the same bytes in one piece; end to end takes 1.50 × as long" in as_text(
-        told
-    )
-    assert report(CPU)["raw_copy_ms"] is None and "raw copy" not in as_text(report(CPU))
+    assert "raw copy           2.000 ms for the same bytes in one piece; end to end takes 1.50 × as long" in wide(told)
+    assert report(CPU)["raw_copy_ms"] is None and "raw copy" not in wide(report(CPU))
 
 
 @pytest.mark.parametrize("changed", [0, 1, 2])
@@ -117,7 +122,7 @@ def test_the_last_lines_tell_what_another_precision_gains(precision: str, arithm
     other = told["compare"]
     assert (other["precision"], other["gain"], other["compared"]) == (precision, 2.5, 40)
     assert len(other["differences"]) == changed
-    first, *others = as_text(told).split("\n\n")[-1].splitlines()
+    first, *others = wide(told).split("\n\n")[-1].splitlines()
     assert first == (
         f"--precision {precision} takes 2.000 ms end to end, 2.50 × as fast, and "
         f"{changed} label{'' if changed == 1 else 's'} of 40 compared differ from the reference"
@@ -194,7 +199,7 @@ def test_a_percentile_is_told_only_over_enough_runs(runs: int, told: list[int], 
         assert all(found[name][f"p{q}"] is not None for q in (50, *told))
         assert all(found[name][f"p{q}"] is None for q in untold)
     assert (found["layers"][0]["spread_ms"] is None) == (found["op_times"][0]["spread_ms"] is None) == (90 in untold)
-    text = as_text(found)
+    text = wide(found)
     assert ("p50" in text) == (f"over {runs} runs (" in text) == (runs > 1) and "None" not in text
     assert ("± ms" in text) == (90 in told)
     assert all(f"p{q}" in text for q in told) and not any(f"p{q}" in text for q in untold)
@@ -203,8 +208,8 @@ def test_a_percentile_is_told_only_over_enough_runs(runs: int, told: list[int], 
 @both
 def test_a_single_run_is_one_plain_figure(outcome: Outcome) -> None:
     once = (replace(LAYERS[0], timing=Timing((2.5,))),)
-    text = as_text(report(replace(outcome, end_to_end=Timing((12.5,)), layers=once, op_times=once)))
-    assert re.search(r"^  end to end         12\.500 ms \(", text, re.MULTILINE)
+    text = wide(report(replace(outcome, end_to_end=Timing((12.5,)), layers=once, op_times=once)))
+    assert re.search(r"^  end to end +12\.500 ms \(", text, re.MULTILINE)
     assert not re.search(r"±|\bp\d\d\b|over \d+ run", text)
     head, row = text[text.index("  layer ") :].splitlines()[:2]
     assert len(head) == len(row) and head.split() == ["layer", "kernel", "ms", "GFLOP", "TFLOP/s", "GB/s", "share"]
@@ -212,7 +217,7 @@ def test_a_single_run_is_one_plain_figure(outcome: Outcome) -> None:
 
 def test_start_up_is_what_the_laps_add_up_to() -> None:
     """What a bare program on CuPy would spend, too, is not counted as the program's own."""
-    told, text = report(GPU), as_text(report(GPU))
+    told, text = report(GPU), wide(report(GPU))
     assert told["one_off_ms"] == ONCE
     assert (told["once_ms"], told["once_own_ms"], told["command_ms"]) == (1010.0, 440.0, 2345.6)
     assert "  once               start 50 ms, import 300 ms, numpy 120 ms" in text
@@ -234,8 +239,8 @@ def test_a_layer_that_took_no_time_is_no_division_by_zero() -> None:
 
 
 def test_every_time_says_whether_transfers_are_in_it() -> None:
-    text = as_text(report(GPU))
-    for start in ("Layers ", "Op times ", "  on the card "):
+    text = wide(report(GPU))
+    for start in ("Layers ", "  Op times ", "  on the card "):
         assert re.search(rf"^{start}.*no transfers", text, re.MULTILINE), start
     assert re.search(r"^  end to end .*transfers included", text, re.MULTILINE)
     assert re.search(r"^  in chunks, traced +H2D .* kernels .* D2H ", text, re.MULTILINE)
@@ -246,17 +251,26 @@ def test_every_time_says_whether_transfers_are_in_it() -> None:
 def test_the_limit_is_the_last_line(limit: str) -> None:
     use = usage(TIMELINES[limit])
     told = report(replace(GPU, usage=use, limit=use.verdict))
-    assert as_text(told).splitlines()[-1].startswith(f"limited by {limit}: ")
+    assert wide(told).splitlines()[-1].startswith(f"limited by {limit}: ")
     assert told["pipeline"]["limit"] in ("copy", "compute", "enqueue") and told["limit"] == use.verdict
 
 
 @both
 def test_text_is_plain(outcome: Outcome) -> None:
-    text = as_text(report(outcome))
+    text = check_widths(as_text, report(outcome))
     assert not re.search(r"[^\n\x20-\uffff]", text) and not re.search(r"\bnan\b|\binf\b|None", text)
-    assert all(len(line) < 160 for line in text.splitlines())
     assert outcome.device["name"] in text and f"Accuracy: {BATCH} / {BATCH} correct = 100.00%" in text
     assert ("chunks were cut" in text) is (outcome is GPU)
+
+
+def test_80_columns_have_room_for_the_main_figures_of_a_long_name() -> None:
+    timing = Timing(tuple(0.3507 + 0.0001 * run for run in range(20)))
+    layer = replace(LAYERS[0], name="conv1+relu1+pool1+conv2+relu2+pool2", kernel="register-patch", timing=timing)
+    lines = as_text(report(replace(GPU, layers=(layer,), op_times=()))).splitlines()
+    at = next(at for at, line in enumerate(lines) if line.startswith("  layer "))
+    assert lines[at].split() == ["layer", "kernel", "ms", "±", "ms", "TFLOP/s", "GB/s", "share"]
+    assert lines[at + 1].split()[:2] == ["conv1+relu1+pool1+", "register-patch"]
+    assert lines[at + 2 : at + 4] == ["  conv2+relu2+pool2", "  (--wide adds: GFLOP)"]
 
 
 def test_repeated_passes_are_counted() -> None:
@@ -268,7 +282,7 @@ def test_weights_without_a_checksum_are_told() -> None:
     for vouched in (True, False):
         made = report(CPU)
         made["weights"]["vouched"] = vouched
-        assert ("no checksum in it says that it is whole" in as_text(made)) is not vouched
+        assert ("no checksum in it says that it is whole" in wide(made)) is not vouched
 
 
 def test_unlabelled() -> None:
