@@ -1,14 +1,13 @@
-"""What the compiler says of each kernel: registers, shared and constant memory, spills; and how many fit on an SM.
+"""Resources of every kernel, from the compiler's log: registers, shared and constant memory, spills, blocks on an SM.
 
-Needs no GPU. Every row of the registry is compiled for layers of the networks, as convolution or product alone, or
-as two layers whole.
+Needs no GPU. Every row of the registry is compiled for layers of the networks: a convolution or a product alone, or
+both layers of a pair.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from tqdm import tqdm
 from app.cuda.compiler import architecture_number, compile_kernel, resource_report, sources
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem, storage, wide
 from app.kernels.variant import LaunchConfig, Variant, tiles
-from app.layers import Layer
 from app.network.definitions import FA19, LENET5, Network
 from app.processor import usable_cores
 
@@ -27,12 +25,12 @@ EXAMPLES: tuple[tuple[Network, tuple[str, ...]], ...] = (
     (LENET5, ("conv1", "conv2", "pool1", "fc1", "relu1", "argmax")),
     (FA19, ("resize", "softmax")),
 )
-# Operation of two layers → their names but for the number, in lenet5; the record of what is asked for.
+# Operation of two layers → their common name in lenet5, without the number; the pair's record.
 EXAMPLE_PAIRS: dict[str, tuple[str, Any]] = {
     "conv_pair": ("conv", ConvPairProblem),
     "gemm_pair": ("fc", LinearPairProblem),
 }
-# Of an SM, by compute capability: threads, blocks, KB of shared memory (CUDA C++ Programming Guide).
+# Compute capability → an SM's threads, blocks and KB of shared memory (CUDA C++ Programming Guide).
 SM_LIMITS = {
     75: (1024, 16, 64),
     80: (2048, 32, 164),
@@ -42,12 +40,12 @@ SM_LIMITS = {
     100: (2048, 32, 228),
     120: (1536, 24, 100),
 }
-REGISTERS = 65_536  # of an SM
+REGISTERS = 65_536  # an SM's
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the assembler reported of one function; bytes."""
+    """One function in the assembler's log: registers, and bytes of shared memory, stack and spills."""
 
     registers: int
     shared: int
@@ -58,10 +56,10 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Resources:
-    """One function of a variant that was compiled for one layer; memory in bytes.
+    """One function of a variant, compiled for one layer; memory in bytes.
 
-    static_shared, dynamic_shared: a block's; constant: ``__constant__`` arrays of the file; stack and spills: a
-    thread's. blocks: how many fit on an SM at once; occupancy: their share of the SM's threads, 0..1.
+    static_shared, dynamic_shared: per block; constant: all ``__constant__`` arrays of the file; stack and spills: per
+    thread. blocks: how many fit on an SM at once; occupancy: their share of the SM's threads, 0..1.
     """
 
     operation: str
@@ -82,7 +80,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A variant that was not compiled for a layer, and why."""
+    """A variant that does not run on a layer, and why."""
 
     operation: str
     name: str
@@ -91,18 +89,18 @@ class Skipped:
 
 
 def measure(rows: Sequence[Variant], arch: str) -> list[Resources | Skipped]:
-    """Compile every row for its example layers, one progress bar step each. Raises UserError without NVRTC."""
-    jobs = [(row, layer, problems) for row in rows for layer, problems in examples(row)]
+    """Compile every row for its example layers, on all cores, with a progress bar. Raises UserError without NVRTC."""
+    jobs = [(row, layer, problems, arch) for row in rows for layer, problems in examples(row)]
     results: list[Resources | Skipped] = []
     with ThreadPoolExecutor(usable_cores()) as pool:  # NVRTC compiles in parallel
-        done = pool.map(lambda job: _example(job[0], job[1], job[2], arch), jobs)
-        for found in tqdm(done, total=len(jobs), desc=arch, unit=" kernels", disable=not sys.stderr.isatty()):
+        done = pool.map(lambda job: _example(*job), jobs)
+        for found in tqdm(done, total=len(jobs), desc=arch, unit=" kernels", disable=None):
             results += found
     return results
 
 
 def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -> Sequence[Resources | Skipped]:
-    """What the row compiles to for the first of the problems that it serves, or why for none."""
+    """Compile the row for the first of the problems that it serves; if it serves none, say why."""
     refusals = [row.refusal(problem, arch) for problem in problems]
     if None not in refusals:
         return [Skipped(row.operation, row.name, layer, str(refusals[0]))]
@@ -114,52 +112,41 @@ def examples(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
     """Layers of the row's operation, and what it may be asked for: alone in each type, then with what follows."""
     if row.operation in EXAMPLE_PAIRS:
         name, pair = EXAMPLE_PAIRS[row.operation]
-        yield f"{name}1-2", [pair(_half(f"{name}1", dtype), _half(f"{name}2", dtype)) for dtype in row.dtypes]
+        whole = [[_requests(LENET5, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
+        yield f"{name}1-2", [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
     for network, names in EXAMPLES:
-        shape = network.input_shape
-        for index, layer in enumerate(network.layers):
+        for layer in network.layers:
             if layer.name in names and layer.operation == row.operation:
-                epilogues: list[Sequence[Layer]] = [network.layers[index + 1 : index + 1 + more] for more in range(3)]
-                asked = (
-                    layer.problem(
-                        shape,
-                        epilogue,
-                        bias=False,
-                        input_dtype="uint8" if index == 0 else storage(dtype),
-                        dtype=dtype,
-                        output_dtype=storage(dtype),
-                    )
-                    for epilogue in epilogues
-                    for dtype in row.dtypes
-                )
-                yield layer.name, [problem for problem in asked if problem is not None]
-            shape = layer.output_shape(shape)
+                requests = zip(*(_requests(network, layer.name, dtype)[:3] for dtype in row.dtypes), strict=True)
+                yield layer.name, [problem for alike in requests for problem in alike if problem is not None]
 
 
-def _half(name: str, dtype: str) -> Problem:
-    """A layer of lenet5 with as much of what follows as it takes."""
-    found: list[Problem | None] = []
-    shape = LENET5.input_shape
-    for index, layer in enumerate(LENET5.layers):
-        if layer.name == name:
-            for end in range(index + 1, len(LENET5.layers) + 1):
-                types = {
-                    "input_dtype": "uint8" if index == 0 else storage(dtype),
-                    "dtype": dtype,
-                    "output_dtype": wide(dtype) if end == len(LENET5.layers) else storage(dtype),
-                }
-                found.append(layer.problem(shape, LENET5.layers[index + 1 : end], bias=False, **types))
+def _requests(network: Network, name: str, dtype: str) -> list[Problem | None]:
+    """What a layer may ask of a kernel: alone, then with one, two … of the layers behind it; None where it may not."""
+    layers, shape = network.layers, network.input_shape
+    index = next(index for index, layer in enumerate(layers) if layer.name == name)
+    for layer in layers[:index]:
         shape = layer.output_shape(shape)
-    return [problem for problem in found if problem is not None][-1]
+    return [
+        layers[index].problem(
+            shape,
+            layers[index + 1 : end],
+            bias=False,
+            input_dtype="uint8" if index == 0 else storage(dtype),
+            dtype=dtype,
+            output_dtype=wide(dtype) if end == len(layers) else storage(dtype),
+        )
+        for end in range(index + 1, len(layers) + 1)
+    ]
 
 
 def _resources(row: Variant, layer: str, problem: Problem, arch: str) -> Iterator[Resources]:
-    """One for each function that the variant launches."""
+    """Compile the row; one result for each function that it launches."""
     config: LaunchConfig = row.config(problem)
     compiled = parse(resource_report(row.path, config.defines, arch))
     declares = any("__constant__" in text for text in sources(row.path).values())
     constant = constant_bytes(compile_kernel(row.path, config.defines, arch)) if declares else 0
-    launches = {launch.entry or row.entry: launch for launch in config.launches}  # slices differ in their scalars only
+    launches = {launch.entry or row.entry: launch for launch in config.launches}  # slices differ in scalars alone
     for entry, launch in launches.items():
         found = compiled[entry]
         shared = found.shared + launch.shared_bytes
@@ -178,15 +165,15 @@ def _resources(row: Variant, layer: str, problem: Problem, arch: str) -> Iterato
             spill_stores=found.spill_stores,
             spill_loads=found.spill_loads,
             blocks=blocks,
-            occupancy=blocks * tiles(launch.threads, 32) * 32 / _sm_limits(arch)[0],
+            occupancy=blocks * tiles(launch.threads, 32) * 32 / SM_LIMITS[architecture_number(arch)][0],
         )
 
 
 def parse(log: str) -> dict[str, Compiled]:
-    """The assembler's log, by entry point; functions that are only called are left out."""
+    """Read the assembler's log: entry point → resources. Functions that are only called are left out."""
     found: dict[str, Compiled] = {}
     entry, stack = "", (0, 0, 0)
-    own = False  # the properties that follow are the entry point's
+    own = False  # whether the properties that follow are the entry point's
     for line in log.splitlines():
         if match := re.search(r"Compiling entry function '(\w+)'", line):
             entry = match[1]
@@ -201,10 +188,10 @@ def parse(log: str) -> dict[str, Compiled]:
 
 
 def constant_bytes(cubin: bytes) -> int:
-    """The size of the ELF section of ``__constant__`` arrays; newer assemblers no longer log it."""
+    """Return the size of the ELF section of ``__constant__`` arrays, which newer assemblers do not log."""
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names = struct.unpack_from("<3H", cubin, 0x3A)
-    # name's offset, type, flags, address, offset, size
+    # A section header: name's offset, type, flags, address, offset, size.
     sections = [struct.unpack_from("<IIQQQQ", cubin, table + index * size) for index in range(count)]
     text = sections[names][4]
     named = {cubin[text + s[0] : cubin.index(b"\0", text + s[0])]: s[5] for s in sections}
@@ -212,15 +199,11 @@ def constant_bytes(cubin: bytes) -> int:
 
 
 def blocks_per_sm(threads: int, registers: int, shared: int, arch: str) -> int:
-    """How many blocks fit on an SM at once, as registers (of a thread), shared bytes (of a block) and slots allow."""
-    most_threads, most_blocks, shared_kb = _sm_limits(arch)
+    """Return how many blocks fit on an SM at once. registers: per thread; shared: bytes per block."""
+    most_threads, most_blocks, shared_kb = SM_LIMITS[architecture_number(arch)]
     warps = tiles(threads, 32)
-    # Registers are given to warps by 256; shared memory by 128 bytes, 1 KB of a block being the system's.
+    # Warps get registers by 256, blocks get shared memory by 128 bytes, and the system takes 1 KB of each block.
     by_registers = REGISTERS // (tiles(max(registers, 1) * 32, 256) * 256) // 4 * 4 // warps
     system = 0 if architecture_number(arch) < 80 else 1024
     by_shared = (shared_kb << 10) // max(tiles(shared + system, 128) * 128, 1)
     return min(most_blocks, most_threads // (warps * 32), by_registers, by_shared)
-
-
-def _sm_limits(arch: str) -> tuple[int, int, int]:
-    return SM_LIMITS[architecture_number(arch)]
