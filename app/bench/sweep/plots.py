@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 from app.bench.sweep.grid import Target
-from app.figures import save
+from app.figures import figure_of, save
 
 Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
 
@@ -38,24 +38,26 @@ def layer_field(target: Target) -> Field | None:
 
     A parameter matters by how far its worst value, all others at their best, is behind its best value.
     """
-    best_by_value: dict[str, dict[int, float]] = {}
-    for point in target.points:
-        for name, value in point.parameters.items():
-            times = best_by_value.setdefault(name, {})
-            times[value] = min(times.get(value, point.timing.median), point.timing.median)
-    varied = {
-        name: max(times.values()) - min(times.values()) for name, times in best_by_value.items() if len(times) > 1
-    }
-    if not varied:
-        return None
+    varied: dict[str, float] = {}
+    for name in target.points[0].parameters if target.points else ():
+        times = _fastest(target, name).values()
+        if len(times) > 1:
+            varied[name] = max(times) - min(times)
     names = sorted(varied, key=lambda name: -varied[name])[:2]
-    if len(names) == 1:
-        return field("", names[0], {(0, value): ms for value, ms in best_by_value[names[0]].items()})
-    pairs: dict[tuple[int, int], float] = {}
+    if not names:
+        return None
+    times_of = _fastest(target, *names)
+    pairs = {(values[0] if len(names) == 2 else 0, values[-1]): ms for values, ms in times_of.items()}
+    return field(names[0] if len(names) == 2 else "", names[-1], pairs)
+
+
+def _fastest(target: Target, *names: str) -> dict[tuple[int, ...], float]:
+    """Values of the named parameters → the least time over all values of the others."""
+    best: dict[tuple[int, ...], float] = {}
     for point in target.points:
-        pair = (point.parameters[names[0]], point.parameters[names[1]])
-        pairs[pair] = min(pairs.get(pair, point.timing.median), point.timing.median)
-    return field(names[0], names[1], pairs)
+        values = tuple(point.parameters[name] for name in names)
+        best[values] = min(best.get(values, inf), point.timing.median)
+    return best
 
 
 def both_layers_field(targets: Sequence[Target]) -> Field | None:
@@ -101,12 +103,7 @@ def draw(folder: Path, name: str, title: str, found: Field) -> list[Path]:
 
 
 def _heat_map(title: str, found: Field) -> Any:
-    from matplotlib.figure import Figure
-
-    figure = Figure(
-        figsize=(max(6, 1.6 + 0.9 * len(found.acrosses)), 1.6 + 0.55 * len(found.downs)), layout="constrained"
-    )
-    axes = figure.add_subplot()
+    figure, (axes,) = figure_of(max(6, 1.6 + 0.9 * len(found.acrosses)), 1.6 + 0.55 * len(found.downs))
     image = axes.imshow(found.ms, cmap="viridis_r", aspect="auto", origin="lower")
     low, high = image.get_clim()
     for at, row in enumerate(found.ms):
