@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,9 @@ from app.bench.profile.spans import Span
 from app.bench.profile.text import as_text
 from app.bench.stored_figures import FIGURES
 from app.cli import main
-from app.commands.options.profile import profile_parser
+from app.commands.options.profile import same_run
+from app.output import Output
+from tests.support.requests import requested
 from tests.support.shell import check_error
 from tests.support.widths import check_widths
 
@@ -129,11 +132,11 @@ def test_timeline(tmp_path: Path) -> None:
 # --- the command
 
 
-def test_the_same_job_again() -> None:
-    asked = ["--batch", "7", "--conv", "conv1=direct", "--no-fuse", "--chunk", "3", "--trace", "t", "--counters"]
-    options = profile_parser().parse_args(asked)
-    again = profile_parser().parse_args(job.same_job(options)[1:])
-    assert {**vars(options), "trace": None, "counters": False} == vars(again)
+def test_the_same_run_again() -> None:
+    asked = "--batch 7 --conv conv1=direct --weights w.h5 --no-fuse --latency --chunk 3 --trace t --counters --wide"
+    request = requested("profile", asked)
+    again = requested("profile", " ".join(same_run(request)[1:]))
+    assert again == replace(request, trace=None, counters=False, output=Output(None, False))
 
 
 @pytest.mark.parametrize(

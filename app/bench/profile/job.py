@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +11,7 @@ from tqdm import tqdm
 
 from app.bench.profile import api_calls, counters, trace
 from app.bench.profile.text import as_text
-from app.commands.options.common import network_request, output_request
+from app.commands.options.profile import ProfileRequest, same_run
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -25,7 +23,7 @@ from app.planning.plan import plan
 from app.report import publish
 from app.runtime.clock import clocked
 from app.runtime.overlap import length, overlap
-from app.runtime.result import Timing
+from app.runtime.statistics import median
 from data_tools.dataset import load_fashion_mnist
 
 if TYPE_CHECKING:  # needs CuPy
@@ -36,52 +34,47 @@ RUNS = 20
 WARMUP = 5
 
 
-def profile(options: argparse.Namespace) -> int:
-    """Profile the main job's pipeline with parsed options; prints the tables. Raises UserError."""
+def profile(request: ProfileRequest) -> int:
+    """Profile the main job's pipeline and publish the tables. Returns 0. Raises UserError."""
     with exit_on_interrupt():
-        graph, weights, chosen = load_graph(network_request(options))
+        graph, weights, chosen = load_graph(request.network)
         reason = device.why_no_gpu()
     if reason is not None:
         raise UserError(f"profile needs an NVIDIA GPU: {reason}")
     with device.gpu_errors():
-        document = {"schema": SCHEMA, "weights": str(weights.path), **_profiled(options, graph, chosen)}
-    publish(document, as_text, output_request(options))
+        document = {"schema": SCHEMA, "weights": str(weights.path), **_profiled(request, graph, chosen)}
+    publish(document, as_text, request.output)
     return 0
 
 
-def _profiled(options: argparse.Namespace, graph: Graph, chosen: Choices) -> dict[str, Any]:
+def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices) -> dict[str, Any]:
     from app.bench.profile.spans import Recorder
     from app.runtime.session import Session, chunk_size
 
     card = device.describe_gpu()
-    images, source = load_images(graph, options.batch)
+    images, source = load_images(graph, request.batch)
     chosen = replace(chosen, tuning=tuning.load(card["name"]))
     execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
-    chunk = chunk_size(options.chunk, options.batch)
-    bar = tqdm(total=WARMUP + 3 * RUNS + 1, unit=" runs", disable=not sys.stderr.isatty())
-    with Session(execution, chunk=chunk, streams=options.streams) as session, bar:
-        outputs = session.outputs(options.batch)
+    streams, chunk = request.pipeline.streams, chunk_size(request.pipeline.chunk, request.batch)
+    bar = tqdm(total=WARMUP + 3 * RUNS + 1, unit=" runs", disable=None)
+    with Session(execution, chunk=chunk, streams=streams) as session, bar:
+        outputs = session.outputs(request.batch)
+
+        def enqueue_and_wait() -> None:
+            """Enqueue piece by piece: a graph would show nothing of the pieces."""
+            session.submit(images, outputs)
+            session.wait()
 
         def run() -> float:
-            """One run by the host's clock, ms; enqueued piece by piece, as a graph would show nothing of them."""
+            _, ms = clocked(enqueue_and_wait)
+            bar.update()
+            return ms
 
-            def enqueue_and_wait() -> None:
-                session.submit(images, outputs)
-                session.wait()
-
-            return clocked(enqueue_and_wait)[1]
-
-        def runs(count: int) -> Timing:
-            taken = []
-            for _ in range(count):
-                taken.append(run())
-                bar.update()
-            return Timing(tuple(taken))
-
-        runs(WARMUP)
-        plain = runs(RUNS)
+        for _ in range(WARMUP):
+            run()
+        plain = [run() for _ in range(RUNS)]
         with api_calls.counted() as calls:
-            counted = runs(RUNS)
+            counted = [run() for _ in range(RUNS)]
         recorder = Recorder(session)
         recorded: list[list[Span]] = []
         samples: list[float] = []
@@ -92,23 +85,22 @@ def _profiled(options: argparse.Namespace, graph: Graph, chosen: Choices) -> dic
             if index:  # the first run made the events
                 samples.append(sample)
                 recorded.append(recorder.spans())
-            bar.update()
-        settings = {"streams": options.streams, "chunk": session.chunk, "fused": not options.no_fuse, "runs": RUNS}
-    if options.trace is not None:
-        trace.write_timeline(trace.timeline(recorded[-1], last_calls, recorder.zero, card["name"]), options.trace)
-    rows, note = _counters(options, recorded[-1]) if options.counters else ([], None)
+        settings = {"streams": streams, "chunk": session.chunk, "fused": request.network.fuse, "runs": RUNS}
+    if request.trace is not None:
+        trace.write_timeline(trace.timeline(recorded[-1], last_calls, recorder.zero, card["name"]), request.trace)
+    rows, note = _counters(request, recorded[-1]) if request.counters else ([], None)
     return {
         "device": card,
         "network": graph.network.name,
         "images": source,
-        "batch": options.batch,
-        "precision": options.precision,
+        "batch": request.batch,
+        "precision": request.network.precision,
         "settings": settings,
-        "end_to_end_ms": {"plain": plain.median, "counted": counted.median, "events": Timing(tuple(samples)).median},
+        "end_to_end_ms": {"plain": median(plain), "counted": median(counted), "events": median(samples)},
         "rows": table(recorded),
         "overlap": overlapping(recorded),
-        "api": api_calls.summary(calls, RUNS, sum(counted.samples) / RUNS),
-        "trace": None if options.trace is None else str(options.trace),
+        "api": api_calls.summary(calls, RUNS, sum(counted) / RUNS),
+        "trace": None if request.trace is None else str(request.trace),
         "counters": rows,
         "counters_note": note,
     }
@@ -173,22 +165,13 @@ def overlapping(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
     return dict(zip(("copies_ms", "kernels_ms", "both_ms"), (sums / len(runs)).tolist(), strict=True))
 
 
-def _counters(options: argparse.Namespace, run: Sequence[Span]) -> tuple[list[dict[str, Any]], str | None]:
-    """Rows of the counters of the first chunk's kernels, or why there are none."""
+def _counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[list[dict[str, Any]], str | None]:
+    """Count the first chunk's kernels: rows of the document, or one line that says why there are none."""
     second = [index for index, span in enumerate(run) if span.kind == "h2d"][1:2]
     launched = [span for span in run[: second[0] if second else None] if span.entry]
-    counted, note = counters.collect(same_job(options), [span.entry for span in launched])
+    counted, note = counters.collect(same_run(request), [span.entry for span in launched])
     rows = [
         {"layer": layer, "name": name, **vars(row), "bound": row.bound}
         for layer, name, row in counters.labelled(counted, launched)
     ]
     return rows, note
-
-
-def same_job(options: argparse.Namespace) -> list[str]:
-    """The arguments that make another process run the same pipeline, whatever the network reads."""
-    values = {name: getattr(options, name) for name in ("batch", "streams", "conv", "fc", "pool", "precision")}
-    values |= {name: getattr(options, name) for name in ("network", "weights", "chunk")}
-    named = [f"--{name}={value}" for name, value in values.items() if value is not None]
-    flags = [f"--{name.replace('_', '-')}" for name in ("no_fuse", "latency") if getattr(options, name)]
-    return ["profile", *named, *flags]

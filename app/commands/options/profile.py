@@ -1,12 +1,36 @@
-"""``main.py profile``: its options."""
+"""``main.py profile``: its options, as a request, and back into arguments."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
-from app.commands.options.common import command, network_options, output_options, pipeline_options
+from app.commands.options.common import (
+    command,
+    network_options,
+    network_request,
+    output_options,
+    output_request,
+    pipeline_options,
+    pipeline_request,
+)
 from app.console import whole_number
+from app.output import Output
+from app.planning.request import NetworkRequest
+from app.runtime.request import Pipeline
+
+
+@dataclass(frozen=True)
+class ProfileRequest:
+    """batch: images a run; trace: the file for the timeline; counters: whether ncu counts, too."""
+
+    network: NetworkRequest
+    batch: int
+    pipeline: Pipeline
+    trace: Path | None
+    counters: bool
+    output: Output
 
 
 def profile_parser() -> argparse.ArgumentParser:
@@ -19,3 +43,25 @@ def profile_parser() -> argparse.ArgumentParser:
     parser.add_argument("--counters", action="store_true", help="hardware counters per kernel, by Nsight Compute (ncu)")
     output_options(parser, "all figures")
     return parser
+
+
+def profile_request(options: argparse.Namespace) -> ProfileRequest:
+    """What ``profile`` is asked for."""
+    return ProfileRequest(
+        network=network_request(options),
+        batch=options.batch,
+        pipeline=pipeline_request(options),
+        trace=options.trace,
+        counters=options.counters,
+        output=output_request(options),
+    )
+
+
+def same_run(request: ProfileRequest) -> list[str]:
+    """Arguments of ``main.py`` that make another process profile the same pipeline, without timeline or counters."""
+    network = request.network
+    values: dict[str, object] = {name: getattr(network, name) for name in ("network", "weights", "precision")}
+    values |= {**network.kernels, "batch": request.batch, **vars(request.pipeline)}
+    flags = {"no-fuse": not network.fuse, "latency": network.latency}
+    given = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return ["profile", *given, *(f"--{name}" for name, on in flags.items() if on)]
