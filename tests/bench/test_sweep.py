@@ -24,7 +24,7 @@ from app.planning.tuning import Tuned, Tuning
 from app.precision import SHORT
 from app.runtime.result import Timing
 from tests.support.schemas import mistakes
-from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, measured, ms_of, options, swept, target
+from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, measured, ms_of, request, swept, target
 from tests.support.widths import check_widths
 
 
@@ -105,7 +105,7 @@ def test_an_interrupted_sweep_keeps_finished_points(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, later = target(), target()
-    arguments = options("--conv", "swept", "--json", str(tmp_path / "sweep.json"))
+    arguments = request(f"--conv swept --json {tmp_path}/sweep.json")
     with pytest.raises(UserError, match="interrupted after 4 of 12 points"):
         job.run(arguments, [found, later], [], CARD, measured(interrupt_at_16))
     out = capsys.readouterr().out
@@ -121,13 +121,13 @@ def test_interrupted_before_the_first_point(capsys: pytest.CaptureFixture[str]) 
         raise KeyboardInterrupt
 
     with pytest.raises(UserError, match="interrupted after 0 of 6 points"):
-        job.run(options("--conv", "swept"), [target()], [], CARD, measured(interrupted))
+        job.run(request(), [target()], [], CARD, measured(interrupted))
     assert capsys.readouterr().out == "" and tuning.load(CARD) == Tuning()
 
 
 def test_report_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     found = target()
-    assert job.run(options("--conv", "swept"), [found], ["a note"], CARD, measured()) == 0
+    assert job.run(request(), [found], ["a note"], CARD, measured()) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "TILE DEPTH ms" in out and "12 4 1.0000 " in out and "2.240 default " in out
     assert "default: 2.2400 ms, gain 2.240 ×" in out and "note: a note" in out and "--fused" in out
@@ -136,26 +136,26 @@ def test_report_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     def all_wrong(_: dict[str, int]) -> None:
         raise Wrong("image 0")
 
-    assert job.run(options("--conv", "swept"), [target()], [], CARD, measured(all_wrong)) == 1
+    assert job.run(request(), [target()], [], CARD, measured(all_wrong)) == 1
     assert "WRONG TILE=12 DEPTH=4: image 0" in capsys.readouterr().out
 
     def none_compiles(_: dict[str, int]) -> None:
         raise Skip("does not compile: too much shared data")
 
     with pytest.raises(UserError, match=r"no point could run \(does not compile"):
-        job.run(options("--conv", "swept"), [target()], [], CARD, measured(none_compiles))
+        job.run(request(), [target()], [], CARD, measured(none_compiles))
 
 
 def test_the_tables_fit_the_terminal() -> None:
     found = swept(tiles=tuple(range(4, 40)), depths=(1, 2, 4))
     found.rival, found.rival_result = (RIVAL, {"TILE": 8}), Tuned({}, 1.0, 100)
-    text = check_widths(as_text, as_document(options("--conv", "swept"), [found], [], CARD, "table.json"))
+    text = check_widths(as_text, as_document(request(), [found], [], CARD, "table.json"))
     assert "± ms" in text and "TFLOP/s" in text and "auto so far: rival TILE=8: 1.0000 ms" in text
     assert "… and 44 slower ones" in text
 
 
 def test_json_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    assert job.run(options("--conv", "swept", "--json", "-"), [target()], [], CARD, measured()) == 0
+    assert job.run(request("--conv swept --json -"), [target()], [], CARD, measured()) == 0
     (layer,) = json.loads(capsys.readouterr().out)["layers"]
     assert layer["best"] == {"TILE": 12, "DEPTH": 4} and layer["gain"] == pytest.approx(2.24)
     assert [point["ms"] for point in layer["points"]] == sorted(point["ms"] for point in layer["points"])
@@ -171,7 +171,7 @@ def test_what_auto_would_take_is_measured_beside(monkeypatch: pytest.MonkeyPatch
     def measuring(_: Target) -> Iterator[Measure]:
         yield lambda variant, _: (Timing((0.5 if variant is RIVAL else 3.0,)), 0.1)
 
-    assert job.run(options("--conv", "swept"), [found], [], CARD, measuring) == 0
+    assert job.run(request(), [found], [], CARD, measuring) == 0
     chosen = tuning.load(CARD).choose(PROBLEM, ARCH)
     assert chosen == (RIVAL, {})
 
@@ -186,7 +186,7 @@ def test_the_rivals_time_is_of_the_same_run(monkeypatch: pytest.MonkeyPatch) -> 
     def measuring(_: Target) -> Iterator[Measure]:
         yield lambda variant, _: (Timing((0.5 if variant is RIVAL else 3.0,)), 0.1)
 
-    assert job.run(options("--conv", "swept"), [found], [], CARD, measuring) == 0
+    assert job.run(request(), [found], [], CARD, measuring) == 0
     assert tuning.load(CARD).choose(PROBLEM, ARCH) == (RIVAL, {})
 
 
@@ -250,8 +250,8 @@ def test_problems_are_the_plans() -> None:
     ],
 )
 def test_the_kernels_own_type_unless_another_is_asked_for(name: str, asked: str, dtype: str) -> None:
-    arguments = options("--conv", name, *asked.split())
-    targets, _ = job.find_targets(arguments, network_graph("lenet5"), "conv", name, ARCH, Tuning())
+    arguments = request(f"--conv {name} {asked}")
+    targets, _ = job.find_targets(arguments, network_graph("lenet5"), ARCH, Tuning())
     assert [target.problem.dtype for target in targets] == [dtype] * 2
     assert as_document(arguments, targets, [], CARD, None)["precision"] == SHORT[dtype]
 

@@ -10,7 +10,7 @@ import pytest
 from app import figures
 from app.bench.sweep import pipeline, plots
 from tests.support.schemas import mistakes
-from tests.support.sweep_for_tests import CARD, options, swept, target
+from tests.support.sweep_for_tests import CARD, request, swept, target
 from tests.support.widths import check_widths
 
 # --- the pipeline ----------------------------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ def test_pipeline_points(stop: int | None) -> None:
     grid = pipeline.settings(250, (4, 25))
     points = pipeline.measure_all(grid, measure)
     assert len(points) == (16 if stop is None else 4)
-    report = pipeline.as_document(options("--pipeline"), CARD, points, len(grid), (4, 25))
+    report = pipeline.as_document(request("--pipeline"), CARD, points, len(grid), (4, 25))
     assert not mistakes(report)
     fastest = 8 if stop is None else 4
     assert (report["best"]["streams"], report["best"]["chunk"]) == (fastest, 25)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from app.bench.sweep.grid import Measure, Target, make_target, measure_all
-from app.commands.options.sweep import sweep_parser
+from app.commands.options.sweep import SweepRequest
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant
 from app.planning.tuning import Tuning
 from app.runtime.result import Timing
+from tests.support.requests import requested
 
 ARCH = "sm_90a"
 CARD = "NVIDIA Test"
@@ -75,8 +75,9 @@ def measured(
     return measuring
 
 
-def options(*arguments: str) -> argparse.Namespace:
-    return sweep_parser().parse_args(["--batch", "100", *arguments])
+def request(arguments: str = "--conv swept") -> SweepRequest:
+    found: SweepRequest = requested("sweep", f"--batch 100 {arguments}")
+    return found
 
 
 def swept(*, tiles: Values = TILES, depths: Values = DEPTHS) -> Target:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -175,7 +174,7 @@ def measure_all(
     """
     total = sum(len(target.grid) for target in targets)
     try:
-        with deferred_interrupts() as check, tqdm(total=total, unit=" points", disable=not sys.stderr.isatty()) as bar:
+        with deferred_interrupts() as check, tqdm(total=total, unit=" points", disable=None) as bar:
             for target in targets:
                 bar.set_description(target.layer)
                 try:

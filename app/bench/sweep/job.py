@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 from app import figures
@@ -13,7 +13,7 @@ from app.bench.sweep import plots
 from app.bench.sweep.grid import Measure, Target, make_target, measure_all, parse_settings
 from app.bench.sweep.pipeline import sweep_pipeline
 from app.bench.sweep.text import as_document, as_text
-from app.commands.options.common import output_request
+from app.commands.options.sweep import SweepRequest
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -31,80 +31,77 @@ from app.report import publish
 ASSUMED_ARCH = "sm_90a"  # to find mistakes where there is no card
 
 
-def sweep(options: argparse.Namespace) -> int:
-    """Sweep what the options name. Returns 0, or 1 if a point computed something wrong. Raises UserError."""
-    asked = {option: getattr(options, option) for option in OPERATIONS if getattr(options, option) is not None}
-    if len(asked) + options.pipeline != 1:
-        raise UserError("say what to sweep: one of --conv NAME, --fc NAME, --pool NAME or --pipeline")
-    if options.pipeline and (options.set or options.layer or options.fused):
-        raise UserError("--pipeline sweeps the whole job: leave --set, --layer and --fused out")
+def sweep(request: SweepRequest) -> int:
+    """Sweep a kernel or the pipeline. Returns 0, or 1 if a point computed something wrong. Raises UserError."""
     with exit_on_interrupt():
-        if options.plot is not None:
-            figures.prepare(options.plot)
-        graph = network_graph(options.network)
+        if request.plot is not None:
+            figures.prepare(request.plot)
+        graph = network_graph(request.network)
         why_not = device.why_no_gpu()
         found = {"name": "", "architecture": ASSUMED_ARCH} if why_not else device.describe_gpu()
         card, arch = found["name"], found["architecture"]
         known = tuning.load(card)
-    if options.pipeline:
-        return sweep_pipeline(options, graph, card, arch, known, why_not)
-    option, name = asked.popitem()
-    targets, notes = find_targets(options, graph, OPERATIONS[option], name, arch, known)
+    if request.kernel is None:
+        execution = plan(graph, arch, Choices(request.precision or Choices.precision, tuning=known))
+        body = partial(sweep_pipeline, request, graph, execution, card)
+    else:
+        body = partial(_sweep_layers, request, *find_targets(request, graph, arch, known), card, arch)
     if why_not is not None:
         raise UserError(f"a sweep needs an NVIDIA GPU: {why_not}")
+    with device.gpu_errors():
+        return body()
+
+
+def _sweep_layers(request: SweepRequest, targets: list[Target], notes: list[str], card: str, arch: str) -> int:
     with exit_on_interrupt():
         from app.bench.sweep.on_card import OnCard
-    with device.gpu_errors():
-        return run(options, targets, notes, card, lambda target: OnCard(target, arch))
+    return run(request, targets, notes, card, lambda target: OnCard(target, arch))
 
 
 def find_targets(
-    options: argparse.Namespace, graph: Graph, operation: str, name: str, arch: str, known: tuning.Tuning
+    request: SweepRequest, graph: Graph, arch: str, known: tuning.Tuning
 ) -> tuple[list[Target], list[str]]:
-    """The layers to sweep with their points, and why others of the operation are left out.
+    """Find the layers to sweep, with their points; say why others of the operation are left out.
 
     Raises UserError for unknown names and values, and if no point can run on any layer.
     """
+    assert request.kernel is not None
+    option, name = request.kernel
+    operation = OPERATIONS[option]
     row = registry.find(operation, name)
     if row is None:
         raise UserError(f"a sweep is of one {operation} kernel, not of auto: choose one (see 'kernels')")
-    values = parse_settings(options.set, row)
-    if options.precision is not None:
-        check_precision(row, options.precision)
+    values = parse_settings(request.settings, row)
+    own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
+    if request.precision not in (None, *own):  # a plan would take the kernel's first type instead
+        raise UserError(
+            f"{operation} kernel '{row.name}' does not compute in {request.precision}, only in {', '.join(own)}: "
+            "change --precision"
+        )
     layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
     if not layers:
         raise UserError(f"network {graph.network.name} has no {operation} layer: name another with --network")
-    if options.layer is not None and options.layer not in layers:
+    if request.layer is not None and request.layer not in layers:
         named = ", ".join(layers)
         raise UserError(
-            f"network {graph.network.name} has no {operation} layer '{options.layer}': choose one of {named}"
+            f"network {graph.network.name} has no {operation} layer '{request.layer}': choose one of {named}"
         )
     targets: list[Target] = []
     notes: list[str] = []
-    for layer in layers if options.layer is None else [options.layer]:
+    for layer in layers if request.layer is None else [request.layer]:
         try:
-            problem = problem_of(graph, layer, row, arch, options.precision or Choices.precision, options.fused)
-            targets.append(make_target(layer, problem, row, options.batch, arch, values, known))
+            problem = problem_of(graph, layer, row, arch, request.precision or Choices.precision, request.fused)
+            targets.append(make_target(layer, problem, row, request.images, arch, values, known))
         except UserError as error:
             notes.append(f"{layer} left out: {error}")
             refusal = error
             continue
         before = known.known(problem, row, arch)
-        if before is not None and before.images > options.batch:
+        if before is not None and before.images > request.images:
             notes.append(f"{layer} was tuned over {before.images:,} images: fewer do not change what 'auto' takes")
     if not targets:
         raise refusal
     return targets, notes
-
-
-def check_precision(row: Variant, asked: str) -> None:
-    """Raises UserError where the kernel lacks the type; a plan would take its own first one instead."""
-    own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
-    if asked not in own:
-        raise UserError(
-            f"{row.operation} kernel '{row.name}' does not compute in {asked}, only in {', '.join(own)}: "
-            "change --precision"
-        )
 
 
 def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
@@ -119,7 +116,7 @@ def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str
 
 
 def run(
-    options: argparse.Namespace,
+    request: SweepRequest,
     targets: list[Target],
     notes: list[str],
     card: str,
@@ -135,10 +132,10 @@ def run(
     complete = measure_all(targets, measuring, keep)
     finished, total = sum(target.finished for target in targets), sum(len(target.grid) for target in targets)
     if finished:
-        report = as_document(options, targets, notes, card, str(tables[-1]) if tables else None)
-        publish(report, as_text, output_request(options))
-    if options.plot is not None:
-        plots.draw_layers(options.plot, options.network, targets)
+        report = as_document(request, targets, notes, card, str(tables[-1]) if tables else None)
+        publish(report, as_text, request.output)
+    if request.plot is not None:
+        plots.draw_layers(request.plot, request.network, targets)
     if not complete:
         raise UserError(f"interrupted after {finished} of {total} points: what they gave is kept")
     if any(target.wrong for target in targets):

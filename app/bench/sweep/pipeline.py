@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -12,16 +10,15 @@ import numpy as np
 from tqdm import tqdm
 
 from app.bench.sweep import plots
-from app.commands.options.common import output_request
-from app.cuda import device
+from app.commands.options.sweep import SweepRequest
 from app.errors import UserError
 from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.network.graph import Graph
 from app.planning.matching import Choices
-from app.planning.plan import plan
-from app.planning.tuning import Tuning
+from app.planning.plan import ExecutionPlan
 from app.report import publish
 from app.runtime.defaults import DEFAULT_STREAMS
+from app.runtime.statistics import speedup
 from app.text import WIDTH, Column, format_ms, paragraph, table
 
 SCHEMA = "lenet5-inference/pipeline-sweep/1"
@@ -34,39 +31,33 @@ Figures = Mapping[str, float | None]  # ms and p90_ms end to end; overlap: share
 Measure = Callable[[int, int], Figures | None]  # None: it does not fit in device memory
 
 
-def sweep_pipeline(
-    options: argparse.Namespace, graph: Graph, card: str, arch: str, known: Tuning, why_not: str | None
-) -> int:
+def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan, card: str) -> int:
     """Sweep, print, write and draw. Returns 0. Raises UserError, also if Ctrl-C cut it short."""
-    execution = plan(graph, arch, Choices(options.precision or Choices.precision, tuning=known))
-    if why_not is not None:
-        raise UserError(f"a sweep needs an NVIDIA GPU: {why_not}")
     with exit_on_interrupt():
         from app.cuda.memory import pinned_array
         from app.runtime import timing as measure
         from app.runtime.session import Session, default_chunk
-    default = (DEFAULT_STREAMS, default_chunk(options.batch))
-    grid = settings(options.batch, default)
-    with device.gpu_errors():
-        images = pinned_array((options.batch, *graph.network.input_shape), np.uint8)
-        images[:] = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
+    default = (DEFAULT_STREAMS, default_chunk(request.images))
+    grid = settings(request.images, default)
+    images = pinned_array((request.images, *graph.network.input_shape), np.uint8)
+    images[:] = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
 
-        def run(streams: int, chunk: int) -> Figures | None:
-            with Session(execution, chunk=chunk, streams=streams, always_in_chunks=True) as session:
-                if session.shrunk:
-                    return None
-                outputs = session.outputs(len(images))
-                timing = measure.end_to_end(session, images, outputs, REPEAT, WARMUP)
-                use = measure.typical_usage(session, images, outputs)
-                return {"ms": timing.median, "p90_ms": timing.percentile(90), "overlap": use.overlap}
+    def run(streams: int, chunk: int) -> Figures | None:
+        with Session(execution, chunk=chunk, streams=streams, always_in_chunks=True) as session:
+            if session.shrunk:
+                return None
+            outputs = session.outputs(len(images))
+            timing = measure.end_to_end(session, images, outputs, REPEAT, WARMUP)
+            use = measure.typical_usage(session, images, outputs)
+            return {"ms": timing.median, "p90_ms": timing.percentile(90), "overlap": use.overlap}
 
-        points = measure_all(grid, run)
+    points = measure_all(grid, run)
     if points:
-        report = as_document(options, card, points, len(grid), default)
-        publish(report, as_text, output_request(options))
-        if options.plot is not None:
+        report = as_document(request, card, points, len(grid), default)
+        publish(report, as_text, request.output)
+        if request.plot is not None:
             times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
-            plots.draw_pipeline(options.plot, options.network, options.batch, times)
+            plots.draw_pipeline(request.plot, request.network, request.images, times)
     if len(points) < len(grid):
         raise UserError(f"interrupted after {len(points)} of {len(grid)} points")
     return 0
@@ -82,14 +73,14 @@ def measure_all(grid: Sequence[Setting], measure: Measure) -> list[dict[str, Any
     """A point for each setting: its figures, ``ms`` None where it does not fit. Ctrl-C ends it between two points."""
     points: list[dict[str, Any]] = []
     with suppress(KeyboardInterrupt), deferred_interrupts() as check:
-        for streams, chunk in tqdm(grid, unit=" points", disable=not sys.stderr.isatty()):
+        for streams, chunk in tqdm(grid, unit=" points", disable=None):
             check()
             points.append({"streams": streams, "chunk": chunk, **(measure(streams, chunk) or {"ms": None})})
     return points
 
 
 def as_document(
-    options: argparse.Namespace, card: str, points: Sequence[Mapping[str, Any]], total: int, default: Setting
+    request: SweepRequest, card: str, points: Sequence[Mapping[str, Any]], total: int, default: Setting
 ) -> dict[str, Any]:
     """The report as plain data."""
     measured = [point for point in points if point["ms"] is not None]
@@ -98,9 +89,9 @@ def as_document(
     return {
         "schema": SCHEMA,
         "card": card,
-        "network": options.network,
-        "precision": options.precision or Choices.precision,
-        "images": options.batch,
+        "network": request.network,
+        "precision": request.precision or Choices.precision,
+        "images": request.images,
         "runs": REPEAT,
         "warmup": WARMUP,
         "finished": len(points),
@@ -108,7 +99,7 @@ def as_document(
         "points": list(points),
         "best": best,
         "default": usual,
-        "gain": usual["ms"] / best["ms"] if usual and best else None,
+        "gain": speedup(usual["ms"], best["ms"]) if usual and best else None,
     }
 
 

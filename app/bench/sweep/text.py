@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.bench.stop import describe
 from app.bench.sweep.grid import L2, NOISE, Point, Target, spell
+from app.commands.options.sweep import SweepRequest
 from app.kernels.problems import key
 from app.precision import SHORT
+from app.runtime.statistics import speedup
 from app.text import INDENT, WIDTH, Column, format_ms, paragraph, table
 
 SCHEMA = "lenet5-inference/sweep/1"
@@ -18,23 +19,23 @@ FUSED_HINT = "the main job runs layers fused with what follows them: --fused tun
 
 
 def as_document(
-    options: argparse.Namespace, targets: Sequence[Target], notes: Sequence[str], card: str, table: str | None
+    request: SweepRequest, targets: Sequence[Target], notes: Sequence[str], card: str, table: str | None
 ) -> dict[str, Any]:
     """The report as plain data. table: the file that the best points went to, None if there are none."""
     row = targets[0].row
     return {
         "schema": SCHEMA,
         "card": card,
-        "network": options.network,
+        "network": request.network,
         "operation": row.operation,
         "variant": row.name,
         "precision": SHORT[targets[0].problem.dtype],
-        "fused": options.fused,
-        "images": options.batch,
+        "fused": request.fused,
+        "images": request.images,
         "finished": sum(target.finished for target in targets),
         "total": sum(len(target.grid) for target in targets),
         "tuning_table": table,
-        "notes": [*notes, *([] if options.fused or row.operation == "pool" else [FUSED_HINT])],
+        "notes": [*notes, *([] if request.fused or row.operation == "pool" else [FUSED_HINT])],
         "layers": [_layer(target) for target in targets],
     }
 
@@ -50,7 +51,7 @@ def _layer(target: Target) -> dict[str, Any]:
         "default_ms": default.timing.median if default else None,
         "best": best.parameters if best else None,
         "best_ms": best.timing.median if best else None,
-        "gain": default.timing.median / best.timing.median if default and best else None,
+        "gain": speedup(default.timing.median, best.timing.median) if default and best else None,
         "auto": {
             "variant": rival[0].name,
             "parameters": rival[1],

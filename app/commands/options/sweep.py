@@ -1,12 +1,15 @@
-"""``main.py sweep``: its options."""
+"""``main.py sweep``: its options and its request."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
-from app.commands.options.common import command, output_options
+from app.commands.options.common import command, output_options, output_request
 from app.console import whole_number
+from app.errors import UserError
+from app.output import Output
 from app.precision import PRECISIONS
 
 SWEEP_EPILOG = """\
@@ -19,6 +22,25 @@ examples:
 
 The best point of each layer is stored for this card and used by 'auto'. An interrupted sweep keeps what it has found.
 """
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """kernel: the option that names one (conv, fc or pool) and the name; None to sweep the pipeline instead.
+
+    layer: None for all that the kernel serves. settings: ``NAME=V,V`` for each parameter with values of its own.
+    images: a batch; fused: with the layers that follow; precision: None for the default; plot: the pictures' folder.
+    """
+
+    kernel: tuple[str, str] | None
+    network: str
+    layer: str | None
+    settings: tuple[str, ...]
+    images: int
+    fused: bool
+    precision: str | None
+    plot: Path | None
+    output: Output
 
 
 def sweep_parser() -> argparse.ArgumentParser:
@@ -39,3 +61,24 @@ def sweep_parser() -> argparse.ArgumentParser:
     output_options(parser, "all points")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw heat map and 3-D plot (matplotlib)")
     return parser
+
+
+def sweep_request(options: argparse.Namespace) -> SweepRequest:
+    """What ``sweep`` is asked for. Raises UserError if that is not one thing, and for options that do not apply."""
+    kernels = {"conv": options.conv, "fc": options.fc, "pool": options.pool}
+    named = [(option, name) for option, name in kernels.items() if name is not None]
+    if len(named) + options.pipeline != 1:
+        raise UserError("say what to sweep: one of --conv NAME, --fc NAME, --pool NAME or --pipeline")
+    if options.pipeline and (options.set or options.layer or options.fused):
+        raise UserError("--pipeline sweeps the whole job: leave --set, --layer and --fused out")
+    return SweepRequest(
+        kernel=None if options.pipeline else named[0],
+        network=options.network,
+        layer=options.layer,
+        settings=tuple(options.set),
+        images=options.batch,
+        fused=options.fused,
+        precision=options.precision,
+        plot=options.plot,
+        output=output_request(options),
+    )
