@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from app.layers import Layer
-from app.network import shipped as bundled
+from app.network import shipped
 from app.network.definitions import NETWORKS, Network
 from app.network.weights import Weights, load_weights
 from app.output import Output
@@ -22,16 +22,16 @@ WIDTH = 124
 
 def networks(output: Output) -> int:
     """Every network with its input, layers, parameters, FLOPs an image and shipped accuracy. Raises UserError."""
-    weights = shipped()
+    weights = shipped_weights()
     rows = [describe(network, weights.get(network.name)) for network in NETWORKS.values()]
     document: dict[str, Any] = {"schema": SCHEMA, "networks": rows}
     publish(document, lambda found, width: "\n".join(_lines(found)), output)
     return 0
 
 
-def shipped() -> dict[str, Weights]:
+def shipped_weights() -> dict[str, Weights]:
     """Network → the weights that are shipped for it. Raises UserError for a file that cannot be read."""
-    paths = {name: bundled.weights_path(name) for name in NETWORKS}
+    paths = {name: shipped.weights_path(name) for name in NETWORKS}
     return {name: load_weights(path) for name, path in paths.items() if path.exists()}
 
 

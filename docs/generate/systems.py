@@ -8,7 +8,7 @@ from typing import Any
 from app.bench.old_reports import beside_old
 from app.bench.peers.peers import OURS
 from app.bench.stored_figures import BENCH, FILES, OLD_REPORTS, PEERS, TRAINING, Row
-from app.commands.networks import describe, shipped
+from app.commands.networks import describe, shipped_weights
 from app.network.accuracy import COUNTED
 from app.network.definitions import NETWORKS
 from app.precision import BY_NAME
@@ -50,7 +50,7 @@ def accuracies(figures: Figures) -> str:
 
 def _network(network: str) -> str:
     """Layers and sizes."""
-    row = describe(NETWORKS[network], shipped().get(network))
+    row = describe(NETWORKS[network], shipped_weights().get(network))
     size = " × ".join(map(str, row["input"][1:]))
     layers = " → ".join(_layer(layer) for layer in row["layers"])
     return f"{size} → {layers}. {row['parameters']:,} parameters, {row['flops'] / 1e6:.2f} MFLOP an image."
@@ -64,7 +64,7 @@ def _layer(layer: Mapping[str, Any]) -> str:
 def _accuracy_table(networks: Sequence[str], figures: Figures) -> str:
     """Two rows a network: ours, as its shipped weights promise, and its report's if that has any."""
     old = figures[OLD_REPORTS]["accuracy"]
-    weights = shipped()
+    weights = shipped_weights()
     rows = []
     for network in networks:
         name = f"`{network}`"

@@ -162,12 +162,12 @@ def test_networks_tell_what_the_shipped_weights_promise(
         expected_correct=promise,
     )
     shipped.record_checksums(path)
-    row = networks.describe(graph.network, networks.shipped()["mlp"])
+    row = networks.describe(graph.network, networks.shipped_weights()["mlp"])
     assert row["parameters"] == 79_400
     assert row["accuracy"] == ({"weights": path.name, "images": 1000, "correct": 921} if promise else None)
     path.write_bytes(b"damaged")
     with pytest.raises(UserError, match=r"mlp_fashion.h5 is not the file that SHA256SUMS"):
-        networks.shipped()
+        networks.shipped_weights()
 
 
 @pytest.mark.parametrize(
