@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,19 +28,52 @@ RECHECKED = 1000  # images recomputed where there are no stored reference labels
 DEFAULT_BATCH = 10_000
 
 
-def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset, Graph]:
-    """The images and labels that the options ask for, in page-locked memory for a GPU, and the graph that reads them.
+def run(request: RunRequest, watch: Stopwatch) -> int:
+    """Do the main job and print its report; returns 0 if its checks passed, else 1. Raises UserError.
 
-    Raises UserError.
+    watch: holds the time spent so far.
     """
-    allocate = None
-    if on_gpu:
-        from app.cuda.memory import pinned_array
+    # Load.
+    with exit_on_interrupt():
+        graph, weights, chosen = load_graph(request.network)
+        watch.lap("weights")
+        where, why_not = device.choose(request.device, watch.lap)
+    if why_not is not None:
+        print(f"note: running on the CPU: {why_not}", file=sys.stderr)
+    watch.lap("context")
+    with device.gpu_errors():  # page-locked memory may run out
+        data, graph = load_data(request, graph, where == "cuda")
+    batch = batch_size(request.images, data)
+    watch.lap("data")
+    # Run.
+    if where == "cpu":
+        from app.runtime.cpu_run import run_on_cpu
 
-        def allocate(nbytes: int) -> np.ndarray:
-            return pinned_array((nbytes,), np.uint8)
+        watch.lap("import")
+        outcome = run_on_cpu(request, graph, data, batch)
+    else:
+        from app.runtime.gpu_run import run_on_gpu
 
+        with device.gpu_errors():
+            outcome = run_on_gpu(request, graph, chosen, data, batch, watch.lap)
+    # Check.
+    hold = partial(reference_agreement, graph, weights, data, request.recheck)
+    accuracy = check(graph, weights, data, outcome, hold(outcome.labels, outcome.arithmetic), request.min_accuracy)
+    other = outcome.compared
+    differing = None if other is None else hold(other.labels, other.arithmetic)
+    # Report.
+    report = document(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
+    publish(report, as_text, request.output)
+    return 0 if accuracy.passed else 1
+
+
+def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset, Graph]:
+    """Load the images and labels, into page-locked memory for a GPU; with the graph that reads them. Raises UserError.
+
+    Mistakes in the options are found before Fashion-MNIST is fetched.
+    """
     wanted = request.images
+    allocate = _pinned if on_gpu else None
     unlabelled = wanted.labels == "none"
     if unlabelled and request.min_accuracy is not None:
         raise UserError("--min-accuracy needs labels: leave it out with --labels none")
@@ -52,9 +86,9 @@ def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset,
         batch_size(wanted, announced)
         data = load_fashion_mnist(split, wanted.data_dir, allocate)
     else:
-        for name in ("data_dir", "split"):
-            if getattr(wanted, name) is not None:
-                raise UserError(f"--{name.replace('_', '-')} is for Fashion-MNIST: leave it out with --data")
+        for option, value in (("--data-dir", wanted.data_dir), ("--split", wanted.split)):
+            if value is not None:
+                raise UserError(f"{option} is for Fashion-MNIST: leave it out with --data")
         labels = None if wanted.labels is None or unlabelled else Path(wanted.labels)
         data = load_files(wanted.data, labels, allocate, unlabelled=unlabelled)
         if data.labels is None and not unlabelled:
@@ -70,8 +104,15 @@ def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset,
     return data, fitting
 
 
+def _pinned(nbytes: int) -> np.ndarray:
+    """Page-locked memory: (nbytes,) uint8."""
+    from app.cuda.memory import pinned_array
+
+    return pinned_array((nbytes,), np.uint8)
+
+
 def _fitting(graph: Graph, data: Dataset) -> Graph:
-    """The graph that reads the images. Raises UserError where none does."""
+    """The network's graph for images of this shape and dtype. Raises UserError if there is none."""
     shape, network = data.images.shape[1:], graph.network
     fitting = graph.reading(shape)
     if fitting is None:
@@ -89,7 +130,7 @@ def _fitting(graph: Graph, data: Dataset) -> Graph:
 
 
 def batch_size(wanted: ImagesRequest, data: Dataset) -> int:
-    """How many images to classify. Raises UserError for more than there are, unless cycling."""
+    """How many images to classify. Raises UserError for more than there are, unless they are to be cycled."""
     available = len(data.images)
     batch = min(DEFAULT_BATCH, available) if wanted.batch is None else wanted.batch
     if batch > available and not wanted.cycle:
@@ -101,26 +142,30 @@ def batch_size(wanted: ImagesRequest, data: Dataset) -> int:
 
 
 def reference_agreement(
-    graph: Graph, weights: Weights, data: Dataset, labels: np.ndarray, dtype: str, recheck: bool
+    graph: Graph, weights: Weights, data: Dataset, recheck: bool, labels: np.ndarray, dtype: str
 ) -> Agreement:
-    """Hold the labels against the stored float64 reference, or against one recomputed here."""
+    """Compare labels (N,) with the float64 reference: the stored one where there is one, else recomputed here.
+
+    recheck: recompute it, for every image. dtype: the arithmetic type that the labels were computed in.
+    """
     stored = load_reference(weights, graph.network) if data.split == "test" and not recheck else None
     if stored is not None:
         return agree(labels, stored, "stored float64 reference", dtype)
     images = data.images[: len(labels) if recheck else min(len(labels), RECHECKED)]
     found = compute_reference(graph, images)
     agreement = agree(labels, found, "recomputed float64 reference", dtype)
-    if found.constant and (images != images[0]).any():  # equal labels tell nothing then
+    if found.constant and (images != images[0]).any():  # then equal labels prove nothing
         fault = f"scores are the same for all {len(images)} images by the {agreement.source}"
         return replace(agreement, fault=agreement.fault or fault)
     return agreement
 
 
-def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, request: RunRequest) -> Accuracy:
-    """The accuracy check over what the run returned."""
+def check(
+    graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, agreement: Agreement, least: float | None
+) -> Accuracy:
+    """Judge the labels that the run returned. least: the share of correct answers below which they fail."""
     labels = outcome.labels
     truth = None if data.labels is None else data.labels[: len(labels)]
-    agreement = reference_agreement(graph, weights, data, labels, outcome.arithmetic, request.recheck)
     if outcome.cycle is not None:
         agreement = replace(agreement, steady=True)
         if outcome.cycle.unsteady:
@@ -129,46 +174,10 @@ def check(graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, reque
     expected = None
     if data.split == "test" and promises(weights, graph.network):
         expected = weights.expected_correct.get(len(labels))
-    return judge(labels, truth, expected, agreement, classes=graph.classes, least=request.min_accuracy)
+    return judge(labels, truth, expected, agreement, classes=graph.classes, least=least)
 
 
 def promises(weights: Weights, network: Network) -> bool:
-    """Whether the weights' promises are for that network: for the one they were made for, whatever it is called."""
+    """Whether the weights' expected counts are for this network: the one they were made for, under any name."""
     own = named(weights.network)
     return own is not None and own.digest == network.digest
-
-
-def run(request: RunRequest, watch: Stopwatch) -> int:
-    """Run the main job with parsed options; prints the report. Returns 0 if the accuracy check passed, else 1.
-
-    watch: what was spent so far.
-    """
-    with exit_on_interrupt():
-        graph, weights, chosen = load_graph(request.network)
-        watch.lap("weights")
-        where, why_not = device.choose(request.device, watch.lap)
-    if why_not is not None:
-        print(f"note: running on the CPU: {why_not}", file=sys.stderr)
-    watch.lap("context")
-    with device.gpu_errors():  # page-locked memory may run out
-        data, graph = load_data(request, graph, where == "cuda")
-    batch = batch_size(request.images, data)
-    watch.lap("data")
-    if where == "cpu":
-        from app.runtime.cpu_run import run_on_cpu
-
-        watch.lap("import")
-        outcome = run_on_cpu(request, graph, data.images, data.labels, batch)
-    else:
-        from app.runtime.gpu_run import run_on_gpu
-
-        with device.gpu_errors():
-            outcome = run_on_gpu(request, graph, chosen, data.images, data.labels, batch, watch.lap)
-    accuracy = check(graph, weights, data, outcome, request)
-    compared = outcome.compared
-    differing = None
-    if compared is not None:
-        differing = reference_agreement(graph, weights, data, compared.labels, compared.arithmetic, request.recheck)
-    report = document(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
-    publish(report, as_text, request.output)
-    return 0 if accuracy.passed else 1

@@ -18,20 +18,17 @@ from app.runtime.cpu_session import CpuSession
 from app.runtime.defaults import DEFAULT_STREAMS, DEFAULT_WARMUP
 from app.runtime.request import RunRequest
 from app.runtime.result import Cycle, LayerTime, Outcome, Timing
+from data_tools.dataset import Dataset
 
 
-def run_on_cpu(request: RunRequest, graph: Graph, images: np.ndarray, truth: np.ndarray | None, batch: int) -> Outcome:
-    """Classify ``batch`` of the (N, C, H, W) images, again and again if there are fewer, and measure."""
-    for option, name in request.network.kernels.items():
-        if name != "auto":
-            raise UserError(f"--{option} {name} chooses a GPU kernel: leave it out on the CPU")
-    if request.network.latency:
-        raise UserError("--latency is for the GPU: leave it out on the CPU")
-    if request.network.precision not in ("auto", "fp32"):
-        raise UserError(f"--precision {request.network.precision} is for the GPU: leave it out on the CPU")
-    if request.compare is not None:
-        raise UserError(f"--compare {request.compare} is for the GPU: leave it out on the CPU")
+def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int) -> Outcome:
+    """Classify ``batch`` of the images, in several passes if there are fewer, and measure.
+
+    Raises UserError for options that choose something on the GPU.
+    """
+    _check_options(request)
     session = CpuSession(graph)
+    images = data.images
     labels = np.full(min(batch, len(images)), 255, np.uint8)
     repeat = request.repeat or 1
     samples: list[float] = []
@@ -50,7 +47,7 @@ def run_on_cpu(request: RunRequest, graph: Graph, images: np.ndarray, truth: np.
         session.run(first, np.empty(len(first), np.uint8))  # warm-up
         for _ in range(repeat):
             session.seconds.clear()
-            cycle, ms = clocked(partial(_passes, session, images, truth, batch, labels, progress))
+            cycle, ms = clocked(partial(_passes, session, data, batch, labels, progress))
             samples.append(ms)
             spent.append(session.seconds.copy())
     threads = session.threads_for(len(labels))
@@ -87,8 +84,22 @@ def run_on_cpu(request: RunRequest, graph: Graph, images: np.ndarray, truth: np.
     )
 
 
+def _check_options(request: RunRequest) -> None:
+    network = request.network
+    for option, name in network.kernels.items():
+        if name != "auto":
+            raise UserError(f"--{option} {name} chooses a GPU kernel: leave it out on the CPU")
+    for given, option in (
+        (network.latency, "--latency"),
+        (network.precision not in ("auto", "fp32"), f"--precision {network.precision}"),
+        (request.compare is not None, f"--compare {request.compare}"),
+    ):
+        if given:
+            raise UserError(f"{option} is for the GPU: leave it out on the CPU")
+
+
 def _without_effect(request: RunRequest) -> tuple[str, ...]:
-    """A note on options that say how a GPU works, where some were given."""
+    """A note on the options that have an effect on a GPU only, if any were given."""
     given = {"--chunk": request.pipeline.chunk is not None, "--streams": request.pipeline.streams != DEFAULT_STREAMS}
     given |= {"--no-fuse": not request.network.fuse, "--warmup": request.warmup != DEFAULT_WARMUP}
     names = [name for name, is_given in given.items() if is_given]
@@ -96,14 +107,10 @@ def _without_effect(request: RunRequest) -> tuple[str, ...]:
 
 
 def _passes(
-    session: CpuSession,
-    images: np.ndarray,
-    truth: np.ndarray | None,
-    batch: int,
-    labels: np.ndarray,
-    progress: Callable[[int], None],
+    session: CpuSession, data: Dataset, batch: int, labels: np.ndarray, progress: Callable[[int], None]
 ) -> Cycle:
-    """Run over the data as often as the batch needs; ``labels`` keeps the first pass."""
+    """Run over the data as often as the batch needs; write the first pass's labels to ``labels``."""
+    images, truth = data.images, data.labels
     correct = unsteady = 0
     for start in range(0, batch, len(images)):
         count = min(batch - start, len(images))

@@ -15,13 +15,14 @@ from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.matching import Choices
 from app.planning.plan import notice, plan
-from app.runtime import timing as measure
+from app.runtime import timing
 from app.runtime.clock import host_timed
 from app.runtime.defaults import DEFAULT_STREAMS, DEFAULT_WARMUP
 from app.runtime.request import RunRequest
 from app.runtime.result import Compared, Cycle, Outcome, Timing
 from app.runtime.session import Session, chunk_size
 from app.runtime.stream_buffers import Outputs
+from data_tools.dataset import Dataset
 
 REPEAT, REPEAT_FEW = 100, 1000  # of batches, and of those up to FEW images: a percentile wants many
 FEW = 100
@@ -32,25 +33,24 @@ def run_on_gpu(
     request: RunRequest,
     graph: Graph,
     chosen: Choices,
-    images: np.ndarray,
-    truth: np.ndarray | None,
+    data: Dataset,
     batch: int,
     lap: Callable[[str], None],
 ) -> Outcome:
-    """Classify ``batch`` of the (N, C, H, W) images, again and again if there are fewer, and measure.
+    """Classify ``batch`` of the images, in several passes if there are fewer, and measure.
 
-    Raises UserError where kernels cannot do what was asked, and for a comparison that could tell nothing.
+    Raises UserError for kernels that cannot serve the network, and for a comparison without a difference.
     """
+    images = data.images
     card = device.describe_gpu()
     chosen = replace(chosen, tuning=tuning.load(card["name"]))
-    execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
+    planned = partial(plan, graph, card["architecture"], input_dtype=images.dtype.name)
+    execution = planned(chosen)
     other = None
     if request.compare is not None:
         if batch > len(images):
             raise UserError(f"--compare {request.compare} times one pass over the data: leave --cycle out")
-        other = plan(
-            graph, card["architecture"], replace(chosen, precision=request.compare), input_dtype=images.dtype.name
-        )
+        other = planned(replace(chosen, precision=request.compare))
         if other.arithmetic == execution.arithmetic:
             raise UserError(
                 f"--compare {request.compare}: it would multiply as the run itself does, name another precision"
@@ -65,13 +65,13 @@ def run_on_gpu(
         outputs = session.outputs(len(one_pass))
         cycle = None
         if batch > len(images):
-            timing, cycle = _cycled(session, images, truth, batch, outputs, request.repeat or 1)
+            end_to_end, cycle = _cycled(session, data, batch, outputs, request.repeat or 1)
         else:
-            timing = measure.end_to_end(session, one_pass, outputs, repeat, request.warmup)
+            end_to_end = timing.end_to_end(session, one_pass, outputs, repeat, request.warmup)
         labels = outputs.labels.copy()
         direct = session.direct is not None and session.replays(one_pass, outputs)
-        use = None if cycle else measure.typical_usage(session, one_pass, outputs)
-        resident = measure.on_card(session, one_pass, LAYER_REPEAT, request.warmup)
+        use = None if cycle else timing.typical_usage(session, one_pass, outputs)
+        resident = timing.on_card(session, one_pass, LAYER_REPEAT, request.warmup)
         note = notice(execution, chosen)
         notes = [note] if note else []
         if direct and pipeline.streams != DEFAULT_STREAMS:
@@ -89,19 +89,19 @@ def run_on_gpu(
                 "chunk": session.chunk,
                 "images": "read by the first kernel" if direct else "copied in chunks",
                 "fused": request.network.fuse,
-                "runs": len(timing.samples),
+                "runs": len(end_to_end.samples),
                 "warmup": request.warmup if cycle is None else 1,
                 "layer_runs": LAYER_REPEAT,
             },
             labels=labels,
             cycle=cycle,
-            end_to_end=timing,
+            end_to_end=end_to_end,
             layers=resident.layers,
             op_times=resident.op_times,
             on_card=resident.whole,
             on_card_images=resident.images,
             usage=use,
-            limit=use.verdict if use and not direct else _verdict(timing.median / batch, resident),
+            limit=use.verdict if use and not direct else _verdict(end_to_end.median / batch, resident),
             device_bytes=session.device_bytes,
             peak_device_bytes=session.device_bytes + resident.device_bytes,
             notes=tuple(notes),
@@ -112,17 +112,17 @@ def run_on_gpu(
         return found
     with opened(other) as session:  # the one above has given its memory back
         outputs = session.outputs(batch)
-        timing = measure.end_to_end(session, one_pass, outputs, repeat, request.warmup)
-        compared = Compared(request.compare, other.arithmetic, timing, outputs.labels.copy())
+        end_to_end = timing.end_to_end(session, one_pass, outputs, repeat, request.warmup)
+        compared = Compared(request.compare, other.arithmetic, end_to_end, outputs.labels.copy())
         return replace(found, compared=compared, peak_device_bytes=max(found.peak_device_bytes, session.device_bytes))
 
 
-def _verdict(per_image: float, resident: measure.OnCard) -> str:
-    """What limits a run that is not cut into phases: its first kernel reads over the bus, or pass follows on pass.
+def _verdict(per_image: float, resident: timing.OnCard) -> str:
+    """What limits a run without phases: its first kernel reads over the bus, or it makes several passes over the data.
 
-    per_image: ms.
+    per_image: its ms end to end.
     """
-    copy, compute = (timing.median / resident.images for timing in (resident.raw_copy, resident.whole))
+    copy, compute = (taken.median / resident.images for taken in (resident.raw_copy, resident.whole))
     what, remedy = ("the bus", "faster kernels do not help") if copy > compute else ("compute", "faster kernels help")
     return (
         f"limited by {what}: the images' bytes alone take {copy / per_image:.0%} of the run, the kernels alone "
@@ -130,12 +130,11 @@ def _verdict(per_image: float, resident: measure.OnCard) -> str:
     )
 
 
-def _cycled(
-    session: Session, images: np.ndarray, truth: np.ndarray | None, batch: int, outputs: Outputs, repeat: int
-) -> tuple[Timing, Cycle]:
-    """Stream the batch in passes; the first pass's labels go to ``outputs``, later ones are held against them."""
+def _cycled(session: Session, data: Dataset, batch: int, outputs: Outputs, repeat: int) -> tuple[Timing, Cycle]:
+    """Stream the batch in passes; write the first pass's labels to ``outputs`` and compare later ones with them."""
     from tqdm import tqdm  # not worth its import where nothing is streamed
 
+    images, truth = data.images, data.labels
     pair = (session.outputs(len(images)), session.outputs(len(images)))
     session.run(images, outputs)  # warm-up
     outputs.labels.fill(255)
@@ -153,5 +152,5 @@ def _cycled(
                     correct += int((labels == truth[:count]).sum())
                 progress.update(count)
 
-        timing = host_timed(passes, repeat)
-    return timing, Cycle(None if truth is None else correct, batch, unsteady)
+        end_to_end = host_timed(passes, repeat)
+    return end_to_end, Cycle(None if truth is None else correct, batch, unsteady)
