@@ -136,7 +136,7 @@ def test_settings_for_the_gpu_on_the_cpu(place: Path, capsys: pytest.CaptureFixt
     write_good_files(place)
     given = ["--chunk", "5", "--streams", "2", "--no-fuse", "--warmup", "1"]
     for options, names in ((given, "--chunk, --streams, --no-fuse, --warmup"), (given[:2], "--chunk"), ([], "")):
-        assert main(["--device", "cpu", "--data", "images", "--labels", "none", *options]) == 0
+        assert main(["--device", "cpu", "--wide", "--data", "images", "--labels", "none", *options]) == 0
         told = capsys.readouterr().out
         assert (f"note      {names}: for the GPU, without effect on the CPU" in told) == bool(options)
         assert ("without effect" in told) == bool(options)

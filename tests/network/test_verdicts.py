@@ -239,7 +239,7 @@ def test_min_accuracy_decides_on_the_exit_code(
     write_idx(tmp_path / "labels", labels.astype(np.uint8))
     data = [*own_images(tmp_path / "images")[:2], "--labels", str(tmp_path / "labels")]
     asked = [] if least is None else ["--min-accuracy", least]
-    assert main(["--device", "cpu", "--weights", path, *data, *asked]) == code
+    assert main(["--device", "cpu", "--wide", "--weights", path, *data, *asked]) == code
     out = capsys.readouterr().out
     assert "Accuracy: 6 / 60 correct = 10.00%" in out and "agreement  PASSED: all 60 labels equal" in out
     assert "answers    WARNING: near chance, which is 10.0%; likely causes: fc1's rows not in the order H, W, C" in out
