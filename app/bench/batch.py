@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from app.commands.options.bench import bench_parser
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -19,7 +17,6 @@ from app.network.reference import shipped_reference
 from app.network.weights import Weights, load_weights
 from data_tools.dataset import load_fashion_mnist
 
-OF_KERNELS = ("shape", "batches", "l2", "noise", "plot", "save_tuning")
 UNWRITTEN = 255  # no label: what outputs hold before a timed run
 
 
@@ -51,21 +48,14 @@ class Batch:
         }
 
 
-def check_options(options: argparse.Namespace, own: str) -> None:
-    """What can be wrong with the options of ``bench`` under ``own``. Raises UserError, also where there is no GPU."""
-    parser = bench_parser()
-    for name in OF_KERNELS:
-        if getattr(options, name) != parser.get_default(name):
-            raise UserError(f"--{name.replace('_', '-')} is for timing kernels: leave it out with {own}")
-    shipped.find(find_network(options.network).name)
-    with exit_on_interrupt():
-        reason = device.why_no_gpu()
-    if reason is not None:
-        raise UserError(f"bench needs an NVIDIA GPU: {reason}")
+def check_ready(network: str) -> None:
+    """Raise UserError if no weights of the network are shipped, or there is no GPU."""
+    shipped.find(find_network(network).name)
+    device.require_gpu("bench")
 
 
 def load_batch(network: str, count: int) -> Batch:
-    """Images for the GPU, in page-locked memory.
+    """The images in page-locked memory.
 
     Raises UserError if there are fewer than ``count``, or no weights of the network are shipped.
     """

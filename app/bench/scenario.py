@@ -6,8 +6,6 @@ issued when the last has returned; what counts is the 90th percentile of the lat
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import partial
@@ -16,8 +14,8 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from app.bench.batch import UNWRITTEN, Batch, check_options, load_batch
-from app.commands.options.common import output_request
+from app.bench.batch import UNWRITTEN, Batch, check_ready, load_batch
+from app.commands.options.bench import ScenarioRequest
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -37,28 +35,25 @@ QUERIES = 50  # offline: each holds the whole batch
 WARMUP = 5
 
 
-def run_scenario(options: argparse.Namespace) -> int:
+def run_scenario(request: ScenarioRequest) -> int:
     """Measure, print and write. Returns 1 if labels were wrong, else 0. Raises UserError."""
-    for name in ("only", "rounds"):
-        if getattr(options, name) is not None:
-            raise UserError(f"--{name} is not for --scenario: leave it out")
-    check_options(options, "--scenario")
+    check_ready(request.network)
     card = device.describe_gpu()
-    precisions = [options.precision] if options.precision else PRECISIONS
+    precisions = [request.precision] if request.precision else PRECISIONS
     with device.gpu_errors():
-        batch = load_batch(options.network, options.batch)
-        bar = tqdm(precisions, desc=options.scenario, unit=" precisions", disable=not sys.stderr.isatty())
-        rows = [measured(options.scenario, batch, precision, card) for precision in bar]
+        batch = load_batch(request.network, request.batch)
+        bar = tqdm(precisions, desc=request.scenario, unit=" precisions", disable=None)
+        rows = [measured(request.scenario, batch, precision, card) for precision in bar]
     document = {
         "schema": SCHEMA,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "scenario": options.scenario,
-        "network": options.network,
+        "scenario": request.scenario,
+        "network": request.network,
         "device": card,
-        "images": options.batch,
+        "images": request.batch,
         "rows": rows,
     }
-    publish(document, as_text, output_request(options))
+    publish(document, as_text, request.output)
     return int(any(row["wrong"] for row in rows))
 
 

@@ -6,8 +6,6 @@ group by group. Shares are of the kernels' time, each between two events.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,10 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from app.bench.batch import check_options
 from app.bench.profile.api_calls import Function, replaced
-from app.commands.options.bench import bench_parser
-from app.commands.options.common import output_request
+from app.commands.options.bench import TrainingRequest
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import deferred_interrupts, exit_on_interrupt
@@ -69,24 +65,21 @@ WIDTHS = {100: "mlp", 500: "mlp_500", 1000: "mlp_1000"}
 CASES = (Case("lenet5", 256), *(Case(name, batch, width) for width, name in WIDTHS.items() for batch in (256, 4096)))
 
 
-def run_training(options: argparse.Namespace) -> int:
+def run_training(request: TrainingRequest) -> int:
     """Measure, print and write. Returns 0, raises UserError."""
-    for name in ("only", "rounds", "precision", "network", "batch"):
-        if getattr(options, name) != bench_parser().get_default(name):
-            raise UserError(f"--{name} is not for --training: leave it out")
-    check_options(options, "--training")
+    device.require_gpu("bench")
     card = device.describe_gpu()
     processor = device.describe_cpu(usable_cores())
     cpu = f"{processor['name']}, {processor['threads']} threads, NumPy {processor['numpy']}"
     rows, shares = [], []
     with device.gpu_errors():
-        for case in tqdm(CASES, desc="training", unit=" trainings", disable=not sys.stderr.isatty()):
+        for case in tqdm(CASES, desc="training", unit=" trainings", disable=None):
             measured, by_kernel = measure(case, card["architecture"])
             rows.append({**case.row, "device": card["name"], **measured, "cpu": cpu})
             shares += [{**case.row, "kernel": kernel, "share": share} for kernel, share in by_kernel.items()]
     date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     document = {"schema": SCHEMA, "date": date, "device": card, "cpu": processor, "rows": rows, "shares": shares}
-    publish(document, as_text, output_request(options))
+    publish(document, as_text, request.output)
     return 0
 
 

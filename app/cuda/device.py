@@ -12,6 +12,7 @@ from typing import Any
 
 from app.cuda.compiler import architecture, nvrtc
 from app.errors import UserError
+from app.interrupts import exit_on_interrupt
 
 OLDEST_ARCHITECTURE = (7, 5)
 _REMEDIES: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -97,6 +98,14 @@ def choose(requested: str, lap: Callable[[str], object] = lambda _: None) -> tup
     if requested == "cuda":
         raise UserError(f"--device cuda: {reason}; use --device cpu, or auto to take what there is")
     return "cpu", reason
+
+
+def require_gpu(who: str) -> None:
+    """Raise UserError, beginning with ``who``, if no GPU can be used. Ctrl-C ends the process meanwhile."""
+    with exit_on_interrupt():
+        reason = why_no_gpu()
+    if reason is not None:
+        raise UserError(f"{who} needs an NVIDIA GPU: {reason}")
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, T
 from app.bench.ladder.table import as_text
 from app.bench.stop import LEAST_RUNS, MOST_RUNS, enough, together
 from app.cli import main
-from app.commands.options.bench import bench_parser
 from app.errors import UserError
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, alone, key
@@ -26,6 +25,7 @@ from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.precision import SINGLE
+from tests.support.requests import requested
 
 PEAKS = Peaks({"float32": 50.0, "float16": 600.0}, 3000.0)
 CONV = ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
@@ -229,10 +229,10 @@ def test_plot_folder_is_checked_first(tmp_path: Path, monkeypatch: pytest.Monkey
     blocked.write_text("")
     monkeypatch.setitem(sys.modules, "matplotlib", Mock())
     with pytest.raises(UserError, match="cannot be written"):
-        job.checked(bench_parser().parse_args(["--plot", str(blocked / "plots")]))
+        job.checked(requested("bench", f"--plot {blocked / 'plots'}"))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match="pip install"):
-        job.checked(bench_parser().parse_args(["--plot", str(tmp_path)]))
+        job.checked(requested("bench", f"--plot {tmp_path}"))
 
 
 def test_no_gpu_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -23,8 +21,13 @@ from app.bench.scenario import run_scenario
 from app.bench.stop import describe
 from app.bench.stored_figures import FIGURES, OLD_REPORTS, Bench, load, old_reports
 from app.bench.training import run_training
-from app.commands.options.bench import bench_parser
-from app.commands.options.common import output_request
+from app.commands.options.bench import (
+    BenchRequest,
+    KernelsRequest,
+    PeersRequest,
+    ScenarioRequest,
+    TrainingRequest,
+)
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -52,54 +55,56 @@ class Job:
         return [item for item in self.items if item.is_op]
 
 
-def bench(options: argparse.Namespace) -> int:
-    """Measure what the options ask for and print it. Returns 1 if a kernel was wrong, else 0. Raises UserError."""
-    if options.peers:
-        return compare(options)
-    if options.scenario is not None:
-        return run_scenario(options)
-    if options.training:
-        return run_training(options)
+def bench(request: BenchRequest) -> int:
+    """Do the job that the request is for. Returns 1 if a result was wrong, else 0. Raises UserError."""
+    match request:
+        case PeersRequest():
+            return compare(request)
+        case ScenarioRequest():
+            return run_scenario(request)
+        case TrainingRequest():
+            return run_training(request)
+    return time_kernels(request)
+
+
+def time_kernels(request: KernelsRequest) -> int:
+    """Check and time the kernels, print and write the tables. Returns 1 if a kernel was wrong, else 0.
+
+    Raises UserError.
+    """
     with exit_on_interrupt():
-        job = checked(options)
-        reason = device.why_no_gpu()
-    if reason is not None:
-        raise UserError(f"bench needs an NVIDIA GPU: {reason}")
+        job = checked(request)
+    device.require_gpu("bench")
     with device.gpu_errors():
-        document, tables = _measured(options, job)
+        document, tables = _measured(request, job)
 
     def text(found: dict[str, Any], width: int) -> str:
-        return as_text(found, width) + ("" if job.graph is None else _old_report(options.network, found, width))
+        return as_text(found, width) + ("" if job.graph is None else _old_report(request.network, found, width))
 
-    publish(document, text, output_request(options))
-    if options.plot is not None:
-        plots.draw(document, options.plot)
+    publish(document, text, request.output)
+    if request.plot is not None:
+        plots.draw(document, request.plot)
     return int(any(row.wrong for table in tables for row in table.results))
 
 
-def checked(options: argparse.Namespace) -> Job:
-    """Everything that can be wrong with the options is found here, before anything is measured. Raises UserError."""
-    for name in ("precision", "rounds"):
-        if getattr(options, name) is not None:
-            raise UserError(f"--{name} goes with --peers or --scenario: add one of them, or leave it out")
-    if not 0 < options.noise < 1:
-        raise UserError(f"--noise {options.noise:g}: say a share between 0 and 1, e.g. 0.01")
-    batches = batch_sizes(options.batch, options.batches)
-    only = selected(options.only)
-    if options.save_tuning and only is not None:
+def checked(request: KernelsRequest) -> Job:
+    """Find everything that is wrong with the request before anything is measured. Raises UserError."""
+    if not 0 < request.noise < 1:
+        raise UserError(f"--noise {request.noise:g}: say a share between 0 and 1, e.g. 0.01")
+    batches = batch_sizes(request.batch, request.batches)
+    only = selected(request.only)
+    if request.save_tuning and only is not None:
         raise UserError("--save-tuning stores times that 'auto' compares with all others: leave --only out")
-    if options.plot is not None:
-        figures.prepare(options.plot)
-    if options.shape is not None:
-        if options.network != bench_parser().get_default("network"):
-            raise UserError(f"--network {options.network} and --shape {options.shape}: name one or the other")
-        return Job(f"convolution {options.shape} (C,H,W,M,K,S)", None, shape_items(options.shape), batches, only)
-    graph = network_graph(options.network)
+    if request.plot is not None:
+        figures.prepare(request.plot)
+    if request.shape is not None:
+        return Job(f"convolution {request.shape} (C,H,W,M,K,S)", None, shape_items(request.shape), batches, only)
+    graph = network_graph(request.network)
     items = [item for item in network_items(graph) if rungs(item, only)]
-    return Job(f"network {options.network}", graph, items, batches, only)
+    return Job(f"network {request.network}", graph, items, batches, only)
 
 
-def _measured(options: argparse.Namespace, job: Job) -> tuple[dict[str, Any], list[Table]]:
+def _measured(request: KernelsRequest, job: Job) -> tuple[dict[str, Any], list[Table]]:
     with exit_on_interrupt():  # these load CuPy
         from app.bench.ladder import peak
         from app.bench.ladder.ladder import Climber
@@ -109,15 +114,15 @@ def _measured(options: argparse.Namespace, job: Job) -> tuple[dict[str, Any], li
     card = device.describe_gpu()
     known, arch, main = tuning.load(card["name"]), card["architecture"], job.batches[-1]
     notes = [f"no cuDNN rows: {no_cudnn}"] if no_cudnn else []
-    with tqdm(desc="bench", unit=" rows", disable=not sys.stderr.isatty()) as progress:
+    with tqdm(desc="bench", unit=" rows", disable=None) as progress:
         with_cudnn = no_cudnn is None
-        climber = Climber(arch, known, options.noise, options.l2, job.only, with_cudnn, lambda: progress.update())
+        climber = Climber(arch, known, request.noise, request.l2, job.only, with_cudnn, lambda: progress.update())
         progress.total = sum(climber.rows(item) for item in job.items)
         progress.total += sum(climber.rows(item) for item in job.ops) * (len(job.batches) - 1)
         progress.total += len(combinations(job.graph, job.only)) * len(job.batches) if job.graph else 0
         peaks = peak.measure(arch)
         tables = [climber.climb(item, job.graph, main) for item in job.items]
-        if options.save_tuning:
+        if request.save_tuning:
             notes.append(f"'auto' goes by these results from now on: {tuning.store(card['name'], tuned(tables))}")
             known = tuning.load(card["name"])  # for the whole program
         smaller = [[climber.climb(item, job.graph, size) for item in job.ops] for size in job.batches[:-1]]
@@ -139,7 +144,7 @@ def _measured(options: argparse.Namespace, job: Job) -> tuple[dict[str, Any], li
         "device": card,
         "cpu": device.describe_cpu(usable_cores()),
         "images": main,
-        "settings": {"noise": options.noise, "l2": options.l2, "rule": describe(options.noise, options.l2)},
+        "settings": {"noise": request.noise, "l2": request.l2, "rule": describe(request.noise, request.l2)},
         "peaks": {"tflops": dict(peaks.tflops), "gbytes_per_s": peaks.gbytes_per_s},
         "tables": [table_document(table, peaks) for table in tables],
         "totals": totals(tables),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,13 +14,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from app.bench.batch import Batch, check_options, load_batch
+from app.bench.batch import Batch, check_ready, load_batch
 from app.bench.peers.jax import JaxEngine
 from app.bench.peers.pieces import PIECES, WHOLE
 from app.bench.peers.rounds import Candidate, Engine, Entrant, in_turn
 from app.bench.peers.text import as_text, ratios
 from app.bench.peers.torch import TorchEngine, settings
-from app.commands.options.common import output_request
+from app.commands.options.bench import PeersRequest
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -35,23 +34,21 @@ OURS, JAX = "ours", "jax-jit"
 # By what torch.compile is told; None: not compiled. Each is tried in several settings (peers_torch.settings).
 MODES = {"torch-eager": None, "torch-max-autotune": "max-autotune", "torch-reduce-overhead": "reduce-overhead"}
 ENGINES = (OURS, *MODES, JAX)
-ROUNDS = 7
 PACKAGES = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "jax", "jaxlib", "numpy")
 
 
-def compare(options: argparse.Namespace) -> int:
+def compare(request: PeersRequest) -> int:
     """Measure, print and write. Returns 1 if our labels were wrong, else 0. Raises UserError."""
-    wanted = engines(options.only)
-    check_options(options, "--peers")
+    wanted = engines(request.only)
+    check_ready(request.network)
     card = device.describe_gpu()
     known = tuning.load(card["name"])
-    rounds = options.rounds or ROUNDS
     with device.gpu_errors(), output_to_stderr():
-        batch = load_batch(options.network, options.batch)
-        found = candidates(wanted, options.precision, partial(_our_engine, arch=card["architecture"], known=known))
-        rows = measured(found, batch, rounds)
-    document = as_document(rows, card, options, rounds)
-    publish(document, as_text, output_request(options))
+        batch = load_batch(request.network, request.batch)
+        found = candidates(wanted, request.precision, partial(_our_engine, arch=card["architecture"], known=known))
+        rows = measured(found, batch, request.rounds)
+    document = as_document(rows, card, request)
+    publish(document, as_text, request.output)
     return int(any(row["wrong"] for row in rows))
 
 
@@ -88,27 +85,26 @@ def measured(found: Sequence[Candidate], batch: Batch, rounds: int) -> list[dict
 
     entrants = [Entrant(candidate, pinned_array((len(batch.images),), np.uint8)) for candidate in found]
     total = len(entrants) * (rounds + 1)
-    with tqdm(total=total, desc="peers", unit=" turns", disable=not sys.stderr.isatty()) as progress:
+    with tqdm(total=total, desc="peers", unit=" turns", disable=None) as progress:
         in_turn(entrants, batch, rounds, progress.update)
     return [entrant.row(batch) for entrant in entrants]
 
 
-def as_document(
-    rows: list[dict[str, Any]], card: dict[str, Any], options: argparse.Namespace, rounds: int
-) -> dict[str, Any]:
+def as_document(rows: list[dict[str, Any]], card: dict[str, Any], request: PeersRequest) -> dict[str, Any]:
     """The figures as plain data."""
-    command = f"python main.py bench --peers --network {options.network} --batch {options.batch} --rounds {rounds}"
-    command += f" --precision {options.precision}" if options.precision else ""
-    command += f" --only {options.only}" if options.only else ""
+    command = f"python main.py bench --peers --network {request.network} --batch {request.batch}"
+    command += f" --rounds {request.rounds}"
+    command += f" --precision {request.precision}" if request.precision else ""
+    command += f" --only {request.only}" if request.only else ""
     return {
         "schema": SCHEMA,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "command": command,
-        "network": options.network,
+        "network": request.network,
         "device": card,
         "software": versions(),
-        "images": options.batch,
-        "rounds": rounds,
+        "images": request.batch,
+        "rounds": request.rounds,
         "rows": rows,
         "ratios": ratios(rows),
     }

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from app.commands.options.common import command, output_options
+from app.commands.options.common import command, output_options, output_request
 from app.console import whole_number
+from app.errors import UserError
+from app.output import Output
 from app.precision import PRECISIONS
 
 BENCH_EPILOG = """\
@@ -27,6 +31,64 @@ runs, unless --l2 warm says otherwise.
 """
 
 
+DEFAULT_ROUNDS = 7
+# Options that only the timing of kernels takes, and what else the other jobs do not take.
+OF_KERNELS = ("shape", "batches", "l2", "noise", "plot", "save_tuning")
+NOT_OF = {"peers": (), "scenario": ("only", "rounds"), "training": ("only", "rounds", "precision", "network", "batch")}
+
+
+@dataclass(frozen=True)
+class KernelsRequest:
+    """Time kernels. shape: ``C,H,W,M,K,S`` of one convolution, None for all layers of the network.
+
+    batches: sizes ``N,N,…``, None for ``batch`` alone. only: names of variants ``NAME,…``, None for all.
+    """
+
+    network: str
+    shape: str | None
+    batch: int
+    batches: str | None
+    only: str | None
+    l2: str
+    noise: float
+    plot: Path | None
+    save_tuning: bool
+    output: Output
+
+
+@dataclass(frozen=True)
+class PeersRequest:
+    """Time the application beside PyTorch and JAX. only: names of engines ``NAME,…``, None for all."""
+
+    network: str
+    batch: int
+    only: str | None
+    precision: str | None
+    rounds: int
+    output: Output
+
+
+@dataclass(frozen=True)
+class ScenarioRequest:
+    """Time the application under a LoadGen scenario. precision: None for all."""
+
+    scenario: str
+    network: str
+    batch: int
+    precision: str | None
+    output: Output
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """Time epochs of the networks that are trained here."""
+
+    output: Output
+
+
+BenchRequest = KernelsRequest | PeersRequest | ScenarioRequest | TrainingRequest
+
+
 def bench_parser() -> argparse.ArgumentParser:
     """The parser of ``bench``."""
     parser = command("bench", BENCH_EPILOG)
@@ -42,7 +104,9 @@ def bench_parser() -> argparse.ArgumentParser:
     kind.add_argument("--scenario", choices=("offline", "single-stream"), help="as LoadGen defines it")
     kind.add_argument("--training", action="store_true", help="epochs of lenet5 and mlp, beside NumPy on this CPU")
     whole.add_argument("--precision", choices=PRECISIONS, help="only this one (default: all)")
-    whole.add_argument("--rounds", type=whole_number(1, 1000), metavar="N", help="turns of each engine (default: 7)")
+    whole.add_argument(
+        "--rounds", type=whole_number(1, 1000), metavar="N", help=f"turns of each engine (default: {DEFAULT_ROUNDS})"
+    )
     how = parser.add_argument_group("how")
     how.add_argument("--l2", default="cold", choices=("cold", "warm"), help="state of the L2 cache (default: cold)")
     how.add_argument(
@@ -55,3 +119,34 @@ def bench_parser() -> argparse.ArgumentParser:
         "--save-tuning", action="store_true", help="let 'auto' go by these results from now on (not with --only)"
     )
     return parser
+
+
+def bench_request(options: argparse.Namespace) -> BenchRequest:
+    """What ``bench`` is asked for. Raises UserError for an option that the job does not take."""
+    output = output_request(options)
+    job = next((name for name in NOT_OF if getattr(options, name)), None)
+    if job is None:
+        _refuse(options, ("precision", "rounds"), "goes with --peers or --scenario: add one of them, or leave it out")
+        if options.shape is not None and "network" in _given(options, ("network",)):
+            raise UserError(f"--network {options.network} and --shape {options.shape}: name one or the other")
+        own = ("network", "shape", "batch", "batches", "only", "l2", "noise", "plot", "save_tuning")
+        return KernelsRequest(**{name: getattr(options, name) for name in own}, output=output)
+    _refuse(options, NOT_OF[job], f"is not for --{job}: leave it out")
+    _refuse(options, OF_KERNELS, f"is for timing kernels: leave it out with --{job}")
+    if job == "peers":
+        rounds = options.rounds or DEFAULT_ROUNDS
+        return PeersRequest(options.network, options.batch, options.only, options.precision, rounds, output)
+    if job == "scenario":
+        return ScenarioRequest(options.scenario, options.network, options.batch, options.precision, output)
+    return TrainingRequest(output)
+
+
+def _given(options: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    """Those of the options that have another value than their default."""
+    parser = bench_parser()
+    return [name for name in names if getattr(options, name) != parser.get_default(name)]
+
+
+def _refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    for name in _given(options, names):
+        raise UserError(f"--{name.replace('_', '-')} {why}")
