@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,11 @@ from app.precision import SHORT
 from app.report import publish
 from app.runtime.cpu_session import CpuSession
 from app.runtime.defaults import DEFAULT_STREAMS
+from app.text import Column, paragraph, table
 from data_tools.dataset import Dataset, load_fashion_mnist
 
 SCHEMA = "lenet5-inference/accuracy/1"
+LEGEND = "report: of the system's own report, other weights, and for lenet5 other images (handwritten digits)."
 
 
 def accuracy(request: AccuracyRequest) -> int:
@@ -53,7 +55,7 @@ def accuracy(request: AccuracyRequest) -> int:
     if not any(row["correct"] for row in rows):
         raise UserError(f"no network ran: {rows[0]['verdict']}")
     document = {"schema": SCHEMA, "device": "NumPy on the CPU" if where == "cpu" else "GPU", "networks": rows}
-    publish(document, lambda found, width: "\n".join(_lines(found)), request.output)
+    publish(document, _text, request.output)
     return int(any(row["passed"] is False for row in rows))
 
 
@@ -128,18 +130,21 @@ def _on_gpu(execution: ExecutionPlan, images: np.ndarray) -> np.ndarray:
         return labels
 
 
-def _lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """Two rows a network: ours with the check's verdict, and its report's where that has any."""
-    yield f"Correct among the first Fashion-MNIST test images, by {document['device']}"
-    yield f"{'network':<12}{'':<8}" + "".join(f"{count:>9,}" for count in COUNTED) + "  check"
+def _text(document: Mapping[str, Any], width: int) -> str:
+    """Each network's counts, those of its report where it has any, and the check's verdict."""
+    counts = [str(count) for count in COUNTED]
+    columns = [Column("network", left=True), Column("", left=True), *(Column(f"{count:,}") for count in COUNTED)]
+    rows = []
     for row in document["networks"]:
-        ours = {count: correct / int(count) for count, correct in row["correct"].items()}
         verdict = {True: "PASSED: ", False: "FAILED: ", None: ""}[row["passed"]] + row["verdict"]
-        yield f"{row['network']:<12}{row['precision'] or '':<8}{_cells(ours)}  {verdict}".rstrip()
-        if row["reported"]:
-            yield f"{'':<12}{'report':<8}{_cells(row['reported'])}".rstrip()
-    yield "report: of the system's own report, other weights, and for lenet5 other images (handwritten digits)."
-
-
-def _cells(shares: Mapping[str, float]) -> str:
-    return "".join(f"{shares[str(count)]:>9.2%}" if str(count) in shares else f"{'':>9}" for count in COUNTED)
+        ours = {count: correct / int(count) for count, correct in row["correct"].items()}
+        for name, run, shares in (row["network"], row["precision"], ours), ("", "report", row["reported"]):
+            if shares:
+                cells = [f"{shares[count]:.2%}" if count in shares else "" for count in counts]
+                rows.append([name, run, *cells])
+            elif name:
+                rows.append([name, "", verdict])
+        if ours:
+            rows.append(["", verdict])
+    head = f"Correct among the first Fashion-MNIST test images, by {document['device']}"
+    return "\n".join([*paragraph(head, width), *table(columns, rows, width), *paragraph(LEGEND, width)])

@@ -1,8 +1,7 @@
-"""What ``main.py graph`` and ``main.py kernels`` print."""
+"""``main.py kernels``: every kernel, and what each compiles to."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +12,20 @@ from app.kernels.registry import VARIANTS, variants
 from app.kernels.train.train import TRAINING_KERNELS
 from app.kernels.variant import Variant
 from app.planning.choices import check_architecture
+from app.precision import SHORT
 from app.report import publish
+from app.text import Column, paragraph, table
 
 SCHEMA = "lenet5-inference/kernels/1"
-WIDTH = 124
 REFERENCE_ARCH = "sm_90a"
+HOW_TO_CHOOSE = (
+    "--conv NAME, --fc NAME (gemm) and --pool NAME choose one, or one for each layer: --conv conv1=NAME,conv2=NAME.",
+    "auto takes the highest step not marked 'only by name', or one measured faster on this card (bench, sweep).",
+)
+RESOURCES = (
+    "static, dynamic: a block's shared memory; const: constant arrays; stack, spill (stores / loads): of a thread",
+    "occup.: the most of an SM's threads that registers, shared memory and block size leave room for",
+)
 
 
 def kernels(request: KernelsRequest) -> int:
@@ -33,8 +41,7 @@ def kernels(request: KernelsRequest) -> int:
     if request.resources:
         measured = resources.measure(rows, arch)
         document |= {"arch": arch, "resources": [vars(result) for result in measured]}
-    lines = _resource_lines if request.resources else _kernel_lines
-    publish(document, lambda found, width: "\n".join(lines(found)), request.output)
+    publish(document, _resource_text if request.resources else _kernel_text, request.output)
     return 0
 
 
@@ -55,21 +62,21 @@ def _row(row: Variant) -> dict[str, Any]:
     }
 
 
-def _kernel_lines(document: Mapping[str, Any]) -> list[str]:
-    """Two lines a kernel or more: names and types; the idea, its limits and its tunables."""
-    lines: list[str] = []
+def _kernel_text(document: Mapping[str, Any], width: int) -> str:
+    """Under each operation its kernels: names and types, then the idea, its limits and its tunables."""
+    columns = [
+        *(Column("step"), Column("name", left=True), Column("file (app/kernels/)", left=True, optional=1)),
+        *(Column(head, left=True) for head in ("types", "from", "pools", "system")),
+    ]
+    rows: list[list[str]] = []
     operation = ""
     for row in document["kernels"]:
         if row["operation"] != operation:
             operation = row["operation"]
-            lines += [
-                operation,
-                f"  {'step':>4} {'name':<18}{'file (app/kernels/)':<30}{'types':<26}{'from':<7}{'pools':<7}system",
-            ]
-        lines.append(
-            f"  {row['step']:>4} {row['name']:<18}{row['file']:<30}{', '.join(row['dtypes']):<26}{row['min_arch']:<7}"
-            f"{'yes' if row['pools'] else 'no':<7}{row['system']}"
-        )
+            rows += [[""], [operation]]
+        types = " ".join(SHORT.get(dtype, dtype) for dtype in row["dtypes"])
+        pools = "yes" if row["pools"] else "no"
+        rows.append([str(row["step"]), row["name"], row["file"], types, row["min_arch"], pools, row["system"]])
         tunables = ", ".join(f"{name} {' '.join(map(str, values))}" for name, values in row["tunables"].items())
         notes = [
             row["summary"],
@@ -77,45 +84,34 @@ def _kernel_lines(document: Mapping[str, Any]) -> list[str]:
             *([f"tunables: {tunables}"] if tunables else []),
             *([] if row["automatic"] else ["only by name"]),
         ]
-        lines += textwrap.wrap(
-            "; ".join(notes), WIDTH, initial_indent=" " * 7, subsequent_indent=" " * 9, break_on_hyphens=False
-        )
-    lines += [
-        *_training_lines(document),
-        "--conv NAME, --fc NAME (gemm) and --pool NAME choose one, or one a layer: --conv conv1=NAME,conv2=NAME.",
-        "auto takes the highest step not marked 'only by name', or one measured faster on this card (bench, sweep).",
+        rows.append(["", "; ".join(notes)])
+    training = [Column(head, left=True) for head in ("file (app/kernels/)", "idea", "system")]
+    trained = [[row["file"], row["summary"], row["system"]] for row in document["training"]]
+    lines = [*table(columns, rows, width), "", "train", *table(training, trained, width), ""]
+    return "\n".join([*lines, *(line for text in HOW_TO_CHOOSE for line in paragraph(text, width))])
+
+
+def _resource_text(document: Mapping[str, Any], width: int) -> str:
+    """One line for each function, or the reason why there is none."""
+    columns = [
+        *(Column("kernel", left=True), Column("layer", left=True), Column("function", left=True, optional=4)),
+        *(Column("threads", optional=2), Column("regs"), Column("static"), Column("dynamic")),
+        *(Column("const", optional=6), Column("stack", optional=5), Column("spill")),
+        *(Column("blocks/SM", optional=3), Column("occup.")),
     ]
-    return lines
-
-
-def _training_lines(document: Mapping[str, Any]) -> list[str]:
-    """One line a kernel."""
-    return ["train", f"  {'file (app/kernels/)':<30}{'idea':<74}system"] + [
-        f"  {row['file']:<30}{row['summary']:<74}{row['system']}" for row in document["training"]
-    ]
-
-
-def _resource_lines(document: Mapping[str, Any]) -> list[str]:
-    """One line a function, or the reason why there is none."""
-    lines = [
-        f"compiled for {document['arch']}: convolutions and products alone, pairs of them whole, each in its kernel's "
-        "first type; bytes",
-        f"  {'kernel':<26}{'layer':<8}{'function':<30}{'threads':>7}{'regs':>6}{'static':>8}{'dynamic':>8}"
-        f"{'const':>7}{'stack':>6}{'spill':>12}{'blocks/SM':>10}{'occup.':>7}",
-    ]
+    rows = []
     for row in document["resources"]:
-        name = f"  {row['operation'] + ' ' + row['name']:<26}{row['layer']:<8}"
+        name = [f"{row['operation']} {row['name']}", row["layer"]]
         if "reason" in row:
-            lines.append(f"{name}not compiled: {row['reason']}")
+            rows.append([*name, f"not compiled: {row['reason']}"])
             continue
-        spill = f"{row['spill_stores']} / {row['spill_loads']}"
-        lines.append(
-            f"{name}{row['entry']:<30}{row['threads']:>7}{row['registers']:>6}{row['static_shared']:>8,}"
-            f"{row['dynamic_shared']:>8,}{row['constant']:>7,}{row['stack']:>6}{spill:>12}"
-            f"{row['blocks']:>10}{row['occupancy']:>7.0%}"
-        )
-    lines += [
-        "static, dynamic: a block's shared memory; const: constant arrays; stack, spill (stores / loads): of a thread;",
-        "occup.: the most of an SM's threads that registers, shared memory and block size leave room for",
-    ]
-    return lines
+        sizes = [f"{row[size]:,}" for size in ("static_shared", "dynamic_shared", "constant", "stack")]
+        cells = [row["entry"], str(row["threads"]), str(row["registers"]), *sizes]
+        cells += [f"{row['spill_stores']} / {row['spill_loads']}", str(row["blocks"]), f"{row['occupancy']:.0%}"]
+        rows.append([*name, *cells])
+    head = (
+        f"compiled for {document['arch']}: convolutions and products alone, pairs of them whole, each in its kernel's "
+        "first type; bytes"
+    )
+    lines = [*paragraph(head, width), *table(columns, rows, width)]
+    return "\n".join([*lines, *(line for text in RESOURCES for line in paragraph(text, width))])

@@ -1,8 +1,7 @@
-"""What ``main.py networks`` prints."""
+"""``main.py networks``: every network, its layers and figures."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from math import prod
@@ -14,10 +13,11 @@ from app.network.definitions import NETWORKS, Network
 from app.network.weights import Weights, load_weights
 from app.output import Output
 from app.report import publish
+from app.text import Column, paragraph, table
 from app.training.recipes import recipe_of
 
 SCHEMA = "lenet5-inference/networks/1"
-WIDTH = 124
+LEGEND = "MFLOP: of one image; accuracy: of the shipped weights, on the first Fashion-MNIST test images."
 
 
 def networks(output: Output) -> int:
@@ -25,7 +25,7 @@ def networks(output: Output) -> int:
     weights = shipped_weights()
     rows = [describe(network, weights.get(network.name)) for network in NETWORKS.values()]
     document: dict[str, Any] = {"schema": SCHEMA, "networks": rows}
-    publish(document, lambda found, width: "\n".join(_lines(found)), output)
+    publish(document, _text, output)
     return 0
 
 
@@ -71,20 +71,18 @@ def _has(name: str, layer: Layer, network: Network, weights: Weights | None) -> 
     return not name.endswith("_bias") or recipe is None or layer.name in recipe.biases
 
 
-def _lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """Figures, the idea, then the layers with their settings."""
-    yield f"{'network':<12}{'input':<14}{'layers':>6}{'parameters':>12}{'MFLOP':>11}  accuracy"
+def _text(document: Mapping[str, Any], width: int) -> str:
+    """Figures of each network, then its idea and its layers with their settings."""
+    heads = [Column("network", left=True), Column("input", left=True), Column("layers"), Column("parameters")]
+    columns = [*heads, Column("MFLOP"), Column("accuracy", left=True)]
+    rows = []
     for row in document["networks"]:
         accuracy, size = row["accuracy"], " x ".join(map(str, row["input"]))
         told = "-" if accuracy is None else f"{accuracy['correct'] / accuracy['images']:.2%} of {accuracy['images']:,}"
-        yield (
-            f"{row['name']:<12}{size:<14}{len(row['layers']):>6}{row['parameters']:>12,}{row['flops'] / 1e6:>11.4f}"
-            f"  {told}"
-        )
+        sizes = [str(len(row["layers"])), f"{row['parameters']:,}", f"{row['flops'] / 1e6:.4f}"]
         layers = (" ".join([layer["kind"], *_settings(layer["settings"])]) for layer in row["layers"])
-        for text in (row["summary"], ", ".join(layers)):
-            yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
-    yield "MFLOP: of one image; accuracy: of the weights that are shipped, over the first Fashion-MNIST test images."
+        rows += [[row["name"], size, *sizes, told], ["", row["summary"]], ["", ", ".join(layers)]]
+    return "\n".join([*table(columns, rows, width), *paragraph(LEGEND, width)])
 
 
 def _settings(settings: Mapping[str, int]) -> Iterator[str]:

@@ -24,6 +24,7 @@ from data_tools.dataset import Dataset
 from tests.support.bundle_for_tests import IMAGES, TRUTH, folder, release
 from tests.support.schemas import mistakes
 from tests.support.shell import check_error
+from tests.support.widths import printed_wide
 
 __all__ = ["folder", "release"]  # fixtures
 
@@ -46,16 +47,13 @@ def correct(network: str) -> int:
 
 def test_table(shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
-    assert main([*CPU, "--json", str(tmp_path / "found.json")]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    lines = out.splitlines()
+    lines = printed_wide(f"{' '.join(CPU)} --json {tmp_path / 'found.json'}", capsys).splitlines()
+    begins = {line.split()[0]: at for at, line in enumerate(lines)}
     for network in ("lenet5", "mlp"):
-        (line,) = (line for line in lines if line.startswith(f"{network} "))
-        assert line.split()[1:3] == ["fp32", f"{correct(network) / 100:.2%}"] and "PASSED: all 130" in line
-    at = next(at for at, line in enumerate(lines) if line.startswith("fa19"))
-    assert "no weights are shipped yet" in lines[at]
-    assert lines[at + 1].split() == ["report", "76.00%", "76.70%", "76.53%"]
+        assert lines[begins[network]].split()[1:3] == ["fp32", f"{correct(network) / 100:.2%}"]
+        assert any("PASSED: all 130" in line for line in lines[begins[network] + 1 :][:2])
+    assert "no weights are shipped yet" in lines[begins["fa19"]]
+    assert lines[begins["fa19"] + 1].split() == ["report", "76.00%", "76.70%", "76.53%"]
     document = json.loads((tmp_path / "found.json").read_text())
     assert not mistakes(document)
     rows: dict[str, dict[str, Any]] = {row["network"]: row for row in document["networks"]}

@@ -14,13 +14,13 @@ from app.cli import COMMANDS, main
 from app.commands import networks
 from app.cuda.device import why_no_gpu
 from app.errors import UserError
-from app.kernels.registry import VARIANTS
 from app.network import shipped
 from app.network.definitions import NETWORKS
 from app.network.weights import load_weights, save_weights
 from tests.support.networks_for_tests import random_graph
 from tests.support.schemas import mistakes
 from tests.support.shell import check_error
+from tests.support.widths import printed_wide
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -102,17 +102,11 @@ def test_measuring_needs_a_gpu(command: str, capsys: pytest.CaptureFixture[str])
 
 def test_graph(capsys: pytest.CaptureFixture[str]) -> None:
     outputs = []
-    for more in (
-        "",
-        "--no-fuse",
-        "--conv direct",
-        f"--arch sm_75 --weights {shipped.find('lenet5')}",
-        "--conv conv2=shared-tile",
-    ):
-        assert main(["graph", *more.split()]) == 0
-        outputs.append(capsys.readouterr().out)
+    older = f"--arch sm_75 --weights {shipped.find('lenet5')}"
+    for more in ("", "--no-fuse", "--conv direct", older, "--conv conv2=shared-tile"):
+        outputs.append(printed_wide(f"graph {more}", capsys))
     fused, separate, direct, older, mixed = outputs
-    assert "184,352" in fused and "conv1+relu1" in fused
+    assert "184,352" in fused and "conv1+relu1+pool1+conv2+relu2+pool2" in fused
     assert "conv1+relu1" not in separate and len(separate.splitlines()) > len(fused.splitlines())
     convolutions = [line.split()[1] for line in direct.splitlines() if line.strip().startswith(("conv1+", "conv2+"))]
     assert convolutions == ["direct", "direct"]
@@ -122,10 +116,9 @@ def test_graph(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_networks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     target = tmp_path / "networks.json"
-    assert main(["networks", "--json", str(target)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = printed_wide(f"networks --json {target}", capsys).splitlines()
     rows = {line.split()[0]: line.split() for line in lines if line.split()[0] in NETWORKS}
-    assert list(rows) == list(NETWORKS) and max(map(len, lines)) <= 132
+    assert list(rows) == list(NETWORKS)
     correct = load_weights().expected_correct[10_000]
     share = f"{correct / 10_000:.2%}"
     assert rows["lenet5"][1:] == ["1", "x", "28", "x", "28", "11", "184,352", "7.7851", share, "of", "10,000"]
@@ -180,13 +173,6 @@ def test_networks_tell_what_the_shipped_weights_promise(
 def test_networks_errors(arguments: str, pattern: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["networks", *arguments.split()])
     check_error(code, *capsys.readouterr(), pattern)
-
-
-def test_kernels(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kernels"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    for row in VARIANTS:
-        assert any(row.name in line for line in lines)
 
 
 def test_a_network_without_a_recipe_is_listed_with_its_biases() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
+
+from app.cli import main
 from app.text import UNLIMITED, WIDTH
 
 
@@ -13,4 +16,17 @@ def check_widths(as_text: Callable[[Mapping[str, Any], int], str], document: Map
     assert all(len(line) <= WIDTH for line in as_text(document, WIDTH).splitlines())
     wide = as_text(document, UNLIMITED)
     assert "--wide adds" not in wide and not any(word.endswith("…") and len(word) > 1 for word in wide.split())
+    return wide
+
+
+def printed_wide(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the command prints with ``--wide``. Without it no line is wider than a terminal of ``WIDTH`` columns."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("COLUMNS", str(WIDTH))
+        assert main(command.split()) == 0
+        narrow = capsys.readouterr().out
+        assert all(len(line) <= WIDTH for line in narrow.splitlines())
+        assert main([*command.split(), "--wide"]) == 0
+    wide = capsys.readouterr().out
+    assert "--wide adds" not in wide
     return wide
