@@ -16,7 +16,6 @@ NAMES = {*BY_NAME, *BY_DTYPE}
 EXCEPTIONS = {
     "app/kernels": "what each kernel is in its types stands in its row, beside its .cu file",
     "app/network/weights.py": "how weights lie in their files",
-    "app/training/limits.py": "how weights lie in their files",
     "app/bench/ladder/peak.py": "the loops of peak.cu",
     "app/bench/ladder/oracle.py": "what NumPy rounds to",
     "app/bench/ladder/tolerance.py": "one rounding of a number in memory",

@@ -33,7 +33,8 @@ from app.training.cpu_engine import CpuEngine, cpu_pool
 from app.training.engine import Engine
 from app.training.model import Model, training_model
 from app.training.progress import Progress
-from app.training.recipes import Settings, recipe_of
+from app.training.recipes import recipe_of
+from app.training.settings import Settings
 from app.training.team import Alone
 
 if TYPE_CHECKING:  # needs CuPy

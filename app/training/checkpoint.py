@@ -2,30 +2,97 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from app.errors import UserError
 from app.files import hdf5_process
-from app.files.checks import BadValueError
+from app.files.checks import BadValueError, fields, parsed_json, text
 from app.files.hdf5 import Wanted, content_hash, file_image
 from app.files.reading import present, read_file
 from app.files.writing import replacing
+from app.layers import Linear
+from app.network.graph import find_network
 from app.training.gradients import Arrays
-from app.training.header import Header, parsed
-from app.training.model import Model
+from app.training.model import Model, training_model
 from app.training.optimisers import OPTIMISERS
 from app.training.progress import EpochResult, Progress
-from app.training.recipes import Settings
+from app.training.request import KEPT_CHECK
+from app.training.settings import SETTINGS, WORKERS, Settings
 
 SCHEMA = 3
 SUFFIX = ".checkpoint"
 MAX_BYTES = 1 << 30
 Stamp = tuple[int, int, int] | None
 KIND = "lenet5-inference training checkpoint"
+COLUMNS = len(dataclasses.fields(EpochResult))
+
+
+@dataclass(frozen=True)
+class Header:
+    """The settings of a training and how far it came; best_epoch, workers, trained_on, options: as in ``Progress``."""
+
+    settings: Settings
+    best_epoch: int
+    workers: int
+    trained_on: str
+    options: Mapping[str, str]
+
+    def text(self) -> str:
+        """The header as JSON, which ``parsed`` reads."""
+        values = {**vars(self), "settings": self.settings.as_dict(), "options": dict(self.options)}
+        return json.dumps(values, ensure_ascii=False)  # shorter: HDF5 limits attributes
+
+
+_HEADER = fields(
+    {
+        "settings": fields({name: setting.check for name, setting in SETTINGS.items()}),
+        "best_epoch": SETTINGS["epochs"].check,
+        "workers": WORKERS.check,
+        "trained_on": text(),
+        "options": KEPT_CHECK,
+    }
+)
+
+
+def parsed(content: str) -> tuple[Header, Model]:
+    """The header and its network. Raises BadValueError for every value that ``train`` would refuse as an option."""
+    values = _HEADER(parsed_json(content))
+    chosen: dict[str, Any] = values.pop("settings")
+    settings = Settings(**{**chosen, "dropout": tuple(chosen["dropout"]), "biases": tuple(chosen["biases"])})
+    header = Header(settings, **values)
+    try:
+        model = training_model(find_network(settings.network), settings.biases)
+    except UserError as error:
+        raise BadValueError(str(error)) from error
+    _check_together(header, model)
+    return header, model
+
+
+def _check_together(header: Header, model: Model) -> None:
+    settings = header.settings
+    linear = {layer.name for layer in model.layers if isinstance(layer, Linear)}
+    dropped, biases = [name for name, _ in settings.dropout], settings.biases
+    reasons = {
+        "more held out than there are images": settings.validation >= settings.images,
+        "best_epoch after the last": header.best_epoch > settings.epochs,
+        "more workers than images of a batch": header.workers
+        > min(settings.batch, settings.images - settings.validation),
+        "dropout of layers that the network has not, or not in order": not set(dropped) <= linear
+        or dropped != sorted(set(dropped)),
+        "biases of layers that the network has not": len(set(biases)) < len(biases)
+        or not {f"{name}_bias" for name in biases} <= model.shapes.keys(),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise BadValueError(reason)
 
 
 def checkpoint_path(output: Path) -> Path:
@@ -104,7 +171,7 @@ def array_limits(settings: Settings, model: Model) -> dict[str, int]:
     """Array → the most bytes that it can have in a checkpoint."""
     parts = ("parameter", "best", *OPTIMISERS[settings.optimiser].slots)
     sizes = {f"{part}_{name}": 4 * prod(shape) for part in parts for name, shape in model.shapes.items()}
-    return {**sizes, "history": 8 * len(fields(EpochResult)) * settings.epochs}
+    return {**sizes, "history": 8 * COLUMNS * settings.epochs}
 
 
 def checked_progress(header: Header, model: Model, arrays: Arrays) -> Progress:
@@ -114,7 +181,7 @@ def checked_progress(header: Header, model: Model, arrays: Arrays) -> Progress:
     if "square" in slots and any((array < 0).any() for array in own[slots.index("square")].values()):
         raise BadValueError("a mean of squares is negative")
     history = arrays["history"]
-    if history.dtype != np.float64 or history.ndim != 2 or history.shape[1] != len(fields(EpochResult)):
+    if history.dtype != np.float64 or history.ndim != 2 or history.shape[1] != COLUMNS:
         raise BadValueError("its history is of another kind")
     epochs, accuracies = len(history), history[:, [1, 3]]
     if not (np.isfinite(history).all() and (history >= 0).all() and (accuracies <= 1).all()):

@@ -1,12 +1,10 @@
-"""``main.py train``: train a network, and write its weights with what they promise."""
+"""``main.py train``: train a network, epoch by epoch, with a checkpoint after each."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -15,59 +13,52 @@ from app import figures
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import deferred_interrupts, exit_on_interrupt
-from app.network.accuracy import correct_counts
-from app.network.graph import build
-from app.network.reference import compute_reference
-from app.network.weights import Weights, load_weights, rounded, save_weights
-from app.report import write_json
-from app.training import curve, loop
+from app.training import loop
 from app.training.checkpoint import save_checkpoint
 from app.training.job import Job, memory_errors
-from app.training.model import INPUT_SCALE
 from app.training.progress import Progress
+from app.training.request import TrainRequest
+from app.training.results import write_results
+from app.training.settings import as_option
 from app.training.task import Task, choose
-from app.training.typed import typed
 from app.training.workers import check_workers, team_of
 
-SCHEMA = "lenet5-inference/train/1"
 CPU = "the CPU with NumPy"
 
 
-def train(options: argparse.Namespace) -> int:
-    """Train as the options say; prints a line an epoch. Returns the exit code, raises UserError."""
+def train(request: TrainRequest) -> int:
+    """Train as requested and print a line for each epoch. Returns the exit code; raises UserError."""
     with exit_on_interrupt():
-        kind, why_not = device.choose(options.device)
-        task = choose(options, kind)
-        if options.plot is not None:
-            figures.prepare(options.plot)
-        workers = options.workers or task.progress.workers
+        kind, why_not = device.choose(request.device)
+        task = choose(request, kind)
+        request, progress = task.request, task.progress
+        if request.plot is not None:
+            figures.prepare(request.plot)
+        workers = request.workers or progress.workers
         check_workers(workers, task.settings, kind)
         where = device.describe_gpu()["name"] if kind == "cuda" else CPU
     with task.places.claimed():
-        progress = task.progress
-        say: Callable[[str], object] = (lambda text: None) if options.json == "-" else tqdm.write
+        say: Callable[[str], object] = (lambda text: None) if request.json == "-" else tqdm.write
         slowly = "" if kind == "cuda" else f", slowly ({why_not})" if why_not else ", slowly"
         say(f"training {task.settings.network} on {where}{slowly}: {task.settings.describe()}")
+        source = request.resume
         if progress.trained_on not in ("", where):
-            say(
-                f"note: {options.resume} comes from {progress.trained_on}: gone on elsewhere, the last bits will differ"
-            )
+            say(f"note: {source} comes from {progress.trained_on}: gone on elsewhere, the last bits will differ")
         if task.again:
-            words = " ".join(typed(name, value) for name, value in task.again.items())
-            say(f"note: as {options.resume} was begun: {words}")
-        if options.resume is not None and workers != progress.workers:
-            say(f"note: {options.resume} comes from {progress.workers} workers; with {workers} bits may differ")
-        progress = replace(progress, workers=workers, trained_on=where)
-        _run(options, task, progress, kind, say)
+            words = " ".join(as_option(name, value) for name, value in task.again.items())
+            say(f"note: as {source} was begun: {words}")
+        if source is not None and workers != progress.workers:
+            say(f"note: {source} comes from {progress.workers} workers; with {workers} bits may differ")
+        _run(task, replace(progress, workers=workers, trained_on=where), kind, say)
     return 0
 
 
-def _run(options: argparse.Namespace, task: Task, progress: Progress, kind: str, say: Callable[[str], object]) -> None:
-    """All epochs that are left, and what comes of them. Raises UserError, with what to do about the checkpoint."""
+def _run(task: Task, progress: Progress, kind: str, say: Callable[[str], object]) -> None:
+    """Train the remaining epochs and write the results. Raises UserError that says how to use the checkpoint."""
     try:
         progress = _epochs(task, progress, kind, say)
         with memory_errors(task.settings):
-            _finish(options, task, progress, say)
+            write_results(task, progress, say)
     except loop.DivergedError as error:
         kept = task.places.checkpoint
         remove = f"remove {kept}, which holds the last whole epoch, and " if kept.exists() else ""
@@ -82,7 +73,7 @@ def _run(options: argparse.Namespace, task: Task, progress: Progress, kind: str,
 
 
 def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], object]) -> Progress:
-    """All that are left, with a checkpoint after each."""
+    """Train the remaining epochs, with a checkpoint after each."""
     settings = task.settings
     images = settings.images - settings.validation
     job = Job(settings, task.model, task.images, task.labels, progress, kind)
@@ -110,57 +101,6 @@ def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], obje
 
 
 def _resumable(task: Task) -> str:
-    """What to add where a training ends before its time."""
+    """The end of an error message that tells how to resume; empty without a checkpoint."""
     path = task.places.checkpoint
     return f"; {path} holds the last whole epoch: go on with {task.places.go_on()}" if path.exists() else ""
-
-
-def _finish(options: argparse.Namespace, task: Task, progress: Progress, say: Callable[[str], object]) -> None:
-    """Write everything, and say so."""
-    weights = _write(task, progress)
-    say(f"wrote {task.places.output}: epoch {progress.best_epoch}, {progress.best_accuracy:.2%} on validation")
-    promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in weights.expected_correct.items())
-    if promise:
-        say(f"correct on the test images: {promise}")
-    if options.plot is not None:
-        say(f"drew {curve.draw(task.settings, progress, options.plot)}")
-    if options.json is not None:
-        write_json(_document(task, progress, weights), None if options.json == "-" else Path(options.json))
-
-
-def _write(task: Task, progress: Progress) -> Weights:
-    """The best epoch's weights; with Fashion-MNIST, after counting what they get right among its test images."""
-    settings, network = task.settings, task.model.network
-    best = rounded(progress.best, settings.storage)  # as they will be read back: what is promised is promised of these
-    workers = f", {progress.workers} workers" if progress.workers > 1 else ""
-    found = f"best epoch {progress.best_epoch}, {progress.best_accuracy:.4f} on those held out"
-    recipe = f"{settings.describe()}{workers}; {found}"
-    promise: dict[int, int] = {}
-    if task.test is not None:
-        images, truth = task.test
-        graph = build(network, Weights(best, network.name, None, INPUT_SCALE, None, {}, "", task.places.output))
-        promise = correct_counts(compute_reference(graph, images[:, None]).labels, truth)
-    save_weights(
-        task.places.output,
-        best,
-        network=network.name,
-        classes=task.data.classes,
-        input_scale=INPUT_SCALE,
-        recipe=recipe,
-        expected_correct=promise,
-        storage=settings.storage,
-        overwrite=task.places.overwrite,
-    )
-    return load_weights(task.places.output)
-
-
-def _document(task: Task, progress: Progress, weights: Weights) -> dict[str, Any]:
-    return {
-        "schema": SCHEMA,
-        "settings": task.settings.as_dict(),
-        "workers": progress.workers,
-        "epochs": [vars(result) for result in progress.history],
-        "best_epoch": progress.best_epoch,
-        "weights": {"path": str(task.places.output), "sha256": weights.sha256},
-        "test_correct": {str(count): correct for count, correct in weights.expected_correct.items()},
-    }

@@ -16,7 +16,7 @@ from app.training.loss import add_l2, cross_entropy
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
 from app.training.random_bits import FRACTION_BITS, Use, random_bits, thinning
-from app.training.recipes import Settings
+from app.training.settings import Settings
 from app.training.team import Team, own_share
 
 PIECE = 32  # images: a thread's unit of work. Fixed, so that sums do not depend on the number of cores

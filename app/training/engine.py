@@ -9,7 +9,7 @@ import numpy as np
 
 from app.training.gradients import Arrays
 from app.training.optimisers import OPTIMISERS, Slots
-from app.training.recipes import Settings
+from app.training.settings import Settings
 
 
 class Engine(Protocol):

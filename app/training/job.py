@@ -15,7 +15,7 @@ from app.training.engine import Engine
 from app.training.loop import batches_an_epoch
 from app.training.model import Model
 from app.training.progress import Progress
-from app.training.recipes import Settings
+from app.training.settings import Settings
 from app.training.team import Team
 
 

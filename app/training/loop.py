@@ -14,7 +14,7 @@ from app.training.engine import Engine, empty_slots
 from app.training.model import Model
 from app.training.progress import EpochResult, Progress
 from app.training.random_bits import Use, order
-from app.training.recipes import Settings
+from app.training.settings import Settings
 
 # Called after some batches with images done, loss and accuracy so far in the epoch.
 AfterBatches = Callable[[int, float, float], None]

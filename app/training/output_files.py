@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,8 @@ from app.training.checkpoint import Checkpoint, stamp
 from app.training.lock import alone
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS
-from app.training.recipes import Settings
+from app.training.request import TrainRequest
+from app.training.settings import Settings
 
 BESIDE_ARRAYS = 1 << 20  # bytes of a file, more than enough for 10,000 epochs of history
 
@@ -61,28 +61,28 @@ class Places:
             yield
 
 
-def find_places(options: argparse.Namespace, network: Network, resumed: Checkpoint | None) -> Places:
+def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | None) -> Places:
     """Where the weights and the checkpoint, which is ``--resume``'s if there is one, belong.
 
     Raises UserError if one of them, or ``--json``, cannot be written, or is another file of this training.
     """
-    output: Path = options.output or _default_output(network, options.resume)
+    output: Path = request.output or _default_output(network, request.resume)
     check_writable(output, "--output")
-    kept: Path = options.resume or checkpoint.checkpoint_path(output)
-    check_writable(kept, "--resume" if options.resume else "--output")
+    kept: Path = request.resume or checkpoint.checkpoint_path(output)
+    check_writable(kept, "--resume" if request.resume else "--output")
     _check_different(
         {
             "--output": output,
-            "--json": None if options.json in (None, "-") else Path(options.json),
-            "--resume" if options.resume else "the checkpoint": kept,
-            "--data": options.data,
-            "--labels": options.labels,
+            "--json": None if request.json in (None, "-") else Path(request.json),
+            "--resume" if request.resume else "the checkpoint": kept,
+            "--data": request.data,
+            "--labels": request.labels,
         }
     )
-    if options.resume is None and kept.exists():
+    if request.resume is None and kept.exists():
         with alone(kept):  # or it is that of another training, at work, and must not be removed
             raise UserError(f"{kept} holds an unfinished training: go on with --resume {kept}, or remove it")
-    places = Places(output, kept, options.overwrite, resumed)
+    places = Places(output, kept, request.overwrite, resumed)
     places.check_output()
     return places
 

@@ -1,13 +1,10 @@
-"""From the options of ``train``, and a checkpoint if there is one, to the images and the settings."""
+"""From the request and the checkpoint, if there is one, to the images and the settings."""
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,12 +13,14 @@ from app.errors import UserError
 from app.layers import Linear
 from app.network.definitions import Network
 from app.network.graph import find_network
-from app.training import checkpoint, kept_options, loop, typed
+from app.training import checkpoint, loop
 from app.training.job import memory_errors
 from app.training.model import Model, training_model
 from app.training.output_files import Places, check_sizes, find_places
 from app.training.progress import Progress
-from app.training.recipes import RECIPES, Recipe, Settings, recipe_of
+from app.training.recipes import RECIPES, recipe_of
+from app.training.request import TrainRequest
+from app.training.settings import Recipe, Settings, as_option
 from app.training.workers import check_workers
 from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
 from data_tools.fashion_mnist import load_split
@@ -32,93 +31,88 @@ VALIDATION_PART = 12  # 5,000 of 60,000
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be trained, from where on, on what, and where things go."""
+    """A training that can begin: everything is loaded and checked.
 
+    request: with the options that the checkpoint keeps; again: those of them that were not given; progress: from the
+    checkpoint, or before the first epoch; images: (N, C, H, W) uint8; labels: (N,) uint8; test: Fashion-MNIST's test
+    split, (N, 28, 28) and (N,), if the training uses Fashion-MNIST.
+    """
+
+    request: TrainRequest
     settings: Settings
     model: Model
-    progress: Progress  # that of the checkpoint, if one is gone on with
-    again: Mapping[str, str]  # options that were not given, but are those of the checkpoint
+    progress: Progress
+    again: Mapping[str, str]
     data: Dataset
-    images: np.ndarray  # (N, C, H, W) uint8
-    labels: np.ndarray  # (N,) uint8
-    test: tuple[np.ndarray, np.ndarray] | None  # Fashion-MNIST's test split, (N, 28, 28) and (N,), if it is its own
+    images: np.ndarray
+    labels: np.ndarray
+    test: tuple[np.ndarray, np.ndarray] | None
     places: Places
 
 
-def choose(options: argparse.Namespace, device: str) -> Task:
-    """Raises UserError for whatever does not go together, before anything is computed.
+def choose(request: TrainRequest, device: str) -> Task:
+    """Load and check what ``request`` names. Raises UserError, before anything is computed.
 
     Options that cannot be met are refused before Fashion-MNIST is fetched.
     """
-    content = None if options.resume is None else checkpoint.load_checkpoint(options.resume)
+    content = None if request.resume is None else checkpoint.load_checkpoint(request.resume)
     stored = None if content is None else content.settings
-    again = {} if content is None else kept_options.fill_in(options, content.progress.options)
-    given = {f.name: value for f in fields(Settings) if (value := getattr(options, f.name, None)) is not None}
-    if options.dropout is not None:
-        given["dropout"] = typed.dropout(options.dropout)
+    request, again = (request, {}) if content is None else request.resumed(content.progress.options)
     if stored is not None:
-        _check_same(options.resume, stored, {name: value for name, value in given.items() if name != "data"})
-    elif options.network is None:
+        _check_same(request, stored)
+    elif "network" not in request.settings:
         raise UserError(f"say which network to train: --network, one of {', '.join(RECIPES)} (or --resume FILE)")
-    network = find_network(options.network if stored is None else stored.network)
-    places = find_places(options, network, content)
-    if options.plot is not None:
-        figures.check(options.plot)
-    if options.data is None:
-        _settle(options, device, stored, given, network, announce_fashion_mnist("train"))
-    data = _load(options)
-    settings, model, count = _settle(options, device, stored, given, network, data)
-    images, labels = data.images[:count], data.labels[:count]  # type: ignore[index]
+    network = find_network(request.settings["network"] if stored is None else stored.network)
+    places = find_places(request, network, content)
+    if request.plot is not None:
+        figures.check(request.plot)
+    if request.data is None:
+        _settle(request, device, stored, network, announce_fashion_mnist("train"))
+    data = _load(request)
+    settings, model = _settle(request, device, stored, network, data)
+    images, labels = data.images[: settings.images], data.labels[: settings.images]  # type: ignore[index]
     digest = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
     if stored is not None and (len(images), digest) != (stored.images, stored.data):
-        raise UserError(f"{data.source} is not what {options.resume} was trained on: name those images with --data")
+        raise UserError(f"{data.source} is not what {request.resume} was trained on: name those images with --data")
     settings = replace(settings, data=digest)
-    test = load_split("test", options.data_dir) if data.split == "train" else None  # now: it may be missing
+    test = load_split("test", request.data_dir) if data.split == "train" else None  # now: it may be missing
     with memory_errors(settings):
         progress = loop.start(model, settings) if content is None else content.progress
-    progress = replace(progress, options=kept_options.of(options))
-    return Task(settings, model, progress, again, data, images, labels, test, places)
+    progress = replace(progress, options=request.kept())
+    return Task(request, settings, model, progress, again, data, images, labels, test, places)
 
 
-def _check_same(path: Path, stored: Settings, given: dict[str, Any]) -> None:
-    for name, value in given.items():
-        asked, before = typed.typed(name, value), typed.typed(name, getattr(stored, name))
+def _check_same(request: TrainRequest, stored: Settings) -> None:
+    for name, value in request.settings.items():
+        asked, before = as_option(name, value), as_option(name, getattr(stored, name))
         if asked != before:
-            raise UserError(f"{asked} differs from {path}, which was begun with {before}: leave it out")
+            raise UserError(f"{asked} differs from {request.resume}, which was begun with {before}: leave it out")
 
 
-def _load(options: argparse.Namespace) -> Dataset:
-    if options.data is None:
-        if options.labels is not None:
+def _load(request: TrainRequest) -> Dataset:
+    if request.data is None:
+        if request.labels is not None:
             raise UserError("--labels FILE goes with --data FILE; Fashion-MNIST has its own labels")
-        return load_fashion_mnist("train", options.data_dir)
-    if options.data_dir is not None:
+        return load_fashion_mnist("train", request.data_dir)
+    if request.data_dir is not None:
         raise UserError("--data-dir is for Fashion-MNIST: leave it out with --data")
-    if str(options.labels) == "none":
+    if str(request.labels) == "none":
         raise UserError("--labels none: train learns from labels, name them with --labels FILE")
-    return load_files(options.data, options.labels)
+    return load_files(request.data, request.labels)
 
 
 def _settle(
-    options: argparse.Namespace,
-    device: str,
-    stored: Settings | None,
-    given: dict[str, Any],
-    network: Network,
-    data: Dataset,
-) -> tuple[Settings, Model, int]:
-    """The settings but for the images' hash, the model, and how many of the images are used. Raises UserError."""
+    request: TrainRequest, device: str, stored: Settings | None, network: Network, data: Dataset
+) -> tuple[Settings, Model]:
+    """The settings except for the images' hash, and the model. Raises UserError."""
     _check_data(data, network)
-    count = (options.images or len(data.images)) if stored is None else stored.images
-    if stored is None and count > len(data.images):
-        raise UserError(f"--images {count} is more than the {len(data.images)} of {data.source}: ask for fewer")
-    settings = stored or _settings(network, given, count, "")
+    settings = stored or _settings(network, request, data)
     model = training_model(network, settings.biases)
     check_sizes(settings, model)
-    _check(settings, model, data, data.labels[:count])  # type: ignore[index]
-    if options.workers is not None:
-        check_workers(options.workers, settings, device)
-    return settings, model, count
+    _check(settings, model, data)
+    if request.workers is not None:
+        check_workers(request.workers, settings, device)
+    return settings, model
 
 
 def _check_data(data: Dataset, network: Network) -> None:
@@ -135,16 +129,21 @@ def _check_data(data: Dataset, network: Network) -> None:
         raise UserError(f"{data.source} has {data.images.dtype} images: store them as bytes, or as k/255, to train")
 
 
-def _settings(network: Network, given: dict[str, Any], images: int, digest: str) -> Settings:
+def _settings(network: Network, request: TrainRequest, data: Dataset) -> Settings:
+    """The recipe's settings, replaced by those of the request."""
+    images = request.settings.get("images", len(data.images))
+    if images > len(data.images):
+        raise UserError(f"--images {images} is more than the {len(data.images)} of {data.source}: ask for fewer")
     recipe = recipe_of(network.name)
     if recipe is None:
         raise UserError(f"there is no recipe for network {network.name}: choose one of {', '.join(RECIPES)}")
     values = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
-    values |= {"seed": DEFAULT_SEED, "validation": max(images // VALIDATION_PART, 1)} | given
-    return Settings(**(values | {"network": network.name, "images": images, "data": digest}))
+    values |= {"seed": DEFAULT_SEED, "validation": max(images // VALIDATION_PART, 1)} | dict(request.settings)
+    return Settings(**(values | {"network": network.name, "images": images, "data": ""}))
 
 
-def _check(settings: Settings, model: Model, data: Dataset, labels: np.ndarray) -> None:
+def _check(settings: Settings, model: Model, data: Dataset) -> None:
+    labels = data.labels[: settings.images]  # type: ignore[index]
     if settings.validation >= settings.images:
         raise UserError(f"--validation {settings.validation} leaves none of the {settings.images} images to train on")
     if labels.max() >= model.classes:

@@ -20,7 +20,7 @@ from app.errors import UserError
 from app.interrupts import SIGNALS
 from app.training import loop
 from app.training.job import Job
-from app.training.recipes import Settings
+from app.training.settings import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, shared_bytes
 from app.training.watch import Follower, Watch
 

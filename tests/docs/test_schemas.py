@@ -21,13 +21,13 @@ from app.bench.training import SCHEMA as TRAINING
 from app.commands import accuracy, kernels, networks
 from app.planning import tuning
 from app.report import SCHEMA as REPORT
-from app.training import command
+from app.training.results import SCHEMA as TRAIN
 from tests.support.schemas import FOLDER, described, mistakes
 
 ROOT = FOLDER.parents[1]
 WRITTEN = {
     *(results.SCHEMA, peers.SCHEMA, job.SCHEMA, SCENARIO, pipeline.SCHEMA, text.SCHEMA, TRAINING),
-    *(accuracy.SCHEMA, kernels.SCHEMA, networks.SCHEMA, tuning.SCHEMA, REPORT, command.SCHEMA),
+    *(accuracy.SCHEMA, kernels.SCHEMA, networks.SCHEMA, tuning.SCHEMA, REPORT, TRAIN),
 }
 # Stored, but not described: reports of the version before, and what people copied from the old systems' reports.
 OLDER = {"lenet5-inference/report/2", "lenet5-inference/old-reports/1"}

@@ -13,7 +13,8 @@ import pytest
 from app.network.definitions import Network
 from app.training.model import training_model
 from app.training.optimisers import OPTIMISERS
-from app.training.recipes import RECIPES, Settings
+from app.training.recipes import RECIPES
+from app.training.settings import Settings
 
 GUARD = 64  # elements behind an output that no kernel may touch
 Build = tuple[str, tuple[tuple[str, str | int], ...]]  # a kernel's file, and its compile-time constants

@@ -18,7 +18,8 @@ from app.training.checkpoint import save_checkpoint
 from app.training.engine import empty_slots
 from app.training.model import training_model
 from app.training.progress import EpochResult, Progress
-from app.training.recipes import RECIPES, Settings
+from app.training.recipes import RECIPES
+from app.training.settings import Settings
 from data_tools.idx import write_idx
 from tests.support.shell import COMMAND
 

@@ -16,9 +16,8 @@ from app.commands.options.train import train_parser
 from app.errors import UserError
 from app.files.checks import BadValueError
 from app.files.hdf5 import content_hash
-from app.training.checkpoint import checked_progress, load_checkpoint
-from app.training.header import Header, parsed
-from app.training.limits import NUMBERS, WHOLE
+from app.training.checkpoint import Header, checked_progress, load_checkpoint, parsed
+from app.training.settings import SETTINGS
 from tests.support.odd_json import garbled
 from tests.support.shell import check_error, listing
 from tests.support.training_for_tests import OWN, Train, some_settings, unfinished
@@ -187,6 +186,6 @@ def test_headers_at_random() -> None:
         again, _ = parsed(header.text())
         assert again == header and model.network.name == header.settings.network
         for name, value in header.settings.as_dict().items():
-            if name in WHOLE or name in NUMBERS:
+            if "type" in SETTINGS[name].option:
                 options.parse_args([f"--{name.replace('_', '-')}={value}"])
     assert 0 < taken < 600

@@ -19,7 +19,7 @@ from app.training import loop, team
 from app.training.cpu_engine import CpuEngine
 from app.training.gradients import Arrays
 from app.training.model import training_model
-from app.training.recipes import Settings
+from app.training.settings import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, own_share, shared_bytes
 from tests.support.training_for_tests import some_settings
 

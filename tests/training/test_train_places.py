@@ -11,7 +11,7 @@ import pytest
 
 from app import figures
 from app.errors import UserError
-from app.training import command, curve
+from app.training import results
 from tests.support.shell import check_error, listing
 from tests.support.training_for_tests import Train, unfinished
 from tests.training.test_train_command import CHECKPOINT, MLP, check_failure, interrupt_after
@@ -71,9 +71,9 @@ def test_the_longest_names(train: Train, place: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "module", "function", "error", "wrong"),
     [
-        ("--json", command, "write_json", UserError("no room"), "no room; "),
-        ("--plot", curve, "draw", UserError("no room"), "no room; "),
-        ("--json", command, "write_json", KeyboardInterrupt(), "interrupted; "),
+        ("--json", results, "write_json", UserError("no room"), "no room; "),
+        ("--plot", results, "draw", UserError("no room"), "no room; "),
+        ("--json", results, "write_json", KeyboardInterrupt(), "interrupted; "),
     ],
     ids=["json", "plot", "Ctrl-C"],
 )
@@ -99,7 +99,7 @@ def test_figures_are_kept_until_they_are_written(
         kept = f"{wrong}{CHECKPOINT} holds the last whole epoch: go on with --resume {CHECKPOINT}"
         check_failure(train(*MLP, "--epochs", "2", option, "figures"), kept)
     weights = (place / "mlp_trained.h5").read_bytes()
-    monkeypatch.setattr(curve, "draw", lambda settings, progress, folder: folder / "curve")
+    monkeypatch.setattr(results, "draw", lambda settings, progress, folder: folder / "curve")
     code, out, _ = train("--resume", CHECKPOINT, "--json", "log.json")
     assert code == 0 and "\nepoch " not in out
     assert (f"drew {place / 'figures' / 'curve'}\n" in out) == (option == "--plot")  # as it was begun
@@ -114,7 +114,7 @@ def test_an_interrupted_training_needs_no_other_option(
     """Neither its images nor where its figures go; what is said again counts."""
     for name in ("check", "prepare"):
         monkeypatch.setattr(figures, name, lambda folder: None)
-    monkeypatch.setattr(curve, "draw", lambda settings, progress, folder: folder / "curve")
+    monkeypatch.setattr(results, "draw", lambda settings, progress, folder: folder / "curve")
     own = ["--output", "a/b.h5", "--json", "log.json", "--plot", "plots"]
     (place / "a").mkdir()
     with monkeypatch.context() as patch:

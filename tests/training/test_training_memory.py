@@ -16,7 +16,7 @@ from app.cuda import device
 from app.errors import UserError
 from app.files.hdf5 import file_image
 from app.network.definitions import named
-from app.training import command, cpu_engine
+from app.training import cpu_engine, results
 from app.training.job import Job
 from app.training.loop import start
 from app.training.model import Model, training_model
@@ -54,7 +54,7 @@ def test_before_the_first_epoch(train: Train, place: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("owner", "function", "call"),
-    [(cpu_engine.CpuEngine, "_update", 5), (Model, "gradients", 5), (command, "save_weights", 1)],
+    [(cpu_engine.CpuEngine, "_update", 5), (Model, "gradients", 5), (results, "save_weights", 1)],
     ids=["update", "thread", "end"],
 )
 def test_in_the_midst(

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from app.console import Parser, number, whole_number
+from app.console import Parser, whole_number
 from app.output import Output
 from app.planning.request import NetworkRequest
 from app.precision import PRECISIONS
 from app.runtime.defaults import DEFAULT_STREAMS
 from app.runtime.request import Pipeline
-from app.training.limits import NUMBERS, WHOLE
-
-
-def _setting(name: str) -> Callable[[str], Any]:
-    """The argparse type of a training's setting."""
-    return whole_number(*WHOLE[name]) if name in WHOLE else number(*NUMBERS[name])
 
 
 def network_options(parser: argparse.ArgumentParser) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-from app.commands.options.common import _setting, command
+from app.commands.options.common import command
 from app.console import Switch
-from app.training.limits import WORDS
+from app.training.request import TrainRequest
+from app.training.settings import SETTINGS, WORKERS, Settings, parse_dropout
 
 TRAIN_EPILOG = """\
 examples:
@@ -29,7 +32,7 @@ exit codes: 0 the weights are written; 2 a usage, data or device error, an inter
 
 
 def train_parser() -> argparse.ArgumentParser:
-    """The parser of ``train``. What is None was not said."""
+    """The parser of ``train``; options that are not given are None."""
     parser = command("train", TRAIN_EPILOG)
     what = parser.add_argument_group("what")
     what.add_argument("--network", metavar="NAME", help="the network to train, from scratch; mlp_500: mlp, but wider")
@@ -38,11 +41,10 @@ def train_parser() -> argparse.ArgumentParser:
     what.add_argument("--overwrite", action="store_true", help="replace the weights in --output, if there are any")
     what.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"), help="auto: a GPU if there is one")
     data = parser.add_argument_group("images")
-    data.add_argument("--images", type=_setting("images"), metavar="N", help="only the first N (default: all 60,000)")
+    data.add_argument("--images", **SETTINGS["images"].option, help="only the first N (default: all 60,000)")
     data.add_argument(
         "--validation",
-        type=_setting("validation"),
-        metavar="N",
+        **SETTINGS["validation"].option,
         help="held out to choose the best epoch (default: a twelfth)",
     )
     data.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
@@ -50,26 +52,36 @@ def train_parser() -> argparse.ArgumentParser:
     data.add_argument("--labels", type=Path, metavar="FILE", help="IDX labels for --data")
     parser.add_argument(
         "--workers",
-        type=_setting("workers"),
-        metavar="N",
+        **WORKERS.option,
         help="processes that share each batch: a GPU each, or the CPU's cores (default: 1, or as many as before)",
     )
     how = parser.add_argument_group("how (default: the network's recipe)")
-    how.add_argument("--epochs", type=_setting("epochs"), metavar="N", help="passes over the images")
-    how.add_argument("--batch", type=_setting("batch"), metavar="N", help="images between two updates")
-    how.add_argument("--seed", type=_setting("seed"), metavar="N", help="of everything random (default: 1)")
-    how.add_argument("--optimiser", choices=WORDS["optimiser"], help="sgd has momentum")
-    how.add_argument("--rate", type=_setting("rate"), metavar="X", help="peak of the one-cycle schedule")
-    how.add_argument("--weight-decay", type=_setting("weight_decay"), metavar="X", help="decoupled, times the rate")
-    how.add_argument("--l2", type=_setting("l2"), metavar="X", help="X/2 times the weights' squares, in the loss")
-    how.add_argument("--smoothing", type=_setting("smoothing"), metavar="X", help="of the labels")
+    how.add_argument("--epochs", **SETTINGS["epochs"].option, help="passes over the images")
+    how.add_argument("--batch", **SETTINGS["batch"].option, help="images between two updates")
+    how.add_argument("--seed", **SETTINGS["seed"].option, help="of everything random (default: 1)")
+    how.add_argument("--optimiser", **SETTINGS["optimiser"].option, help="sgd has momentum")
+    how.add_argument("--rate", **SETTINGS["rate"].option, help="peak of the one-cycle schedule")
+    how.add_argument("--weight-decay", **SETTINGS["weight_decay"].option, help="decoupled, times the rate")
+    how.add_argument("--l2", **SETTINGS["l2"].option, help="X/2 times the weights' squares, in the loss")
+    how.add_argument("--smoothing", **SETTINGS["smoothing"].option, help="of the labels")
     how.add_argument("--dropout", metavar="LAYER=X,…", help="share of a layer's inputs left out (or: none)")
-    how.add_argument("--shift", type=_setting("shift"), metavar="N", help="most pixels that images are shifted by")
+    how.add_argument("--shift", **SETTINGS["shift"].option, help="most pixels that images are shifted by")
     how.add_argument("--flip", action=Switch, default=None, help="flip half of the images")
     out = parser.add_argument_group("output")
     out.add_argument(
         "--json", metavar="FILE", help="also write settings and epochs as JSON; '-': to standard output alone"
     )
-    out.add_argument("--storage", choices=WORDS["storage"], help="type of the weights in their file")
+    out.add_argument("--storage", **SETTINGS["storage"].option, help="type of the weights in their file")
     out.add_argument("--plot", type=Path, metavar="DIR", help="draw the learning curve (matplotlib)")
     return parser
+
+
+def train_request(options: argparse.Namespace) -> TrainRequest:
+    """What ``train`` is asked for. Raises UserError for a ``--dropout`` that is not LAYER=SHARE,… or none."""
+    values = {name: value for name, value in vars(options).items() if value is not None}
+    # ``--data`` names a file; the setting is the hash of its images.
+    names = [field.name for field in fields(Settings) if field.name != "data"]
+    settings: dict[str, Any] = {name: values.pop(name) for name in names if name in values}
+    if "dropout" in settings:
+        settings["dropout"] = parse_dropout(settings["dropout"])
+    return TrainRequest(settings=settings, **values)

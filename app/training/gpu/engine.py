@@ -18,7 +18,7 @@ from app.training.gpu.update import Update
 from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
-from app.training.recipes import Settings
+from app.training.settings import Settings
 from app.training.team import Team, own_share
 
 # Enqueues the work on one batch, or on one piece of what is evaluated: its number, its places, where its loss and its

@@ -24,7 +24,7 @@ from app.training.gpu.stages import (
 )
 from app.training.model import Model
 from app.training.random_bits import Use, stream_key
-from app.training.recipes import Settings
+from app.training.settings import Settings
 
 
 class Inputs:

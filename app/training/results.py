@@ -1,0 +1,89 @@
+"""What a training leaves when it ends: weights with their accuracy, the learning curve, the figures as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from app.figures import figure_of, save
+from app.network.accuracy import correct_counts
+from app.network.graph import build
+from app.network.reference import compute_reference
+from app.network.weights import Weights, load_weights, rounded, save_weights
+from app.report import write_json
+from app.training.model import INPUT_SCALE
+from app.training.progress import Progress
+from app.training.settings import Settings
+from app.training.task import Task
+
+SCHEMA = "lenet5-inference/train/1"
+
+
+def write_results(task: Task, progress: Progress, say: Callable[[str], object]) -> None:
+    """Write everything that was asked for, and report it by ``say``. Raises UserError."""
+    request = task.request
+    weights = _write_weights(task, progress)
+    say(f"wrote {task.places.output}: epoch {progress.best_epoch}, {progress.best_accuracy:.2%} on validation")
+    promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in weights.expected_correct.items())
+    if promise:
+        say(f"correct on the test images: {promise}")
+    if request.plot is not None:
+        say(f"drew {draw(task.settings, progress, request.plot)}")
+    if request.json is not None:
+        write_json(_document(task, progress, weights), None if request.json == "-" else Path(request.json))
+
+
+def draw(settings: Settings, progress: Progress, folder: Path) -> Path:
+    """Draw loss and accuracy by epoch to learning_curve_NAME.png and return its path. Raises UserError."""
+    figure, axes = figure_of(11, 4.5, 2)
+    epochs = range(1, len(progress.history) + 1)
+    for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
+        for label, field in (("training (augmented)", name), ("validation", f"validation_{name}")):
+            axis.plot(epochs, [getattr(result, field) for result in progress.history], ".-", label=label)
+        axis.set_ylabel(name)
+    axes[1].axvline(progress.best_epoch, color="grey", linestyle=":", label=f"best epoch, {progress.best_epoch}")
+    for axis in axes:
+        axis.set_xlabel("epoch")
+        axis.grid(True, alpha=0.3)
+        axis.legend(fontsize=8)
+    figure.suptitle(f"{settings.network}, seed {settings.seed}, {settings.images - settings.validation:,} images")
+    return save(figure, folder / f"learning_curve_{settings.network}.png")
+
+
+def _write_weights(task: Task, progress: Progress) -> Weights:
+    """Write the best epoch's weights; with Fashion-MNIST, count what they get right among its test images first."""
+    settings, network = task.settings, task.model.network
+    best = rounded(progress.best, settings.storage)  # as they will be read back: what is promised is promised of these
+    workers = f", {progress.workers} workers" if progress.workers > 1 else ""
+    found = f"best epoch {progress.best_epoch}, {progress.best_accuracy:.4f} on those held out"
+    recipe = f"{settings.describe()}{workers}; {found}"
+    promise: dict[int, int] = {}
+    if task.test is not None:
+        images, truth = task.test
+        graph = build(network, Weights(best, network.name, None, INPUT_SCALE, None, {}, "", task.places.output))
+        promise = correct_counts(compute_reference(graph, images[:, None]).labels, truth)
+    save_weights(
+        task.places.output,
+        best,
+        network=network.name,
+        classes=task.data.classes,
+        input_scale=INPUT_SCALE,
+        recipe=recipe,
+        expected_correct=promise,
+        storage=settings.storage,
+        overwrite=task.places.overwrite,
+    )
+    return load_weights(task.places.output)
+
+
+def _document(task: Task, progress: Progress, weights: Weights) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "settings": task.settings.as_dict(),
+        "workers": progress.workers,
+        "epochs": [vars(result) for result in progress.history],
+        "best_epoch": progress.best_epoch,
+        "weights": {"path": str(task.places.output), "sha256": weights.sha256},
+        "test_correct": {str(count): correct for count, correct in weights.expected_correct.items()},
+    }

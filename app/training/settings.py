@@ -1,0 +1,159 @@
+"""The settings of a training: type and bounds of each, for the command line and for checkpoints. No NumPy here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from app.console import number, whole_number
+from app.errors import UserError
+from app.files import checks
+from app.files.checks import BadValueError, Check
+
+MAX_COUNT = 10**12
+Dropout = tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The settings that a network's recipe chooses.
+
+    rate: the peak of the one-cycle schedule; dropout: (layer, share of its inputs that become 0); biases: the layers
+    that have one; storage: the type of the weights in their file.
+    """
+
+    epochs: int
+    batch: int = 256
+    optimiser: str = "adamw"
+    rate: float = 5e-3
+    weight_decay: float = 5e-3
+    l2: float = 0.0
+    smoothing: float = 0.05
+    dropout: Dropout = ()
+    shift: int = 1
+    flip: bool = True
+    biases: tuple[str, ...] = ()
+    storage: str = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Recipe):
+    """Everything that decides the result of a training, to the last bit on one machine with the same workers.
+
+    images: how many there are; validation: how many of them are held out; data: their SHA-256, labels included.
+    """
+
+    network: str
+    seed: int
+    images: int
+    validation: int
+    data: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def describe(self) -> str:
+        """One line for the weights file."""
+        parts = [
+            f"epochs {self.epochs}",
+            f"{self.optimiser} (weight decay {self.weight_decay:g}, L2 {self.l2:g})",
+            f"one-cycle rate up to {self.rate:g}",
+            f"batch {self.batch}",
+            f"label smoothing {self.smoothing:g}",
+            *(f"dropout {share:g} before {layer}" for layer, share in self.dropout),
+            *(["horizontal flips"] if self.flip else []),
+            *([f"shifts up to {self.shift} px"] if self.shift else []),
+            f"seed {self.seed}",
+            f"stored as {self.storage}",
+            f"{self.images - self.validation} of {self.images} images, {self.validation} held out",
+        ]
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """check: takes a value from a checkpoint; option: argparse's keywords, by which the command line checks the same.
+
+    Settings without an option are not given on the command line, or not as one value.
+    """
+
+    check: Check
+    option: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _whole(least: int, most: int = MAX_COUNT) -> Setting:
+    return Setting(checks.whole(least, most), {"type": whole_number(least, most), "metavar": "N"})
+
+
+def _number(most: float, *, above: bool = False) -> Setting:
+    return Setting(checks.number(0, most, above), {"type": number(0, most, above), "metavar": "X"})
+
+
+def _word(*words: str) -> Setting:
+    return Setting(checks.one_of(*words), {"choices": words})
+
+
+def _share(value: Any) -> float:
+    share = checks.number(0, 1)(value)
+    if share == 1:
+        raise BadValueError("1 is not below 1")
+    return share
+
+
+def _digest(value: Any) -> str:
+    if len(checks.text()(value)) != 64 or not set(value) <= set("0123456789abcdef"):
+        raise BadValueError("it is no SHA-256")
+    return value
+
+
+# Each field of ``Settings``.
+SETTINGS = {
+    "epochs": _whole(1, 10_000),
+    "batch": _whole(1),
+    "images": _whole(2),
+    "validation": _whole(1),
+    "seed": _whole(0, 2**63 - 1),
+    "shift": _whole(0, 8),
+    "rate": _number(1e3, above=True),
+    "weight_decay": _number(1e3),
+    "l2": _number(1e3),
+    "smoothing": _number(1),
+    "optimiser": _word("adamw", "sgd"),
+    "storage": _word("float32", "float16"),
+    "dropout": Setting(checks.items(checks.row(checks.text(), _share))),
+    "flip": Setting(checks.flag),
+    "biases": Setting(checks.items(checks.text())),
+    "network": Setting(checks.text()),
+    "data": Setting(_digest),
+}
+WORKERS = _whole(1)
+
+
+def parse_dropout(text: str) -> Dropout:
+    """LAYER=SHARE,… or none → (layer, share) pairs in the order of the layers' names. Raises UserError."""
+    if text == "none":
+        return ()
+    parts: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, share = part.partition("=")
+        if name in parts:
+            raise UserError(f"--dropout {text} names layer {name} twice: give it one share")
+        try:
+            parts[name] = float(share)
+        except ValueError:
+            parts[name] = -1
+        if not (name and 0 <= parts[name] < 1):
+            raise UserError(f"--dropout {text}: say LAYER=SHARE,… with shares from 0 to below 1, or none")
+    return tuple(sorted(parts.items()))
+
+
+def as_option(name: str, value: Any) -> str:
+    """The option of ``train`` that gives the setting ``name`` this value."""
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{option}" if value else f"--no-{option}"
+    if name == "dropout":
+        return f"--dropout {','.join(f'{layer}={share}' for layer, share in sorted(value)) or 'none'}"
+    return f"--{option} {value}"
