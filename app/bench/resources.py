@@ -48,7 +48,7 @@ class Compiled:
     """One function in the assembler's log: registers, and bytes of shared memory, stack and spills."""
 
     registers: int
-    shared: int
+    static_shared: int
     stack: int
     spill_stores: int
     spill_loads: int
@@ -149,7 +149,7 @@ def _resources(row: Variant, layer: str, problem: Problem, arch: str) -> Iterato
     launches = {launch.entry or row.entry: launch for launch in config.launches}  # slices differ in scalars alone
     for entry, launch in launches.items():
         found = compiled[entry]
-        shared = found.shared + launch.shared_bytes
+        shared = found.static_shared + launch.shared_bytes
         blocks = blocks_per_sm(launch.threads, found.registers, shared, arch)
         yield Resources(
             operation=row.operation,
@@ -157,15 +157,11 @@ def _resources(row: Variant, layer: str, problem: Problem, arch: str) -> Iterato
             layer=layer,
             entry=entry,
             threads=launch.threads,
-            registers=found.registers,
-            static_shared=found.shared,
             dynamic_shared=launch.shared_bytes,
             constant=constant,
-            stack=found.stack,
-            spill_stores=found.spill_stores,
-            spill_loads=found.spill_loads,
             blocks=blocks,
             occupancy=blocks * tiles(launch.threads, 32) * 32 / SM_LIMITS[architecture_number(arch)][0],
+            **vars(found),
         )
 
 

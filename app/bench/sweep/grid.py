@@ -1,10 +1,10 @@
-"""The points of a sweep: which parameters are tried on which layer, the loop that measures them, and what was found."""
+"""The points of a sweep: the parameters to try on each layer, the loop that measures them, and its results."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -23,12 +23,12 @@ L2 = "cold"
 
 
 class Skip(Exception):  # noqa: N818 - a verdict, not an error
-    """Raised by a measurement: this point cannot run; the text says why."""
+    """Raised by a measurement of a point that cannot run; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One measured point. error: the worst error as a share of what is allowed."""
+    """One measured point. error: the worst error as a share of the tolerance."""
 
     parameters: dict[str, int]
     timing: Timing
@@ -37,7 +37,7 @@ class Point:
 
 @dataclass
 class Skipped:
-    """Points left out for one reason: how many, and the first of them with its reason."""
+    """Points left out for one reason: how many, and the first of them."""
 
     parameters: dict[str, int]
     reason: str
@@ -46,10 +46,10 @@ class Skipped:
 
 @dataclass
 class Target:
-    """One layer to sweep, and what was found.
+    """One layer to sweep, and its results.
 
-    grid: the points to try; the defaults and the best known parameters are always among them. rival: what ``auto``
-    would take now, if that is another variant; it is measured, too, so that both times are of one run.
+    grid: the points to try, with the defaults and the best known parameters among them. finished: how many of them
+    were tried. rival: the variant that ``auto`` takes now, if it is another one; it is measured in the same run.
     """
 
     layer: str
@@ -61,7 +61,7 @@ class Target:
     skipped: list[Skipped] = field(default_factory=list)
     wrong: list[tuple[dict[str, int], str]] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
-    finished: int = 0  # points of the grid, however they ended
+    finished: int = 0
     rival: tuple[Variant, dict[str, int]] | None = None
     rival_result: Tuned | None = None
 
@@ -72,11 +72,11 @@ class Target:
 
     @property
     def default_point(self) -> Point | None:
-        """The point of the variant's default parameters, if it was measured."""
+        """The point with the variant's default parameters; None if it was not measured."""
         return next((point for point in self.points if point.parameters == self.default), None)
 
     def results(self) -> dict[Problem, dict[str, Tuned]]:
-        """What is worth storing: the best point, and the rival if it was measured here."""
+        """Return the times to store: the best point's, and the rival's if it was measured."""
         found: dict[str, Tuned] = {}
         if self.rival and self.rival_result:
             found[self.rival[0].name] = self.rival_result
@@ -85,7 +85,7 @@ class Target:
         return {self.problem: found} if self.best else {}
 
     def skip(self, parameters: dict[str, int], reason: str) -> None:
-        """Note a point that cannot run; reasons that differ in their numbers alone are counted as one."""
+        """Note a point that cannot run. Reasons that differ only in numbers are counted as one."""
         alike = next((known for known in self.skipped if _shape(known.reason) == _shape(reason)), None)
         if alike:
             alike.count += 1
@@ -98,9 +98,9 @@ def _shape(reason: str) -> str:
 
 
 def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, ...]]:
-    """The values to try of each parameter: those of ``--set NAME=V,V``, else those that the row declares.
+    """Return the values to try of each parameter: from ``--set NAME=V,V`` (``texts``), else as the row declares them.
 
-    Raises UserError for a variant without parameters, an unknown one, or values that are no positive whole numbers.
+    Raises UserError if the row has no parameters, for unknown ones, and for values that are not positive integers.
     """
     if not row.tunables:
         raise UserError(
@@ -113,10 +113,10 @@ def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, .
         if name not in values:
             raise UserError(f"--set {text}: {row.name} has no parameter '{name}', it has {', '.join(values)}")
         if named.count(name) > 1:
-            raise UserError(f"--set {text}: {name} is given twice, say all its values at once")
+            raise UserError(f"--set {text}: {name} is given twice, give all its values at once")
         numbers = given.split(",")
         if not all(re.fullmatch(r"0*[1-9][0-9]{0,8}", number.strip()) for number in numbers):
-            raise UserError(f"--set {text}: say {name}=V,V,… with positive whole numbers")
+            raise UserError(f"--set {text}: give {name}=V,V,… with positive whole numbers")
         values[name] = tuple(dict.fromkeys(map(int, numbers)))
     return values
 
@@ -130,10 +130,7 @@ def make_target(
     values: Mapping[str, Iterable[int]],
     tuning: Tuning,
 ) -> Target:
-    """The grid over ``values`` without the points that the row refuses.
-
-    Raises UserError if it refuses all of them.
-    """
+    """Make the grid over ``values``, without the points that the row refuses. Raises UserError if it refuses all."""
     target = Target(layer, problem, row, images, [], row.defaults(problem))
     for numbers in product(*values.values()):
         parameters = dict(zip(values, numbers, strict=True))
@@ -168,27 +165,28 @@ def measure_all(
     measuring: Callable[[Target], AbstractContextManager[Measure]],
     done: Callable[[Target], None],
 ) -> bool:
-    """Fill the targets with points; False if Ctrl-C ended it early, between two points.
+    """Measure all points of all targets; return False if Ctrl-C ended it early, between two points.
 
-    measuring: target → what measures its points. done: called after each target, finished or not.
+    measuring: makes the function that measures a target's points. done: called after each target, finished or not.
     """
     total = sum(len(target.grid) for target in targets)
-    try:
-        with deferred_interrupts() as check, tqdm(total=total, unit=" points", disable=None) as bar:
-            for target in targets:
-                bar.set_description(target.layer)
-                try:
-                    with measuring(target) as measure:
-                        _measure_rival(target, measure)
-                        for parameters in target.grid:
-                            check()
-                            _measure_point(target, parameters, measure)
-                            target.finished += 1
-                            bar.update()
-                finally:
-                    done(target)
-    except KeyboardInterrupt:
-        pass
+    with (
+        suppress(KeyboardInterrupt),
+        deferred_interrupts() as check,
+        tqdm(total=total, unit=" points", disable=None) as bar,
+    ):
+        for target in targets:
+            bar.set_description(target.layer)
+            try:
+                with measuring(target) as measure:
+                    _measure_rival(target, measure)
+                    for parameters in target.grid:
+                        check()
+                        _measure_point(target, parameters, measure)
+                        target.finished += 1
+                        bar.update()
+            finally:
+                done(target)
     return sum(target.finished for target in targets) == total
 
 
@@ -204,11 +202,7 @@ def _measure_point(target: Target, parameters: dict[str, int], measure: Measure)
 
 
 def _measure_rival(target: Target, measure: Measure) -> None:
-    if target.rival is None:
-        return
-    row, parameters = target.rival
-    try:
-        timing, _ = measure(row, parameters)
-    except (Skip, Wrong):
-        return
-    target.rival_result = Tuned(parameters, timing.median, target.images)
+    if target.rival is not None:
+        with suppress(Skip, Wrong):
+            timing, _ = measure(*target.rival)
+            target.rival_result = Tuned(target.rival[1], timing.median, target.images)

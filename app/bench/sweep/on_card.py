@@ -36,7 +36,9 @@ class OnCard:
         except BaseException as error:
             self._pool.shutdown(cancel_futures=True)
             if type(error).__name__ in OUT_OF_MEMORY:
-                raise UserError(f"{target.images:,} images do not fit in device memory: say fewer, --batch N") from None
+                raise UserError(
+                    f"{target.images:,} images do not fit in device memory: give fewer, --batch N"
+                ) from None
             raise
 
     def __call__(self, row: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
