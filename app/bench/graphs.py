@@ -1,4 +1,4 @@
-"""Networks to measure: with the weights that are shipped, else with random ones, on which no time depends."""
+"""Networks to measure: with their shipped weights, else with random ones, since no time depends on the weights."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-from app.network import shipped as bundled
+from app.network import shipped
 from app.network.graph import Graph, build, find_network
 from app.network.weights import Weights, load_weights
 from app.training.recipes import recipe_of
 
 
 def network_graph(name: str, seed: int = 0) -> Graph:
-    """The network of that name, ready to plan. Raises UserError for an unknown one."""
+    """Build the network of that name, ready to plan. Raises UserError for an unknown one."""
     network = find_network(name)
-    shipped = bundled.weights_path(name)
-    if shipped.exists():
-        return build(network, load_weights(shipped))
+    path = shipped.weights_path(name)
+    if path.exists():
+        return build(network, load_weights(path))
     recipe = recipe_of(name)
     rng = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {}

@@ -1,1 +1,1 @@
-"""``main.py profile``: spans of a run, API calls, hardware counters, a timeline."""
+"""``main.py profile``: kernels and copies of a run, API calls, hardware counters, a timeline."""

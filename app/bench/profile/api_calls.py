@@ -1,4 +1,4 @@
-"""Which CUDA API calls the host makes in a run, and how long each keeps it: functions put round them for a while."""
+"""Count and time the CUDA API calls that the host makes in a run: their functions are wrapped for a while."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Target:
-    """A function that may be called: CUDA's name for it, and the module or class that callers find it in."""
+    """A function to wrap: CUDA's name for it, and the module or class in which callers look it up."""
 
     name: str
     owner: Any
@@ -31,7 +31,7 @@ class Call:
 
 
 def targets() -> list[Target]:
-    """What the session and the launches call in the hot loop."""
+    """Return the functions that the session and the launches call in the hot loop."""
     import cupy
     from cupy.cuda import runtime
     from cupy_backends.cuda.api import driver
@@ -51,13 +51,13 @@ def targets() -> list[Target]:
 
 
 def loaded_cublas() -> Any:
-    """CuPy's cuBLAS binding, if some kernel has loaded it."""
+    """Return CuPy's cuBLAS binding; None if no kernel has loaded it."""
     return sys.modules.get("cupy_backends.cuda.libs.cublas")
 
 
 @contextmanager
 def replaced(owner: Any, attribute: str, wrap: Callable[[Function], Function]) -> Iterator[None]:
-    """While the block runs, ``owner.attribute`` is what ``wrap`` makes of it."""
+    """Replace ``owner.attribute`` by ``wrap(owner.attribute)`` while the block runs."""
     original = getattr(owner, attribute)
     inherited = attribute not in vars(owner)
     setattr(owner, attribute, wrap(original))
@@ -72,7 +72,7 @@ def replaced(owner: Any, attribute: str, wrap: Callable[[Function], Function]) -
 
 @contextmanager
 def counted(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
-    """While the block runs, every call of the targets (default: all that a session makes) joins the list it yields."""
+    """Yield a list that gets every call of the targets (default: ``targets()``) while the block runs."""
     calls: list[Call] = []
 
     def timing(name: str) -> Callable[[Function], Function]:
@@ -95,8 +95,10 @@ def counted(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
 
 
 def summary(calls: Sequence[Call], runs: int, host_ms: float) -> list[dict[str, Any]]:
-    """One row a function, the costliest first. Calls and totals are per run; share: of ``host_ms``, the host's time
-    from a run's start to its end."""
+    """Return one row for each function, the costliest first. Calls and totals are per run.
+
+    host_ms: the host's time from a run's start to its end; share: a function's part of it.
+    """
     spent: dict[str, list[float]] = {}
     for call in calls:
         spent.setdefault(call.name, []).append((call.stop - call.start) * 1e3)

@@ -1,4 +1,4 @@
-"""Hardware counters of each kernel, by Nsight Compute (``ncu``) where it is installed."""
+"""Read hardware counters of each kernel by Nsight Compute (``ncu``), where it is installed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BUSY = 60.0  # %; where no unit reaches this share of its peak, the kernel waits
 
 @dataclass(frozen=True)
 class Counters:
-    """What was counted of one kernel launch, in percent; None where the tool gave no number.
+    """Counters of one kernel launch, in percent; None where the tool gave no number.
 
     load, store: bytes used ÷ bytes fetched by global memory instructions. warps: active threads of a warp's 32.
     throughput: share of its peak by unit (a key of THROUGHPUTS).
@@ -60,7 +60,7 @@ class Counters:
 
 
 def parse(text: str) -> list[Counters]:
-    """The rows of ``ncu --csv --page raw``, found by the names of their columns; lines before the table are skipped."""
+    """Read the table of ``ncu --csv --page raw`` by the names of its columns; lines before it are skipped."""
     rows = list(csv.reader(text.splitlines()))
     start = next((i for i, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
     if start is None:
@@ -89,9 +89,9 @@ def _number(text: str | None) -> float | None:
 
 
 def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[Counters], str | None]:
-    """Counters of the first launches of ``main.py`` with these arguments, or one line that says why there are none.
+    """Count the first launches of ``main.py`` with these arguments; return them, or one line on why there are none.
 
-    entries: the functions launched, in order; as many launches of them are counted as it is long.
+    entries: the functions launched, in order; ``len(entries)`` launches are counted.
     """
     tool = shutil.which("ncu")
     if tool is None:
@@ -120,7 +120,7 @@ def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[Coun
 
 
 def failure(text: str, code: int) -> str:
-    """Why ncu counted nothing, in its own words: its first error, else the last thing said, else the exit code."""
+    """Why ncu counted nothing, in its own words: its first error, else its last line, else the exit code."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [
         re.sub(r"^==ERROR==\s*|^error:\s*", "", line) for line in lines if line.startswith(("==ERROR==", "error:"))
@@ -129,7 +129,7 @@ def failure(text: str, code: int) -> str:
 
 
 def labelled(counted: Sequence[Counters], launched: Sequence[Span]) -> list[tuple[str, str, Counters]]:
-    """Layer and kernel beside each row of counters; ``launched``: the spans of the same launches, in order."""
+    """Put layer and kernel beside each row of counters. launched: the spans of the same launches, in order."""
     pairs = list(zip(counted, launched, strict=False))
     if all(row.kernel == span.entry for row, span in pairs):
         return [(span.layer, span.name, row) for row, span in pairs]

@@ -1,4 +1,4 @@
-"""``main.py profile``: where the time of the main job goes. Kernels, copies and API calls; a timeline; counters."""
+"""``main.py profile``: the main job's time by kernels, copies and API calls; a timeline; hardware counters."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices) -> dict[st
 
 
 def load_images(graph: Graph, batch: int) -> tuple[np.ndarray, str]:
-    """Page-locked (N, C, H, W) uint8 images and where they are from: Fashion-MNIST where it fits, else random."""
+    """Return page-locked (N, C, H, W) uint8 images and their source: Fashion-MNIST if it fits, else random."""
     from app.cuda.memory import pinned_array
 
     shape = graph.network.input_shape
@@ -129,7 +129,7 @@ def load_images(graph: Graph, batch: int) -> tuple[np.ndarray, str]:
 
 
 def table(runs: Sequence[Sequence[Span]]) -> list[dict[str, Any]]:
-    """One row a kernel and a copy, the costliest first; calls, total_ms and bytes are per run."""
+    """Return one row for each kernel and copy, the costliest first; calls, total_ms and bytes are per run."""
     groups: dict[tuple[str, str, str], list[Span]] = {}
     for span in (span for run in runs for span in run):
         groups.setdefault((span.kind, span.layer, span.name), []).append(span)
@@ -156,7 +156,7 @@ def table(runs: Sequence[Sequence[Span]]) -> list[dict[str, Any]]:
 
 
 def overlapping(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
-    """Means over the runs: ms in which copies to and from the host ran, kernels ran, and both did."""
+    """Return means over the runs: ms in which copies to and from the host ran, kernels ran, and both did."""
     sums = np.zeros(3)
     for run in runs:
         copies = [(span.start, span.stop) for span in run if span.kind in ("h2d", "d2h")]

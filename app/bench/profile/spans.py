@@ -1,6 +1,6 @@
-"""When each kernel and each copy of a run began and ended on its stream, by a pair of events round every one.
+"""Record when each kernel and each copy of a run began and ended on its stream, by a pair of events round each.
 
-The session does not know that it is watched: while a run is recorded, the functions that it calls are replaced.
+The functions that the session calls are replaced while a run is recorded; the session itself is as in any other run.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ LAUNCH_STREAM, COPY_STREAM = 8, 4  # which argument of launchKernel and memcpyAs
 
 @dataclass(frozen=True)
 class Span:
-    """One kernel or copy. start, stop: ms since the recording began; stream: the lane's number.
+    """One kernel or copy. kind: kernel, h2d, d2h or d2d. start, stop: ms since the recording began.
 
-    kind: kernel, h2d, d2h or d2d. layer: the node that it is part of, empty for the copies in and out.
-    name: the variant and its part, or the copy. entry: the kernel's function. nbytes: copied.
+    layer: the plan's node, empty for the copies in and out. name: the variant and its part, or the copy. stream: its
+    number. entry: the kernel's function. nbytes: bytes copied.
     """
 
     kind: str
@@ -49,12 +49,12 @@ class Span:
 
     @property
     def ms(self) -> float:
-        """How long it took."""
+        """Duration."""
         return self.stop - self.start
 
 
 def describe(action: Action, variant: Variant) -> tuple[str, str, str]:
-    """Kind, name and entry point of one action of a variant."""
+    """Return kind, name and entry point of one action of a variant."""
     match action:
         case KernelLaunch():
             entry = action.entry or variant.entry
@@ -68,7 +68,7 @@ def describe(action: Action, variant: Variant) -> tuple[str, str, str]:
 
 @contextmanager
 def nvtx_range(text: str) -> Iterator[None]:
-    """A range that external profilers show; nothing where CuPy was built without NVTX."""
+    """Mark a range that external profilers show; do nothing where CuPy was built without NVTX."""
     nvtx = getattr(cupy.cuda, "nvtx", None)
     if nvtx is None or not nvtx.available:
         yield
@@ -81,9 +81,9 @@ def nvtx_range(text: str) -> Iterator[None]:
 
 
 class Recorder:
-    """Records runs of one session, one after another. Events are made in the first run and used again in the next.
+    """Records runs of one session, one after another. The first run creates the events, later ones use them again.
 
-    zero: the host's ``perf_counter`` at the moment that spans count from, to within some microseconds.
+    zero: the host's ``perf_counter`` when the spans' clock was at 0, to within some microseconds.
     """
 
     def __init__(self, session: Session) -> None:
@@ -97,13 +97,13 @@ class Recorder:
         self._origin = cupy.cuda.Event()
         self._events: list[cupy.cuda.Event] = []
         self._recorded: list[Span] = []
-        # While a layer is being enqueued: it, its stream and its actions, one for each call that it makes.
+        # The layer that is being enqueued, its stream, and its actions: one for each call that it makes.
         self._node: Node | None = None
         self._stream = 0
         self._actions: Iterator[Action] = iter(())
 
     def start(self) -> None:
-        """Forget what was recorded and set the clock; the device must be idle."""
+        """Forget the last run and set the clock to 0; the device must be idle."""
         self._recorded = []
         runtime.eventRecord(self._origin.ptr, next(iter(self._streams)))
         self._origin.synchronize()
@@ -111,7 +111,7 @@ class Recorder:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Record what is enqueued while the block runs."""
+        """Record every kernel and copy that is enqueued while the block runs."""
         with ExitStack() as undo:
             undo.enter_context(replaced(Launch, "__call__", self._layer))
             undo.enter_context(replaced(driver, "launchKernel", self._kernel))
@@ -122,7 +122,7 @@ class Recorder:
             yield
 
     def spans(self) -> list[Span]:
-        """What was recorded, in the order in which it was enqueued; the session must have waited for its end."""
+        """Return what was recorded, in the order of enqueueing; the session must have waited for the run's end."""
         at = [cupy.cuda.get_elapsed_time(self._origin, event) for event in self._events[: 2 * len(self._recorded)]]
         timed = (replace(s, start=at[2 * i], stop=at[2 * i + 1]) for i, s in enumerate(self._recorded))
         return without_queueing(list(timed))
@@ -175,7 +175,7 @@ class Recorder:
 
 
 def without_queueing(spans: Sequence[Span]) -> list[Span]:
-    """Copies in or out of the card begin when their engine is free: the wait before that is no copying."""
+    """Let copies to and from the host begin when their copy engine is free, without the wait before that."""
     result = list(spans)
     for kind in ("h2d", "d2h"):
         places = sorted((i for i, span in enumerate(spans) if span.kind == kind), key=lambda i: spans[i].stop)

@@ -1,4 +1,4 @@
-"""A recorded run as a timeline that Perfetto (ui.perfetto.dev) and chrome://tracing open."""
+"""Write a recorded run as a timeline for Perfetto (ui.perfetto.dev) or chrome://tracing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ HOST, CARD = 1, 2  # processes of the timeline
 
 
 def timeline(spans: Sequence[Span], calls: Sequence[Call], zero: float, card: str) -> dict[str, Any]:
-    """The trace-event document: one row for the host's API calls, one for each stream; times in microseconds.
+    """Return the trace-event document: a row for the host's API calls, one for each stream; times in microseconds.
 
-    calls: in seconds of the host's clock; zero: where on it the spans begin.
+    calls: in seconds of the host's clock; zero: that clock's time when the spans' clock was at 0.
     """
     streams = sorted({span.stream for span in spans})
     events: list[dict[str, Any]] = [
@@ -43,13 +43,13 @@ def timeline(spans: Sequence[Span], calls: Sequence[Call], zero: float, card: st
 
 
 def write_timeline(document: dict[str, Any], path: Path) -> None:
-    """Whole or not at all. Raises UserError."""
+    """Write the document whole or not at all. Raises UserError."""
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(document, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _name(process: int, thread: int | None, name: str) -> dict[str, Any]:
-    """A row's name, or the process's."""
+    """Name a row, or a process."""
     what = {"name": "process_name"} if thread is None else {"name": "thread_name", "tid": thread}
     return {**what, "ph": "M", "pid": process, "args": {"name": name}}
 

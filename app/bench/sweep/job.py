@@ -1,4 +1,4 @@
-"""``main.py sweep``: time a variant over the grid of its parameters, and keep the best point for this card."""
+"""``main.py sweep``: time a kernel over the grid of its parameters and store the best point for this card."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from app.planning.plan import plan
 from app.precision import BY_DTYPE
 from app.report import publish
 
-ASSUMED_ARCH = "sm_90a"  # to find mistakes where there is no card
+ASSUMED_ARCH = "sm_90a"  # where there is no card, to find mistakes all the same
 
 
 def sweep(request: SweepRequest) -> int:
@@ -105,7 +105,7 @@ def find_targets(
 
 
 def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
-    """What the layer asks of the variant: alone, or as the main job's plan has it with that variant named."""
+    """Return the layer's problem for this kernel: alone, or fused as the main job would with this kernel named."""
     choices = Choices(precision, fused, {layer: row})
     nodes = plan(graph, arch, choices).nodes
     for node in nodes:
@@ -122,7 +122,10 @@ def run(
     card: str,
     measuring: Callable[[Target], AbstractContextManager[Measure]],
 ) -> int:
-    """Measure, store each layer's best point, print, write and draw. Raises UserError if Ctrl-C cut it short."""
+    """Measure, store each layer's best point, publish and draw; returns the exit code.
+
+    measuring: as for ``measure_all``. Raises UserError if Ctrl-C ended it early, or if no point could run.
+    """
     tables: list[Path] = []
 
     def keep(target: Target) -> None:

@@ -1,4 +1,4 @@
-"""Checks and times the points of a sweep on the card."""
+"""Check and time the points of a sweep on the card."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OnCard:
             raise
 
     def __call__(self, row: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
-        """Times and error of one point. Raises Skip, Wrong."""
+        """Check and time one point; returns times and error. Raises Skip, Wrong."""
         try:
             if row is self._row:
                 self._compiled.pop(spell(parameters)).result()
@@ -67,5 +67,5 @@ class OnCard:
 
 
 def _compile(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
-    """Into the cache: the machine code of many points need not stay in memory."""
+    """Compile into the cache: the machine code of many points need not stay in memory."""
     compile_kernel(row.path, row.config(problem, parameters).defines, arch)

@@ -32,7 +32,7 @@ Measure = Callable[[int, int], Figures | None]  # None: it does not fit in devic
 
 
 def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan, card: str) -> int:
-    """Sweep, print, write and draw. Returns 0. Raises UserError, also if Ctrl-C cut it short."""
+    """Measure all points, publish and draw. Returns 0. Raises UserError, also if Ctrl-C ended it early."""
     with exit_on_interrupt():
         from app.cuda.memory import pinned_array
         from app.runtime import timing as measure
@@ -64,13 +64,13 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
 
 
 def settings(batch: int, default: Setting) -> list[Setting]:
-    """Every number of streams with every chunk size that the batch can fill; the default is always among them."""
+    """Return every number of streams with every chunk size that the batch can fill; the default is among them."""
     chunks = sorted({chunk for chunk in (*CHUNKS, default[1]) if chunk <= batch})
     return [(streams, chunk) for chunk in chunks for streams in STREAMS]
 
 
 def measure_all(grid: Sequence[Setting], measure: Measure) -> list[dict[str, Any]]:
-    """A point for each setting: its figures, ``ms`` None where it does not fit. Ctrl-C ends it between two points."""
+    """Return a point for each setting, with ``ms`` None where it does not fit. Ctrl-C ends it between two points."""
     points: list[dict[str, Any]] = []
     with suppress(KeyboardInterrupt), deferred_interrupts() as check:
         for streams, chunk in tqdm(grid, unit=" points", disable=None):

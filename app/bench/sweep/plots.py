@@ -1,4 +1,4 @@
-"""Pictures of a sweep: a heat map, and the same as a 3-D bar plot, which system 2 drew of its tile widths."""
+"""Draw a sweep as a heat map, and as the 3-D bar plot that system 2 drew of its tile widths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Field:
 
 
 def field(down: str, across: str, times: Times) -> Field:
-    """Times by pairs of values as a full table."""
+    """Make a full table of times by pairs of values."""
     downs = tuple(sorted({first for first, _ in times}))
     acrosses = tuple(sorted({second for _, second in times}))
     ms = tuple(tuple(times.get((first, second), nan) for second in acrosses) for first in downs)
@@ -34,9 +34,9 @@ def field(down: str, across: str, times: Times) -> Field:
 
 
 def layer_field(target: Target) -> Field | None:
-    """The two parameters that matter most, the others at their best; None where fewer than two values were measured.
+    """Choose the two parameters that matter most, with the others at their best; None if no parameter was varied.
 
-    A parameter matters by how far its worst value, all others at their best, is behind its best value.
+    A parameter matters by how much slower its worst value is than its best, with all others at their best.
     """
     varied: dict[str, float] = {}
     for name in target.points[0].parameters if target.points else ():
@@ -61,7 +61,7 @@ def _fastest(target: Target, *names: str) -> dict[tuple[int, ...], float]:
 
 
 def both_layers_field(targets: Sequence[Target]) -> Field | None:
-    """The sum of two layers' times over the one parameter of each, as in system 2; None for other sweeps."""
+    """Sum two layers' times over the one parameter of each, as in system 2; None for other sweeps."""
     if len(targets) != 2 or len(targets[0].row.tunables) != 1:
         return None
     (name,) = targets[0].row.tunables
@@ -73,7 +73,7 @@ def both_layers_field(targets: Sequence[Target]) -> Field | None:
 
 
 def draw_layers(folder: Path, network: str, targets: Sequence[Target]) -> list[Path]:
-    """Heat map and 3-D plot of each layer, and of two layers together where each has one parameter; the files."""
+    """Draw each layer, and two layers together where each has one parameter; returns the files."""
     written: list[Path] = []
     for target in targets:
         found = layer_field(target)
@@ -89,13 +89,13 @@ def draw_layers(folder: Path, network: str, targets: Sequence[Target]) -> list[P
 
 
 def draw_pipeline(folder: Path, network: str, images: int, times: Times) -> list[Path]:
-    """Heat map and 3-D plot of end-to-end times by (chunk, streams); the files."""
+    """Draw end-to-end times by (chunk, streams); returns the files."""
     what = f"{network}, {images:,} images, end to end"
     return draw(folder, f"sweep_pipeline_{network}", what, field("images a chunk", "streams", times)) if times else []
 
 
 def draw(folder: Path, name: str, title: str, found: Field) -> list[Path]:
-    """``NAME_heat.png`` and ``NAME_3d.png``. Raises UserError if they cannot be written."""
+    """Write ``NAME_heat.png`` and ``NAME_3d.png``. Raises UserError if they cannot be written."""
     return [
         save(_heat_map(title, found), folder / f"{name}_heat.png"),
         save(_bars(title, found), folder / f"{name}_3d.png"),

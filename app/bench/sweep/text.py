@@ -1,4 +1,4 @@
-"""What a sweep reports: one document for programs (JSON), and the same as text."""
+"""The report of a sweep: the JSON document, and the same as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FUSED_HINT = "the main job runs layers fused with what follows them: --fused tun
 def as_document(
     request: SweepRequest, targets: Sequence[Target], notes: Sequence[str], card: str, table: str | None
 ) -> dict[str, Any]:
-    """The report as plain data. table: the file that the best points went to, None if there are none."""
+    """Return the report as plain data. table: the file with the best points, None if there are none."""
     row = targets[0].row
     return {
         "schema": SCHEMA,
