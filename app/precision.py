@@ -108,3 +108,14 @@ PRECISIONS = tuple(row.name for row in OFFERED)  # that may be asked for
 SINGLE = tuple(row for row in OFFERED if not row.fallback)  # in which kernels serve single layers
 OF_PEERS = tuple(row.name for row in ROWS if row.peers == row.name)  # that other systems have
 SHORT = {row.dtype: row.name for row in ROWS} | {"uint8": "u8"}  # names of types in tables
+DTYPES = tuple(BY_DTYPE)
+
+
+def storage(dtype: str) -> str:
+    """The type in which numbers of an arithmetic type lie in memory."""
+    return BY_DTYPE[dtype].stored if dtype in BY_DTYPE else dtype
+
+
+def wide(dtype: str) -> str:
+    """The type of biases and of the epilogue's arithmetic."""
+    return "float64" if dtype == "float64" else "float32"

@@ -16,9 +16,10 @@ from typing import Any
 from tqdm import tqdm
 
 from app.cuda.compiler import architecture_number, compile_kernel, resource_report, sources
-from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem, storage, wide
+from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
 from app.kernels.variant import LaunchConfig, Variant, tiles
 from app.network.definitions import FA19, LENET5, Network
+from app.precision import storage, wide
 from app.processor import usable_cores
 
 EXAMPLES: tuple[tuple[Network, tuple[str, ...]], ...] = (

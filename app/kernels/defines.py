@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.kernels.problems import ConvProblem, LinearProblem, storage, wide
+from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.variant import Grid, KernelLaunch, LaunchConfig, tiles
+from app.precision import storage, wide
 
 BLOCK = 256  # threads a block in kernels that give each thread one output element
 MAX_GRID_Y = 65_535

@@ -10,10 +10,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from math import prod
+from typing import Generic, TypeVar
 
-from app.kernels.argument import DTYPES as DTYPES
-from app.kernels.argument import ITEMSIZE, Argument, storage, wide
-from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem
+from app.precision import storage, wide
+
+ITEMSIZE = {"uint8": 1, "float16": 2, "float32": 4, "float64": 8}
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One pointer argument: its dtype and how many elements it must hold (per image, or in all)."""
+
+    name: str
+    dtype: str
+    per_image: int = 0
+    fixed: int = 0
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,12 +111,15 @@ class LinearProblem:
         return (*arguments, Argument("labels", "uint8", per_image=1)) if self.argmax else arguments
 
 
-@dataclass(frozen=True)
-class ConvPairProblem:
-    """Two convolutions, each with its bias, activation and pooling; the second reads what the first writes."""
+Half = TypeVar("Half", bound=ConvProblem | LinearProblem)
 
-    first: ConvProblem
-    second: ConvProblem
+
+@dataclass(frozen=True)
+class _Pair(Generic[Half]):
+    """Two layers of a kind, each with its epilogue; the second reads what the first writes."""
+
+    first: Half
+    second: Half
 
     @property
     def dtype(self) -> str:
@@ -113,43 +128,127 @@ class ConvPairProblem:
 
     @property
     def flops(self) -> int:
-        """Operations of both convolutions."""
+        """Operations of both layers."""
         return self.first.flops + self.second.flops
 
     def arguments(self) -> tuple[Argument, ...]:
-        """x (C, H, W), w1 (C, K, K, M), bias1 (M), w2, bias2, y (M, PH, PW); all but x, y float32."""
-        x, _, _, _ = self.first.arguments()
-        _, _, _, y = self.second.arguments()
-        return x, *_parameters(self.first, "1"), *_parameters(self.second, "2"), y
+        """x of the first, w1, bias1, w2, bias2, then the results of the second; parameters as float32."""
+        x, w1, bias1, *_ = self.first.arguments()
+        _, w2, bias2, *results = self.second.arguments()
+        parameters = {"w1": w1, "bias1": bias1, "w2": w2, "bias2": bias2}
+        return x, *(replace(given, name=name, dtype="float32") for name, given in parameters.items()), *results
+
+
+class ConvPairProblem(_Pair[ConvProblem]):
+    """Two convolutions: x (C, H, W), w1 (C, K, K, M), bias1 (M), w2, bias2, y (M, PH, PW)."""
+
+
+class LinearPairProblem(_Pair[LinearProblem]):
+    """Two matrix products: x (inputs), w1 (inputs, outputs), bias1 (outputs), w2, bias2, y (outputs), labels (1)."""
+
+
+def _x_and_y(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
+    """The arguments of a kernel without parameters: elements an image that it reads and writes."""
+    return Argument("x", dtype, per_image=read), Argument("y", dtype, per_image=written)
 
 
 @dataclass(frozen=True)
-class LinearPairProblem:
-    """Two matrix products, each with its bias and activation, and the argmax of the second's results."""
+class PoolProblem:
+    """Average or maximum over window x window pixels, every ``stride`` pixels."""
 
-    first: LinearProblem
-    second: LinearProblem
+    channels: int
+    height: int
+    width: int
+    window: int
+    stride: int
+    is_max: bool
+    dtype: str = "float32"
 
     @property
-    def dtype(self) -> str:
-        """How both multiply."""
-        return self.first.dtype
+    def pooled(self) -> tuple[int, int]:
+        """Height and width of the output."""
+        return (self.height - self.window) // self.stride + 1, (self.width - self.window) // self.stride + 1
 
     @property
     def flops(self) -> int:
-        """Operations of both products."""
-        return self.first.flops + self.second.flops
+        """One for each element of each window."""
+        return self.channels * prod(self.pooled) * self.window**2
 
     def arguments(self) -> tuple[Argument, ...]:
-        """x (inputs), w1 (inputs, outputs), bias1, w2, bias2, y (outputs), labels (1); weights as float32."""
-        results = self.second.arguments()[3:]
-        return self.first.arguments()[0], *_parameters(self.first, "1"), *_parameters(self.second, "2"), *results
+        """x (C, H, W), y (C, PH, PW)."""
+        return _x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * prod(self.pooled))
 
 
-def _parameters(problem: ConvProblem | LinearProblem, number: str) -> tuple[Argument, Argument]:
-    """Weights and bias of one half of a pair."""
-    _, w, bias, *_ = problem.arguments()
-    return replace(w, name=f"w{number}", dtype="float32"), replace(bias, name=f"bias{number}")
+@dataclass(frozen=True)
+class ResizeProblem:
+    """Bytes, interpolated between the four nearest pixels, to ``size`` x ``size``: see ``app/layers/resize.py``."""
+
+    channels: int
+    height: int
+    width: int
+    size: int
+    dtype: str = "uint8"
+
+    @property
+    def flops(self) -> int:
+        """Four products and three sums for each output, as a convention."""
+        return 7 * self.channels * self.size**2
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """x (C, H, W), y (C, size, size)."""
+        return _x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * self.size**2)
+
+
+@dataclass(frozen=True)
+class ActivationProblem:
+    """A function (relu, tanh or sigmoid) of each of ``size`` elements an image."""
+
+    size: int
+    function: str
+    dtype: str = "float32"
+
+    @property
+    def flops(self) -> int:
+        """One for each element, as a convention."""
+        return self.size
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """x (size), y (size)."""
+        return _x_and_y(self.dtype, self.size, self.size)
+
+
+@dataclass(frozen=True)
+class SoftmaxProblem:
+    """exp(x - max x), divided by its sum over ``classes`` values."""
+
+    classes: int
+    dtype: str = "float32"
+
+    @property
+    def flops(self) -> int:
+        """Subtraction, exponential, sum, division; as a convention."""
+        return 4 * self.classes
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """x (classes), y (classes)."""
+        return _x_and_y(self.dtype, self.classes, self.classes)
+
+
+@dataclass(frozen=True)
+class ArgmaxProblem:
+    """The index of the greatest of ``classes`` values, the first among equals."""
+
+    classes: int
+    dtype: str = "float32"
+
+    @property
+    def flops(self) -> int:
+        """One comparison a value."""
+        return self.classes
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """x (classes), labels (1)."""
+        return Argument("x", self.dtype, per_image=self.classes), Argument("labels", "uint8", per_image=1)
 
 
 PairProblem = ConvPairProblem | LinearPairProblem
@@ -182,12 +281,9 @@ def key(problem: Problem) -> str:
     """A short unique text: the operation and every field that is not its default, e.g. for tuning tables."""
     if isinstance(problem, PairProblem):
         return f"{operation(problem)}: {key(problem.first)}; {key(problem.second)}"
-    values = (
-        f"{field.name}={getattr(problem, field.name)}"
-        for field in fields(problem)
-        if getattr(problem, field.name) != field.default
-    )
-    return " ".join([operation(problem), *values])
+    values = ((field, getattr(problem, field.name)) for field in fields(problem))
+    changed = (f"{field.name}={value}" for field, value in values if value != field.default)
+    return " ".join([operation(problem), *changed])
 
 
 def bytes_moved(problem: Problem, images: int) -> int:

@@ -11,13 +11,13 @@ import numpy as np
 from app.errors import UserError
 from app.kernels import registry
 from app.kernels.fused.scaling import scale_features, unscale_features, within_range
-from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem, Problem, operation, wide
+from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem, Problem, operation
 from app.kernels.variant import Variant
 from app.layers import Flatten, Layer
 from app.network.graph import Graph, Step
 from app.planning.stored import stored_parameters
 from app.planning.tuning import Tuning
-from app.precision import BY_NAME
+from app.precision import BY_NAME, wide
 
 PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # by the operation of both layers
 

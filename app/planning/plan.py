@@ -9,12 +9,12 @@ import numpy as np
 
 from app.cuda.compiler import architecture_number
 from app.errors import UserError
-from app.kernels.problems import DTYPES, ConvProblem, LinearProblem, Problem, alone, operation
+from app.kernels.problems import ConvProblem, LinearProblem, Problem, alone, operation
 from app.kernels.variant import Variant
 from app.layers import Argmax, Layer, Shape
 from app.network.graph import Graph
 from app.planning.matching import Choices, check_kernels, check_pairs, serve
-from app.precision import BY_NAME
+from app.precision import BY_NAME, DTYPES
 
 IMAGES = "images"
 LOGITS = "logits"

@@ -17,9 +17,9 @@ from app.kernels.problems import (
     Problem,
     SoftmaxProblem,
     operation,
-    storage,
 )
 from app.layers import AvgPool, Conv2d, Linear, MaxPool, Relu, Sigmoid, Softmax, Tanh
+from app.precision import storage
 from tests.support.kernel_cases import input_shape
 from tests.support.kernel_grid import convolution_pair, product_pair, typed
 from tests.support.kernel_oracle import expected_of

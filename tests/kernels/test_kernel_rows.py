@@ -11,10 +11,11 @@ import pytest
 from app.cuda.compiler import ARCHITECTURES, architecture_number
 from app.errors import UserError
 from app.kernels import registry
-from app.kernels.problems import DTYPES, ITEMSIZE, ConvProblem, LinearProblem, Problem
+from app.kernels.problems import ITEMSIZE, ConvProblem, LinearProblem, Problem
 from app.kernels.registry import VARIANTS
 from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, LaunchConfig, Variant
 from app.planning.tuning import Tuning
+from app.precision import DTYPES
 from tests.support.kernel_grid import problems, served, typed
 
 ALL_VARIANTS = pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))

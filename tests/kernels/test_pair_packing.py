@@ -7,7 +7,8 @@ import pytest
 
 from app.kernels.fused.conv_pair import CONV_PAIR_ROWS
 from app.kernels.fused.mma_packing import pack_for_mma
-from app.kernels.problems import ConvPairProblem, ConvProblem, storage
+from app.kernels.problems import ConvPairProblem, ConvProblem
+from app.precision import storage
 from tests.support.pair_mma_emulation import convolutions, pooled
 
 Array = np.ndarray

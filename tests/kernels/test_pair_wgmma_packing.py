@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from app.kernels.fused.wgmma_packing import pack_for_wgmma, split_tf32
-from app.kernels.problems import LinearPairProblem, LinearProblem, storage
+from app.kernels.problems import LinearPairProblem, LinearProblem
+from app.precision import storage
 from tests.support.pair_emulation import wgmma_products
 
 Array = np.ndarray

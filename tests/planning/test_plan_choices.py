@@ -9,12 +9,12 @@ import pytest
 
 from app.errors import UserError
 from app.kernels import registry
-from app.kernels.problems import ConvProblem, PairProblem, alone, key, wide
+from app.kernels.problems import ConvProblem, PairProblem, alone, key
 from app.network.definitions import LENET5, Network
 from app.planning.matching import Choices
 from app.planning.plan import LABELS, LOGITS, ExecutionPlan, plan
 from app.planning.tuning import Tuned, Tuning
-from app.precision import BY_NAME
+from app.precision import BY_NAME, wide
 from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import TEST_NETWORKS, random_graph
 

@@ -18,13 +18,12 @@ from app.kernels.problems import (
     Problem,
     ResizeProblem,
     SoftmaxProblem,
-    storage,
-    wide,
 )
 from app.kernels.variant import Variant
 from app.layers import ACTIVATIONS, Activation, Conv2d, Layer
 from app.layers.pool import Pool
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86
+from app.precision import storage, wide
 
 
 def network_convolutions(*, fused: bool) -> list[ConvProblem]:

@@ -25,11 +25,10 @@ from app.kernels.problems import (
     ResizeProblem,
     SoftmaxProblem,
     key,
-    storage,
-    wide,
 )
 from app.kernels.variant import Variant
 from app.layers import ACTIVATIONS, Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Relu, Resize, Softmax
+from app.precision import storage, wide
 from tests.support.kernel_cases import input_shape
 
 Single = ConvProblem | LinearProblem | PlainProblem

@@ -12,12 +12,12 @@ from app.console import MAX_BATCH
 from app.cuda.compiler import ARCHITECTURES
 from app.errors import UserError
 from app.kernels import registry
-from app.kernels.problems import ConvProblem, Problem, operation, wide
+from app.kernels.problems import ConvProblem, Problem, operation
 from app.kernels.variant import Variant
 from app.layers import Conv2d, Flatten, Layer, Parameters, Shape
 from app.network.graph import Graph, Step
 from app.planning.matching import Choices, pair_at
-from app.precision import OFFERED, SINGLE
+from app.precision import OFFERED, SINGLE, wide
 
 MATRIX_OPERATIONS = ("conv", "gemm")
 

@@ -34,9 +34,8 @@ from app.kernels.problems import (
     Problem,
     ResizeProblem,
     SoftmaxProblem,
-    wide,
 )
-from app.precision import BY_DTYPE
+from app.precision import BY_DTYPE, wide
 
 # The greatest relative error of one rounding, and what subnormal results may lose beside it.
 ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}

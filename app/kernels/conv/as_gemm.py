@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from app.kernels.defines import BLOCK, FLOATS, conv_sizes, pooling, types
-from app.kernels.problems import ITEMSIZE, Argument, ConvProblem, wide
+from app.kernels.problems import ITEMSIZE, Argument, ConvProblem
 from app.kernels.variant import (
     STATIC_SHARED_LIMIT,
     Grid,
@@ -23,6 +23,7 @@ from app.kernels.variant import (
     tiles,
     workspace_images,
 )
+from app.precision import wide
 
 # Memory for the unrolled images and the product: large products keep the card full, small ones stay in its L2 cache.
 _WORKSPACE: dict[str, tuple[int, ...]] = {"MIB": (16, 32, 64, 128, 256, 512)}

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from app.kernels.defines import BLOCK, FLOATS, MAX_GRID_Y, conv_sizes, types
-from app.kernels.problems import ITEMSIZE, ConvProblem, storage, wide
+from app.kernels.problems import ITEMSIZE, ConvProblem
 from app.kernels.variant import (
     STATIC_SHARED_LIMIT,
     Action,
@@ -23,6 +23,7 @@ from app.kernels.variant import (
     serves_all,
     tiles,
 )
+from app.precision import storage, wide
 
 TILES = (8, 16, 24, 32)
 CONSTANT_BYTES = 64 << 10

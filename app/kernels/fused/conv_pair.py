@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from app.kernels.fused.mma_packing import pack_for_mma
 from app.kernels.fused.packing import pack_convolutions
-from app.kernels.problems import Argument, ConvPairProblem, storage
+from app.kernels.problems import Argument, ConvPairProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Variant, tiles
+from app.precision import storage
 
 # lenet5's convolutions: C, H, W, M, K, S.
 SIZES = ((1, 28, 28, 32, 5, 1), (32, 12, 12, 64, 5, 1))
