@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 
 from app.cuda.compiler import KERNEL_DIR, architecture_number
-from app.kernels.problems import ITEMSIZE, Argument, Problem
+from app.kernels.problems import ITEMSIZE, Argument, ConvProblem, LinearProblem, Problem
+from app.precision import storage, wide
 
 Grid = tuple[int, int, int]
 Parameters = Mapping[str, int]  # a variant's tunable numbers by name
 # Shared memory that a block may have, by architecture (CUDA C++ Programming Guide, table of compute capabilities).
 SHARED_LIMIT = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
 STATIC_SHARED_LIMIT = 48 << 10
-
-
+BLOCK = 256  # threads a block in kernels that give each thread one output element
+MAX_GRID_Y = 65_535
+FLOATS = ("float32", "float64")
 # Operation → the folder of its kernels; those of all others are pointwise.
 FAMILIES = {"conv": "conv", "gemm": "gemm", "conv_pair": "fused", "gemm_pair": "fused"}
 
@@ -216,3 +218,48 @@ def workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 20) -
     """As many images at a time as keep the workspace within ``budget`` bytes; at least one."""
     per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in arguments)
     return max(budget // max(per_image, 1), 1)
+
+
+# --- what rows share: compile-time constants, and the plainest launch -------------------------------------------------
+
+
+def types(problem: ConvProblem | LinearProblem) -> dict[str, str | int]:
+    """INPUT, WEIGHT, REAL, OUTPUT and the epilogue's HAS_BIAS and ACTIVATION."""
+    return {
+        "INPUT": problem.input_dtype,
+        "WEIGHT": storage(problem.dtype),
+        "REAL": wide(problem.dtype),
+        "OUTPUT": problem.output_dtype,
+        "HAS_BIAS": int(problem.bias),
+        "ACTIVATION": activation_name(problem.activation),
+    }
+
+
+def activation_name(function: str) -> str:
+    """The name in ``include/activations.cuh`` of a layer's ``function``; of none if it is empty."""
+    return function.upper() or "NONE"
+
+
+def same_types(dtype: str) -> dict[str, str | int]:
+    """INPUT, REAL and OUTPUT of an operation that keeps its type."""
+    return {"INPUT": dtype, "REAL": wide(dtype), "OUTPUT": dtype}
+
+
+def conv_sizes(problem: ConvProblem) -> dict[str, str | int]:
+    """C, H, W, M, K, S as compile-time constants."""
+    return dict(zip("CHWMKS", problem.sizes, strict=True))
+
+
+def pooling(problem: ConvProblem) -> dict[str, str | int]:
+    """POOL and POOL_IS_MAX of kernels that pool."""
+    return {"POOL": problem.pool, "POOL_IS_MAX": int(problem.pool_is_max)}
+
+
+def one_thread_each(outputs: int) -> Callable[[int], Grid]:
+    """The grid that gives each of ``outputs`` elements an image one thread of a block of BLOCK."""
+    return lambda images: (tiles(images * outputs, BLOCK), 1, 1)
+
+
+def elementwise(defines: dict[str, str | int], outputs: int, scalars: tuple[int, ...] = ()) -> LaunchConfig:
+    """One launch, one thread for each output element."""
+    return LaunchConfig(defines, (KernelLaunch(BLOCK, one_thread_each(outputs), scalars=scalars),))

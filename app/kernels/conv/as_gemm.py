@@ -7,9 +7,10 @@ from math import prod
 
 import numpy as np
 
-from app.kernels.defines import BLOCK, FLOATS, conv_sizes, pooling, types
 from app.kernels.problems import ITEMSIZE, Argument, ConvProblem
 from app.kernels.variant import (
+    BLOCK,
+    FLOATS,
     STATIC_SHARED_LIMIT,
     Grid,
     KernelLaunch,
@@ -18,9 +19,12 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
+    conv_sizes,
+    pooling,
     reordered_weights,
     serves_all,
     tiles,
+    types,
     workspace_images,
 )
 from app.precision import wide

@@ -7,9 +7,11 @@ from math import prod
 
 import numpy as np
 
-from app.kernels.defines import BLOCK, FLOATS, MAX_GRID_Y, conv_sizes, types
 from app.kernels.problems import ITEMSIZE, ConvProblem
 from app.kernels.variant import (
+    BLOCK,
+    FLOATS,
+    MAX_GRID_Y,
     STATIC_SHARED_LIMIT,
     Action,
     ConstantCopy,
@@ -19,9 +21,11 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
+    conv_sizes,
     reordered_weights,
     serves_all,
     tiles,
+    types,
 )
 from app.precision import storage, wide
 

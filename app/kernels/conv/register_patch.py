@@ -7,7 +7,6 @@ from itertools import product
 
 import numpy as np
 
-from app.kernels.defines import conv_sizes, pooling, types
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
     KernelLaunch,
@@ -15,9 +14,12 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
+    conv_sizes,
+    pooling,
     reordered_weights,
     serves_all,
     tiles,
+    types,
 )
 
 MAX_BLOCK_MAPS = 65_535  # blocks along grid.y

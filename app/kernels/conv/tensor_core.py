@@ -6,17 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.kernels.defines import MAX_GRID_Y, conv_sizes, types
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
+    MAX_GRID_Y,
     KernelLaunch,
     LaunchConfig,
     Parameters,
     Unfit,
     Variant,
+    conv_sizes,
     reordered_weights,
     serves_all,
     tiles,
+    types,
 )
 
 TENSOR_TUNABLES = {

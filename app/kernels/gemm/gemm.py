@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from app.kernels.defines import BLOCK, FLOATS, elementwise, one_thread_each, types
 from app.kernels.problems import Argument, LinearProblem
 from app.kernels.variant import (
+    BLOCK,
+    FLOATS,
     STATIC_SHARED_LIMIT,
     Action,
     KernelLaunch,
@@ -13,7 +14,10 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
+    elementwise,
+    one_thread_each,
     tiles,
+    types,
     workspace_images,
 )
 

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from math import prod
 
-from app.kernels.defines import BLOCK, FLOATS, activation_name, elementwise, same_types
 from app.kernels.problems import ITEMSIZE, ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem
-from app.kernels.variant import STATIC_SHARED_LIMIT, KernelLaunch, LaunchConfig, Parameters, Variant, serves_all, tiles
+from app.kernels.variant import (
+    BLOCK,
+    FLOATS,
+    STATIC_SHARED_LIMIT,
+    KernelLaunch,
+    LaunchConfig,
+    Parameters,
+    Variant,
+    activation_name,
+    elementwise,
+    same_types,
+    serves_all,
+    tiles,
+)
 
 STORED = (*FLOATS, "float16")
 RESIZED = 16  # about how many outputs a thread of a resizing computes

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from app.cuda.memory import device_array
-from app.kernels.defines import BLOCK, activation_name
 from app.kernels.function import Function, training_kernel
-from app.kernels.variant import tiles
+from app.kernels.variant import BLOCK, activation_name, tiles
 from app.layers import Shape
 from app.layers.pool import Pool
 from app.training.random_bits import thinning

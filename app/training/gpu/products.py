@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from app.cuda.memory import device_array
-from app.kernels.defines import activation_name
 from app.kernels.function import Function, training_kernel
-from app.kernels.variant import tiles
+from app.kernels.variant import activation_name, tiles
 from app.training.gpu.tiles import (
     GEMM_SLICE,
     GEMM_TILES,

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from app.cuda.memory import device_array
-from app.kernels.defines import BLOCK
 from app.kernels.function import training_kernel
-from app.kernels.variant import tiles
+from app.kernels.variant import BLOCK, tiles
 from app.training.gpu.arena import Layout
 from app.training.optimisers import AdamW, Optimiser, Sgd
 
