@@ -12,6 +12,7 @@ import pytest
 from app.cli import COMMANDS as PROGRAMS
 from app.console import BUG, USER_ERROR
 from app.runtime.defaults import DEFAULT_STREAMS
+from app.text import WIDTH
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -78,6 +79,11 @@ def test_links_lead_somewhere(document: str) -> None:
     assert links
     for link in links:
         assert ((ROOT / document).parent / link).exists(), link
+
+
+def test_the_sample_fits_80_columns() -> None:
+    (sample,) = re.findall(r"<!-- sample:begin -->\n```\n(.*?)```", TEXT, re.DOTALL)
+    assert sample and all(len(line) <= WIDTH for line in sample.splitlines())
 
 
 def test_every_exit_code_is_named() -> None:
