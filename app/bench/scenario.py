@@ -7,7 +7,6 @@ issued when the last has returned; what counts is the 90th percentile of the lat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from app.bench.batch import UNWRITTEN, Batch, check_ready, load_batch
+from app.bench.document import card_text, utc_date
 from app.commands.options.bench import ScenarioRequest
 from app.cuda import device
 from app.errors import UserError
@@ -27,7 +27,7 @@ from app.report import publish
 from app.runtime.clock import clocked
 from app.runtime.defaults import DEFAULT_STREAMS
 from app.runtime.statistics import summary
-from app.text import WIDTH
+from app.text import WIDTH, Column, fields, format_ms, paragraph, table
 
 SCHEMA = "lenet5-inference/scenario/1"
 OFFLINE, SINGLE_STREAM = "offline", "single-stream"
@@ -46,7 +46,7 @@ def run_scenario(request: ScenarioRequest) -> int:
         rows = [measured(request.scenario, batch, precision, card) for precision in bar]
     document = {
         "schema": SCHEMA,
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": utc_date(),
         "scenario": request.scenario,
         "network": request.network,
         "device": card,
@@ -134,30 +134,36 @@ def single_stream(session: Any, images: np.ndarray, query: np.ndarray) -> tuple[
 
 
 def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
-    """A row for each precision."""
-    card, images = document["device"], document["images"]
-    driver = card["driver"] or "unknown"
-    start = "images in page-locked memory" if document["scenario"] == OFFLINE else "an image in host memory"
-    what, own, width = {
-        OFFLINE: (f"{QUERIES} queries of {images:,} samples", "samples/s", 14),
-        SINGLE_STREAM: (f"{images:,} queries of one sample, one after another", "", 0),
-    }[document["scenario"]]
-    alike = f"{'identical':>11}" if own else ""
-    lines = [
-        f"LoadGen's {document['scenario']} scenario: {document['network']}, {what}, {document['date']}",
-        f"  card     {card['name']} ({card['architecture']}), driver {driver}, CUDA {card['cuda']}",
-        f"  latency  host clock, from {start} to readable labels; ms, nearest rank"
-        + ("; identical: p50 with one image repeated" if own else "; p90 is what the scenario reports"),
-        f"  {'as':<7}{own:>{width}}{'p50':>10}{'p90':>10}{'p99':>10}{alike}{'correct':>9}{'other':>7}",
-    ]
-    for row in document["rows"]:
-        if row["reason"]:
-            lines.append(f"  {row['precision']:<7}{'–':>{width or 10}}  {row['reason']}")
-            continue
-        rate = f"{row['samples_per_s']:,.0f}" if own else ""
-        latency = row["latency_ms"]
-        times = "".join(f"{'' if latency[q] is None else f'{latency[q]:.4f}':>10}" for q in ("p50", "p90", "p99"))
-        times += f"{row['identical_ms']['p50']:>11.4f}" if own else ""
-        wrong = "  WRONG" if row["wrong"] else ""
-        lines.append(f"  {row['precision']:<7}{rate:>{width}}{times}{row['correct']:>9,}{row['changed']:>7,}{wrong}")
-    return "\n".join(lines)
+    """Header, and a row for each precision."""
+    images, one = f"{document['images']:,}", document["scenario"] == SINGLE_STREAM
+    if one:
+        what, start = f"{images} queries of one sample, one after another", "an image in host memory"
+        shown = "p90 is what the scenario reports"
+    else:
+        what, start = f"{QUERIES} queries of {images} samples", "images in page-locked memory"
+        shown = "identical: p50 with one image repeated"
+    pairs = {
+        "card": card_text(document["device"]),
+        "latency": f"host clock, from {start} to readable labels; ms, nearest rank; {shown}",
+    }
+    heads = ("as", *(() if one else ("samples/s",)), "p50", "p90", "p99", *(() if one else ("identical",)))
+    columns = [Column(head, left=head in ("as", "")) for head in (*heads, "correct", "other", "")]
+    return "\n".join(
+        [
+            *paragraph(
+                f"LoadGen's {document['scenario']} scenario: {document['network']}, {what}, {document['date']}", width
+            ),
+            *fields(pairs.items(), width),
+            *table(columns, (_cells(row, one) for row in document["rows"]), width),
+        ]
+    )
+
+
+def _cells(row: Mapping[str, Any], one: bool) -> list[str]:
+    if row["reason"]:
+        return [row["precision"], "–", row["reason"]]
+    times = [format_ms(row["latency_ms"][q]) for q in ("p50", "p90", "p99")]
+    if not one:
+        times = [f"{row['samples_per_s']:,.0f}", *times, format_ms(row["identical_ms"]["p50"])]
+    counts = (f"{row['correct']:,}", f"{row['changed']:,}", "WRONG" if row["wrong"] else "")
+    return [row["precision"], *times, *counts]

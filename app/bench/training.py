@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tqdm import tqdm
 
+from app.bench.document import card_text, utc_date
 from app.bench.profile.api_calls import Function, replaced
 from app.commands.options.bench import TrainingRequest
 from app.cuda import device
@@ -27,7 +27,7 @@ from app.processor import usable_cores
 from app.report import publish
 from app.runtime.clock import clocked
 from app.runtime.statistics import median
-from app.text import WIDTH
+from app.text import INDENT, WIDTH, Column, fields, format_factor, paragraph, table
 from app.training import loop
 from app.training.cpu_engine import CpuEngine, cpu_pool
 from app.training.engine import Engine
@@ -66,6 +66,12 @@ WIDTHS = {100: "mlp", 500: "mlp_500", 1000: "mlp_1000"}
 CASES = (Case("lenet5", 256), *(Case(name, batch, width) for width, name in WIDTHS.items() for batch in (256, 4096)))
 
 
+COLUMNS = (
+    *(Column("network", left=True), Column("hidden"), Column("batch"), Column("s an epoch"), Column("images/s")),
+    *(Column("NumPy s"), Column("faster")),
+)
+
+
 def run_training(request: TrainingRequest) -> int:
     """Measure, print and write. Returns 0, raises UserError."""
     device.require_gpu("bench")
@@ -78,8 +84,7 @@ def run_training(request: TrainingRequest) -> int:
             measured, by_kernel = measure(case, card["architecture"])
             rows.append({**case.row, "device": card["name"], **measured, "cpu": cpu})
             shares += [{**case.row, "kernel": kernel, "share": share} for kernel, share in by_kernel.items()]
-    date = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    document = {"schema": SCHEMA, "date": date, "device": card, "cpu": processor, "rows": rows, "shares": shares}
+    document = {"schema": SCHEMA, "date": utc_date(), "device": card, "cpu": processor, "rows": rows, "shares": shares}
     publish(document, as_text, request.output)
     return 0
 
@@ -177,19 +182,28 @@ def _watched(stream: Any) -> Iterator[list[tuple[str, EventPair]]]:
 
 
 def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
-    """A line a training, and its kernels under it."""
+    """A row for each training, and below them what share of the time each kernel takes."""
+    pairs = {
+        "card": f"{card_text(document['device'])}; median of {EPOCHS} epochs",
+        "CPU": f"{document['rows'][0]['cpu']}; median of {NUMPY_BATCHES} batches",
+    }
     lines = [
-        f"Training, epochs of {IMAGES:,} images, {document['date']}",
-        f"  card  {document['device']['name']}, median of {EPOCHS} epochs",
-        f"  CPU   {document['rows'][0]['cpu']}, median of {NUMPY_BATCHES} batches",
-        f"  {'network':<8}{'hidden':>7}{'batch':>7}{'s an epoch':>12}{'images/s':>13}{'NumPy s':>10}{'faster':>9}",
+        *paragraph(f"Training, epochs of {IMAGES:,} images, {document['date']}", width),
+        *fields(pairs.items(), width),
+        *table(COLUMNS, map(_cells, document["rows"]), width),
+        "Share of the kernels' time",
     ]
     for row in document["rows"]:
-        faster = row["numpy_seconds_per_epoch"] / row["seconds_per_epoch"]
-        lines.append(
-            f"  {row['network']:<8}{row['hidden'] or '':>7}{row['batch']:>7,}{row['seconds_per_epoch']:>12.4f}"
-            f"{row['images_per_second']:>13,.0f}{row['numpy_seconds_per_epoch']:>10.2f}{faster:>8,.0f}x"
-        )
         own = [s for s in document["shares"] if all(s[name] == row[name] for name in ("network", "hidden", "batch"))]
-        lines.append("    " + ", ".join(f"{share['kernel']} {share['share']:.1%}" for share in own))
+        name = f"{row['network']} {row['hidden'] or ''}".rstrip()
+        shares = ", ".join(f"{share['kernel']} {share['share']:.1%}" for share in own)
+        lines += paragraph(f"{name}, batch {row['batch']:,}: {shares}", width, INDENT, 2 * INDENT)
     return "\n".join(lines)
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    numpy_seconds, seconds = row["numpy_seconds_per_epoch"], row["seconds_per_epoch"]
+    return [
+        *(row["network"], str(row["hidden"] or ""), f"{row['batch']:,}", f"{seconds:.4f}"),
+        *(f"{row['images_per_second']:,.0f}", f"{numpy_seconds:.2f}", f"{format_factor(numpy_seconds / seconds)}x"),
+    ]

@@ -26,6 +26,7 @@ from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.precision import SINGLE
 from tests.support.requests import requested
+from tests.support.widths import check_widths
 
 PEAKS = Peaks({"float32": 50.0, "float16": 600.0}, 3000.0)
 CONV = ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
@@ -168,7 +169,7 @@ def test_totals_add_up_only_what_is_complete() -> None:
 
 
 def test_text_holds_every_row() -> None:
-    text = as_text(document())
+    text = check_widths(as_text, document())
     for part in ("Some Card", "the rule", "grid's limit", "10 images, scaled", "TILE=16", "conv1+conv2", "no cuBLAS"):
         assert part in text, part
     assert "note: something" in text

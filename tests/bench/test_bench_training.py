@@ -17,6 +17,7 @@ from app.network.graph import find_network
 from tests.support.peers_for_tests import CARD
 from tests.support.schemas import mistakes
 from tests.support.shell import check_error
+from tests.support.widths import check_widths
 
 
 def test_cases_are_the_reports(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +48,7 @@ def test_table_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         and not mistakes(document)
         and len(document["rows"]) == len(training.CASES)
     )
+    check_widths(training.as_text, document)
     assert document["rows"][-1] == {**document["rows"][-1], "network": "mlp", "hidden": 1000, "batch": 4096, **times}
     assert all(row["device"] == "Some Card" and "threads" in row["cpu"] for row in document["rows"])
     assert document["shares"][0] == {"network": "lenet5", "hidden": None, "batch": 256, "kernel": "GEMM", "share": 0.75}

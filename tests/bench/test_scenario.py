@@ -20,6 +20,7 @@ from app.precision import PRECISIONS
 from tests.support.peers_for_tests import CARD, small_batch
 from tests.support.schemas import check_described, mistakes
 from tests.support.shell import check_error
+from tests.support.widths import check_widths
 
 ERRORS = {
     "--scenario server": "--scenario: invalid choice: 'server'",
@@ -117,6 +118,7 @@ def test_command(
     assert [row["precision"] for row in document["rows"]] == [*PRECISIONS]
     text = capsys.readouterr().out
     assert as_text(document) + "\n" == text
+    check_widths(as_text, document)
     assert "not on this card" in text and "WRONG" in text and "3.0000" in text
     assert ("20,000" in text) == (name == "offline")
     assert main(["bench", "--scenario", name, "--precision", "fp32", "--json", "-"]) == 0

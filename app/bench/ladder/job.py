@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 from tqdm import tqdm
 
 from app import figures
+from app.bench.document import utc_date
 from app.bench.graphs import network_graph
 from app.bench.ladder import cudnn, plots
 from app.bench.ladder.cases import Item, batch_sizes, network_items, rungs, selected, shape_items
@@ -139,7 +139,7 @@ def _measured(request: KernelsRequest, job: Job) -> tuple[dict[str, Any], list[T
     by_size = [*zip(job.batches[:-1], smaller, strict=True), (main, tables)]
     document = {
         "schema": SCHEMA,
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": utc_date(),
         "subject": job.subject,
         "device": card,
         "cpu": device.describe_cpu(usable_cores()),

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from datetime import datetime, timezone
 from functools import partial
 from importlib import metadata
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from app.bench.batch import Batch, check_ready, load_batch
+from app.bench.document import utc_date
 from app.bench.peers.jax import JaxEngine
 from app.bench.peers.pieces import PIECES, WHOLE
 from app.bench.peers.rounds import Candidate, Engine, Entrant, in_turn
@@ -98,7 +98,7 @@ def as_document(rows: list[dict[str, Any]], card: dict[str, Any], request: Peers
     command += f" --only {request.only}" if request.only else ""
     return {
         "schema": SCHEMA,
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": utc_date(),
         "command": command,
         "network": request.network,
         "device": card,

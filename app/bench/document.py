@@ -1,0 +1,18 @@
+"""What the documents of ``bench`` have in common. Pure but for the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+
+def utc_date() -> str:
+    """Return the time as documents state it: ``2026-11-21 21:06 UTC``."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def card_text(card: Mapping[str, Any]) -> str:
+    """Describe the card of a document and the software that drives it, in one line."""
+    driver = f"driver {card['driver'] or 'unknown'} (CUDA {card['driver_cuda']})"
+    return f"{card['name']} ({card['architecture']}), {driver}, CUDA {card['cuda']}, CuPy {card['cupy']}"
