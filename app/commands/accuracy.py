@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from app.bench.stored_figures import FIGURES, OLD_REPORTS, load
+from app.bench import old_reports
 from app.commands.options.accuracy import AccuracyRequest
 from app.cuda import device
 from app.errors import UserError
@@ -61,7 +61,7 @@ def accuracy(request: AccuracyRequest) -> int:
 
 def reported() -> dict[str, dict[str, float]]:
     """System → number of first images → share of them that its report got right."""
-    accuracies: dict[str, dict[str, float]] = load(FIGURES, OLD_REPORTS)["accuracy"]
+    accuracies: dict[str, dict[str, float]] = old_reports.load()["accuracy"]
     return accuracies
 
 

@@ -1,72 +1,57 @@
-"""``python -m docs.generate``: writes figures into docs/kernels.md, docs/systems.md and README.md, draws pictures."""
+"""``python -m docs.generate``: writes the measured figures into the documents and draws their pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from app.bench.stored_figures import FIGURES, NETWORKS, PROFILE, RESOURCES
 from app.console import Parser, guarded
 from app.errors import UserError
 from app.interrupts import exit_with
 from docs.generate import pictures, profile, story, systems, tables, targets, verdicts
 from docs.generate.document import Document
-from docs.generate.figures import Figures
+from docs.generate.figures import FIGURES, NETWORKS, Figures
 
 ROOT = Path(__file__).parents[2]
-CONV_STEPS, GEMM_STEPS = range(14), range(6)
-Block = Callable[[Figures], str]
-
-
-def _gain(operation: str, step: int) -> Block:
-    return lambda figures: story.gains(figures.benches, operation).get(step, "Not measured.")
-
-
-def _ladder(network: str) -> Block:
-    return lambda figures: tables.ladder(figures.bench(network))
-
-
-def _batches(network: str) -> Block:
-    return lambda figures: tables.batches(figures.bench(network))
-
-
-def _system(network: str) -> Block:
-    return lambda figures: systems.system(network, figures)
-
+STEPS = {"conv": range(14), "gemm": range(6)}
 
 KERNELS = Document(
     ROOT / "docs" / "kernels.md",
     {
-        "header": lambda figures: tables.header(figures.benches),
-        "targets": lambda figures: targets.targets(figures.benches),
-        "verdicts": lambda figures: verdicts.verdicts(figures.benches, figures.old),
-        **{f"conv{step:02}": _gain("conv", step) for step in CONV_STEPS},
-        **{f"gemm{step:02}": _gain("gemm", step) for step in GEMM_STEPS},
-        "pooling": lambda figures: tables.by_layer(figures.benches, "pool"),
-        "activation": lambda figures: tables.by_layer(figures.benches, "activation"),
-        "fully_connected": lambda figures: tables.by_layer(figures.benches, "gemm"),
-        "fused": lambda figures: tables.fused(figures.benches),
-        "whole_program": lambda figures: tables.whole_program(figures.benches),
-        **{f"ladder_{network}": _ladder(network) for network in NETWORKS},
-        **{f"batches_{network}": _batches(network) for network in NETWORKS},
-        "profile": lambda figures: profile.profile(figures[PROFILE]),
-        "resources": lambda figures: profile.resources(figures[RESOURCES]),
+        "header": tables.header,
+        "targets": targets.targets,
+        "verdicts": verdicts.verdicts,
+        **{
+            f"{operation}{step:02}": partial(story.gain, operation, step)
+            for operation, steps in STEPS.items()
+            for step in steps
+        },
+        "pooling": partial(tables.by_layer, "pool"),
+        "activation": partial(tables.by_layer, "activation"),
+        "fully_connected": partial(tables.by_layer, "gemm"),
+        "fused": tables.fused,
+        "whole_program": tables.whole_program,
+        **{f"ladder_{network}": partial(tables.ladder, network) for network in NETWORKS},
+        **{f"batches_{network}": partial(tables.batches, network) for network in NETWORKS},
+        "profile": profile.profile,
+        "resources": profile.resources,
     },
 )
 SYSTEMS = Document(
     ROOT / "docs" / "systems.md",
     {
         "commands": systems.commands,
-        **{network: _system(network) for network in systems.SYSTEMS},
+        **{network: partial(systems.system, network) for network in systems.SYSTEMS},
         "training": systems.training,
     },
 )
-README = Document(ROOT / "README.md", {"accuracy": systems.accuracies}, by_hand=("sample", "measured"))
+README = Document(ROOT / "README.md", {"accuracy": systems.accuracies})
 DOCUMENTS = (KERNELS, SYSTEMS, README)
 
 
-def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> int:
-    """Rewrite the documents from the figures in the folder. Returns 0; raises UserError, also if some are missing."""
+def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> None:
+    """Rewrite the documents from the figures in the folder. Raises UserError, also if some are missing."""
     figures = Figures(folder)
     missing = {str(reason): reason for document in documents for reason in document.write(figures)}
     if missing:
@@ -74,11 +59,10 @@ def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> 
         raise UserError(f"{next(iter(missing))}{more}")
     for document in documents:
         print(f"{document.path}: {len(document.blocks)} blocks are up to date")
-    return 0
 
 
 def main() -> int:
-    """The program."""
+    """Run the program. Returns its exit code."""
     description = "Write the figures of docs/benchmarks/*.json and weights/*.h5 into docs/ and README.md."
     parser = Parser(prog="python -m docs.generate", description=description, allow_abbrev=False)
     parser.add_argument("--draw", action="store_true", help="also draw docs/images/ anew (matplotlib)")

@@ -1,70 +1,79 @@
-"""A document with blocks between markers that are written from figures, and the rest by hand."""
+"""A Markdown document whose measured blocks cog writes: ``<!-- [[[cog NAME() ]]] -->`` to ``<!-- [[[end]]] -->``."""
 
 from __future__ import annotations
 
+import io
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from app.bench.stored_figures import MissingError
+from cogapp import Cog
+from cogapp.cogapp import CogError
+
 from app.errors import UserError
 from app.files.writing import replacing
-from docs.generate.figures import Figures
+from docs.generate.figures import Figures, MissingError
 
-MARKED = re.compile(r"<!-- (\w+):begin -->\n(.*?)<!-- \1:end -->", re.DOTALL)
-MARKER = re.compile(r"<!-- (\w+):(?:begin|end) -->")
+MARKER = re.compile(r"\[\[\[cog (\w+)\(\) \]\]\]")
 
 
 @dataclass(frozen=True)
 class Document:
-    """blocks: marker → what is written between its begin and its end. by_hand: markers that are none of ours."""
+    """A file, and for each of its markers the function that writes the block."""
 
     path: Path
     blocks: Mapping[str, Callable[[Figures], str]]
-    by_hand: tuple[str, ...] = ()
 
     def read(self) -> str:
-        """Its text. Raises UserError."""
+        """Return its text. Raises UserError."""
         try:
             return self.path.read_text(encoding="utf-8")
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror}; restore it from the repository") from error
 
     def block(self, name: str, figures: Figures) -> str:
-        """One block's text, a line feed at its end. Raises MissingError if a file of figures is not there yet."""
+        """Return one block, with a line feed at its end. Raises MissingError if its figures are not made yet."""
         return f"{self.blocks[name](figures)}\n"
 
     def check_markers(self, text: str) -> None:
-        """Raises UserError unless every block has its begin and end, once, in this order, and no other is there."""
-        marked = [match[1] for match in MARKED.finditer(text)]
-        for name in self.blocks:
-            if marked.count(name) != 1:
-                times = marked.count(name)
-                raise UserError(f"{self.path}: block {name} is there {times} times, must be once: mend its markers")
-        for name in MARKER.findall(text):
-            if name not in (*self.blocks, *self.by_hand):
+        """Raise UserError unless every block has one marker and no marker is unknown."""
+        times = Counter(MARKER.findall(text))
+        for name in {**self.blocks, **times}:
+            if name not in self.blocks:
                 raise UserError(f"{self.path}: block {name} is unknown: known are {', '.join(self.blocks)}")
+            if times[name] != 1:
+                raise UserError(f"{self.path}: block {name} is there {times[name]} times: mend its markers")
 
     def rewritten(self, text: str, figures: Figures) -> tuple[str, list[MissingError]]:
-        """The text with every block written anew; one whose figures are missing stays, and its reason is returned."""
+        """Return the text with every block written anew, and what is missing: those blocks stay as they are."""
         self.check_markers(text)
+        cog, output = Cog(), io.StringIO()
         missing: dict[str, MissingError] = {}
+        failed: list[Exception] = []
 
-        def fill(match: re.Match[str]) -> str:
-            if match[1] in self.by_hand:
-                return match[0]
+        def write(name: str) -> None:
             try:
-                content = self.block(match[1], figures)
+                cog.cogmodule.out(self.block(name, figures))
             except MissingError as reason:
-                missing.setdefault(str(reason), reason)
-                content = match[2]
-            return f"<!-- {match[1]}:begin -->\n{content}<!-- {match[1]}:end -->"
+                missing[str(reason)] = reason
+                cog.cogmodule.out(cog.cogmodule.previous)
+            except Exception as error:  # raised below: cog would make a text of it
+                failed.append(error)
 
-        return MARKED.sub(fill, text), list(missing.values())
+        names = {name: partial(write, name) for name in self.blocks}
+        try:
+            cog.process_file(io.StringIO(text), output, str(self.path), names)
+        except (CogError, SyntaxError) as error:
+            raise UserError(f"{self.path}: {str(error).splitlines()[-1]}: mend its markers") from error
+        if failed:
+            raise failed[0]
+        return output.getvalue(), [*missing.values()]
 
     def write(self, figures: Figures) -> list[MissingError]:
-        """Rewrite the file; returns what is missing. Raises UserError."""
+        """Rewrite the file; return what is missing. Raises UserError."""
         text = self.read()
         found, missing = self.rewritten(text, figures)
         if found != text:

@@ -1,7 +1,6 @@
-"""The pictures of docs/images/, drawn from the JSON files that the tables are made of; each names its file and hash.
+"""The pictures of docs/images/, drawn from the JSON files that the tables are made of.
 
-The name stands in a text chunk of the PNG, so that a picture of another run than the tables' is found without
-matplotlib.
+A text chunk of each PNG holds the JSON file's name and hash: a picture of another run is found without matplotlib.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Any
 
 from app import figures as pictures
 from app.bench.ladder import plots
-from app.bench.stored_figures import BENCH, load
 from app.errors import UserError
+from docs.generate.figures import BENCH, load
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 SOURCE = "Source"  # one of the keywords that PNG names itself
@@ -37,20 +36,20 @@ def draw(figures: Path, folder: Path = FOLDER) -> list[Path]:
 
 
 def stale(figures: Path, folder: Path = FOLDER) -> list[str]:
-    """Names of the pictures that are not there, or show another run than the JSON file in ``figures``."""
-    return [name for name, (json, _) in PICTURES.items() if told(folder / name) != source(figures / json)]
+    """Return the names of the pictures that are missing or show another run than the JSON file in ``figures``."""
+    return [name for name, (json, _) in PICTURES.items() if source_of(folder / name) != source(figures / json)]
 
 
 def source(path: Path) -> str:
-    """What a picture of that file says of itself: ``NAME sha256:HASH``. Raises UserError if it cannot be read."""
+    """Return the text that a picture of that JSON file carries: ``NAME sha256:HASH``. Raises UserError."""
     try:
         return f"{path.name} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; restore it from the repository") from error
 
 
-def told(path: Path) -> str | None:
-    """What the picture at that place says of itself; None if there is none, or if it says nothing."""
+def source_of(path: Path) -> str | None:
+    """Return the text that the picture carries; None if there is no picture, or no such text in it."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -63,7 +62,7 @@ def told(path: Path) -> str | None:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """(type, content) of every whole chunk of a PNG file."""
+    """Yield (type, content) of every whole chunk of a PNG file."""
     at = len(pictures.PNG) if data.startswith(pictures.PNG) else len(data)
     while at + 12 <= len(data):
         (length,) = struct.unpack_from(">I", data, at)

@@ -1,17 +1,18 @@
-"""The tables of docs/kernels.md that show what ``profile`` measured and what kernels compile to. Pure."""
+"""The tables of docs/kernels.md that show what ``profile`` measured and what kernels compile to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from app.bench.stored_figures import Row
+from app.bench.old_reports import Row
 from app.text import format_ms
+from docs.generate.figures import PROFILE, RESOURCES, Figures
 from docs.generate.tables import markdown
 
 
-def profile(document: Mapping[str, Any]) -> str:
-    """Kernels and copies, API calls, and counters or why there are none."""
+def profile(figures: Figures) -> str:
+    """Write the times of kernels, copies and API calls, and the counters or why there are none."""
+    document = figures[PROFILE]
     settings = ", ".join(f"{name} {value}" for name, value in document["settings"].items())
     spans = [
         [row["layer"] or "–", row["name"], f"{row['calls']:.0f}", format_ms(row["total_ms"]), f"{row['share']:.1%}"]
@@ -20,12 +21,8 @@ def profile(document: Mapping[str, Any]) -> str:
     ]
     calls = [
         [
-            f"`{row['name']}`",
-            f"{row['calls']:.0f}",
-            format_ms(row["total_ms"]),
-            f"{row['share']:.1%}",
-            f"{row['average_us']:.2f}",
-            f"{row['max_us']:.1f}",
+            *(f"`{row['name']}`", f"{row['calls']:.0f}", format_ms(row["total_ms"]), f"{row['share']:.1%}"),
+            *(f"{row['average_us']:.2f}", f"{row['max_us']:.1f}"),
         ]
         for row in document["api"]
     ]
@@ -43,39 +40,28 @@ def profile(document: Mapping[str, Any]) -> str:
 
 
 def _counters(rows: Sequence[Row]) -> str:
-    units = list(rows[0]["throughput"])
+    names = ("load", "store", "warps", "occupancy")
     counted = [
         [row["layer"], row["name"]]
-        + ["–" if value is None else f"{value:.1f}" for value in (*_columns(row), *row["throughput"].values())]
+        + ["–" if value is None else f"{value:.1f}" for value in (*map(row.get, names), *row["throughput"].values())]
         + [row["bound"]]
         for row in rows
     ]
-    return markdown(["layer", "kernel", "load %", "store %", "warps %", "occupancy %", *units, "bound"], counted, 2)
+    return markdown(["layer", "kernel", *(f"{name} %" for name in names), *rows[0]["throughput"], "bound"], counted, 2)
 
 
-def _columns(row: Row) -> list[float | None]:
-    return [row[name] for name in ("load", "store", "warps", "occupancy")]
-
-
-def resources(document: Mapping[str, Any]) -> str:
-    """What each function compiles to."""
+def resources(figures: Figures) -> str:
+    """Write what each function compiles to."""
     rows = [
         [
-            row["operation"],
-            row["name"],
-            row["layer"],
-            f"`{row['entry']}`",
-            str(row["threads"]),
-            str(row["registers"]),
-            f"{row['static_shared'] + row['dynamic_shared']:,}",
-            f"{row['constant']:,}",
-            f"{row['spill_stores']} / {row['spill_loads']}",
-            str(row["blocks"]),
-            f"{row['occupancy']:.0%}",
+            *(row["operation"], row["name"], row["layer"], f"`{row['entry']}`"),
+            *map(str, (row["threads"], row["registers"])),
+            *(f"{size:,}" for size in (row["static_shared"] + row["dynamic_shared"], row["constant"])),
+            *(f"{row['spill_stores']} / {row['spill_loads']}", str(row["blocks"]), f"{row['occupancy']:.0%}"),
         ]
-        for row in document["resources"]
+        for row in figures[RESOURCES]["resources"]
         if "registers" in row
     ]
     head = ["operation", "variant", "layer", "function", "threads", "registers", "shared bytes", "constant bytes"]
     head += ["spill stores / loads", "blocks an SM", "occupancy"]
-    return f"Compiled for {document['arch']}:\n\n" + markdown(head, rows, 4)
+    return f"Compiled for {figures[RESOURCES]['arch']}:\n\n" + markdown(head, rows, 4)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from app.bench.old_reports import beside_old
+from app.bench.old_reports import Row, beside_old
 from app.bench.peers.peers import OURS
-from app.bench.stored_figures import BENCH, FILES, OLD_REPORTS, PEERS, TRAINING, Row
 from app.commands.networks import describe, shipped_weights
 from app.network.accuracy import COUNTED
 from app.network.definitions import NETWORKS
 from app.precision import BY_NAME
 from app.runtime.statistics import speedup
 from app.text import format_factor, format_ms
-from docs.generate.figures import Figures
+from docs.generate.figures import BENCH, OLD_REPORTS, PEERS, TRAINING, Figures, command_of
 from docs.generate.tables import markdown
 
 SYSTEMS = tuple(NETWORKS)
@@ -23,20 +22,20 @@ NOT_YET = "Not measured yet: run `{}`."
 
 
 def commands(figures: Figures) -> str:
-    """How every figure was made that kernels.md has not; of what was not measured yet, how it is to be."""
+    """Write the command of every figure that kernels.md has not; for one not measured yet, the command to run."""
     makers = []
     for name in (*PEERS.values(), TRAINING):
         document = figures.optional(name) or {}
-        own = f"{document['command']} --json docs/benchmarks/{name}" if "command" in document else FILES[name][1]
+        own = f"{document['command']} --json docs/benchmarks/{name}" if "command" in document else command_of(name)
         makers.append(own)
     return "\n".join(["```console", *makers, "python -m docs.generate", "```"])
 
 
 def system(network: str, figures: Figures) -> str:
-    """The network, its report's op times with ours, its whole pass beside PyTorch's, its accuracy."""
+    """Write the network, its report's op times with ours, its whole pass beside PyTorch's, its accuracy."""
     parts = [_network(network)]
     if network in BENCH:
-        title, head, rows = beside_old(figures.bench(network), figures.old[network])
+        title, head, rows = beside_old(figures[BENCH[network]], figures.old[network])
         parts.append(f"{title}\n\n{markdown(head, rows)}")
     parts.append(_whole_pass(network, figures.optional(PEERS[network])))
     parts.append(f"Correct answers:\n\n{_accuracy_table([network], figures)}")
@@ -44,7 +43,7 @@ def system(network: str, figures: Figures) -> str:
 
 
 def accuracies(figures: Figures) -> str:
-    """All networks' correct answers beside those of the reports."""
+    """Write all networks' correct answers beside those of the reports."""
     return _accuracy_table(SYSTEMS, figures)
 
 
@@ -67,15 +66,11 @@ def _accuracy_table(networks: Sequence[str], figures: Figures) -> str:
     weights = shipped_weights()
     rows = []
     for network in networks:
-        name = f"`{network}`"
-        if network in weights:
-            promised = weights[network].expected_correct
-            ours = {count: correct / count for count, correct in promised.items()}
-            rows.append([name, "here", *_shares(ours)])
-        else:
-            rows.append([name, "here: not trained yet", *_shares({})])
-        reported = {int(count): correct for count, correct in old.get(network, {}).items()}
-        rows.append([name, "report" if reported else "report: none given", *_shares(reported)])
+        promised = weights[network].expected_correct if network in weights else {}
+        reported = {int(count): share for count, share in old.get(network, {}).items()}
+        here = "here" if network in weights else "here: not trained yet"
+        rows.append([f"`{network}`", here, *_shares({count: right / count for count, right in promised.items()})])
+        rows.append([f"`{network}`", "report" if reported else "report: none given", *_shares(reported)])
     return markdown(["network", "", *(f"first {count:,}" for count in COUNTED)], rows, 2)
 
 
@@ -87,7 +82,7 @@ def _whole_pass(network: str, document: Mapping[str, Any] | None) -> str:
     """Ours in every precision, beside PyTorch eager in the precision that is as exact."""
     title = "Whole pass beside PyTorch eager on the same layers"
     if document is None:
-        return f"{title}. {NOT_YET.format(FILES[PEERS[network]][1])}"
+        return f"{title}. {NOT_YET.format(command_of(PEERS[network]))}"
     rows = document["rows"]
     lines = []
     for own in rows:
@@ -110,7 +105,7 @@ def _beside(own: Row, peer: Row | None, measure: str) -> list[str]:
 
 
 def training(figures: Figures) -> str:
-    """System 5's report, then what is measured here."""
+    """Write the training times of the report on mlp, then ours."""
     old = figures[OLD_REPORTS]["training"]
     rows = [
         [entry["configuration"], f"{entry['cpu']:g}", f"{entry['gpu']:g}", format_factor(entry["cpu"] / entry["gpu"])]
@@ -120,7 +115,7 @@ def training(figures: Figures) -> str:
     there += markdown(["configuration", "CPU", "GPU", "×"], rows)
     document = figures.optional(TRAINING)
     if document is None:
-        return f"{there}\n\nTraining here. {NOT_YET.format(FILES[TRAINING][1])}\n\n{_shares_of(old['shares'], {})}"
+        return f"{there}\n\nTraining here. {NOT_YET.format(command_of(TRAINING))}\n\n{_shares_of(old['shares'], {})}"
     return "\n\n".join([there, _trained(document["rows"]), _shares_of(old["shares"], _own_shares(document["shares"]))])
 
 

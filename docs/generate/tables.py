@@ -1,29 +1,35 @@
-"""The tables of docs/kernels.md that show what ``bench`` measured. Pure."""
+"""The tables of docs/kernels.md that show what ``bench`` measured."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+
+from tabulate import tabulate
 
 from app.bench.ladder.results import CPU
 from app.bench.ladder.table import short_peak
-from app.bench.stored_figures import BENCH, FILES, PROFILE, RESOURCES, Bench, Row
+from app.bench.old_reports import Row
 from app.precision import BY_NAME, SHORT, SINGLE
 from app.text import format_factor, format_ms
+from docs.generate.figures import BENCH, PROFILE, RESOURCES, Bench, Figures, command_of
 
-Benches = Mapping[str, Bench]
 NOISE = 0.01  # bench's default
-WIDTH = 119  # of prose
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A table; the first ``left`` columns are aligned left, the others right."""
-    lines = [head, ["---"] * left + ["---:"] * (len(head) - left), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    """Lay out a table whose first ``left`` columns are aligned left and the others right."""
+    align = ["left"] * left + ["right"] * (len(head) - left)
+    return tabulate([*rows], head, tablefmt="pipe", colalign=align, disable_numparse=True)
+
+
+def filled(text: str) -> str:
+    """Wrap a paragraph as the documents' prose is wrapped."""
+    return textwrap.fill(text, 119, break_on_hyphens=False)
 
 
 def share(row: Row | None) -> str:
-    """Share of the peak that is nearer, and which it is."""
+    """Write the larger share of a peak and which peak it is, such as ``54% mem``; empty if it is not known."""
     rates = row["rates"] if row else None
     if rates is None or rates["share"] is None:
         return ""
@@ -31,35 +37,27 @@ def share(row: Row | None) -> str:
 
 
 def label(row: Row) -> str:
-    """Step and name."""
+    """Write a row's step and name."""
     return row["name"] if row["step"] is None else f"{row['step']} {row['name']}"
 
 
-def header(benches: Benches) -> str:
-    """When and on what each network was measured, and the commands."""
+def header(figures: Figures) -> str:
+    """Write when and on what each network was measured, and the commands."""
+    benches = figures.benches
     peak_names = list(dict.fromkeys(name for bench in benches.values() for name in bench.document["peaks"]["tflops"]))
-    head = ["network", "measured", "card", "driver", "CUDA", "CuPy", *map(short_peak, peak_names), "copy GB/s"]
     rows = []
     for name, bench in benches.items():
         card, peaks = bench.document["device"], bench.document["peaks"]
-        peak = [f"{peaks['tflops'][name]:.1f}" if name in peaks["tflops"] else "" for name in peak_names]
         rows.append(
-            [
-                f"`{name}`",
-                bench.document["date"],
-                card["name"],
-                str(card["driver"]),
-                str(card["cuda"]),
-                card["cupy"],
-                *peak,
-                f"{peaks['gbytes_per_s']:,.0f}",
-            ]
+            [f"`{name}`", bench.document["date"], card["name"], card["driver"] or "–", card["cuda"], card["cupy"]]
+            + [f"{peaks['tflops'][peak]:.1f}" if peak in peaks["tflops"] else "" for peak in peak_names]
+            + [f"{peaks['gbytes_per_s']:,.0f}"]
         )
+    head = ["network", "measured", "card", "driver", "CUDA", "CuPy", *map(short_peak, peak_names), "copy GB/s"]
+    peaks_are = f"{', '.join(map(short_peak, peak_names))}: the card's measured TFLOP/s (tf32, fp16: by `mma.sync`)."
     rules = list(dict.fromkeys(bench.document["settings"]["rule"] for bench in benches.values()))
     whose = f" (`{next(iter(benches))}`; the others by the `--noise` shown below)" if len(rules) > 1 else ""
-    commands = [bench_command(bench) for bench in benches.values()]
-    commands += [FILES[name][1] for name in (PROFILE, RESOURCES)]
-    peaks_are = f"{', '.join(map(short_peak, peak_names))}: the card's measured TFLOP/s (tf32, fp16: by `mma.sync`)."
+    commands = [*map(bench_command, benches.values()), *map(command_of, (PROFILE, RESOURCES))]
     return (
         f"{markdown(head, rows, 6)}\n\n{peaks_are}\n\n"
         f"Times{whose}: CUDA events; {rules[0]}. Rows that a table lacks were not in its run.\n\n"
@@ -68,7 +66,7 @@ def header(benches: Benches) -> str:
 
 
 def bench_command(bench: Bench) -> str:
-    """The command that measured it, as far as its document tells."""
+    """Write the command that measured it, by the settings in its document."""
     sizes = ",".join(str(batch["images"]) for batch in bench.document["batches"])
     settings = bench.document["settings"]
     noise, l2 = (settings.get(name, usual) for name, usual in (("noise", NOISE), ("l2", "cold")))
@@ -76,10 +74,10 @@ def bench_command(bench: Bench) -> str:
     return f"python main.py bench --network {bench.network}{options} --json docs/benchmarks/{BENCH[bench.network]}"
 
 
-def ladder(bench: Bench) -> str:
-    """Every way to do the network's convolutions, in the order of the steps, and why some did not run."""
+def ladder(network: str, figures: Figures) -> str:
+    """Write a row for every way to compute the network's convolutions, step by step, and why some did not run."""
+    bench = figures.bench(network)
     ops = [table["item"] for table in bench.ops]
-    head = ["variant", "type", *(f"{op} ms" for op in ops), "sum ms", "TFLOP/s", *(f"{op} % of peak" for op in ops)]
     rows, reasons = [], []
     for name, dtype, first in _rows(bench):
         found = [bench.row(op, name, dtype) for op in ops]
@@ -93,17 +91,11 @@ def ladder(bench: Bench) -> str:
         ms = total.get("sum_ms")
         rate = sum(row["rates"]["tflops"] * row["ms"] for row in found if row) / ms if ms else None
         rows.append(
-            [
-                label(first),
-                SHORT[dtype],
-                *(format_ms(row["ms"] if row else None) for row in found),
-                format_ms(ms),
-                "" if rate is None else f"{rate:.2f}",
-                *(share(row) for row in found),
-                format_factor(total.get("library_ratio")),
-                format_factor(total.get("previous_ratio")),
-            ]
+            [label(first), SHORT[dtype], *(format_ms(row["ms"] if row else None) for row in found), format_ms(ms)]
+            + ["" if rate is None else f"{rate:.2f}", *map(share, found)]
+            + [format_factor(total.get(against)) for against in ("library_ratio", "previous_ratio")]
         )
+    head = ["variant", "type", *(f"{op} ms" for op in ops), "sum ms", "TFLOP/s", *(f"{op} % of peak" for op in ops)]
     lines = f"`{bench.network}`, {bench.images:,} images:\n\n" + markdown([*head, "× library", "× before"], rows, 2)
     return "\n\n".join([lines, *([" ".join(reasons)] if reasons else [])])
 
@@ -117,8 +109,9 @@ def _rows(bench: Bench) -> list[tuple[str, str, Row]]:
     return [(name, dtype, row) for (name, dtype), row in found.items()]
 
 
-def batches(bench: Bench) -> str:
-    """Sums of the op times by batch size."""
+def batches(network: str, figures: Figures) -> str:
+    """Write the sums of the op times by batch size."""
+    bench = figures.bench(network)
     sizes = [batch["images"] for batch in bench.document["batches"]]
     rows = []
     for name, dtype, row in _rows(bench):
@@ -128,14 +121,19 @@ def batches(bench: Bench) -> str:
     return f"`{bench.network}`, ms:\n\n" + markdown(["variant", "type", *(f"{size:,}" for size in sizes)], rows, 2)
 
 
-def by_layer(benches: Benches, operation: str) -> str:
-    """ms of every layer of one operation, alone, over all networks: a row for each variant and type."""
-    columns = [
+def single_layers(figures: Figures, operation: str) -> list[tuple[Bench, Row]]:
+    """Return every network's tables of single layers of that operation."""
+    return [
         (bench, table)
-        for bench in benches.values()
+        for bench in figures.benches.values()
         for table in bench.document["tables"]
         if table["operation"] == operation and "+" not in table["item"]
     ]
+
+
+def by_layer(operation: str, figures: Figures) -> str:
+    """Write the times of every single layer of one operation: a row for each variant and type."""
+    columns = single_layers(figures, operation)
     names: dict[tuple[str, str], Row] = {}
     for _, table in columns:
         for row in table["rows"]:
@@ -147,75 +145,50 @@ def by_layer(benches: Benches, operation: str) -> str:
         for (name, dtype), row in sorted(names.items(), key=lambda pair: order.index(pair[0][1]))
     ]
     head = ["variant", "type", *(f"{bench.network} {table['item']}" for bench, table in columns)]
-    return f"ms for {_images(benches)} images:\n\n" + markdown(head, rows, 2)
+    return f"ms for {_images(figures)} images:\n\n" + markdown(head, rows, 2)
 
 
-def _images(benches: Benches) -> str:
-    return " or ".join(sorted({f"{bench.images:,}" for bench in benches.values()}))
+def _images(figures: Figures) -> str:
+    return " or ".join(sorted({f"{bench.images:,}" for bench in figures.benches.values()}))
 
 
-def fused(benches: Benches) -> str:
-    """Every chain that a kernel fuses, by the fastest one, beside the fastest kernels of its layers one by one."""
+def fused(figures: Figures) -> str:
+    """Write each fused chain's fastest kernel beside the fastest kernels of its single layers."""
     rows = []
-    for bench in benches.values():
+    for bench in figures.benches.values():
         for item in (item for item in bench.tables if "+" in item):
             for dtype in (precision.dtype for precision in SINGLE):
                 whole = bench.best(item, dtype)
-                parts = [bench.best(part, dtype) or bench.best(part, "float32") for part in item.split("+")]
-                separate = sum(part["ms"] for part in parts if part)
-                if whole and all(parts):
-                    one_by_one = ", ".join(part["name"] for part in parts if part)
-                    gain = format_factor(separate / whole["ms"])
-                    rows.append(
-                        [
-                            f"`{bench.network}`",
-                            item,
-                            SHORT[dtype],
-                            whole["name"],
-                            one_by_one,
-                            format_ms(whole["ms"]),
-                            format_ms(separate),
-                            gain,
-                        ]
-                    )
+                found = [bench.best(part, dtype) or bench.best(part, "float32") for part in item.split("+")]
+                parts = [part for part in found if part]
+                if whole is None or len(parts) < len(found):
+                    continue
+                separate = sum(part["ms"] for part in parts)
+                one_by_one = ", ".join(part["name"] for part in parts)
+                times = (format_ms(whole["ms"]), format_ms(separate), format_factor(separate / whole["ms"]))
+                rows.append([f"`{bench.network}`", item, SHORT[dtype], whole["name"], one_by_one, *times])
     head = ["network", "layers", "type", "fused in", "one by one", "fused ms", "separate ms", "× as fast"]
     return markdown(head, rows, 5)
 
 
-def whole_program(benches: Benches) -> str:
-    """End-to-end time by the variant that all convolutions run on."""
+def whole_program(figures: Figures) -> str:
+    """Write the end-to-end time by the variant of all convolutions, and which variants gain by running in chunks."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
-    for name, bench in benches.items():
+    best = []
+    below: dict[str, list[str]] = {}
+    for name, bench in figures.benches.items():
+        timed = [row for row in bench.document["whole_program"] if row["ms"]]
+        fastest = min(timed, key=lambda row: row["ms"])
+        best.append(f"`{name}` by {fastest['conv']} in {fastest['precision']}")
         for row in bench.document["whole_program"]:
             cells.setdefault((row["conv"], row["precision"]), {})[name] = format_ms(row["ms"]) or "–"
-    rows = [
-        [conv, precision, *(found.get(network, "") for network in benches)]
-        for (conv, precision), found in cells.items()
-    ]
-    head = ["convolutions", "as", *(f"{name} ms" for name in benches)]
-    notes = textwrap.fill(f"Fastest: {_fastest(benches)}. {_below_op_times(benches)}", WIDTH, break_on_hyphens=False)
-    return f"{_images(benches)} images:\n\n{markdown(head, rows, 2)}\n\n{notes}"
-
-
-def _fastest(benches: Benches) -> str:
-    """The least time of each network, and what it was reached by."""
-    found = []
-    for name, bench in benches.items():
-        timed = [row for row in bench.document["whole_program"] if row["ms"]]
-        best = min(timed, key=lambda row: row["ms"])
-        found.append(f"`{name}` by {best['conv']} in {best['precision']}")
-    return ", ".join(found)
-
-
-def _below_op_times(benches: Benches) -> str:
-    """The variants with which the whole program takes less than their convolutions alone."""
-    found: dict[str, list[str]] = {}
-    for name, bench in benches.items():
-        for row in bench.document["whole_program"]:
+        for row in timed:
             alone = bench.sum_ms(row["conv"], BY_NAME[row["precision"]].dtype)
-            if row["ms"] and alone and row["ms"] < alone:
-                found.setdefault(f"{row['conv']} in {row['precision']}", []).append(f"`{name}`")
-    if not found:
-        return "No variant takes less than its op times."
-    where = "; ".join(f"{variant} ({', '.join(networks)})" for variant, networks in found.items())
-    return f"Less than their op times take: {where}."
+            if alone and row["ms"] < alone:
+                below.setdefault(f"{row['conv']} in {row['precision']}", []).append(f"`{name}`")
+    rows = [[*key, *(found.get(network, "") for network in figures.benches)] for key, found in cells.items()]
+    head = ["convolutions", "as", *(f"{name} ms" for name in figures.benches)]
+    where = "; ".join(f"{variant} ({', '.join(networks)})" for variant, networks in below.items())
+    less = f"Less than their op times take: {where}." if below else "No variant takes less than its op times."
+    notes = filled(f"Fastest: {', '.join(best)}. {less}")
+    return f"{_images(figures)} images:\n\n{markdown(head, rows, 2)}\n\n{notes}"

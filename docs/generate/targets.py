@@ -1,17 +1,17 @@
-"""What was asked of the fastest kernels, beside what was measured. Pure."""
+"""The targets that were set for the fastest kernels, beside the measurements."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
 
-from app.bench.stored_checks import problem_of
-from app.bench.stored_figures import Bench, Row
 from app.kernels.problems import ITEMSIZE
 from app.precision import SHORT, SINGLE
 from app.runtime.statistics import speedup
 from app.text import format_factor, format_ms
-from docs.generate.tables import Benches, label, markdown
+from docs.generate.checks import problem_of
+from docs.generate.figures import Bench, Figures
+from docs.generate.tables import label, markdown
 
 # ms of conv1 + conv2 at 10,000 images: the most for float32, and the cuDNN that was measured before the work began in
 # float32 and, channels-last, in float16, where it is the most.
@@ -21,32 +21,16 @@ TARGETS = {
     "k7": (8.5, 19.8, 5.05),
     "minidnn86": (4.0, 13.6, 5.40),
 }
-FP32_RATE = 51.0  # TFLOP/s of large fp32 matrix products on an H100, by which the targets were set
+FP32_RATE = 51.0  # TFLOP/s of large fp32 matrix products on an H100, the targets were set by it
 FIRST_LAYER = 1.6  # times the larger of arithmetic and writing the output
 AUTO = 0.03  # slower than the best single choice, at most
 
 
-def targets(benches: Benches) -> str:
-    """What was asked for beside what was measured: sums of op times, first layers, ``auto``."""
-    sums = []
-    for name, (most, cudnn32, cudnn16) in TARGETS.items():
-        for dtype, target, known in (("float32", most, cudnn32), ("float16", cudnn16, cudnn16)):
-            best, own_cudnn = benches[name].best_total(dtype), benches[name].cudnn(dtype)
-            sums.append(
-                [
-                    f"`{name}`",
-                    SHORT[dtype],
-                    label(best) if best else "–",
-                    f"≤ {target:g}",
-                    format_ms(best["sum_ms"] if best else None),
-                    _met(best["sum_ms"] if best else None, target),
-                    format_ms(benches[name].floor_ms(dtype)),
-                    f"{known:g}",
-                    format_ms(own_cudnn["sum_ms"] if own_cudnn else None),
-                ]
-            )
-    head = ["network", "type", "best variant", "target ms", "measured ms", "met", "floor ms"]
-    head += ["cuDNN before, ms", "cuDNN here, ms"]
+def targets(figures: Figures) -> str:
+    """Write each target beside its measurement: sums of op times, first layers, ``auto``."""
+    benches = [figures.bench(network) for network in TARGETS]
+    sums = ["network", "type", "best variant", "target ms", "measured ms", "met", "floor ms"]
+    sums += ["cuDNN before, ms", "cuDNN here, ms"]
     firsts = ["network", "kernel", "arithmetic ms", "writing ms", "measured ms", "× the larger", "met"]
     firsts += ["arithmetic in registers ms", "× the larger"]
     autos = ["network", "as", "best single choice", "ms", "auto ms", "auto ÷ best", "met"]
@@ -54,19 +38,31 @@ def targets(benches: Benches) -> str:
         [
             "conv1 + conv2, 10,000 images. Floor: at the measured peaks, op by op the larger of arithmetic and moving "
             "each array once. cuDNN before: as measured when the targets were set; here: in the same run as ours.",
-            markdown(head, sums, 3),
+            markdown(sums, [row for bench in benches for row in _sums(bench)], 3),
             f"First layers in fp32, at most {FIRST_LAYER} × the larger of writing their output once at the measured "
             f"copy rate and their arithmetic at {FP32_RATE:g} TFLOP/s, what large fp32 matrix products reach on the "
             "card and the targets were set by. Last column: the arithmetic at the rate measured in registers instead.",
-            markdown(firsts, [_first_layer(bench) for bench in benches.values()], 2),
+            markdown(firsts, [_first_layer(bench) for bench in benches], 2),
             f"The whole program with `auto`, at most {AUTO:.0%} slower than the best single choice:",
-            markdown(autos, [row for bench in benches.values() for row in _autos(bench)], 3),
+            markdown(autos, [row for bench in benches for row in _autos(bench)], 3),
         ]
     )
 
 
 def _met(value: float | None, most: float) -> str:
     return "" if value is None else "yes" if value <= most else "**no**"
+
+
+def _sums(bench: Bench) -> Iterator[list[str]]:
+    most, cudnn32, cudnn16 = TARGETS[bench.network]
+    for dtype, target, known in (("float32", most, cudnn32), ("float16", cudnn16, cudnn16)):
+        best, cudnn = bench.best_total(dtype), bench.cudnn(dtype)
+        ms = best["sum_ms"] if best else None
+        yield [
+            *(f"`{bench.network}`", SHORT[dtype], label(best) if best else "–", f"≤ {target:g}", format_ms(ms)),
+            *(_met(ms, target), format_ms(bench.floor_ms(dtype)), f"{known:g}"),
+            format_ms(cudnn["sum_ms"] if cudnn else None),
+        ]
 
 
 def _first_layer(bench: Bench) -> list[str]:
@@ -80,31 +76,16 @@ def _first_layer(bench: Bench) -> list[str]:
     ms = best["ms"] if best else None
     slower, than_registers = (speedup(ms, max(least, writing)) for least in (arithmetic, registers))
     found = [format_ms(arithmetic), format_ms(writing), format_ms(ms), format_factor(slower), _met(slower, FIRST_LAYER)]
-    return [
-        f"`{bench.network}`",
-        label(best) if best else "–",
-        *found,
-        format_ms(registers),
-        format_factor(than_registers),
-    ]
+    name = label(best) if best else "–"
+    return [f"`{bench.network}`", name, *found, format_ms(registers), format_factor(than_registers)]
 
 
 def _autos(bench: Bench) -> Iterator[list[str]]:
     for precision in (row.name for row in SINGLE):
-        every: list[Row] = bench.document["whole_program"]
-        rows = [row for row in every if row["precision"] == precision and row["ms"]]
+        rows = [row for row in bench.document["whole_program"] if row["precision"] == precision and row["ms"]]
         auto = next((row for row in rows if row["conv"] == "auto"), None)
         best = min((row for row in rows if row["conv"] != "auto"), key=lambda row: row["ms"], default=None)
         if auto and best:
             slower = auto["ms"] / best["ms"]
-            yield (
-                [
-                    f"`{bench.network}`",
-                    precision,
-                    best["conv"],
-                    format_ms(best["ms"]),
-                    format_ms(auto["ms"]),
-                    f"{slower:.3f}",
-                    _met(slower, 1 + AUTO),
-                ]
-            )
+            times = [format_ms(best["ms"]), format_ms(auto["ms"]), f"{slower:.3f}"]
+            yield [f"`{bench.network}`", precision, best["conv"], *times, _met(slower, 1 + AUTO)]

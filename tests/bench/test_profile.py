@@ -13,10 +13,10 @@ from app.bench.profile import api_calls, job, trace
 from app.bench.profile.api_calls import Call, Target
 from app.bench.profile.spans import Span
 from app.bench.profile.text import as_text
-from app.bench.stored_figures import FIGURES
 from app.cli import main
 from app.commands.options.profile import same_run
 from app.output import Output
+from docs.generate.figures import FIGURES
 from tests.support.requests import requested
 from tests.support.shell import check_error
 from tests.support.widths import check_widths

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.bench.stored_figures import FIGURES
 from docs.generate.__main__ import ROOT
+from docs.generate.figures import FIGURES
 
 TIMES = {"on the card": "on_card_ms", "host labels": "end_to_end_ms", "one image": "end_to_end_ms"}
 

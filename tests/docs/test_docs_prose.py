@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.stored_figures import FIGURES
 from app.network.definitions import NETWORKS
 from docs.generate import pictures
 from docs.generate.__main__ import KERNELS, README, SYSTEMS
-from docs.generate.document import MARKED, Document
-from docs.generate.figures import Figures
-from tests.docs.test_docs import folder
-
-__all__ = ["folder"]  # a fixture
+from docs.generate.document import Document
+from docs.generate.figures import FIGURES, Figures
+from tests.docs.test_docs import BLOCK
 
 COMPARES = r"\b(faster|slower|fastest|slowest|longer|shorter|best|better|less|more|most|gain|winner|every network)\b"
 # Sentences that compare on a network by its name: all of them tell what the old reports told, or define.
@@ -31,7 +28,7 @@ OF_REPORTS = (
 @pytest.mark.parametrize("document", [KERNELS, SYSTEMS])
 def test_prose_compares_no_measurements(document: Document) -> None:
     """Which kernel is faster on which network stands in a block, which the figures write, or nowhere."""
-    prose = re.sub(r"```[^`]*```|^[|#].*$", "", MARKED.sub("", document.read()), flags=re.M)
+    prose = re.sub(r"```[^`]*```|^[|#].*$", "", BLOCK.sub("", document.read()), flags=re.M)
     sentences = [" ".join(text.split()) for text in re.split(r"(?<=[.:;])\s+|\n\n", prose)]
     named = [text for text in sentences if re.search("`(?:" + "|".join(NETWORKS) + ")`", text)]
     compared = {text for text in named if re.search(COMPARES, text)}

@@ -15,13 +15,14 @@ from app.bench.ladder import results
 from app.bench.peers import peers
 from app.bench.profile import job
 from app.bench.scenario import SCHEMA as SCENARIO
-from app.bench.stored_figures import FIGURES
 from app.bench.sweep import pipeline, text
 from app.bench.training import SCHEMA as TRAINING
 from app.commands import accuracy, kernels, networks
 from app.planning import tuning
+from app.precision import SHORT
 from app.report import SCHEMA as REPORT
 from app.training.results import SCHEMA as TRAIN
+from docs.generate.figures import FIGURES
 from tests.support.schemas import FOLDER, described, mistakes
 
 ROOT = FOLDER.parents[1]
@@ -61,6 +62,11 @@ def test_descriptions_are_strict(path: Path) -> None:
             assert place in home["$defs"], part
         if part.get("type") == "object":
             assert "additionalProperties" in part or "properties" not in part, part
+
+
+def test_arithmetic_types_are_those_of_the_precisions() -> None:
+    common = json.loads((FOLDER / "common.json").read_text(encoding="utf-8"))
+    assert {*common["$defs"]["dtype"]["enum"]} == {*SHORT, "float64"}
 
 
 def test_every_description_is_listed() -> None:

@@ -10,7 +10,6 @@ from signal import SIGALRM, alarm, signal
 
 import pytest
 
-from app.bench import stored_figures
 from app.cuda import compiler
 from app.errors import UserError
 from app.files.checks import flag, items, whole
@@ -21,6 +20,8 @@ from app.planning import tuning
 from app.training.checkpoint import load_checkpoint
 from data_tools.dataset import load_files
 from data_tools.idx import read_idx
+from docs.generate.figures import PROFILE
+from docs.generate.figures import load as load_figures
 
 CARD = "Card"
 SUMS = shipped.CHECKSUMS
@@ -40,9 +41,9 @@ def sums(path: Path) -> object:
 
 
 def figures(path: Path) -> object:
-    if not (path.parent / stored_figures.PROFILE).is_symlink():
-        (path.parent / stored_figures.PROFILE).symlink_to(path)
-    return stored_figures.load(path.parent, stored_figures.PROFILE)
+    if not (path.parent / PROFILE).is_symlink():
+        (path.parent / PROFILE).symlink_to(path)
+    return load_figures(path.parent, PROFILE)
 
 
 READERS: dict[str, Callable[[Path], object]] = {

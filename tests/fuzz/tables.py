@@ -9,10 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from app.bench import stored_figures
+from app.bench.ladder.results import SCHEMA
 from app.files.reading import present
 from app.network import shipped
 from app.planning import tuning
+from docs.generate.figures import BENCH, FIGURES, load
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import damaged, other_json
 
@@ -37,18 +38,18 @@ def make_tuning(folder: Path) -> Pair:
 
 def make_figures(folder: Path) -> Pair:
     """A bench document as ``python -m docs.generate`` reads it."""
-    document: Any = json.loads((stored_figures.FIGURES / stored_figures.BENCH["lenet5"]).read_text())
+    document: Any = json.loads((FIGURES / BENCH["lenet5"]).read_text())
     document = {**document, "batches": document["batches"][:1], "whole_program": document["whole_program"][:2]}
     document["tables"] = [{**table, "rows": table["rows"][:2]} for table in document["tables"] if table["is_op"]]
     document["totals"] = document["totals"][:2]
     document["batches"] = [{**batch, "totals": batch["totals"][:1]} for batch in document["batches"]]
 
     def read(path: Path) -> None:
-        place = folder / stored_figures.BENCH["lenet5"]
+        place = folder / BENCH["lenet5"]
         if not present(place):
             place.symlink_to(path)
-        found = stored_figures.load(folder, place.name)
-        assert found["schema"] == stored_figures.FILES[place.name][0]
+        found = load(folder, place.name)
+        assert found["schema"] == SCHEMA
 
     return lambda rng: other_json(rng, document), read
 

@@ -19,14 +19,10 @@ def described() -> dict[str, dict[str, Any]]:
 
 
 def mistakes(document: Any) -> list[str]:
-    """Where the document, as read from JSON, is not as its own description says: one line each."""
-    from jsonschema import Draft202012Validator
-    from referencing import Registry, Resource
+    """Return where the document, as read from JSON, breaks its own description: one line each."""
+    from docs.generate import checks
 
-    common = Resource.from_contents(json.loads((FOLDER / "common.json").read_text(encoding="utf-8")))
-    registry: Registry[Any] = Registry().with_resource("common.json", common)
-    validator = Draft202012Validator(described()[document["schema"]], registry=registry)
-    return [f"{error.json_path}: {error.message[:200]}" for error in validator.iter_errors(document)]
+    return checks.mistakes(Path(described()[document["schema"]]["$id"]).stem, document)
 
 
 def check_described(document: Any) -> None:

@@ -9,17 +9,16 @@ from typing import Any
 from tqdm import tqdm
 
 from app import figures
+from app.bench import old_reports
 from app.bench.document import utc_date
 from app.bench.graphs import network_graph
 from app.bench.ladder import cudnn, plots
 from app.bench.ladder.cases import Item, batch_sizes, network_items, rungs, selected, shape_items
 from app.bench.ladder.results import CPU, DEBUG, LIBRARY, SCHEMA, Table, table_document, totals
 from app.bench.ladder.table import as_text
-from app.bench.old_reports import beside_old
 from app.bench.peers.peers import compare
 from app.bench.scenario import run_scenario
 from app.bench.stop import describe
-from app.bench.stored_figures import FIGURES, OLD_REPORTS, Bench, load, old_reports
 from app.bench.training import run_training
 from app.commands.options.bench import (
     BenchRequest,
@@ -157,10 +156,10 @@ def _measured(request: KernelsRequest, job: Job) -> tuple[dict[str, Any], list[T
 
 def _old_report(network: str, document: dict[str, Any], width: int) -> str:
     """The figures of the system's report with ours, for a system that has op times."""
-    report = old_reports(load(FIGURES, OLD_REPORTS)).get(network)
+    report = old_reports.kernel_reports(old_reports.load()).get(network)
     if report is None:
         return ""
-    title, head, rows = beside_old(Bench(network, document), report)
+    title, head, rows = old_reports.beside_old(document, report)
     optional = {"conv1 ms": 2, "conv2 ms": 2, "images": 1}
     columns = [Column(name, left=at == 0, optional=optional.get(name, 0)) for at, name in enumerate(head)]
     return "\n".join(["\n", *paragraph(title, width), *table(columns, rows, width)])

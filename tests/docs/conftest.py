@@ -1,0 +1,76 @@
+"""A folder of figures that are made up, so that what the documents hold of them can be said beforehand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.bench.graphs import network_graph
+from app.bench.ladder.cases import network_items, rungs
+from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, SCHEMA, Peaks, Result, Table, table_document, totals
+from docs.generate.checks import mistakes
+from docs.generate.figures import BENCH, FIGURES, OLD_REPORTS, PROFILE, RESOURCES, Figures, load
+from tests.support.peers_for_tests import CARD
+
+SIZES = (100, 1000, 5000, 10_000)
+
+
+def bench_document(network: str) -> dict[str, Any]:
+    """As ``bench`` writes it: the row of step n takes 40 - n ms, half as much in float16; debug 100, CPU 1000."""
+    tables = []
+    for item in network_items(network_graph(network)):
+        rows = [Result(CPU, "CPU, NumPy", next(iter(item.problems)), ms=1000.0)]
+        for dtype, _, row in rungs(item, None):
+            kind = LIBRARY if row.needs_cublas else OURS
+            ms = (40 - row.step) / (2 if dtype == "float16" else 1)
+            rows.append(Result(kind, row.name, dtype, row.step, ms=ms))
+            if row.name == "direct" and item.is_op and dtype == "float32":
+                rows.append(Result(DEBUG, "direct, device debug", dtype, row.step, ms=100.0))
+        if item.is_op:
+            rows.append(Result(LIBRARY, "cuDNN, TF32 off", "float32", ms=30.0))
+            rows.append(Result(OURS, "lost", "float32", 99, reason="does not fit"))
+        tables.append(Table(item.name, item.operation, item.is_op, 10_000, item.problems, tuple(rows)))
+    timed = [("fp32", "direct", 20.0), ("fp32", "shared-tile", 10.0), ("fp32", "auto", 10.4), ("fp16", "auto", None)]
+    programs = [
+        {"precision": precision, "conv": conv, "ms": ms, "spread_ms": None, "runs": 3, "reason": ""}
+        for precision, conv, ms in timed
+    ]
+    peaks = Peaks({"float32": 65.0, "tfloat32": 330.0, "float16": 660.0}, 3000.0)
+    return {
+        "schema": SCHEMA,
+        "date": "2026-01-01 00:00 UTC",
+        "subject": f"network {network}",
+        "device": CARD,
+        "cpu": {"kind": "cpu", "name": "Some CPU", "threads": 2, "numpy": "2.0"},
+        "images": 10_000,
+        "settings": {"noise": 0.01, "l2": "cold", "rule": "the rule"},
+        "peaks": {"tflops": dict(peaks.tflops), "gbytes_per_s": peaks.gbytes_per_s},
+        "tables": [table_document(table, peaks) for table in tables],
+        "totals": totals(tables),
+        "batches": [{"images": size, "totals": totals(tables), "whole_program": programs} for size in SIZES],
+        "whole_program": programs,
+        "notes": [],
+    }
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete folder of figures: benches made up; a profile that lacks a counter; the committed rest."""
+    made = tmp_path_factory.mktemp("figures")
+    for network, name in BENCH.items():
+        (made / name).write_text(json.dumps(bench_document(network)))
+        assert not mistakes("bench", json.loads((made / name).read_text()))
+    profiled = load(FIGURES, PROFILE)
+    profiled["counters"][0]["store"] = None
+    (made / PROFILE).write_text(json.dumps(profiled | {"counters_note": "no more counters"}))
+    for name in (RESOURCES, OLD_REPORTS):
+        (made / name).write_bytes((FIGURES / name).read_bytes())
+    return made
+
+
+@pytest.fixture(scope="session")
+def figures(folder: Path) -> Figures:
+    return Figures(folder)
