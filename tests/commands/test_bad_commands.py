@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from app.cli import COMMANDS, main
+from app.cuda.compiler import ARCHITECTURES
+from app.network.shipped import find
+from data_tools.__main__ import main as data_tools
+from tests.support.outside import Outside
 from tests.support.shell import check_error, listing, shell, write_good_files
 
 USAGE = {
@@ -16,6 +21,10 @@ USAGE = {
     "graph --batch 5": "unrecognized arguments: --batch 5",
     "graph --precision fp8": "--precision: invalid choice: 'fp8'",
     "kernels conv": "unrecognized arguments: conv.*see main.py kernels --help",
+    "kernels --what": "unrecognized arguments: --what",
+    "networks mlp": "unrecognized arguments: mlp",
+    "precompile everything": "unrecognized arguments: everything",
+    "precompile --precision fp8": "--precision: invalid choice: 'fp8'.*main.py precompile --help",
     "bench --conv direct": "unrecognized arguments: --conv direct.*see main.py bench --help",
     "bench --l2 hot": "--l2: invalid choice: 'hot'",
     "bench --batch 0": "--batch: 0 is not between 1",
@@ -47,7 +56,13 @@ CASES = {
     "graph --arch sm_10": "unknown architecture 'sm_10': choose one of sm_75, ",
     "graph --arch sm_75 --precision tf32": "tf32 .*needs sm_80 or later, this is sm_75.*: choose another kernel",
     "graph --arch sm_75 --fc tensor-core": "tensor-core needs sm_80 or later, this is sm_75",
-    "precompile --arch sm_10": "unknown architecture 'sm_10': choose one of sm_75, ",
+    "precompile --arch sm_10": f"unknown architecture 'sm_10': choose one of {', '.join(ARCHITECTURES)}",
+    "precompile --arch sm_75 --precision tf32": "tf32 .*needs sm_80 or later, this is sm_75",
+    "precompile --arch sm_80 --network nonsense": "nonsense",
+    f"precompile --arch sm_80 --network k7 --weights {find('lenet5')}": "network k7 needs",
+    "precompile --arch sm_80 --conv nonsense": "nonsense.*choose one of",
+    "precompile --arch sm_80 --weights missing.h5": "missing.h5",
+    "kernels --json missing/folder": "--json missing/folder cannot be written",
     "kernels --resources --arch sm_10": "unknown architecture 'sm_10': choose one of sm_75, ",
     "bench --network vgg": "unknown network 'vgg': choose one of lenet5",
     "bench --shape 1,2,3": "--shape 1,2,3: .*C,H,W,M,K,S",
@@ -66,7 +81,7 @@ CASES = {
     "sweep --conv direct": "'direct' has no parameters to sweep: choose another",
     "sweep --conv shared-tile --layer fc1": "no conv layer 'fc1': choose one of conv1, conv2",
     "sweep --conv shared-tile --set WIDTH=8": "--set WIDTH=8: shared-tile has no parameter 'WIDTH', it has TILE",
-    "sweep --conv shared-tile --set TILE=wide": "--set TILE=wide: say TILE=V,V,… with positive whole numbers",
+    "sweep --conv shared-tile --set TILE=wide": "--set TILE=wide: give TILE=V,V,… with positive whole numbers",
     "sweep --conv shared-tile --set TILE=7": "TILE must be a multiple of 8.*: try other values",
     "sweep --conv implicit-gemm --set BK=10000": "shared memory.*: try other values",
     "sweep --network mlp --conv shared-tile": "network mlp has no conv layer",
@@ -86,30 +101,39 @@ CASES = {
     "train --network mlp --data missing --labels none": "--labels none: train learns from labels, name them",
     "profile --trace missing/folder": "--trace missing/folder cannot be written: .*; name a file in",
 }
-FROM_THE_SHELL = ("graph --conv winograd", "bench --shape 1,2,3", "sweep", "profile --network vgg")
-ON_THE_CPU = {
-    "--conv direct": "--conv direct chooses a GPU kernel: leave it out on the CPU",
-    "--fc fc1=naive": "--fc fc1=naive chooses a GPU kernel: leave it out on the CPU",
-    "--pool shared": "--pool shared chooses a GPU kernel: leave it out on the CPU",
-    "--latency": "--latency .* for the GPU: leave .* out on the CPU",
-    "--precision fp16": "--precision .* for the GPU: leave .* out on the CPU",
+# These, too, are found before any data are fetched: none lie ready here, and no test may fetch them.
+BEFORE_DATA = {
+    "--device cpu --batch 10001": "--batch 10001 is more than the 10000 images of Fashion-MNIST test split: add",
+    "--device cpu --batch 60001 --split train": "--batch 60001 is more than the 60000 images",
+    "--device cpu --conv nonsense": "nonsense",
+    "--device cpu --fc conv1=naive": "has no layer 'conv1' for --fc",
+    "train --network mlp --images 60001": "--images 60001 is more than the 60000 of Fashion-MNIST train split",
+    "train --network mlp --images 10 --validation 10": "--validation 10 leaves none of the 10 images",
+    "train --network mlp --dropout fc9=0.5": "no layer 'fc9' for --dropout",
+    "train --device cpu --network mlp --workers 9 --batch 8": "--workers 9 is more than the 8 images of a batch",
+    "train --network mlp_9999999": "9999999",
+    "data_tools resize --size 0 --split test out": "--size 0 is not between 1 and",
+    "data_tools resize --size 9 --split test file more": "name one or the other",
+    "data_tools bundle nowhere.h5": "nowhere.h5 does not exist",
 }
+FROM_THE_SHELL = ("graph --conv winograd", "bench --shape 1,2,3", "sweep", "profile --network vgg")
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, home and cache of the run."""
-    monkeypatch.chdir(tmp_path)
-    for variable in ("HOME", "LENET_CACHE_DIR", "TMPDIR"):
-        monkeypatch.setenv(variable, str(tmp_path))
-    return tmp_path
-
-
-@pytest.mark.parametrize(("command", "wrong"), [*USAGE.items(), *CASES.items()])
+@pytest.mark.parametrize(("command", "wrong"), [*USAGE.items(), *CASES.items(), *BEFORE_DATA.items()])
 def test_mistake(command: str, wrong: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(command.split())
+    program, _, rest = command.partition(" ")
+    code = data_tools(rest.split()) if program == "data_tools" else main(command.split())
     check_error(code, *capsys.readouterr(), wrong)
     assert listing(place) == {}
+
+
+def test_a_wish_that_can_be_met_would_fetch(outside: Outside, capsys: pytest.CaptureFixture[str]) -> None:
+    """So the tables above are not empty talk; and what tries to fetch is noticed."""
+    assert main(["--device", "cpu"]) == 2
+    assert "cannot get Fashion-MNIST: no source worked" in capsys.readouterr().err
+    tried = "\n".join(outside.taken())
+    assert re.search(r"HEAD http://fashion-mnist", tried) and "CONNECT raw.githubusercontent.com:443" in tried
+    assert "apt-get" in tried
 
 
 def test_every_command_is_met() -> None:
@@ -120,15 +144,6 @@ def test_every_command_is_met() -> None:
 def test_mistake_from_the_shell(command: str, place: Path) -> None:
     done = shell(*command.split())
     check_error(done.returncode, done.stdout, done.stderr, CASES[command])
-
-
-@pytest.mark.parametrize(("options", "wrong"), ON_THE_CPU.items())
-def test_choices_for_the_gpu_on_the_cpu(
-    options: str, wrong: str, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_good_files(place)
-    code = main(["--device", "cpu", "--data", "images", "--labels", "none", *options.split()])
-    check_error(code, *capsys.readouterr(), wrong)
 
 
 def test_settings_for_the_gpu_on_the_cpu(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

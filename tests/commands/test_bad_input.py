@@ -161,9 +161,6 @@ CASES = {
     "labels directory": Case(LABELS, "bad is a directory; name a file in it", Path.mkdir),
     "too few labels": Case(LABELS, "bad has 2 labels but .* 3 images; name files", idx(np.zeros(2, np.uint8))),
     "label 10": Case(LABELS, "label 10, the network knows 0 to 9: .*--labels none", idx(np.full(3, 10, np.uint8))),
-    "split of own images": Case(
-        f"{UNLABELLED} --split train", "--split is for Fashion-MNIST: leave it out with --data"
-    ),
     "labels alone": Case("--labels {good}/labels --device cpu", "--labels FILE goes with --data FILE"),
     "no labels": Case("--data {good}/images --device cpu", "has no labels: name them .* or say --labels none"),
     "batch beyond the data": Case(f"{UNLABELLED} --batch 4", "--batch 4 is more than the 3 images .*: add --cycle"),
@@ -200,16 +197,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("good")
     write_good_files(directory)
     return directory
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, home and cache of the run."""
-    monkeypatch.chdir(tmp_path)
-    for variable in ("HOME", "LENET_CACHE_DIR", "TMPDIR"):
-        monkeypatch.setenv(variable, str(tmp_path))
-    monkeypatch.delenv("FASHION_MNIST_DIR", raising=False)
-    return tmp_path
 
 
 def arguments(command: str, good: Path) -> list[str]:
@@ -280,8 +267,3 @@ def test_no_data_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     out, err = capsys.readouterr()
     assert out == "" and "error: cannot get Fashion-MNIST: no source worked\n" in err and "FASHION_MNIST_DIR" in err
     assert "Traceback" not in err and list(cache.iterdir()) == []
-
-
-def test_own_images_and_a_folder(place: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["--device", "cpu", "--data", str(place / "x"), "--data-dir", str(place)])
-    check_error(code, *capsys.readouterr(), "--data-dir is for Fashion-MNIST: leave it out")

@@ -17,7 +17,6 @@ from app.kernels.train.train import TRAINING_KERNELS
 from app.kernels.variant import Variant
 from app.precision import SHORT
 from tests.support.schemas import mistakes
-from tests.support.shell import check_error
 from tests.support.widths import printed_wide
 
 LOG = """\
@@ -126,18 +125,3 @@ def test_blocks_on_an_sm(threads: int, registers: int, shared: int, arch: str, b
 def test_limits_are_known_for_every_architecture() -> None:
     for arch in ARCHITECTURES:
         assert resources.blocks_per_sm(256, 32, 0, arch) > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "pattern"),
-    [
-        (["--resources", "--arch", "sm_1"], "unknown architecture 'sm_1': choose one of sm_75"),
-        (["--arch", "ampere"], "--arch ampere goes with --resources"),
-        (["--json", "/no/such/folder/x"], "--json /no/such/folder/x cannot be written"),
-        (["--what"], "unrecognized arguments: --what"),
-    ],
-)
-def test_errors(arguments: list[str], pattern: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["kernels", *arguments])
-    out, err = capsys.readouterr()
-    check_error(code, out, err, pattern)

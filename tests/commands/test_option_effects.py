@@ -13,7 +13,6 @@ import pytest
 from app.cli import main
 from app.commands.options.common import COMMANDS, parser_of
 from app.commands.options.run import run_parser
-from app.cuda.device import why_no_gpu
 from data_tools.idx import write_idx
 from tests.support.shell import check_error, write_good_files
 
@@ -26,31 +25,30 @@ PARTS = ("settings", "data", "weights", "network", "layers", "accuracy", "batch"
 RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--batch": ("2", (EFFECT, "batch"), (EFFECT, "batch")),
     "--device": ("auto", (EFFECT, ""), (EFFECT, "")),
-    "--split": ("train", (ERROR, "--split is for Fashion-MNIST"), (ERROR, "--split is for Fashion-MNIST")),
-    "--data-dir": (".", (ERROR, "--data-dir is for Fashion"), (ERROR, "--data-dir is for Fashion")),
+    "--split": ("train", (ERROR, "--split is for Fashion-MNIST: leave it out with --data"), (ERROR, "--split is for")),
+    "--data-dir": (".", (ERROR, "--data-dir is for Fashion-MNIST: leave it out"), (ERROR, "--data-dir is for Fashion")),
     "--data": ("others", (EFFECT, "data"), (EFFECT, "data")),
     "--labels": ("none", (EFFECT, "accuracy"), (EFFECT, "accuracy")),
     "--cycle": ("--batch 7", (EFFECT, "batch"), (EFFECT, "batch")),
     "--network": ("k7", (ERROR, "use weights made for"), (ERROR, "use weights made for")),
     "--weights": ("other.h5", (EFFECT, "weights"), (EFFECT, "weights")),
-    "--conv": ("direct", (ERROR, "--conv direct chooses a GPU kernel"), (EFFECT, "layers")),
-    "--fc": ("naive", (ERROR, "--fc naive chooses a GPU kernel"), (EFFECT, "layers")),
-    "--pool": ("direct --no-fuse", (ERROR, "--pool direct chooses a GPU kernel"), (EFFECT, "layers")),
-    "--latency": ("", (ERROR, "--latency is for the GPU"), (EFFECT, "layers")),
-    "--precision": ("fp16", (ERROR, "--precision fp16 is for the GPU"), (EFFECT, "precision")),
+    "--conv": ("direct", (ERROR, "--conv direct chooses a GPU kernel: leave it out on the CPU"), (EFFECT, "layers")),
+    "--fc": ("fc1=naive", (ERROR, "--fc fc1=naive chooses a GPU kernel: leave it out on the CPU"), (EFFECT, "layers")),
+    "--pool": ("direct --no-fuse", (ERROR, "--pool direct chooses a GPU kernel: leave it"), (EFFECT, "layers")),
+    "--latency": ("", (ERROR, "--latency is for the GPU: leave it out on the CPU"), (EFFECT, "layers")),
+    "--precision": ("fp16", (ERROR, "--precision fp16 is for the GPU: leave it out on the CPU"), (EFFECT, "precision")),
     "--no-fuse": ("", (NOTE, "--no-fuse: for the GPU, without effect"), (EFFECT, "settings")),
     "--streams": ("2", (NOTE, "--streams: for the GPU, without effect"), (EFFECT, "settings")),
     "--chunk": ("2", (NOTE, "--chunk: for the GPU, without effect"), (EFFECT, "settings")),
     "--repeat": ("3", (EFFECT, "settings"), (EFFECT, "settings")),
     "--warmup": ("1", (NOTE, "--warmup: for the GPU, without effect"), (EFFECT, "settings")),
-    "--compare": ("fp16", (ERROR, "--compare fp16 is for the GPU"), (EFFECT, "compare")),
+    "--compare": ("fp16", (ERROR, "--compare fp16 is for the GPU: leave it out on the CPU"), (EFFECT, "compare")),
     "--recheck": ("", (EFFECT, ""), (EFFECT, "")),  # own images are always held against a reference made anew
     "--min-accuracy": ("1", (EFFECT, "accuracy"), (EFFECT, "accuracy")),
     "--json": ("-", (EFFECT, ""), (EFFECT, "")),
     "--wide": ("", (EFFECT, ""), (EFFECT, "")),  # of the text: tests/test_text.py
 }
-# Of the other commands: options that work wherever the command does. Those in GPU_ONLY end in one line on the CPU.
-GPU_ONLY = {"bench": "", "sweep": "--conv shared-tile", "profile": ""}
+# Of the other commands: options that work wherever the command does.
 WORK = {
     "networks": "--json --wide",
     "accuracy": "--network --device --precision --data-dir --json --wide",
@@ -101,16 +99,12 @@ def test_every_option_of_every_command_has_an_entry() -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def files(place: Path) -> None:
     """Images, labels and weights, and other ones."""
-    monkeypatch.chdir(tmp_path)
-    for variable in ("HOME", "LENET_CACHE_DIR"):
-        monkeypatch.setenv(variable, str(tmp_path))
-    write_good_files(tmp_path)
-    (tmp_path / "weights.h5").rename(tmp_path / "other.h5")
-    write_good_files(tmp_path)
-    write_idx(tmp_path / "others", np.zeros((3, 28, 28), np.uint8))
-    return tmp_path
+    write_good_files(place)
+    (place / "weights.h5").rename(place / "other.h5")
+    write_good_files(place)
+    write_idx(place / "others", np.zeros((3, 28, 28), np.uint8))
 
 
 def report(arguments: dict[str, str], capsys: pytest.CaptureFixture[str]) -> tuple[int, Any, str]:
@@ -148,25 +142,18 @@ def kernels(part: Any) -> Any:
 
 
 @pytest.mark.parametrize("option", RUN)
-def test_on_the_cpu(option: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_the_cpu(option: str, files: None, capsys: pytest.CaptureFixture[str]) -> None:
     check_option(option, "cpu", capsys)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("option", RUN)
-def test_on_the_gpu(option: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_the_gpu(option: str, files: None, capsys: pytest.CaptureFixture[str]) -> None:
     check_option(option, "cuda", capsys)
 
 
 @pytest.mark.parametrize(("command", "wrong"), REFUSED.items())
 def test_options_that_another_leaves_without_effect(
-    command: str, wrong: str, place: Path, capsys: pytest.CaptureFixture[str]
+    command: str, wrong: str, files: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check_error(main(command.split()), *capsys.readouterr(), wrong)
-
-
-@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
-@pytest.mark.parametrize("command", GPU_ONLY)
-def test_commands_for_the_gpu_alone(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main([command, *GPU_ONLY[command].split()])
-    check_error(code, *capsys.readouterr(), "needs an NVIDIA GPU: ")

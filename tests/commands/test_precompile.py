@@ -12,10 +12,8 @@ import pytest
 from app.cli import main
 from app.commands.precompile import needed
 from app.cuda import compiler
-from app.cuda.compiler import ARCHITECTURES
 from app.cuda.device import why_no_gpu
 from app.network.definitions import LENET5
-from app.network.shipped import find
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.precision import PRECISIONS
@@ -127,25 +125,6 @@ def test_precisions_that_the_architecture_lacks_are_left_out(
     assert found and "tf32" not in found[2] and "fp32" in found[2]
     left_out = [line.split()[1] for line in err.splitlines() if re.match(r"note: \w+ is left out: .*sm_75", line)]
     assert "tf32" in left_out and len(left_out) == len(err.splitlines()) == len(PRECISIONS) - len(found[2].split(", "))
-
-
-@pytest.mark.parametrize(
-    ("options", "wrong"),
-    [
-        ("--arch sm_10", f"unknown architecture 'sm_10': choose one of {', '.join(ARCHITECTURES)}"),
-        ("--arch sm_75 --precision tf32", "tf32 .*needs sm_80 or later, this is sm_75"),
-        ("--arch sm_80 --network nonsense", "nonsense"),
-        (f"--arch sm_80 --network k7 --weights {find('lenet5')}", "network k7 needs"),
-        ("--arch sm_80 --conv nonsense", "nonsense.*choose one of"),
-        ("--arch sm_80 --weights missing.h5", "missing.h5"),
-        ("--precision fp8", "--precision: invalid choice: 'fp8'.*main.py precompile --help"),
-        ("everything", "unrecognized arguments: everything"),
-    ],
-)
-def test_mistakes_are_one_line(options: str, wrong: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["precompile", *options.split()])
-    check_error(code, *capsys.readouterr(), wrong)
-    assert not cache.exists()
 
 
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")

@@ -1,0 +1,17 @@
+"""Where the commands are tried: an empty folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, home and cache of the run."""
+    monkeypatch.chdir(tmp_path)
+    for variable in ("HOME", "LENET_CACHE_DIR", "TMPDIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.delenv("FASHION_MNIST_DIR", raising=False)
+    return tmp_path
