@@ -30,7 +30,6 @@ from app.runtime.statistics import median
 from app.text import INDENT, WIDTH, Column, fields, format_factor, paragraph, table
 from app.training import loop
 from app.training.cpu_engine import CpuEngine, cpu_pool
-from app.training.engine import Engine
 from app.training.model import Model, training_model
 from app.training.progress import Progress
 from app.training.recipes import recipe_of
@@ -129,13 +128,13 @@ def _task(case: Case) -> tuple[Settings, Model, np.ndarray, np.ndarray]:
     return settings, training_model(network, settings.biases), images, rng.integers(0, 10, IMAGES + 1, np.uint8)
 
 
-def _epoch_seconds(engine: Engine, settings: Settings, progress: Progress) -> float:
+def _epoch_seconds(engine: loop.Engine, settings: Settings, progress: Progress) -> float:
     for _ in range(1 + EPOCHS):
         progress = loop.run_epoch(engine, settings, progress, lambda *_: None)
     return median([result.seconds for result in progress.history[1:]])
 
 
-def _batch_seconds(engine: Engine, batches: Sequence[np.ndarray]) -> float:
+def _batch_seconds(engine: loop.Engine, batches: Sequence[np.ndarray]) -> float:
     """Of all but the first."""
     taken = [clocked(partial(engine.train, [batch], 1, step))[1] for step, batch in enumerate(batches)]
     return median(taken[1:]) / 1e3

@@ -1,4 +1,4 @@
-"""Training's arithmetic in NumPy, on the processor's cores."""
+"""The arithmetic of training in NumPy, on the processor's cores."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from functools import partial
 import numpy as np
 
 from app.processor import check_room, keep_freed_memory, usable_cores
-from app.training.augment import augmented
 from app.training.gradients import Arrays
 from app.training.loss import add_l2, cross_entropy
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
-from app.training.random_bits import FRACTION_BITS, Use, random_bits, thinning
+from app.training.random_bits import FRACTION_BITS, Use, random_bits, thinning, whole
 from app.training.settings import Settings
 from app.training.team import Team, own_share
 
 PIECE = 32  # images: a thread's unit of work. Fixed, so that sums do not depend on the number of cores
-QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  # the loop finds out and says it
+QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  # the loop notices and reports it
 
 
 class CpuEngine:
-    """The NumPy references, pieces of a batch in parallel. The same bits whatever the number of threads.
+    """Trains with the NumPy references, pieces of a batch in parallel. Results do not depend on the number of threads.
 
-    images: (N, C, H, W) uint8; labels: (N,) uint8; steps: of the whole training. pool: where pieces run.
-    check_interrupt: called before each piece; what it raises ends the work on the batch.
+    images: (N, C, H, W) uint8; labels: (N,) uint8; state: parameters and slots to start from; steps: of the whole
+    training; pool: runs the pieces; check_interrupt: called before each piece, what it raises ends the work on the
+    batch.
     """
 
     together = 1  # Ctrl-C and the progress bar wait for all
@@ -50,12 +50,12 @@ class CpuEngine:
         self.steps = steps
         self.optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
         self._pool, self._team, self._check_interrupt = pool, team, check_interrupt
-        # One array for all gradients, so that a team adds them up in one go, and what is where in it.
+        # One array for all gradients, so that a team adds them up in one go, and views of each gradient in it.
         self._gradients = np.zeros(sum(array.size for array in self.parameters.values()), np.float32)
         self._gradient = _parts(self._gradients, self.parameters)
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """As ``Engine`` says."""
+        """As ``loop.Engine`` defines."""
         found = np.zeros((len(batches), 2))
         penalties = []
         for number, items in enumerate(batches):
@@ -69,7 +69,10 @@ class CpuEngine:
         ]
 
     def _differentiate(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int]:
-        """Gradients of a share of a batch of ``total``, pieces in their order; its loss and correct answers."""
+        """Add up the gradients of a share of a batch of ``total`` images; returns its loss and correct answers.
+
+        The pieces are added in their order.
+        """
         loss, correct = 0.0, 0
         self._gradients[:] = 0
         for part_loss, part_correct, part in self._map(lambda some: self._piece(some, epoch, total), items):
@@ -80,7 +83,7 @@ class CpuEngine:
         return loss, correct
 
     def _update(self, gradients: Arrays, step: int) -> float:
-        """The optimiser's step; returns the L2 part of the loss."""
+        """Make one step of the optimiser; returns the L2 part of the loss."""
         rate, momentum = one_cycle(step, self.steps, self.settings.rate)
         with QUIET():
             penalty = add_l2(self.parameters, gradients, self.settings.l2)
@@ -88,7 +91,7 @@ class CpuEngine:
         return penalty
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """As ``Engine`` says."""
+        """As ``loop.Engine`` defines."""
 
         def piece(some: np.ndarray) -> tuple[float, int]:
             logits = self.model.logits(self.parameters, self.images[some])
@@ -102,7 +105,7 @@ class CpuEngine:
         return float(found[0]), int(found[1])
 
     def state(self) -> tuple[Arrays, Slots]:
-        """As ``Engine`` says."""
+        """As ``loop.Engine`` defines."""
         return _copy(self.parameters), {slot: _copy(own) for slot, own in self.slots.items()}
 
     def _piece(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
@@ -130,10 +133,10 @@ class CpuEngine:
 
 @contextmanager
 def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
-    """A thread a core, of which one of so many ``processes`` takes its part.
+    """One thread per core, the cores shared evenly among ``processes``.
 
-    The matrix library underneath should use one thread each (main.py sees to that). Raises MemoryError where the
-    address space is too little for them.
+    The matrix library should use one thread per call (main.py sees to that). Raises MemoryError if the address space
+    is too small for the threads.
     """
     keep_freed_memory()
     threads = max(usable_cores() // processes, 1)
@@ -142,10 +145,31 @@ def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+def augmented(images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, shift: int, flip: bool) -> np.ndarray:
+    """Shift (B, C, H, W) images by whole pixels, zeros moving in, and flip half of them.
+
+    items: (B,) indices in the training set; shift: the most pixels, in either direction of each axis. What happens to
+    an image depends on seed, epoch and item alone.
+    """
+    if not (shift or flip):
+        return images
+    bits = random_bits(seed, Use.AUGMENT, items, 3, epoch=epoch)
+    rows = whole(bits[:, 0:1], 2 * shift + 1) + np.arange(images.shape[2])
+    columns = whole(bits[:, 1:2], 2 * shift + 1) + np.arange(images.shape[3])
+    if flip:
+        columns = np.where(whole(bits[:, 2:3], 2) == 1, columns[:, ::-1], columns)
+    padded = np.pad(images, ((0, 0), (0, 0), (shift, shift), (shift, shift))).transpose(0, 2, 3, 1)
+    image = np.arange(len(images))[:, None, None]
+    return padded[image, rows[:, :, None], columns[:, None, :]].transpose(0, 3, 1, 2)
+
+
 def dropout_mask(
     settings: Settings, layer: str, shape: tuple[int, ...], items: np.ndarray, epoch: int
 ) -> np.ndarray | None:
-    """What the input of ``layer`` is multiplied by, (B, features): 0, or what keeps its mean; None without dropout."""
+    """The factors of the input of ``layer``, in its ``shape``: 0, or the one that keeps its mean; None without dropout.
+
+    items: (B,) indices of the images in the training set.
+    """
     for part, (name, share) in enumerate(settings.dropout):
         if name == layer:
             bits = random_bits(settings.seed, Use.DROPOUT, items, int(np.prod(shape[1:])), part=part, epoch=epoch)
@@ -160,7 +184,7 @@ def _copy(arrays: Mapping[str, np.ndarray]) -> Arrays:
 
 
 def _parts(flat: np.ndarray, like: Mapping[str, np.ndarray]) -> Arrays:
-    """``flat`` cut into views of the arrays' shapes, one after another."""
+    """Views of ``flat`` in the shapes of the arrays, one after another."""
     ends = np.cumsum([array.size for array in like.values()])[:-1]
     pieces = zip(like.items(), np.split(flat, ends), strict=True)
     return {name: piece.reshape(array.shape) for (name, array), piece in pieces}

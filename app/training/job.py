@@ -1,4 +1,4 @@
-"""What a process must know to take part in a training, and the engine that it then has."""
+"""Everything that a process needs to take part in a training, and its engine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 from app.cuda.device import gpu_errors
 from app.errors import UserError
 from app.training.cpu_engine import CpuEngine, cpu_pool
-from app.training.engine import Engine
-from app.training.loop import batches_an_epoch
+from app.training.loop import Engine, batches_an_epoch
 from app.training.model import Model
 from app.training.progress import Progress
 from app.training.settings import Settings
@@ -21,7 +20,7 @@ from app.training.team import Team
 
 @dataclass(frozen=True)
 class Job:
-    """A training to go on with from ``progress``. It can be pickled, for other processes.
+    """A training that continues from ``progress``. Jobs are pickled for other processes.
 
     images: (N, C, H, W) uint8; labels: (N,) uint8; device: ``cuda`` or ``cpu``.
     """
@@ -35,10 +34,10 @@ class Job:
 
     @contextmanager
     def engine(self, team: Team, check_interrupt: Callable[[], object]) -> Iterator[Engine]:
-        """The engine of this member of the team, standing where ``progress`` does.
+        """This member's engine, in the state of ``progress``.
 
-        check_interrupt: called now and then, from any thread, for what it may raise. What goes wrong on the GPU within
-        the block, and too little memory there or here, is a UserError.
+        check_interrupt: called now and then, from any thread; what it raises ends the training. GPU errors within the
+        block, and too little memory there or here, become UserErrors.
         """
         state = (self.progress.parameters, self.progress.slots)
         steps = self.settings.epochs * batches_an_epoch(self.settings)
@@ -60,7 +59,7 @@ class Job:
 
 @contextmanager
 def memory_errors(settings: Settings) -> Iterator[None]:
-    """Too little memory for NumPy within the block is a UserError."""
+    """Turn a MemoryError within the block into a UserError."""
     try:
         yield
     except MemoryError:

@@ -1,36 +1,55 @@
-"""The loop: epochs of minibatches, validation, the best weights, a checkpoint after every epoch."""
+"""The training loop: epochs of minibatches, validation, the best parameters."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 
-from app.training.engine import Engine, empty_slots
+from app.training.gradients import Arrays
 from app.training.model import Model
+from app.training.optimisers import OPTIMISERS, Slots
 from app.training.progress import EpochResult, Progress
 from app.training.random_bits import Use, order
 from app.training.settings import Settings
 
-# Called after some batches with images done, loss and accuracy so far in the epoch.
+# Called after some batches with the images in them, and with loss and accuracy of the epoch so far.
 AfterBatches = Callable[[int, float, float], None]
-
-
 FAR = 10  # times the loss of guessing: no training that learns comes near
 GUESSING = 1.5  # times the share of the most frequent label: who knows nothing else is right no more often
 
 
+class Engine(Protocol):
+    """Does the arithmetic of training; holds the images, the parameters and the optimiser's slots."""
+
+    together: int  # batches that it should get in one call
+
+    def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
+        """For each batch, compute the gradients of its mean loss and update the parameters once.
+
+        batches: indices of images in the training set; epoch: counted from 1; step: number of the first batch, counted
+        from 0 at the training's start. Returns loss (with L2) and correct answers of each batch, before its update.
+        """
+
+    def evaluate(self, items: np.ndarray) -> tuple[float, int]:
+        """Mean loss without smoothing, and correct answers, without augmentation and dropout."""
+
+    def state(self) -> tuple[Arrays, Slots]:
+        """Copies of parameters and slots, float32."""
+
+
 class DivergedError(Exception):
-    """The loss is no number any more, or far above that of guessing; the text says where."""
+    """The loss is NaN, infinite or far above that of guessing; the text names epoch and batch."""
 
 
 @lru_cache(1)  # every epoch asks for it
 def split(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the images to train on, and of those held out, by the seed; read-only."""
+    """Indices of the images to train on and of those held out, chosen by the seed; read-only."""
     mixed = order(settings.seed, Use.SPLIT, np.arange(settings.images))
     parts = np.sort(mixed[settings.validation :]), np.sort(mixed[: settings.validation])
     for part in parts:
@@ -39,18 +58,20 @@ def split(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
 
 
 def batches_an_epoch(settings: Settings) -> int:
-    """The last one may be smaller."""
+    """How many batches an epoch has; the last one may be smaller."""
     return -(-(settings.images - settings.validation) // settings.batch)
 
 
 def start(model: Model, settings: Settings) -> Progress:
-    """Before the first epoch."""
+    """The state before the first epoch: initial parameters, slots of zeros."""
     parameters = model.initial(settings.seed)
-    return Progress(parameters, empty_slots(settings, parameters), parameters, 0)
+    names = OPTIMISERS[settings.optimiser].slots
+    slots = {slot: {name: np.zeros_like(array) for name, array in parameters.items()} for slot in names}
+    return Progress(parameters, slots, parameters, 0)
 
 
 def run_epoch(engine: Engine, settings: Settings, progress: Progress, after_batches: AfterBatches) -> Progress:
-    """One more epoch with an engine that stands where ``progress`` does. Raises DivergedError."""
+    """Train one more epoch with an engine whose state is that of ``progress``. Raises DivergedError."""
     begun = perf_counter()
     epoch = len(progress.history) + 1
     training, held_out = split(settings)
@@ -85,7 +106,8 @@ def run_epoch(engine: Engine, settings: Settings, progress: Progress, after_batc
 def check_sense(progress: Progress, labels: np.ndarray, classes: int) -> None:
     """Raises DivergedError if the last epoch was far worse than guessing: the steps were too large, more do not help.
 
-    labels: of all images. Both accuracies must be those of guessing, too: one who learns by heart may lose by much.
+    labels: of all images. Both accuracies must be as low as those of guessing, too: a network that learns by heart may
+    have a large loss.
     """
     last, guess = progress.history[-1], math.log(classes)
     loss = max(last.loss, last.validation_loss)

@@ -1,7 +1,7 @@
-"""The processes of ``train --workers N``: started, watched and ended by the command itself, which is the first of them.
+"""The processes of ``train --workers N``: rank 0 is the command itself, which starts, watches and ends the others.
 
-The command leads: it alone prints and writes. The others run the same loop, silently, and end with it, whatever ends
-it. If one of them ends before its time, the training does, with one line.
+Only rank 0 prints and writes. The workers run the same loop silently and end with it, whatever ends it. If a worker
+ends too early, the training ends with one line.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from multiprocessing import Pipe, get_context, parent_process, resource_tracker
-from multiprocessing.connection import Connection
-from threading import Thread
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from threading import Event, Thread
 from typing import Any
 
 from app.errors import UserError
@@ -22,14 +24,14 @@ from app.training import loop
 from app.training.job import Job
 from app.training.settings import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, shared_bytes
-from app.training.watch import Follower, Watch
 
-PATIENCE = 2.0  # seconds in which a worker's end becomes known
-FAREWELL = 10.0  # seconds that workers have to end after the last epoch
+REASON_SECONDS = 2.0  # in which the reason for a worker's end becomes known
+END_SECONDS = 10.0  # that workers have to end after the last epoch
+GRACE = 10.0  # seconds that rank 0 has to notice a worker's end; it cannot while it waits for its card
 
 
 def check_workers(count: int, settings: Settings, device: str) -> None:
-    """Raises UserError unless so many processes can share each batch, on ``cuda`` or ``cpu``."""
+    """Raises UserError unless ``count`` processes can share each batch, on ``cuda`` or ``cpu``."""
     batch = min(settings.batch, settings.images - settings.validation)
     if count > batch:
         raise UserError(f"--workers {count} is more than the {batch} images of a batch: use fewer")
@@ -41,7 +43,7 @@ def check_workers(count: int, settings: Settings, device: str) -> None:
 
 @contextmanager
 def team_of(count: int, job: Job, kept: Callable[[], str]) -> Iterator[Team]:
-    """The lead's team, the job's other processes at work while the block runs. Raises UserError if one of them fails.
+    """Start ``count`` - 1 workers on the job and yield rank 0's team. Raises UserError if a worker fails.
 
     kept: as for ``Watch``.
     """
@@ -50,20 +52,20 @@ def team_of(count: int, job: Job, kept: Callable[[], str]) -> Iterator[Team]:
         return
     try:
         memory = get_context("spawn").RawArray("b", shared_bytes(count)) if job.device == "cpu" else None
-        followers = _start(count, memory)
+        workers = _start(count, memory)
     except OSError as error:
         raise UserError(f"cannot start {count} workers ({error.strerror}): use fewer --workers") from error
-    watch = Watch(followers, kept)
+    watch = Watch(workers, kept)
     watch.start()
     try:
-        for follower in followers:
-            follower.link.send(job)
-        with _member(job, 0, count, [follower.link for follower in followers], memory) as team:
+        for worker in workers:
+            worker.link.send(job)
+        with _member(job, 0, count, [worker.link for worker in workers], memory) as team:
             yield team
         watch.over.set()
-        watch.join(FAREWELL)  # they have done the same and end by themselves
-    except (EOFError, OSError, UserError) as error:  # which another's end may have brought about
-        watch.settled.wait(PATIENCE)
+        watch.join(END_SECONDS)  # they have done the same and end by themselves
+    except (EOFError, OSError, UserError) as error:  # perhaps because a worker ended
+        watch.settled.wait(REASON_SECONDS)
         if watch.reason:
             raise UserError(watch.reason) from error
         raise
@@ -71,17 +73,133 @@ def team_of(count: int, job: Job, kept: Callable[[], str]) -> Iterator[Team]:
         watch.end()
 
 
-def follow(job: Job, team: Team) -> None:
-    """Do as the lead does, to the training's end, and keep quiet about it. Raises loop.DivergedError when it does."""
-    progress = job.progress
-    with job.engine(team, lambda: None) as engine:
-        while len(progress.history) < job.settings.epochs:
-            progress = loop.run_epoch(engine, job.settings, progress, lambda *_: None)
+@dataclass(frozen=True)
+class Worker:
+    """A process that rank 0 started. link: for the job and the team; errors: sends why the worker failed."""
+
+    rank: int
+    process: BaseProcess
+    link: Connection
+    errors: Connection
+
+    def reason(self, count: int) -> str | None:
+        """Why the process ended too early, None if it did not. count: processes in the team."""
+        code = self.process.exitcode
+        if code == 0:
+            return None
+        name = f"worker {self.rank + 1} of {count}"
+        with suppress(EOFError, OSError):
+            return f"{name} failed: {self.errors.recv()}"
+        if code is not None and code < 0:
+            how = f"by signal {-code} ({signal.strsignal(-code)}), perhaps for want of memory"
+            return f"{name} was ended {how}: train again with fewer --workers"
+        return f"{name} ended with exit code {code}: train again with fewer --workers"
+
+
+class Watch(Thread):
+    """Waits for the workers to end.
+
+    over: set it when they may end. settled: set when all have ended or one has ended too early, for ``reason``. kept:
+    returns the end of an error message that tells what is not lost, for errors that only this thread can report.
+    """
+
+    def __init__(self, workers: list[Worker], kept: Callable[[], str]) -> None:
+        super().__init__(daemon=True)
+        self.over, self.settled = Event(), Event()
+        self.reason = ""
+        self._workers, self._kept = workers, kept
+
+    def run(self) -> None:
+        running: dict[Any, Worker] = {worker.process.sentinel: worker for worker in self._workers}
+        while running:
+            for sentinel in wait(list(running)):
+                worker = running.pop(sentinel)
+                worker.process.join()
+                reason = worker.reason(len(self._workers) + 1)
+                if reason is not None and not self.reason and not self.over.is_set():
+                    self.reason = reason
+                    self.settled.set()
+                    self._exit_unless_over()
+        self.settled.set()
+
+    def end(self) -> None:
+        """Kill all that still run, and wait for their end."""
+        self.over.set()
+        self._kill()
+        self.join()
+        for worker in self._workers:
+            worker.link.close()
+            worker.errors.close()
+
+    def _kill(self) -> None:
+        for worker in self._workers:
+            worker.process.kill()
+
+    def _exit_unless_over(self) -> None:
+        """Exit from this thread if rank 0 waits for its card, which waits for the worker's card, for ever."""
+        if not self.over.wait(GRACE):
+            self._kill()
+            with suppress(OSError, ValueError):
+                sys.stdout.flush()
+            with suppress(OSError):  # nobody may be there to read it
+                os.write(2, f"error: {self.reason}{self._kept()}\n".encode())
+            os._exit(2)
+
+
+def _start(count: int, memory: Any) -> list[Worker]:
+    context = get_context("spawn")  # a fork would take threads' locks and the card's context with it
+    resource_tracker.ensure_running()  # it would unblock the signals that are blocked next
+    # Ctrl-C reaches every process of the terminal; only rank 0 may answer. A worker keeps what is blocked here.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    workers: list[Worker] = []
+    try:
+        for rank in range(1, count):
+            link, their_link = Pipe()
+            errors, their_errors = Pipe(duplex=False)
+            arguments = (rank, count, their_link, their_errors, memory)
+            process = context.Process(target=_work, args=arguments, name=f"worker {rank + 1}", daemon=True)
+            process.start()
+            their_link.close()  # so that the connection breaks when the worker ends
+            their_errors.close()
+            workers.append(Worker(rank, process, link, errors))
+    except OSError:
+        for worker in workers:
+            worker.process.kill()
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return workers
+
+
+def _work(rank: int, count: int, link: Connection, errors: Connection, memory: Any) -> None:
+    """Entry point of a worker process: run the same loop as rank 0, silently."""
+    Thread(target=_end_with_rank_0, daemon=True).start()
+    try:
+        job = link.recv()
+        progress = job.progress
+        with _member(job, rank, count, [link], memory) as team, job.engine(team, lambda: None) as engine:
+            while len(progress.history) < job.settings.epochs:
+                progress = loop.run_epoch(engine, job.settings, progress, lambda *_: None)
+    except loop.DivergedError:
+        pass  # rank 0 notices, too
+    except Exception as error:
+        text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        with suppress(OSError):  # rank 0 may have gone
+            errors.send(" ".join(text.split()))
+        sys.exit(1)
+
+
+def _end_with_rank_0() -> None:
+    """End this process, whatever it waits for, when rank 0 ends, for whatever reason."""
+    lead = parent_process()
+    if lead is not None:
+        lead.join()
+    os._exit(1)
 
 
 @contextmanager
 def _member(job: Job, rank: int, count: int, links: list[Connection], memory: Any) -> Iterator[Team]:
-    """This process's place in the team."""
+    """This process as a member of the team."""
     if job.device == "cpu":
         yield SharedMemoryTeam(rank, count, links, memory)
         return
@@ -95,52 +213,3 @@ def _member(job: Job, rank: int, count: int, links: list[Connection], memory: An
         name = links[0].recv()
     with nccl_team(rank, count, name) as team:
         yield team
-
-
-def _start(count: int, memory: Any) -> list[Follower]:
-    context = get_context("spawn")  # a fork would take threads' locks and the card's context with it
-    resource_tracker.ensure_running()  # it would unblock the signals that are blocked next
-    # Ctrl-C reaches every process of the terminal; only the lead may answer. A worker keeps what is blocked here.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    followers: list[Follower] = []
-    try:
-        for rank in range(1, count):
-            link, their_link = Pipe()
-            words, their_words = Pipe(duplex=False)
-            arguments = (rank, count, their_link, their_words, memory)
-            process = context.Process(target=_work, args=arguments, name=f"worker {rank + 1}", daemon=True)
-            process.start()
-            their_link.close()  # so that the connection breaks when the worker ends
-            their_words.close()
-            followers.append(Follower(rank, process, link, words))
-    except OSError:
-        for follower in followers:
-            follower.process.kill()
-        raise
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return followers
-
-
-def _work(rank: int, count: int, link: Connection, words: Connection, memory: Any) -> None:
-    """A worker's life."""
-    Thread(target=_end_with_lead, daemon=True).start()
-    try:
-        job = link.recv()
-        with _member(job, rank, count, [link], memory) as team:
-            follow(job, team)
-    except loop.DivergedError:
-        pass  # the lead finds out, too
-    except Exception as error:
-        text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        with suppress(OSError):  # the lead may have gone
-            words.send(" ".join(text.split()))
-        sys.exit(1)
-
-
-def _end_with_lead() -> None:
-    """Whatever ended it, and whatever this process is waiting for."""
-    lead = parent_process()
-    if lead is not None:
-        lead.join()
-    os._exit(1)

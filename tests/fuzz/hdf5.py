@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -15,9 +16,9 @@ from app.network.graph import find_network
 from app.network.reference import Reference, load_reference, save_reference
 from app.network.weights import Weights, load_weights, save_weights
 from app.training.checkpoint import load_checkpoint, save_checkpoint
-from app.training.engine import empty_slots
+from app.training.loop import start
 from app.training.model import training_model
-from app.training.progress import EpochResult, Progress
+from app.training.progress import EpochResult
 from data_tools.dataset import load_files
 from tests.fuzz.checksums import repaired
 from tests.fuzz.harness import Target
@@ -110,9 +111,8 @@ def make_checkpoint(folder: Path) -> Pair:
     network = find_network("mlp_1")
     settings = some_settings(network=network.name)
     model = training_model(network, settings.biases)
-    parameters = model.initial(1)
     history = (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),)
-    save_checkpoint(good, settings, Progress(parameters, empty_slots(settings, parameters), parameters, 1, history, 1))
+    save_checkpoint(good, settings, replace(start(model, settings), best_epoch=1, history=history))
     saved = load_checkpoint(good)
 
     def read(path: Path) -> None:

@@ -49,7 +49,7 @@ def builds(network: Network, settings: Settings) -> Iterator[Build]:
     from app.training.gpu import network as device_network
     from app.training.gpu import stages
     from app.training.gpu.arena import layout
-    from app.training.gpu.update import Update
+    from app.training.gpu.kernels import Update
 
     found: list[Build] = []
 

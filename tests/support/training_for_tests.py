@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -15,9 +16,9 @@ import numpy as np
 
 from app.network.definitions import NETWORKS
 from app.training.checkpoint import save_checkpoint
-from app.training.engine import empty_slots
+from app.training.loop import start
 from app.training.model import training_model
-from app.training.progress import EpochResult, Progress
+from app.training.progress import EpochResult
 from app.training.recipes import RECIPES
 from app.training.settings import Settings
 from data_tools.idx import write_idx
@@ -58,10 +59,8 @@ def unfinished(path: Path, workers: int = 1) -> None:
     """A checkpoint as it is after one epoch."""
     settings = some_settings()
     model = training_model(NETWORKS["mlp"], settings.biases)
-    parameters = model.initial(1)
     history = (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),)
-    slots = empty_slots(settings, parameters)
-    save_checkpoint(path, settings, Progress(parameters, slots, parameters, 1, history, workers))
+    save_checkpoint(path, settings, replace(start(model, settings), best_epoch=1, history=history, workers=workers))
 
 
 def begin(place: Path, *options: str) -> subprocess.Popen:

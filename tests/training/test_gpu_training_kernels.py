@@ -10,8 +10,7 @@ import pytest
 
 from app.layers import ACTIVATIONS, Activation, AvgPool, MaxPool
 from app.layers.pool import Pool
-from app.training.augment import augmented
-from app.training.cpu_engine import dropout_mask
+from app.training.cpu_engine import augmented, dropout_mask
 from app.training.gradients import GRADIENTS
 from app.training.loss import add_l2, cross_entropy
 from app.training.optimisers import AdamW, Optimiser, Sgd
@@ -218,7 +217,7 @@ def test_cross_entropy_of_what_is_no_number(value: float) -> None:
 def test_update(optimiser: Optimiser, l2: float) -> None:
     """To the bit over some steps; the L2 part of the loss to float64's rounding."""
     from app.training.gpu.arena import layout
-    from app.training.gpu.update import Update
+    from app.training.gpu.kernels import Update
 
     shapes = {"a_bias": (5,), "a": (33, 19), "b": (3, 3, 2, 7), "b_bias": (7,)}
     places = layout(shapes)

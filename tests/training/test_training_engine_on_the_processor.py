@@ -14,7 +14,7 @@ import cupy
 
 from app.layers import Layer, Shape
 from app.network.definitions import Network
-from app.training.gpu import arena, engine, kernels, network, products, stages, update
+from app.training.gpu import arena, engine, kernels, network, products, stages
 from tests.support.host_kernels import COMPILER, HostArray, HostFunction, uploaded
 from tests.support.networks_for_tests import POOLED
 from tests.training import test_gpu_training as card
@@ -73,7 +73,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cupy.cuda, "Stream", Stream)
         patch.setattr(cupy.cuda, "get_current_stream", lambda: Stream.null)
-        for module in (arena, engine, kernels, network, products, stages, update):
+        for module in (arena, engine, kernels, network, products, stages):
             for name in replaced.keys() & vars(module).keys():
                 patch.setattr(module, name, replaced[name])
         yield

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 from app.layers import AvgPool, MaxPool, Relu, Sigmoid, Tanh
-from app.training.gpu import kernels, update
+from app.training.gpu import kernels
 from app.training.optimisers import AdamW, Sgd
 from tests.support.host_kernels import COMPILER, HostArray, HostFunction, uploaded
 from tests.support.training_device import GUARD
@@ -44,9 +44,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         pytest.skip("g++ is not installed")
     HostFunction.folder = tmp_path_factory.mktemp("host_kernels")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (kernels, update):
-            patch.setattr(module, "training_kernel", HostFunction)
-            patch.setattr(module, "device_array", poisoned)
+        patch.setattr(kernels, "training_kernel", HostFunction)
+        patch.setattr(kernels, "device_array", poisoned)
         for name, replaced in {"uploaded": uploaded, "poisoned": poisoned, "null": lambda: None}.items():
             patch.setattr(card, name, replaced)
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.training.augment import augmented
+from app.training.cpu_engine import augmented
 from app.training.optimisers import OPTIMISERS, AdamW, Optimiser, Sgd, one_cycle
 from app.training.random_bits import Use, fractions, order, random_bits, whole
 

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from app.network.definitions import NETWORKS
-from app.training import command, loop, watch
+from app.training import command, loop, workers
 from app.training.job import Job
 from app.training.model import training_model
 from app.training.workers import team_of
@@ -100,7 +100,7 @@ def test_a_lead_that_does_not_notice_is_ended(
         ended.set()
 
     monkeypatch.setattr(os, "_exit", leave)
-    monkeypatch.setattr(watch, "GRACE", 0.1)
+    monkeypatch.setattr(workers, "GRACE", 0.1)
     with team_of(2, a_job(images=NoRoom()), lambda: "; all is well"):
         assert ended.wait(30)
     expected = "error: worker 2 of 2 failed: MemoryError: no room for it; all is well\n"
@@ -119,7 +119,7 @@ def test_last_words_that_do_not_come(close: Callable[[Connection, Connection], N
     ours, theirs = Pipe(duplex=False)
     close(ours, theirs)
     process: Any = SimpleNamespace(exitcode=1)
-    reason = watch.Follower(1, process, ours, ours).reason(2)
+    reason = workers.Worker(1, process, ours, ours).reason(2)
     assert reason == "worker 2 of 2 ended with exit code 1: train again with fewer --workers"
 
 

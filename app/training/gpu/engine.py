@@ -12,9 +12,9 @@ from app.cuda.compiler import architecture
 from app.cuda.device import capability
 from app.cuda.memory import device_array, pinned_array, uploaded
 from app.training.gpu.arena import layout
+from app.training.gpu.kernels import Update
 from app.training.gpu.network import DeviceNetwork
 from app.training.gpu.stages import Batch, Site
-from app.training.gpu.update import Update
 from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
