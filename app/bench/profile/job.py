@@ -38,9 +38,7 @@ def profile(request: ProfileRequest) -> int:
     """Profile the main job's pipeline and publish the tables. Returns 0. Raises UserError."""
     with exit_on_interrupt():
         graph, weights, chosen = load_graph(request.network)
-        reason = device.why_no_gpu()
-    if reason is not None:
-        raise UserError(f"profile needs an NVIDIA GPU: {reason}")
+    device.require_gpu("profile")
     with device.gpu_errors():
         document = {"schema": SCHEMA, "weights": str(weights.path), **_profiled(request, graph, chosen)}
     publish(document, as_text, request.output)

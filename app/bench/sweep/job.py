@@ -21,8 +21,7 @@ from app.kernels import registry
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 from app.network.graph import Graph
-from app.planning import tuning
-from app.planning.choices import OPERATIONS
+from app.planning import choices, tuning
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.precision import BY_DTYPE
@@ -37,17 +36,14 @@ def sweep(request: SweepRequest) -> int:
         if request.plot is not None:
             figures.prepare(request.plot)
         graph = network_graph(request.network)
-        why_not = device.why_no_gpu()
-        found = {"name": "", "architecture": ASSUMED_ARCH} if why_not else device.describe_gpu()
-        card, arch = found["name"], found["architecture"]
+        arch, card = choices.target(None, otherwise=ASSUMED_ARCH)
         known = tuning.load(card)
     if request.kernel is None:
         execution = plan(graph, arch, Choices(request.precision or Choices.precision, tuning=known))
         body = partial(sweep_pipeline, request, graph, execution, card)
     else:
         body = partial(_sweep_layers, request, *find_targets(request, graph, arch, known), card, arch)
-    if why_not is not None:
-        raise UserError(f"a sweep needs an NVIDIA GPU: {why_not}")
+    device.require_gpu("a sweep")
     with device.gpu_errors():
         return body()
 
@@ -67,7 +63,7 @@ def find_targets(
     """
     assert request.kernel is not None
     option, name = request.kernel
-    operation = OPERATIONS[option]
+    operation = choices.OPERATIONS[option]
     row = registry.find(operation, name)
     if row is None:
         raise UserError(f"a sweep is of one {operation} kernel, not of auto: choose one (see 'kernels')")
@@ -106,8 +102,7 @@ def find_targets(
 
 def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
     """Return the layer's problem for this kernel: alone, or fused as the main job would with this kernel named."""
-    choices = Choices(precision, fused, {layer: row})
-    nodes = plan(graph, arch, choices).nodes
+    nodes = plan(graph, arch, Choices(precision, fused, {layer: row})).nodes
     for node in nodes:
         if node.head.name == layer:
             return node.problem
