@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,19 +10,30 @@ import pytest
 from app.bench.graphs import network_graph
 from app.bench.ladder.failures import Wrong, compiler_reason, reason_of
 from app.bench.sweep import job
-from app.bench.sweep.grid import Measure, Skip, Target, measure_all, parse_settings
+from app.bench.sweep.grid import Skip, Target, measure_all, parse_settings
 from app.bench.sweep.text import as_document, as_text
 from app.cli import main
 from app.cuda import device
 from app.errors import UserError
 from app.kernels import registry
-from app.kernels.problems import ConvProblem
+from app.kernels.problems import ConvProblem, Problem
 from app.planning import tuning
 from app.planning.tuning import Tuned, Tuning
 from app.precision import SHORT
-from app.runtime.result import Timing
 from tests.support.schemas import mistakes
-from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, measured, ms_of, request, swept, target
+from tests.support.sweep_for_tests import (
+    ARCH,
+    CARD,
+    PROBLEM,
+    RIVAL,
+    ROW,
+    failing,
+    measured,
+    ms_of,
+    request,
+    swept,
+    target,
+)
 from tests.support.widths import check_widths
 
 
@@ -84,10 +93,8 @@ def test_best_point() -> None:
 
 def test_points_that_fail_are_left_out() -> None:
     def fail(parameters: dict[str, int]) -> None:
-        if parameters["TILE"] == 12:
-            raise Wrong("image 3 is wrong")
-        if parameters["TILE"] == 16:
-            raise Skip("does not compile")
+        failing(Wrong("image 3 is wrong"), tile=12)(parameters)
+        failing(Skip("does not compile"), tile=16)(parameters)
 
     found = target()
     assert measure_all([found], measured(fail), lambda _: None)
@@ -96,18 +103,10 @@ def test_points_that_fail_are_left_out() -> None:
     assert found.skipped[-1].count == 2 and len(found.points) == 3 and found.finished == 6
 
 
-def interrupt_at_16(parameters: dict[str, int]) -> None:
-    if parameters["TILE"] == 16:
-        raise KeyboardInterrupt
-
-
-def test_an_interrupted_sweep_keeps_finished_points(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, later = target(), target()
-    arguments = request(f"--conv swept --json {tmp_path}/sweep.json")
+def test_an_interrupted_sweep_keeps_finished_points(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = request(f"--conv swept --json {tmp_path}/sweep.json")
     with pytest.raises(UserError, match="interrupted after 4 of 12 points"):
-        job.run(arguments, [found, later], [], CARD, measured(interrupt_at_16))
+        job.run(asked, [target(), target()], [], CARD, measured(failing(KeyboardInterrupt, tile=16)))
     out = capsys.readouterr().out
     assert "interrupted after 4 of 12 points" in out and "best: TILE=12 DEPTH=4: 1.0000 ms" in out
     assert tuning.load(CARD).entries[tuning.key(PROBLEM)]["swept"] == Tuned({"TILE": 12, "DEPTH": 4}, 1.0, 100)
@@ -117,33 +116,21 @@ def test_an_interrupted_sweep_keeps_finished_points(
 
 
 def test_interrupted_before_the_first_point(capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(_: dict[str, int]) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(UserError, match="interrupted after 0 of 6 points"):
-        job.run(request(), [target()], [], CARD, measured(interrupted))
+        job.run(request(), [target()], [], CARD, measured(failing(KeyboardInterrupt)))
     assert capsys.readouterr().out == "" and tuning.load(CARD) == Tuning()
 
 
 def test_report_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    found = target()
-    assert job.run(request(), [found], ["a note"], CARD, measured()) == 0
+    assert job.run(request(), [target()], ["a note"], CARD, measured()) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "TILE DEPTH ms" in out and "12 4 1.0000 " in out and "2.240 default " in out
     assert "default: 2.2400 ms, gain 2.240 ×" in out and "note: a note" in out and "--fused" in out
     assert "skipped TILE=64 DEPTH=4 and 1 more: needs 262,144 bytes" in out
-
-    def all_wrong(_: dict[str, int]) -> None:
-        raise Wrong("image 0")
-
-    assert job.run(request(), [target()], [], CARD, measured(all_wrong)) == 1
+    assert job.run(request(), [target()], [], CARD, measured(failing(Wrong("image 0")))) == 1
     assert "WRONG TILE=12 DEPTH=4: image 0" in capsys.readouterr().out
-
-    def none_compiles(_: dict[str, int]) -> None:
-        raise Skip("does not compile: too much shared data")
-
     with pytest.raises(UserError, match=r"no point could run \(does not compile"):
-        job.run(request(), [target()], [], CARD, measured(none_compiles))
+        job.run(request(), [target()], [], CARD, measured(failing(Skip("does not compile: too much shared data"))))
 
 
 def test_the_tables_fit_the_terminal() -> None:
@@ -161,32 +148,19 @@ def test_json_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> No
     assert [point["ms"] for point in layer["points"]] == sorted(point["ms"] for point in layer["points"])
 
 
-def test_what_auto_would_take_is_measured_beside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the swept variant would be the only one with a time, and auto would take it however slow it is."""
+@pytest.mark.parametrize("stored", [{}, {PROBLEM: {"rival": Tuned({}, 9.0, 100)}}], ids=["untimed", "timed"])
+def test_what_auto_would_take_is_measured_in_the_same_run(
+    stored: dict[Problem, dict[str, Tuned]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the swept variant would be the only one with a time, and auto would take it however slow it is.
+
+    A time of another day, on a busy card perhaps, decides nothing.
+    """
     monkeypatch.setattr(registry, "VARIANTS", [ROW, RIVAL])
-    found = target(tiles=(8,), depths=(4,))
-    assert found.rival == (RIVAL, {}) and found.rival_result is None
-
-    @contextmanager
-    def measuring(_: Target) -> Iterator[Measure]:
-        yield lambda variant, _: (Timing((0.5 if variant is RIVAL else 3.0,)), 0.1)
-
-    assert job.run(request(), [found], [], CARD, measuring) == 0
-    chosen = tuning.load(CARD).choose(PROBLEM, ARCH)
-    assert chosen == (RIVAL, {})
-
-
-def test_the_rivals_time_is_of_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A time of another day, on a busy card perhaps, decides nothing."""
-    monkeypatch.setattr(registry, "VARIANTS", [ROW, RIVAL])
-    tuning.store(CARD, {PROBLEM: {"rival": Tuned({}, 9.0, 100)}})
+    tuning.store(CARD, stored)
     found = target(tuning.load(CARD), tiles=(8,), depths=(4,))
-
-    @contextmanager
-    def measuring(_: Target) -> Iterator[Measure]:
-        yield lambda variant, _: (Timing((0.5 if variant is RIVAL else 3.0,)), 0.1)
-
-    assert job.run(request(), [found], [], CARD, measuring) == 0
+    assert found.rival == (RIVAL, {}) and found.rival_result is None
+    assert job.run(request(), [found], [], CARD, measured(rival_ms=0.5)) == 0
     assert tuning.load(CARD).choose(PROBLEM, ARCH) == (RIVAL, {})
 
 
@@ -196,19 +170,11 @@ def test_the_rivals_time_is_of_the_same_run(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        ("", "one of --conv NAME"),
-        ("--conv shared-tile --fc naive", "one of --conv NAME"),
-        ("--conv nope", "unknown conv kernel 'nope'"),
         ("--conv auto", "not of auto"),
-        ("--conv direct", "has no parameters to sweep"),
-        ("--conv shared-tile --set SIZE=8", "it has TILE"),
-        ("--conv shared-tile --set TILE=0", "positive whole numbers"),
         ("--conv shared-tile --set TILE=4096", "bytes of shared memory"),
-        ("--conv shared-tile --layer fc1", "choose one of conv1, conv2"),
         ("--conv shared-tile --precision tf32", "does not compute in tf32, only in fp32, fp64, fp16: change --prec"),
         ("--conv half2 --precision fp32", "conv kernel 'half2' does not compute in fp32, only in fp16: change"),
         ("--pool shared --precision tf32", "does not compute in tf32"),
-        ("--conv shared-tile --network mlp", "has no conv layer"),
         ("--conv shared-tile --network nope", "unknown network"),
         ("--conv shared-tile --json /nowhere/sweep.json", "cannot be written"),
         ("--pool shared --layer pool1 --fused", "leave --fused out"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from app.bench.sweep.grid import Measure, Target, make_target, measure_all
 from app.commands.options.sweep import SweepRequest
@@ -57,22 +57,28 @@ def ms_of(parameters: Parameters) -> float:
 
 
 def measured(
-    fail: Callable[[dict[str, int]], None] = lambda _: None,
+    fail: Callable[[dict[str, int]], None] = lambda _: None, rival_ms: float = 9.0
 ) -> Callable[[Target], AbstractContextManager[Measure]]:
     """Canned times in place of a card; ``fail`` may raise instead."""
 
     def measure(variant: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
         if variant is not ROW:
-            return Timing((9.0,)), 0.5
+            return Timing((rival_ms,)), 0.5
         fail(parameters)
         ms = ms_of(parameters)
-        return Timing((ms,) * 9 + (ms + 0.1,)), 0.25
+        return Timing((*[ms] * 9, ms + 0.1)), 0.25
 
-    @contextmanager
-    def measuring(_: Target) -> Iterator[Measure]:
-        yield measure
+    return lambda _: nullcontext(measure)
 
-    return measuring
+
+def failing(error: Exception | type[BaseException], tile: int | None = None) -> Callable[[dict[str, int]], None]:
+    """Raises the error at every point, or at those of one tile."""
+
+    def fail(parameters: dict[str, int]) -> None:
+        if tile in (None, parameters["TILE"]):
+            raise error
+
+    return fail
 
 
 def request(arguments: str = "--conv swept") -> SweepRequest:
