@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.kernels.fused.conv_pair import CONV_PAIR_ROWS
-from app.kernels.fused.mma_packing import pack_for_mma
+from app.kernels.fused.conv_pair import CONV_PAIR_ROWS, pack_for_mma
 from app.kernels.problems import ConvPairProblem, ConvProblem
 from app.precision import storage
 from tests.support.pair_mma_emulation import convolutions, pooled

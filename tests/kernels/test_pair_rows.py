@@ -8,8 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels.fused.packing import LOW_SCALE, pack_products, split
-from app.kernels.fused.scaling import GREATEST, LARGEST, LARGEST_SCALE, scale_features, scales_for, within_range
+from app.kernels.fused.gemm_pair import pack_products
+from app.kernels.fused.scaling import (
+    GREATEST,
+    LARGEST,
+    LARGEST_SCALE,
+    LOW_SCALE,
+    scale_features,
+    scales_for,
+    split,
+    within_range,
+)
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
 from app.kernels.registry import find, variants
 from app.kernels.variant import Variant

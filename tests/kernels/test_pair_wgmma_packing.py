@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.kernels.fused.wgmma_packing import pack_for_wgmma, split_tf32
+from app.kernels.fused.gemm_pair import pack_for_wgmma, split_tf32
 from app.kernels.problems import LinearPairProblem, LinearProblem
 from app.precision import storage
 from tests.support.pair_emulation import wgmma_products

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.kernels.fused.packing import LOW_SCALE
-from app.kernels.fused.wgmma_packing import CLASSES, DEPTH
+from app.kernels.fused.gemm_pair import CLASSES, DEPTH
+from app.kernels.fused.scaling import LOW_SCALE
 from app.kernels.problems import ConvPairProblem, LinearPairProblem
 
 Packed = Sequence[np.ndarray | None]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from app.kernels.fused.mma_packing import pack_for_mma
-from app.kernels.fused.packing import pack_convolutions
+import numpy as np
+
+from app.kernels.fused.scaling import Arrays, balance_convolutions, scale_for, split
 from app.kernels.problems import Argument, ConvPairProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Variant, tiles
 from app.precision import storage
@@ -88,6 +89,106 @@ def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
         (KernelLaunch(32 * warps, lambda n: (tiles(n, warps), 1, 1), shared_bytes=shared),),
         packing=Packing(takes, lambda arrays: pack_for_mma(problem, arrays)),
     )
+
+
+# --- packing: parameters as the tensor cores' instructions read them, scaled so that float16 holds them ---------------
+
+
+def pack_convolutions(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+    """(w1, bias1, w2, bias2) → [filters1, filters2, scales], for the wgmma kernels. Biases must be None.
+
+    The first convolution's results are pooled as sums, not averages, of balanced activations; scales = (from twice the
+    first products to those sums, from twice the second products to features).
+    """
+    w1, _, w2 = balance_convolutions(problem, arrays)
+    w1 = w1.reshape(problem.first.kernel, problem.first.kernel, -1)
+    w2 = w2.reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
+    scale2 = scale_for(w2)
+    average = 0.5 * 0.25**2 / scale2  # of twice the sums
+    if problem.dtype == "float16":
+        filters1 = window_fragments(w1.astype(np.float16))
+        filters2 = core_matrices((w2 * scale2).astype(np.float16))
+        scales = (1.0, average)  # these activations are not doubled
+    else:
+        scale1 = scale_for(w1)
+        filters1 = np.stack([window_fragments(part) for part in split(w1 * scale1)])
+        filters2 = np.stack([core_matrices(part) for part in split(w2 * scale2)], axis=1)
+        scales = (0.5 / scale1, average)
+    return [filters1.reshape(-1), filters2.reshape(-1), np.array(scales, np.float32)]
+
+
+def window_fragments(filters: np.ndarray) -> np.ndarray:
+    """(5, 5, 32) → (even and odd maps, 3 steps, 128 threads, 4 registers, 2): wgmma's A from registers.
+
+    Row 16 w + 8 h + g of A is map 2 (4 w + g % 4) + odd, moved right by 2 (g // 4) + h columns in a window of eight;
+    the 16 columns of a step are filter rows 0 and 2, 1 and 3, 4 and none.
+    """
+    rows = np.zeros((2, 6, 4, 2, 8, 8), filters.dtype)  # odd, filter row, w, h, g, column of the window
+    for g in range(8):
+        for h in range(2):
+            moved = 2 * (g // 4) + h
+            maps = filters[:, :, 2 * (g % 4) :: 8], filters[:, :, 2 * (g % 4) + 1 :: 8]  # of w = 0 to 3
+            for odd in range(2):
+                rows[odd, :5, :, h, g, moved : moved + 5] = maps[odd].transpose(0, 2, 1)
+    steps = rows[:, [0, 2, 1, 3, 4, 5]].reshape(2, 3, 2, 4, 2, 8, 4, 2)  # odd, step, k half, w, h, g, t, pair
+    return np.ascontiguousarray(steps.transpose(0, 1, 3, 5, 6, 2, 4, 7)).reshape(2, 3, 128, 4, 2)
+
+
+def core_matrices(filters: np.ndarray) -> np.ndarray:
+    """(32, 5, 5, 64) → (25 taps, 2 steps of channels, 2 halves of 8, 8 groups of maps, 8 maps, 8 channels)."""
+    parts = filters.reshape(2, 2, 8, 25, 8, 8)  # step, half, channel, tap, group, map
+    return np.ascontiguousarray(parts.transpose(3, 0, 1, 4, 5, 2))
+
+
+def pack_for_mma(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+    """(w1, bias1, w2, bias2) → [filters1, bias1, filters2, bias2, scales].
+
+    The first convolution's results are pooled as sums, not averages, of balanced activations; scales = (from twice the
+    first sums to those, from twice the second sums to features).
+    """
+    bias2 = arrays[3]
+    w1, bias1, w2 = balance_convolutions(problem, arrays)
+    w1 = w1.reshape(problem.first.kernel, problem.first.kernel, -1)
+    w2 = w2.reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
+    scale1, scale2 = 1.0, scale_for(w2, bias2)
+    if problem.dtype == "float16":
+        parts1, parts2 = [w1.astype(np.float16)], [(w2 * scale2).astype(np.float16)]
+    else:
+        scale1 = scale_for(w1)
+        parts1, parts2 = list(split(w1 * scale1)), list(split(w2 * scale2))
+    filters1 = np.stack([tap_fragments(part) for part in parts1])
+    filters2 = np.stack([map_fragments(part, 32 if problem.dtype == "float16x2" else 64) for part in parts2], axis=2)
+    sums2 = 4 * scale2  # the second sums' scale
+    scales = np.array([0.5 / scale1, 0.5 * 0.25 / sums2], np.float32)
+    return [filters1.reshape(-1), _scaled(bias1, scale1), filters2.reshape(-1), _scaled(bias2, sums2), scales]
+
+
+def _scaled(bias: np.ndarray | None, scale: float) -> np.ndarray | None:
+    return None if bias is None else (bias.astype(np.float64) * scale).astype(np.float32)
+
+
+def tap_fragments(filters: np.ndarray) -> np.ndarray:
+    """(5, 5, 32) → (4 tiles of 8 maps, 32 lanes, 4 words, 2): mma's B. Six taps a row, the last one zero.
+
+    Lane 4 g + t has map g of a tile; its words are pairs of taps t, t + 4, t + 8 and t + 12 of 16, the last one zero.
+    """
+    taps = np.zeros((5, 6, 32), filters.dtype)
+    taps[:, :5] = filters
+    pairs = np.zeros((16, 2, 32), filters.dtype)
+    pairs[:15] = taps.reshape(15, 2, 32)
+    fragments = pairs.reshape(4, 4, 2, 4, 8)  # word, t, pair, tile, g
+    return np.ascontiguousarray(fragments.transpose(3, 4, 1, 0, 2)).reshape(4, 32, 4, 2)
+
+
+def map_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
+    """(32, 5, 5, 64) → (passes, 50 steps, tiles of 16 maps, 32 lanes, 4 registers, 2): mma's A.
+
+    A step is one tap and 16 channels; a pass has ``maps`` of the maps.
+    """
+    # step, half of k, t, pair, tap | pass, tile, half of the rows, g
+    parts = filters.reshape(2, 2, 4, 2, 25, 64 // maps, maps // 16, 2, 8)
+    fragments = parts.transpose(5, 4, 0, 6, 8, 2, 1, 7, 3)
+    return np.ascontiguousarray(fragments).reshape(64 // maps, 50, maps // 16, 32, 4, 2)
 
 
 CONV_PAIR_ROWS: tuple[Variant, ...] = (

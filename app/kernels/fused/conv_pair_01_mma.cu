@@ -10,7 +10,7 @@
 // warp reads them from device memory 512 bytes at a time, a step ahead. The warps of a multiprocessor do the same work
 // and share its L1 cache; to share a ring in shared memory they would have to wait for each other.
 // From: none of the systems.
-// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see mma_packing.py) float16; bias1 (32), bias2 (64)
+// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see conv_pair.py) float16; bias1 (32), bias2 (64)
 //       scaled as the sums that they are added to, or null; scales (2); y (images, 64, 4, 4) OUTPUT.
 // Launch: one warp an image, WARPS of them a block.
 // Bound by: the tensor cores.

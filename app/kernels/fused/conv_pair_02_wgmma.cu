@@ -4,7 +4,7 @@
 // What changed since step 1: wgmma reads its operands from shared memory where they lie. A filter tap is another start
 // address, so no im2col tile exists and no thread loads a fragment.
 // From: none of the systems.
-// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see packing.py) float16;
+// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see conv_pair.py) float16;
 //       scales (2), the second of them used; y (images, 64, 4, 4) float16.
 // Launch: one block an SM, three warpgroups that each walk over groups of four images on their own: while one pools
 //         in registers, the others keep the tensor cores busy.

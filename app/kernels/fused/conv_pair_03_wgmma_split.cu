@@ -5,7 +5,7 @@
 // take twice the memory and no longer fit beside the pooled maps, so they stream through a ring, tap by tap. The tensor
 // cores cut off what they add, which shows in long sums: each tap is summed there, the taps in the usual way.
 // From: none of the systems.
-// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see packing.py) float16; scales (2);
+// Data: x (images, 28, 28) uint8; filters1, filters2 packed (see conv_pair.py) float16; scales (2);
 //       y (images, 64, 4, 4) float32.
 // Launch: one block an SM, three warpgroups that each walk over pairs of images.
 // Bound by: the tensor cores, and the issue slots that pooling and adding take from them.

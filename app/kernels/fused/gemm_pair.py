@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from app.kernels.fused.packing import LOW_SCALE, pack_products
-from app.kernels.fused.wgmma_packing import CLASSES, DEPTH, pack_for_wgmma
+import numpy as np
+
+from app.kernels.conv.tensor_core import rounded_to_tf32
+from app.kernels.fused.scaling import LOW_SCALE, Arrays, balance_products, split
 from app.kernels.problems import Argument, LinearPairProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, tiles
 
+DEPTH = {"float16": 128, "float16x2": 64}  # of wgmma: terms of the first sum at a time
+CLASSES = 16  # of wgmma: rows of the second product
 PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
 
 
@@ -93,6 +97,65 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
         (KernelLaunch(2 * first.outputs + 128, lambda n: (tiles(n, rows), 1, 1), shared_bytes=shared),),
         packing=Packing((w1, bias1, w2, bias2), lambda arrays: pack_for_wgmma(problem, arrays)),
     )
+
+
+# --- packing: parameters as the tensor cores' instructions read them, scaled so that float16 holds them ---------------
+
+
+def pack_products(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+    """(w1, bias1, w2, bias2) → the same with w1 as fragments, float16, its low halves beside it where it is split."""
+    w1, bias1, w2 = balance_products(problem, arrays)
+    parts = np.stack(split(w1, LOW_SCALE) if problem.dtype == "float16x2" else [w1.astype(np.float16)])
+    # part, step of 64, k of 16, half of 8, t, pair | 16 columns, left and right of 8, g
+    words = parts.reshape(len(parts), -1, 4, 2, 4, 2, problem.first.outputs // 16, 2, 8)
+    fragments = np.ascontiguousarray(words.transpose(1, 0, 2, 6, 8, 4, 7, 3, 5))
+    return [fragments.reshape(-1), _as_float32(bias1), w2.reshape(-1).astype(np.float32), _as_float32(arrays[3])]
+
+
+def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+    """(w1, bias1, w2, bias2) → the same with w1 as float16 core matrices and w2 as fragments of float32.
+
+    Both matrices are the sum of a high and a low part, w1 in float16x2 alone.
+    """
+    w1, bias1, w2 = balance_products(problem, arrays)
+    parts = split(w1, LOW_SCALE) if problem.dtype == "float16x2" else (w1.astype(np.float16),)
+    matrices = np.stack([core_matrices(part, DEPTH[problem.dtype]) for part in parts], axis=1)
+    fragments = np.stack([class_fragments(part) for part in split_tf32(w2.astype(np.float32))])
+    return [matrices.reshape(-1), _as_float32(bias1), fragments.reshape(-1), _as_float32(arrays[3])]
+
+
+def core_matrices(weights: np.ndarray, depth: int) -> np.ndarray:
+    """(inputs, hidden) → (inputs / depth, depth / 8, hidden, 8 inputs): wgmma's A from shared memory."""
+    inputs, hidden = weights.shape
+    planes = weights.reshape(inputs // depth, depth // 8, 8, hidden)
+    return np.ascontiguousarray(planes.transpose(0, 1, 3, 2))
+
+
+def split_tf32(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Split float32 into (high, low), both rounded to 11 significant bits; low is the remainder of finite numbers."""
+    high = _rounded(values)
+    return high, _rounded(np.subtract(values, high, out=np.zeros_like(high), where=np.isfinite(high)))
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), rounded_to_tf32(values), values)
+
+
+def class_fragments(weights: np.ndarray) -> np.ndarray:
+    """(hidden, classes) → (hidden / 8, 32 lanes, 4 registers): mma_tf32's A, a class a row, zeros below them.
+
+    Lane 4 g + t has class g, then g + 8, of hidden value t, then the same of t + 4.
+    """
+    hidden, classes = weights.shape
+    padded = np.zeros((hidden, CLASSES), np.float32)
+    padded[:, :classes] = weights
+    parts = padded.reshape(hidden // 8, 2, 4, 2, 8)  # step, half of k, t, half of the classes, g
+    return np.ascontiguousarray(parts.transpose(0, 4, 2, 1, 3)).reshape(hidden // 8, 32, 4)
+
+
+def _as_float32(bias: np.ndarray | None) -> np.ndarray | None:
+    """Convert a bias, if there is one, to float32, the type in which it is added."""
+    return None if bias is None else bias.astype(np.float32)
 
 
 GEMM_PAIR_ROWS: tuple[Variant, ...] = (

@@ -4,7 +4,7 @@
 // its rows of the second matrix, so that they never leave the registers. With SPLIT each operand is the sum of two
 // float16, the low one scaled up by 2048, and a product is high x high + (high x low + low x high) / 2048.
 // From: none of the systems.
-// Data: x (images, INPUTS) INPUT; w1 packed as fragments (see packing.py) float16; bias1 (HIDDEN) or null;
+// Data: x (images, INPUTS) INPUT; w1 packed as fragments (see gemm_pair.py) float16; bias1 (HIDDEN) or null;
 //       w2 (HIDDEN, CLASSES) float32; bias2 (CLASSES) or null; y (images, CLASSES) float32; labels (images) uint8.
 // Launch: one block of 2 * ROWS / 16 warps per ROWS images; a warp has 16 images and half of the hidden values. The sum
 //         is staged in shared memory, DEPTH of its terms at a time, STAGES ahead.

@@ -6,7 +6,7 @@
 // multiply, the producers, four warps, feed them, and a ring of stages with barriers is all that ties them together. The
 // second product is one of tensor cores, too.
 // From: none of the systems.
-// Data: x (images, INPUTS) INPUT; w1, w2 packed (see wgmma_packing.py) float16 and float32; bias1 (HIDDEN) or null;
+// Data: x (images, INPUTS) INPUT; w1, w2 packed (see gemm_pair.py) float16 and float32; bias1 (HIDDEN) or null;
 //       bias2 (CLASSES) or null; y (images, CLASSES) float32; labels (images) uint8.
 // Launch: one block for ROWS images: a warpgroup for 64 hidden values of theirs, and 128 producer threads.
 // Bound by: no one thing. Shared memory works for a third of the time, the tensor cores for a fifth; blocks take in from

@@ -24,6 +24,7 @@ LARGEST_BIAS1, LARGEST_BIAS2 = 2.0**30, 2.0**40
 # What the kernels scale by, and the second matrix of the products, are float32: of such size they keep all their bits.
 SMALLEST, GREATEST = 2.0**-80, 2.0**80
 GREATEST_WEIGHT2 = 2.0**50
+LOW_SCALE = 2048  # of the low halves in a matrix product
 UNEVEN = 2.0**-14  # how much smaller than another a map's features may be that are not scaled
 
 
@@ -44,6 +45,12 @@ def scale_for(weights: np.ndarray, bias: np.ndarray | None = None) -> float:
     if bias is not None:
         largest = np.maximum(largest, np.abs(bias).max() / LARGEST_BIAS2)
     return min(float(scales_for(largest)), LARGEST_SCALE)
+
+
+def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Split float64 into (high, low): the nearest float16, and the remainder times ``low_scale`` as float16."""
+    high = values.astype(np.float16)
+    return high, ((values - high) * low_scale).astype(np.float16)
 
 
 def feature_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:

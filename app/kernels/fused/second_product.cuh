@@ -2,7 +2,7 @@
 // operand the sum of two tfloat32, which is as exact as float32 and has its range. A warp serves eight images.
 //
 // Hidden values, none below zero, lie in rows of PITCH, a column an image. The matrix is packed as mma_tf32's A, high
-// parts and then low parts (wgmma_packing.py).
+// parts and then low parts (gemm_pair.py).
 #pragma once
 #include "common.cuh"
 #include "mma.cuh"
