@@ -1,18 +1,43 @@
-"""What a process does that works for another one and has nothing to do without it."""
+"""Helper processes: Python programs that work for this one and end with it."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent(parent: int) -> None:
-    """From now on this process is killed when the thread that started it ends, however that comes about.
+def start(module: str, *arguments: str | int, **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process that calls ``main(*arguments)`` of ``module``; it is killed when the calling thread ends.
 
-    parent: the id of its process, which may have ended already.
+    options: of subprocess.Popen, such as where standard input and output go; by default they are closed.
+    Raises OSError.
+    """
+    # Neither the user's settings nor what runs at every start of Python matters there, and it takes time.
+    command = [sys.executable, "-I", "-S", "-c", _program(module, arguments)]
+    settings = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}
+    return subprocess.Popen(command, start_new_session=True, **settings)  # Ctrl-C is for this process alone
+
+
+def _program(module: str, arguments: tuple[str | int, ...]) -> str:
+    places = [str(Path(__file__).parents[1]), *(place or str(Path.cwd()) for place in sys.path)]
+    return (
+        f"import sys; sys.path[:0] = {places!r}\n"
+        f"from app.child_process import end_with_parent; end_with_parent({os.getpid()})\n"
+        f"from {module} import main; main(*{arguments!r})"
+    )
+
+
+def end_with_parent(parent: int) -> None:
+    """Have this process killed when the thread that started it ends, for whatever reason.
+
+    parent: the id of that thread's process, which may have ended already.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import UserError
-from app.files.reading import open_regular, present
+from app.files.reading import first_bytes, present
 from app.files.writing import replacing
 
 DPI = 110
@@ -63,10 +63,8 @@ def save(figure: Any, path: Path, texts: Mapping[str, str] | None = None) -> Pat
 
     Raises UserError if it cannot be written, or is there and no picture.
     """
-    if present(path):
-        with open_regular(path) as file:
-            if file.read(len(PNG)) not in (b"", PNG):
-                raise UserError(f"{path} is there already and no picture: remove it, or name another --plot folder")
+    if present(path) and first_bytes(path, len(PNG)) not in (b"", PNG):
+        raise UserError(f"{path} is there already and no picture: remove it, or name another --plot folder")
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=DPI, metadata=texts)
     return path

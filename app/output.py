@@ -13,7 +13,7 @@ from itertools import combinations
 from pathlib import Path
 
 from app.errors import UserError
-from app.files.reading import open_regular, present
+from app.files.reading import first_bytes, present
 from app.network import shipped
 
 INPUTS = ("weights", "data", "labels", "resume")
@@ -51,13 +51,11 @@ def check_outputs(options: Mapping[str, object]) -> None:
             raise UserError(f"--{option} {path} is the same file as --{other} {read}: name different files")
     for option, path in written.items():
         ours = OUTPUTS[option]
-        if ours is not None and present(path):
-            with open_regular(path) as file:
-                if not ours.match(file.read(START_BYTES)):
-                    raise UserError(
-                        f"--{option} {path} is there already, and no run of this program wrote it as --{option}: "
-                        "name another file, or remove it first"
-                    )
+        if ours is not None and present(path) and not ours.match(first_bytes(path, START_BYTES)):
+            raise UserError(
+                f"--{option} {path} is there already, and no run of this program wrote it as --{option}: "
+                "name another file, or remove it first"
+            )
 
 
 def check_writable(path: Path, option: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.errors import UserError
 from app.interrupts import deferred_interrupts
-from app.network import shipped as bundled
+from app.network import shipped
 from app.network.accuracy import correct_counts
 from app.network.graph import build, find_network
 from app.network.reference import compute_reference, save_reference
@@ -39,14 +39,14 @@ def bundle(options: argparse.Namespace) -> None:
         if first.network == second.network:
             raise UserError(f"{first.path} and {second.path} both hold {first.network}: name one of them")
     for weights in files:
-        target = bundled.weights_path(weights.network)
-        for path in (target, bundled.reference_path(target), bundled.FOLDER / bundled.CHECKSUMS):
+        target = shipped.weights_path(weights.network)
+        for path in (target, shipped.reference_path(target), shipped.FOLDER / shipped.CHECKSUMS):
             if path.is_symlink():
                 raise UserError(f"{path} is a link, and what it leads to would be replaced: remove the link")
     for weights in files:
-        shipped = _ship(weights, options.data_dir)
-        promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in shipped.expected_correct.items())
-        print(f"{weights.path} is now {shipped.path} ({shipped.storage}): {promise} correct")
+        written = _ship(weights, options.data_dir)
+        promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in written.expected_correct.items())
+        print(f"{weights.path} is now {written.path} ({written.storage}): {promise} correct")
 
 
 def _ship(weights: Weights, data_dir: Path | None) -> Weights:
@@ -54,7 +54,7 @@ def _ship(weights: Weights, data_dir: Path | None) -> Weights:
     images, truth = load_split("test", data_dir)
     network = find_network(weights.network)
     reference = compute_reference(build(network, weights), images[:, None])
-    target = bundled.weights_path(weights.network)
+    target = shipped.weights_path(weights.network)
     with deferred_interrupts():
         save_weights(
             target,
@@ -66,8 +66,8 @@ def _ship(weights: Weights, data_dir: Path | None) -> Weights:
             expected_correct=correct_counts(reference.labels, truth),
             storage=weights.storage,
         )
-        bundled.record_checksums(target)
-        shipped = load_weights(target)
-        save_reference(bundled.reference_path(target), reference, shipped.sha256, network)
-        bundled.record_checksums(bundled.reference_path(target))
-    return shipped
+        shipped.record_checksums(target)
+        written = load_weights(target)
+        save_reference(shipped.reference_path(target), reference, written.sha256, network)
+        shipped.record_checksums(shipped.reference_path(target))
+    return written

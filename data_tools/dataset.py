@@ -10,7 +10,7 @@ import numpy as np
 from app.errors import UserError
 from app.files.formats import HDF5
 from app.files.hdf5 import Wanted, printable, read_untrusted
-from app.files.reading import open_regular
+from app.files.reading import first_bytes
 from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise
 from data_tools.idx import MAX_BYTES, Allocate, pageable, read_idx
 
@@ -79,8 +79,7 @@ def load_files(
 
 def _is_hdf5(path: Path) -> bool:
     try:
-        with open_regular(path) as file:
-            return file.read(len(HDF5)) == HDF5
+        return first_bytes(path, len(HDF5)) == HDF5
     except (UserError, OSError):
         return False  # the IDX reader says what is wrong
 

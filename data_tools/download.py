@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import requests
 from tqdm import tqdm
 
+from app import child_process
 from data_tools.transfer import AGAIN, DONE, HEADERS, READY, reason_of
 
 CONNECT_SECONDS = 5.0
@@ -23,7 +23,6 @@ LEAST_BYTES_PER_S = 32 << 10
 ATTEMPTS = 3
 BACKOFF_SECONDS = 0.5
 POLL_SECONDS = 0.1
-_CODE = "import sys; sys.path[:0] = sys.argv[5:]; from data_tools.transfer import main; main(*sys.argv[1:5])"
 
 
 class DownloadError(Exception):
@@ -77,16 +76,9 @@ def download(url: str, target: Path, max_bytes: int) -> None:
 
 
 def _attempt(url: str, target: Path, max_bytes: int) -> tuple[int | None, str]:
-    """The exit code of the process that transfers, None if it was too slow, and the reason why there is no file."""
-    places = [str(Path(__file__).parent.parent), *(place or str(Path.cwd()) for place in sys.path)]
-    command = [sys.executable, "-I", "-S", "-c", _CODE, url, str(target.absolute()), str(max_bytes), str(os.getpid())]
-    process = subprocess.Popen(
-        [*command, *places],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for this process
-    )
+    """Transfer once → the exit code of the process that did, None if it was too slow, and why there is no file."""
+    transfer = "data_tools.transfer"
+    process = child_process.start(transfer, url, str(target.absolute()), max_bytes, stdout=subprocess.PIPE)
     with process, tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=not sys.stderr.isatty()) as progress:
         try:
             assert process.stdout is not None

@@ -13,8 +13,6 @@ from typing import NoReturn
 import requests
 import urllib3
 
-from app.child_process import end_with_parent
-
 READY = b"."
 """What the process writes first: everything is loaded, time runs from here."""
 DONE, AGAIN, NEVER = 0, 10, 11  # exit codes; with the last two, the reason is what is written
@@ -69,16 +67,15 @@ def reason_of(error: BaseException) -> str:
     return ascii(" ".join(str(text).split()))[1:-1][:MAX_REASON]
 
 
-def main(url: str, target: str, max_bytes: str, parent: str) -> NoReturn:
-    """The process. ``parent``: the id of the one that started it, with which it ends."""
-    end_with_parent(int(parent))
+def main(url: str, target: str, max_bytes: int) -> NoReturn:
+    """Entry point of the process: limit its memory, write READY, transfer, exit with DONE, AGAIN or NEVER."""
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     most = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
     try:
-        transfer(url, Path(target), int(max_bytes))
+        transfer(url, Path(target), max_bytes)
     except FailedError as error:
         print(error)
         sys.exit(error.code)

@@ -25,7 +25,7 @@ from tests.support.widths import check_widths
 
 BATCH = 50
 GRAPH = random_graph(LENET5)
-WEIGHTS = Weights(dict(GRAPH.parameters), "lenet5", None, 1 / 255, None, {}, "0123456789abcdef" * 4, Path("weights.h5"))
+WEIGHTS = Weights(dict(GRAPH.parameters), "lenet5", Path("weights.h5"), sha256="0123456789abcdef" * 4)
 IMAGES = random_images(LENET5, BATCH)
 LABELS = (np.arange(BATCH) % 10).astype(np.uint8)
 DATA = Dataset(IMAGES, LABELS, CLASSES, "Fashion-MNIST test split, /data", "test")

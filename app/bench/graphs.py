@@ -27,4 +27,4 @@ def network_graph(name: str, seed: int = 0) -> Graph:
             if (recipe and layer.name in recipe.biases) or not array.endswith("_bias"):  # as they are trained
                 arrays[array] = (0.1 * rng.standard_normal(wanted)).astype(np.float32)
         shape = layer.output_shape(shape)
-    return build(network, Weights(arrays, name, None, 1 / 255, None, {}, "", Path("random")))
+    return build(network, Weights(arrays, name, Path("random")))

@@ -19,6 +19,7 @@ import numpy as np
 from app.interrupts import exit_on_interrupt
 
 MAX_FILE_BYTES = 4 << 30
+MAX_ATTRIBUTE_BYTES = 64 << 10
 
 Attribute = str | int | float | list[int] | list[float]
 

@@ -1,4 +1,4 @@
-"""What the process does that reads HDF5 files for another: one request after the other, within limits."""
+"""The process that reads HDF5 files for another one: it answers one request after the other, within limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from app.child_process import end_with_parent
 from app.errors import UserError
 from app.files.hdf5 import Wanted
 from app.files.hdf5_strict import contents, open_strict
@@ -26,9 +25,8 @@ IMAGE_COPIES = 3
 """How many copies of a file in memory there may be: ours, HDF5's and, while it opens it, one more."""
 
 
-def main(parent: int) -> None:
-    """Answer requests on standard input, a socket, until the process ``parent`` closes it or ends."""
-    end_with_parent(parent)  # HDF5 may never return to look at the socket
+def main() -> None:
+    """Answer requests on standard input, a socket, until the other side closes it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     link = socket.socket(fileno=0)
     link.send(b"ready")

@@ -1,7 +1,7 @@
-"""The start of a process that reads an HDF5 file for this one. It takes as long as importing NumPy and h5py does.
+"""Start the process that reads HDF5 files for this one.
 
-So it is started ahead where the options name such a file, and gets ready while this process imports NumPy itself: this
-module must not.
+It needs as long as importing NumPy and h5py takes. Where the options name an HDF5 file, it is therefore started ahead
+and gets ready while this process imports NumPy itself; so this module must not import NumPy.
 """
 
 from __future__ import annotations
@@ -9,21 +9,18 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from app import child_process
 from app.errors import UserError
 from app.files.formats import HDF5
-from app.files.reading import open_regular
-
-_CODE = "import sys; sys.path[:0] = sys.argv[2:]; from app.files.hdf5_child import main; main(int(sys.argv[1]))"
+from app.files.reading import first_bytes
 
 
 class Child(NamedTuple):
-    """link: the socket that it takes requests from. It says that it is ready first."""
+    """The process, and the socket on which it says that it is ready and then takes requests."""
 
     process: subprocess.Popen[bytes]
     link: socket.socket
@@ -33,34 +30,27 @@ _ahead: list[Child] = []
 
 
 def start() -> Child:
-    """One that was started ahead, or else a new one; it ends with the thread that started it. Raises OSError."""
+    """Return a process that was started ahead, or else a new one. Raises OSError."""
     return _ahead.pop() if _ahead else _start()
 
 
 def start_ahead(paths: Iterable[Path]) -> None:
-    """Start a process for every path that is an HDF5 file. What is wrong with the others is told when they are read."""
+    """Start a process for every path that is an HDF5 file. Faults of the others are reported when they are read."""
     for path in paths:
         try:
-            with open_regular(path, sys.maxsize) as file:
-                if file.read(len(HDF5)) == HDF5:
-                    _ahead.append(_start())
+            if first_bytes(path, len(HDF5)) == HDF5:
+                _ahead.append(_start())
         except (UserError, OSError):
             pass
 
 
 def _start() -> Child:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    places = [str(Path(__file__).parents[2]), *(place or str(Path.cwd()) for place in sys.path)]
-    with ExitStack() as failed, theirs:
-        failed.callback(ours.close)
-        # Neither the user's settings nor what runs at every start of Python matters there, and it takes time.
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _CODE, str(os.getpid()), *places],
-            stdin=theirs.fileno(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is for this process
-        )
-        failed.pop_all()
+    with theirs:
+        try:
+            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+            process = child_process.start("app.files.hdf5_child", stdin=theirs.fileno(), env=environment)
+        except BaseException:
+            ours.close()
+            raise
     return Child(process, ours)

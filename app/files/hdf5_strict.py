@@ -20,10 +20,9 @@ import h5py
 import numpy as np
 
 from app.errors import UserError
-from app.files.hdf5 import Attribute, Contents, Wanted, printable
+from app.files.hdf5 import MAX_ATTRIBUTE_BYTES, Attribute, Contents, Wanted, printable
 
 MAX_ARRAY_BYTES = 1 << 30
-MAX_ATTRIBUTE_BYTES = 64 << 10
 MAX_NAMES = 1000
 MAX_NAME_BYTES = 255
 MAX_CHUNKS = 1 << 20

@@ -50,6 +50,15 @@ def read_file(path: Path, max_bytes: int) -> bytes:
             raise UserError(f"too little memory for the content of {path}; free some") from error
 
 
+def first_bytes(path: Path, count: int) -> bytes:
+    """The first ``count`` bytes of a regular file, or all where it is shorter.
+
+    Raises UserError, and OSError where reading fails.
+    """
+    with open_regular(path) as stream:
+        return stream.read(count)
+
+
 def read_json(path: Path, check: Check, remedy: str) -> Any:
     """What ``check`` makes of the JSON in a regular file of at most 64 MiB; UserError, with ``remedy``, if it is bad.
 

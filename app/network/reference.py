@@ -1,4 +1,4 @@
-"""Results of the float64 reference on the test images: computed, stored beside the bundled weights, and found again."""
+"""Results of the float64 reference on the test images: computed, stored beside the shipped weights, and found again."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def _of_chunk(graph: Graph, images: np.ndarray) -> Reference:
 
 
 def load_reference(weights: Weights, network: Network) -> Reference | None:
-    """The stored results if ``weights`` are bundled ones (by hash) and the network computes what it did, else None.
+    """The stored results if ``weights`` are shipped ones (by hash) and the network computes what it did, else None.
 
-    Raises UserError if the bundled reference file is missing, damaged or of other weights.
+    Raises UserError if the shipped reference file is missing, damaged or of other weights.
     """
     known = {digest: name for name, digest in shipped.checksums(shipped.FOLDER).items()}
     if weights.sha256 not in known:

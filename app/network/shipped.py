@@ -44,7 +44,7 @@ def reference_path(weights: Path) -> Path:
     return weights.with_name(f"{weights.stem}_reference.h5")
 
 
-def is_bundled(path: Path) -> bool:
+def holds_weights(path: Path) -> bool:
     """Whether the path, links followed, leads to shipped weights."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and real.name.endswith(SUFFIX)
@@ -54,12 +54,12 @@ def is_shipped(path: Path) -> bool:
     """Whether the path, links followed, leads to a file of the folder that SHA256SUMS pins, or would take its place."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and (
-        is_bundled(path) or real.name == CHECKSUMS or real.name in checksums(FOLDER)
+        holds_weights(path) or real.name == CHECKSUMS or real.name in checksums(FOLDER)
     )
 
 
 def check(path: Path, content: bytes) -> None:
-    """UserError unless SHA256SUMS has this content's hash for the bundled file at ``path``."""
+    """UserError unless SHA256SUMS has this content's hash for the shipped file at ``path``."""
     if checksums(FOLDER).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
         raise UserError(f"{path} is not the file that {CHECKSUMS} beside it describes; run: git checkout -- weights")
 

@@ -6,22 +6,35 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from app.errors import UserError
+from app.files.checks import BadValueError, Check, items, mapping, number, parsed_json, text, whole
 from app.files.formats import HDF5, START_BYTES, recognise
-from app.files.hdf5 import Attribute, Contents, Wanted, content_hash, file_image, printable, read_pinned, read_untrusted
+from app.files.hdf5 import (
+    MAX_ATTRIBUTE_BYTES,
+    Attribute,
+    Contents,
+    Wanted,
+    content_hash,
+    file_image,
+    printable,
+    read_pinned,
+    read_untrusted,
+)
 from app.files.reading import read_file
 from app.files.writing import replacing
-from app.network import shipped as bundled
+from app.network import shipped
 
 DEFAULT_NETWORK = "lenet5"
 STORAGES = ("float32", "float16")  # what save_weights can write
 MAX_BYTES = 256 << 20
 SCHEMA = 2  # 1 had no checksum
+PIXEL_SCALE = 1 / 255  # bytes become numbers from 0 to 1
 # Of pixels, with or without the first weights: what float32 holds with all its bits, for the brightest pixel, too.
 LEAST_SCALE, MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 255
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -45,36 +58,34 @@ class Weights:
 
     arrays: dict[str, np.ndarray]
     network: str
-    classes: tuple[str, ...] | None
-    input_scale: float
-    recipe: str | None
-    expected_correct: dict[int, int]
-    sha256: str
     path: Path
+    classes: tuple[str, ...] | None = None
+    input_scale: float = PIXEL_SCALE
+    recipe: str | None = None
+    expected_correct: dict[int, int] = field(default_factory=dict)
+    sha256: str = ""
     storage: str = "float32"
     vouched: bool = True
 
 
 def load_weights(path: Path | None = None) -> Weights:
-    """Read and check a weights file (default: the bundled one of ``lenet5``).
+    """Read and check a weights file (default: the shipped ones of ``lenet5``).
 
     Raises UserError for everything that can be wrong with it.
 
     Datasets without any attributes are enough: network ``lenet5``, pixels scaled by 1/255, no promises. HDF5 notices
     little of what damages its numbers: ``save_weights`` adds a checksum, which must be right where there is one.
     """
-    path = bundled.find(DEFAULT_NETWORK) if path is None else path
+    path = shipped.find(DEFAULT_NETWORK) if path is None else path
     content = read_file(path, MAX_BYTES)
-    shipped = bundled.is_bundled(path)
-    if shipped:
-        bundled.check(path, content)
+    pinned = shipped.holds_weights(path)
+    if pinned:
+        shipped.check(path, content)
     kind = None if content.startswith(HDF5) else recognise(content[:START_BYTES])
     if kind is not None:
         raise UserError(f"{path} is {kind}, not HDF5 weights; store its arrays as conv1, fc1 and so on (README)")
-    if shipped:
-        return _parse(path, content, read_pinned(path, content, _wanted()))
-    found = read_untrusted(path, content, _wanted())
-    return replace(_parse(path, content, found), vouched=_CHECKSUM in found.attributes)
+    found = (read_pinned if pinned else read_untrusted)(path, content, _wanted())
+    return _parse(path, content, found, vouched=pinned or _CHECKSUM in found.attributes)
 
 
 def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
@@ -92,10 +103,10 @@ def save_weights(
     arrays: Mapping[str, np.ndarray],
     *,
     network: str,
-    classes: Iterable[str] | None,
-    input_scale: float,
-    recipe: str | None,
-    expected_correct: Mapping[int, int],
+    classes: Iterable[str] | None = None,
+    input_scale: float = PIXEL_SCALE,
+    recipe: str | None = None,
+    expected_correct: Mapping[int, int] | None = None,
     storage: str = "float32",
     overwrite: bool = True,
 ) -> None:
@@ -104,11 +115,12 @@ def save_weights(
     Raises UserError. Whatever ``load_weights`` would refuse is refused here, and nothing is written. Without
     ``overwrite``, so is a file in the way, unless it holds these very bytes.
     """
+    promise = sorted((expected_correct or {}).items())
     attributes: dict[str, str | int | float] = {
         "schema": SCHEMA,
         "network": network,
         "input_scale": float(input_scale),
-        "expected_correct": json.dumps({str(n): int(correct) for n, correct in sorted(expected_correct.items())}),
+        "expected_correct": json.dumps({str(n): int(correct) for n, correct in promise}),
     }
     if classes is not None:
         attributes["classes"] = json.dumps(list(classes))
@@ -164,20 +176,22 @@ def _wanted() -> Wanted:
     return Wanted(None, _ATTRIBUTES, MAX_BYTES)
 
 
-def _parse(path: Path, content: bytes, found: Contents) -> Weights:
+def _parse(path: Path, content: bytes, found: Contents, vouched: bool = True) -> Weights:
+    attributes = found.attributes
     try:
         _check_checksum(found)
         _check_arrays(found.arrays)
         return Weights(
             arrays={name: _float32(name, array) for name, array in found.arrays.items()},
-            network=_network(found.attributes),
-            classes=_classes(found.attributes),
-            input_scale=_input_scale(found.attributes),
-            recipe=_text(found.attributes, "recipe"),
-            expected_correct=_expected_correct(found.attributes),
-            sha256=hashlib.sha256(content).hexdigest(),
+            network=_network(attributes),
             path=path,
+            classes=_attribute(attributes, "classes"),
+            input_scale=_attribute(attributes, "input_scale", PIXEL_SCALE),
+            recipe=_attribute(attributes, "recipe"),
+            expected_correct=_attribute(attributes, "expected_correct", {}),
+            sha256=hashlib.sha256(content).hexdigest(),
             storage="float16" if all(array.dtype == np.float16 for array in found.arrays.values()) else "float32",
+            vouched=vouched,
         )
     except _BadError as error:
         raise UserError(f"{path}: {error}") from error
@@ -217,62 +231,46 @@ def _float32(name: str, array: np.ndarray) -> np.ndarray:
     return narrow
 
 
-def _bad_attribute(name: str, needed: str) -> _BadError:
-    return _BadError(f"attribute {name!r} is not {needed}; correct or remove it")
+def _name(value: Any) -> str:
+    if not _NAME.fullmatch(_text(value)):
+        raise BadValueError("no name")
+    return value
 
 
-def _text(attributes: Attributes, name: str) -> str | None:
-    text = attributes.get(name)
-    if text is not None and not (isinstance(text, str) and text.isprintable()):
-        raise _bad_attribute(name, "one line of text")
-    return text
+def _from_json(check: Check) -> Check:
+    return lambda value: check(parsed_json(_text(value)))
 
 
-def _json(attributes: Attributes, name: str) -> object:
-    text = _text(attributes, name)
+def _promise(value: Any) -> dict[int, int]:
+    promise = mapping(whole(0, 10**9))(value)
+    if not all(re.fullmatch("[1-9][0-9]{0,8}", images) and right <= int(images) for images, right in promise.items()):
+        raise BadValueError("no promise")
+    return {int(images): right for images, right in promise.items()}
+
+
+_text = text(MAX_ATTRIBUTE_BYTES)
+# Attribute → what it must be, in words and as a check.
+_ATTRIBUTE_CHECKS: dict[str, tuple[str, Check]] = {
+    "schema": (f"a version that this program reads, 1 to {SCHEMA}", whole(1, SCHEMA)),
+    "network": ("the name of a network", _name),
+    "classes": ("a JSON list of names", _from_json(lambda value: tuple(items(_text, 1)(value)))),
+    "input_scale": (f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}", number(LEAST_SCALE, MOST_SCALE)),
+    "recipe": ("one line of text", _text),
+    "expected_correct": ("a JSON object of image counts and correct answers among them", _from_json(_promise)),
+}
+
+
+def _attribute(attributes: Attributes, name: str, default: Any = None) -> Any:
+    """The checked value of an attribute, or ``default`` if the file does not have it."""
+    needed, check = _ATTRIBUTE_CHECKS[name]
     try:
-        return None if text is None else json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _bad_attribute(name, "JSON") from error
+        return check(attributes[name]) if name in attributes else default
+    except BadValueError as error:
+        raise _BadError(f"attribute {name!r} is not {needed}; correct or remove it") from error
 
 
 def _network(attributes: Attributes) -> str:
     if attributes.get("kind") is not None:
         raise _BadError("it is a training's checkpoint, not weights; train --resume makes weights of it")
-    schema = attributes.get("schema")
-    if schema is not None and not (isinstance(schema, int) and 1 <= schema <= SCHEMA):
-        raise _bad_attribute("schema", f"a version that this program reads, 1 to {SCHEMA}")
-    network = _text(attributes, "network")
-    if network is not None and not _NAME.fullmatch(network):
-        raise _bad_attribute("network", "the name of a network")
-    return network or "lenet5"
-
-
-def _classes(attributes: Attributes) -> tuple[str, ...] | None:
-    classes = _json(attributes, "classes")
-    if classes is None:
-        return None
-    if not isinstance(classes, list) or not classes or not all(isinstance(c, str) and c.isprintable() for c in classes):
-        raise _bad_attribute("classes", "a JSON list of names")
-    return tuple(classes)
-
-
-def _input_scale(attributes: Attributes) -> float:
-    scale = attributes.get("input_scale")
-    if scale is None:
-        return 1 / 255
-    if not isinstance(scale, int | float) or not LEAST_SCALE <= scale <= MOST_SCALE:
-        raise _bad_attribute("input_scale", f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}")
-    return float(scale)
-
-
-def _expected_correct(attributes: Attributes) -> dict[int, int]:
-    promise = _json(attributes, "expected_correct")
-    if promise is None:
-        return {}
-    if not isinstance(promise, dict) or not all(
-        re.fullmatch("[1-9][0-9]{0,8}", images) and type(correct) is int and 0 <= correct <= int(images)
-        for images, correct in promise.items()
-    ):
-        raise _bad_attribute("expected_correct", "a JSON object of image counts and correct answers among them")
-    return {int(images): correct for images, correct in promise.items()}
+    _attribute(attributes, "schema")
+    return _attribute(attributes, "network", DEFAULT_NETWORK)

@@ -61,7 +61,7 @@ def _write_weights(task: Task, progress: Progress) -> Weights:
     promise: dict[int, int] = {}
     if task.test is not None:
         images, truth = task.test
-        graph = build(network, Weights(best, network.name, None, INPUT_SCALE, None, {}, "", task.places.output))
+        graph = build(network, Weights(best, network.name, task.places.output))
         promise = correct_counts(compute_reference(graph, images[:, None]).labels, truth)
     save_weights(
         task.places.output,

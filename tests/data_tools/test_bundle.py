@@ -110,7 +110,7 @@ def test_magnitudes_are_what_the_scores_terms_sum_to_without_signs(network: str)
 
 
 def load_like(arrays: dict[str, np.ndarray]) -> module.Weights:
-    return module.Weights(arrays, "mlp", None, 1 / 255, None, {}, "", Path("random"))
+    return module.Weights(arrays, "mlp", Path("random"))
 
 
 # --- how the command line finds them
@@ -179,15 +179,7 @@ def test_what_cannot_be_shipped(case: str, release: Path, tmp_path: Path, capsys
     if case == "no weights":
         bad.write_bytes(b"text")
     if case == "another network's":
-        save_weights(
-            bad,
-            random_graph(NETWORKS["mlp"]).parameters,
-            network="fa19",
-            classes=None,
-            input_scale=1 / 255,
-            recipe=None,
-            expected_correct={},
-        )
+        save_weights(bad, random_graph(NETWORKS["mlp"]).parameters, network="fa19")
     capsys.readouterr()
     code = data_tools(["bundle", str(bad)])
     check_error(

@@ -71,7 +71,7 @@ def test_debian_package_with_wrong_content(cache: Path, debian_tools: Path, tmp_
     [
         ("echo 'W: odd'; echo 'E: Unable to fetch'; echo done; exit 100", "apt-get download .*: E: Unable to fetch"),
         ("exit 3", "exit code 3"),
-        ("/bin/sleep 2", "took more than 0.2 s"),
+        ("/bin/sleep 30", "took more than 0.2 s"),
         ("exit 0", "left no package file"),
     ],
 )
@@ -83,5 +83,5 @@ def test_debian_failures(
     start = time.monotonic()
     with pytest.raises(UserError, match=reason):
         load_split("test")
-    assert time.monotonic() - start < 1.5
+    assert time.monotonic() - start < 10
     assert names(cache) == []

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,15 @@ import h5py
 import numpy as np
 import pytest
 
+from app import child_process
 from app.errors import UserError
-from app.files import hdf5_process, hdf5_start
+from app.files import hdf5_process
 from app.files.hdf5 import Wanted, file_image
 from app.files.hdf5_process import Reader
 from tests.support.hostile_hdf5 import endless
 from tests.support.shell import COMMAND
 
+Runs = Callable[[str], None]
 IMAGE = file_image({"x": np.arange(4, dtype=np.float32)}, {"text": "a", "number": 2.5})
 WANTED = Wanted(None, ("text", "number"), 1 << 20)
 TAKES_REQUEST = """
@@ -46,6 +48,12 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     monkeypatch.setattr(hdf5_process, "WAITING", 60)
     with Reader() as reader:
         yield reader
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """Sets what the process runs."""
+    return lambda code: monkeypatch.setattr(child_process, "_program", lambda *_: code)
 
 
 def _error(reader: Reader, content: bytes = IMAGE, wanted: Wanted = WANTED) -> str:
@@ -99,17 +107,17 @@ DEATHS: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("case", DEATHS)
-def test_whatever_becomes_of_it(case: str, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_becomes_of_it(case: str, reader: Reader, runs: Runs) -> None:
     action, message = DEATHS[case]
-    monkeypatch.setattr(hdf5_start, "_CODE", TAKES_REQUEST + action)
+    runs(TAKES_REQUEST + action)
     assert message in _error(reader)
     assert reader._child is None or reader._child.process.poll() is None
     reader.close()
     assert reader._child is None
 
 
-def test_a_process_that_sleeps(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdf5_start, "_CODE", f"{TAKES_REQUEST}time.sleep(60)")
+def test_a_process_that_sleeps(reader: Reader, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(f"{TAKES_REQUEST}time.sleep(60)")
     monkeypatch.setattr(hdf5_process, "WAITING", 1)
     assert "HDF5 was still at it after 1 s;" in _error(reader)
 
@@ -144,23 +152,23 @@ def _answering(answer: dict[str, Any]) -> str:
     return f"{TAKES_REQUEST}answer({json.dumps(answer).encode()!r}, bytes(4096))"
 
 
-def test_an_answer_is_believed(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_believed(reader: Reader, runs: Runs) -> None:
     """The one that the lies are made of."""
-    monkeypatch.setattr(hdf5_start, "_CODE", _answering(GOOD))
+    runs(_answering(GOOD))
     assert reader.read(Path("file.h5"), IMAGE, WANTED).arrays["x"].tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("case", LIES)
-def test_a_lie_is_not_believed(case: str, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdf5_start, "_CODE", _answering({**GOOD, **LIES[case]}))
+def test_a_lie_is_not_believed(case: str, reader: Reader, runs: Runs) -> None:
+    runs(_answering({**GOOD, **LIES[case]}))
     assert "nonsense" in _error(reader)
 
 
-def test_a_process_that_does_not_start(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hdf5_start, "_CODE", "raise ImportError")
+def test_a_process_that_does_not_start(reader: Reader, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs("raise ImportError")
     with pytest.raises(UserError, match=r"does not start \(it ended with 1\): free some memory, or see what"):
         reader.read(Path("file.h5"), IMAGE, WANTED)
-    monkeypatch.setattr(hdf5_start.subprocess, "Popen", _no_process)
+    monkeypatch.setattr(child_process.subprocess, "Popen", _no_process)
     with pytest.raises(UserError, match=r"cannot read file.h5: .*temporarily unavailable; end other programs"):
         reader.read(Path("file.h5"), IMAGE, WANTED)
 
@@ -169,7 +177,7 @@ def _no_process(*_: object, **__: object) -> None:
     raise BlockingIOError(11, "Resource temporarily unavailable")
 
 
-def test_too_little_memory_is_told_as_such(reader: Reader, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_too_little_memory_is_told_as_such(reader: Reader, runs: Runs, tmp_path: Path) -> None:
     """And not as a damaged file."""
     with h5py.File(tmp_path / "file.h5", "w") as file:
         file.create_dataset("x", data=np.zeros(1 << 25, np.uint8), chunks=(1 << 25,), compression="gzip")
@@ -178,8 +186,7 @@ def test_too_little_memory_is_told_as_such(reader: Reader, monkeypatch: pytest.M
     reader.close()
     now = "int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()"
     little = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({now} + (48 << 20),) * 2)"
-    code = hdf5_start._CODE.replace("main(int", f"{little}; main(int")
-    monkeypatch.setattr(hdf5_start, "_CODE", code)
+    runs(child_process._program("app.files.hdf5_child", ()).replace("main(*", f"{little}; main(*"))
     with pytest.raises(UserError, match=r"file.h5: reading it takes more memory than there is.*; free some, or"):
         reader.read(tmp_path / "file.h5", None, wanted)
 

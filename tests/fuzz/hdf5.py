@@ -72,15 +72,7 @@ def make_weights(folder: Path) -> Pair:
 def make_own_weights(folder: Path) -> Pair:
     """Weights as ``train`` writes them."""
     path = folder / "weights.h5"
-    save_weights(
-        path,
-        ARRAYS,
-        network="mlp",
-        classes=list("abcd"),
-        input_scale=1 / 255,
-        recipe="epochs 1",
-        expected_correct={100: 91},
-    )
+    save_weights(path, ARRAYS, network="mlp", classes="abcd", recipe="epochs 1", expected_correct={100: 91})
 
     def read(path: Path) -> None:
         found = load_weights(path)
@@ -136,7 +128,7 @@ def make_reference(folder: Path) -> Pair:
     good = path.read_bytes()
     sums = (folder / shipped.CHECKSUMS).read_text()
     (folder / shipped.CHECKSUMS).write_text(f"{sha256}  {weights.name}\n{sums}")
-    origin = Weights(ARRAYS, "mlp", None, 1.0, None, {}, sha256, weights)
+    origin = Weights(ARRAYS, "mlp", weights, sha256=sha256)
 
     def read(case: Path) -> None:
         content = case.read_bytes()

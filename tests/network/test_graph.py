@@ -22,7 +22,7 @@ ALL_NETWORKS = pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda netw
 
 
 def _weights(arrays: dict[str, np.ndarray], input_scale: float = 1 / 255) -> Weights:
-    return Weights(arrays, "lenet5", None, input_scale, None, {}, "", Path("some/weights.h5"))
+    return Weights(arrays, "lenet5", Path("some/weights.h5"), input_scale=input_scale)
 
 
 def _lenet5_arrays() -> dict[str, np.ndarray]:

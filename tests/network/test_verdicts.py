@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from app import main_job
 from app.cli import main
 from app.layers import Argmax, Flatten, Linear, Relu, Softmax, Tanh
-from app.network import shipped as bundled
+from app.network import shipped
 from app.network.accuracy import agree
 from app.network.definitions import LENET5, NETWORKS, Network
 from app.network.graph import Graph
@@ -126,7 +126,7 @@ def test_features_that_a_kernel_loses_fail(bias: bool, dtype: str) -> None:
 
 
 @pytest.fixture
-def shipped(release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+def shipped_weights(release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
     """lenet5 and mlp with random weights; the test images are random, and the shipped answers to them are right."""
     data = Dataset(IMAGES[:, None], TRUTH, None, "random", "test")
     monkeypatch.setattr(main_job, "load_fashion_mnist", lambda *_: data)
@@ -157,11 +157,11 @@ TWIN = replace(
 
 @pytest.mark.parametrize("more", [(), ("--recheck",)])
 def test_another_network_with_the_same_arrays_is_not_wrong(
-    more: tuple[str, ...], shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], shipped_weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither stored results nor promises of lenet5's are held against what tanh makes of its weights."""
     monkeypatch.setitem(NETWORKS, "twin", TWIN)
-    weights = bundled.find("lenet5")
+    weights = shipped.find("lenet5")
     images = IMAGES[:100, None]
     labels = [compute_reference(random_graph(network), images).labels for network in (LENET5, TWIN)]
     assert (labels[0] != labels[1]).any()
@@ -174,10 +174,10 @@ def test_another_network_with_the_same_arrays_is_not_wrong(
 
 
 def test_a_network_that_was_renamed_keeps_its_promises(
-    shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shipped_weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(NETWORKS, "same", replace(LENET5, name="same", summary="also"))
-    arguments = ["--device", "cpu", "--batch", "100", "--network", "same", "--weights", str(bundled.find("lenet5"))]
+    arguments = ["--device", "cpu", "--batch", "100", "--network", "same", "--weights", str(shipped.find("lenet5"))]
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "correct as promised" in out and "equal the stored float64 reference" in out

@@ -218,7 +218,7 @@ def test_all_datasets_together_are_limited(tmp_path: Path, monkeypatch: pytest.M
 
 def test_check_shapes_names_every_fault() -> None:
     arrays = {"conv2": np.ones((3, 3, 32, 64), np.float32), "fc1": FC, "extra": FC}
-    weights = Weights(arrays, "lenet5", None, 1 / 255, None, {}, "", Path("w.h5"))
+    weights = Weights(arrays, "lenet5", Path("w.h5"))
     with pytest.raises(UserError) as caught:
         check_shapes(weights, {"conv1": (5, 5, 1, 32), "conv2": (5, 5, 32, 64), "fc1": (4, 3)})
     assert str(caught.value).startswith(

@@ -22,16 +22,8 @@ FILES = {"SHA256SUMS", *(f"{name}_fashion{part}.h5" for name in STORAGE for part
 
 def trained(path: Path, network: str) -> Path:
     """Random weights as ``train`` writes them, without promises."""
-    save_weights(
-        path,
-        random_graph(NETWORKS[network]).parameters,
-        network=network,
-        classes=None,
-        input_scale=1 / 255,
-        recipe="random",
-        expected_correct={},
-        storage=STORAGE[network],
-    )
+    parameters = random_graph(NETWORKS[network]).parameters
+    save_weights(path, parameters, network=network, recipe="random", storage=STORAGE[network])
     return path
 
 

@@ -104,7 +104,7 @@ def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph
                 fan_in = int(np.prod(wanted[:-1])) or 1
                 arrays[name] = (rng.standard_normal(wanted) / np.sqrt(fan_in)).astype(np.float32)
         shape = layer.output_shape(shape)
-    weights = Weights(arrays, network.name, None, 1 / 255, None, {}, "", Path("random"))
+    weights = Weights(arrays, network.name, Path("random"))
     if bias:
         last = [name for name in arrays if name.endswith("_bias")][-1]
         unscaled = replace(network, layers=tuple(x for x in network.layers if not isinstance(x, Softmax)))

@@ -25,7 +25,7 @@ def small_batch(network: str = "lenet5", count: int = 40) -> Batch:
     graph = random_graph(NETWORKS[network])
     images = random_images(graph.network, count)
     reference = compute_reference(graph, images)
-    weights = Weights(dict(graph.parameters), network, None, graph.input_scale, None, {}, "", Path("random"))
+    weights = Weights(dict(graph.parameters), network, Path("random"), input_scale=graph.input_scale)
     return Batch(graph, weights, images, reference.labels, reference)
 
 
