@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from multiprocessing import active_children
 from pathlib import Path
@@ -19,6 +19,7 @@ from app.cuda.device import why_no_gpu
 from app.files import hdf5_process, hdf5_start
 from app.files.hdf5_process import Reader
 from tests.support.outside import Outside, fashion_mnist_folder, first_hundred_alone, secluded
+from tests.support.shell import Refuses, check_error
 from tests.support.training_for_tests import Train, last_of_each, write_images
 
 # Programs inherit what is ignored, and tests send them both: SIGINT is ignored behind a shell's &, SIGHUP under nohup.
@@ -69,6 +70,19 @@ def seclusion(outside: Outside, request: pytest.FixtureRequest) -> Iterator[None
             pytest.skip("Fashion-MNIST is not here and tests fetch nothing: python -m data_tools fetch")
     with secluded(outside, request.node.get_closest_marker("gpu") is not None, images):
         yield
+
+
+@pytest.fixture
+def refuses(capsys: pytest.CaptureFixture[str]) -> Refuses:
+    """Runs a command, given as words or in one string, and checks its exit code and its one line of error."""
+    from app.cli import main
+
+    def check(command: str | Sequence[object], pattern: str, program: Callable[[list[str]], int] = main) -> None:
+        words = command.split() if isinstance(command, str) else [str(word) for word in command]
+        capsys.readouterr()
+        check_error(program(words), *capsys.readouterr(), pattern)
+
+    return check
 
 
 @pytest.fixture

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+
 MASK = 0xFFFFFFFF
+# What is changed, by what, and what is then added to that; by how many bits it is turned.
+MIXED = ((0, 2, 1, 4), (1, 0, 2, 6), (2, 1, 0, 8), (0, 2, 1, 16), (1, 0, 2, 19), (2, 1, 0, 4))
+LAST = ((2, 1, 14), (0, 2, 11), (1, 0, 25), (2, 1, 16), (0, 2, 4), (1, 0, 14), (2, 1, 24))
 
 
 def _rotated(value: int, by: int) -> int:
@@ -11,39 +16,18 @@ def _rotated(value: int, by: int) -> int:
 
 def lookup3(data: bytes) -> int:
     """Bob Jenkins's hash, by which HDF5 checks metadata."""
-    a = b = c = (0xDEADBEEF + len(data)) & MASK
-    at = 0
-    while len(data) - at > 12:
-        a = (a + int.from_bytes(data[at : at + 4], "little")) & MASK
-        b = (b + int.from_bytes(data[at + 4 : at + 8], "little")) & MASK
-        c = (c + int.from_bytes(data[at + 8 : at + 12], "little")) & MASK
-        a = (a - c) & MASK ^ _rotated(c, 4)
-        c = (c + b) & MASK
-        b = (b - a) & MASK ^ _rotated(a, 6)
-        a = (a + c) & MASK
-        c = (c - b) & MASK ^ _rotated(b, 8)
-        b = (b + a) & MASK
-        a = (a - c) & MASK ^ _rotated(c, 16)
-        c = (c + b) & MASK
-        b = (b - a) & MASK ^ _rotated(a, 19)
-        a = (a + c) & MASK
-        c = (c - b) & MASK ^ _rotated(b, 4)
-        b = (b + a) & MASK
-        at += 12
-    if len(data) == at:
-        return c
-    tail = data[at:].ljust(12, b"\0")
-    a = (a + int.from_bytes(tail[:4], "little")) & MASK
-    b = (b + int.from_bytes(tail[4:8], "little")) & MASK
-    c = (c + int.from_bytes(tail[8:], "little")) & MASK
-    for x, by in (("c", 14), ("a", 11), ("b", 25), ("c", 16), ("a", 4), ("b", 14), ("c", 24)):
-        if x == "c":
-            c = ((c ^ b) - _rotated(b, by)) & MASK
-        elif x == "a":
-            a = ((a ^ c) - _rotated(c, by)) & MASK
-        else:
-            b = ((b ^ a) - _rotated(a, by)) & MASK
-    return c
+    state = [(0xDEADBEEF + len(data)) & MASK] * 3
+    padded = data + bytes(-len(data) % 12)
+    for at in range(0, len(padded), 12):
+        words = struct.unpack_from("<3I", padded, at)
+        state = [(x + y) & MASK for x, y in zip(state, words, strict=True)]
+        if at + 12 < len(padded):
+            for x, y, z, by in MIXED:
+                state[x] = (state[x] - state[y]) & MASK ^ _rotated(state[y], by)
+                state[y] = (state[y] + state[z]) & MASK
+    for x, y, by in LAST if data else ():
+        state[x] = ((state[x] ^ state[y]) - _rotated(state[y], by)) & MASK
+    return state[2]
 
 
 def repaired(damaged: bytes) -> bytes:

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 
 from app.files.hdf5 import file_image
+from tests.fuzz.checksums import lookup3
 
 ARRAYS = {"fc1": np.ones((4, 3), np.float32), "fc2": np.ones((3, 3), np.float32)}
 
@@ -39,43 +40,6 @@ def endless() -> bytes:
     struct.pack_into("<Q", content, begin + 44, 1 << 63)
     struct.pack_into("<I", content, begin + 68, lookup3(bytes(content[begin : begin + 68])))
     return bytes(content)
-
-
-def lookup3(data: bytes) -> int:
-    """The checksum of HDF5's newer metadata: Bob Jenkins's, with initial value 0."""
-    a = b = c = (0xDEADBEEF + len(data)) & 0xFFFFFFFF
-    padded = data + bytes(-len(data) % 12)
-    words = struct.unpack(f"<{len(padded) // 4}I", padded)
-
-    def mixed(x: int, y: int, turn: int) -> int:
-        return (x ^ (y << turn | y >> (32 - turn))) & 0xFFFFFFFF
-
-    for at in range(0, len(words), 3):
-        a, b, c = ((x + y) & 0xFFFFFFFF for x, y in zip((a, b, c), words[at : at + 3], strict=True))
-        if at + 3 == len(words):
-            break
-        a = mixed(a - c, c, 4)
-        c = c + b & 0xFFFFFFFF
-        b = mixed(b - a, a, 6)
-        a = a + c & 0xFFFFFFFF
-        c = mixed(c - b, b, 8)
-        b = b + a & 0xFFFFFFFF
-        a = mixed(a - c, c, 16)
-        c = c + b & 0xFFFFFFFF
-        b = mixed(b - a, a, 19)
-        a = a + c & 0xFFFFFFFF
-        c = mixed(c - b, b, 4)
-        b = b + a & 0xFFFFFFFF
-    for turns in ((14, 11, 25), (16, 4, 14), (24, 0, 0)):
-        c = ((c ^ b) - _turned(b, turns[0])) & 0xFFFFFFFF
-        if turns[1]:
-            a = ((a ^ c) - _turned(c, turns[1])) & 0xFFFFFFFF
-            b = ((b ^ a) - _turned(a, turns[2])) & 0xFFFFFFFF
-    return c
-
-
-def _turned(word: int, by: int) -> int:
-    return (word << by | word >> (32 - by)) & 0xFFFFFFFF
 
 
 def new_format() -> bytes:

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import pytest
 
+from app.errors import UserError
 from app.network.definitions import LENET5
 from app.network.weights import save_weights
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_graph, random_images
 
-COMMAND = (sys.executable, str(Path(__file__).parents[2] / "main.py"))
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, str(ROOT / "main.py"))
+# For processes that tests send SIGINT: it may be ignored here, and would stay so there.
+INTERRUPTIBLE = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
 
 def shell(*arguments: str | Path, prefix: tuple[str, ...] = (), **options: Any) -> subprocess.CompletedProcess[str]:
@@ -28,6 +36,42 @@ def shell(*arguments: str | Path, prefix: tuple[str, ...] = (), **options: Any) 
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     command = [*prefix, *COMMAND, *map(str, arguments)]
     return subprocess.run(command, text=True, encoding="utf-8", timeout=60, env=environment, **streams)
+
+
+class Refuses(Protocol):
+    """The fixture ``refuses``."""
+
+    def __call__(
+        self, command: str | Sequence[object], pattern: str, program: Callable[[list[str]], int] = ...
+    ) -> None:
+        """Check that the command, of main.py or another program, is refused by a line with the pattern in it."""
+
+
+def python(code: str, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A program of its own that can import ours; its output is caught."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, **{"cwd": ROOT, "capture_output": True, "text": True, "timeout": 60, **options})
+
+
+def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """``python main.py …`` in the folder, still running, with its output in pipes; signals reach it alone."""
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=INTERRUPTIBLE,
+    )
+
+
+def user_error(call: Callable[[], object]) -> str:
+    """What the call's UserError says, which is one line."""
+    with pytest.raises(UserError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def listing(directory: Path) -> dict[str, tuple[int, ...]]:
