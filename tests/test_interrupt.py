@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from app.cli import main
-from app.interrupts import INTERRUPTED
+from app.interrupts import INTERRUPTED, SIGNALS
 from app.network.definitions import LENET5
 from app.runtime.cpu_session import CpuSession
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_images
-from tests.support.shell import COMMAND, check_error, listing, shell, write_good_files
+from tests.support.shell import (
+    COMMAND,
+    INTERRUPTIBLE,
+    Refuses,
+    check_error,
+    listing,
+    python,
+    shell,
+    started,
+    write_good_files,
+)
 
-ROOT = Path(__file__).parent.parent
+Own = tuple[list[str], dict[str, tuple[int, ...]]]
 OLDER = '{"schema": "lenet5-inference/report/1"}'
 RUN = ("--device", "cpu", "--data", "images", "--labels", "none", "--repeat", "500", "--json", "report.json")
 SURELY_OURS = 0.8
@@ -75,15 +82,7 @@ def test_moments(seconds: float, number: signal.Signals, tmp_path: Path) -> None
     write_idx(tmp_path / "images", random_images(LENET5, 5000)[:, 0])
     (tmp_path / "report.json").write_text(OLDER)
     before = listing(tmp_path)
-    process = subprocess.Popen(
-        [*COMMAND, *RUN],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # it may be ignored here
-    )
+    process = started(tmp_path, *RUN)
     try:
         time.sleep(seconds)
         process.send_signal(number)
@@ -101,13 +100,7 @@ def test_moments(seconds: float, number: signal.Signals, tmp_path: Path) -> None
 
 def at_event(event: int, number: signal.Signals) -> tuple[int, str, str]:
     arguments = [str(event), str(int(number)), os.path.realpath(COMMAND[1]), "graph", "--arch", "sm_80"]
-    done = subprocess.run(
-        [sys.executable, "-c", AT_AN_EVENT, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-    )
+    done = python(AT_AN_EVENT, *arguments, preexec_fn=INTERRUPTIBLE)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -119,7 +112,7 @@ def test_every_moment_since_the_first_line() -> None:
     moments = int(os.environ.get("LENET_SIGNALS", "16"))
     ended = 0
     for index in range(moments):
-        number = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[index % 3]
+        number = SIGNALS[index % 3]
         first = 2 if number == signal.SIGINT else ours + 1
         event = round(first * (1.001 * events / first) ** (index / (moments - 1)))
         code, out, err = at_event(event, number)
@@ -131,19 +124,21 @@ def test_every_moment_since_the_first_line() -> None:
     assert ended > moments // 2
 
 
+IN_A_FINALISER = """
+import os, signal
+from app.interrupts import interruptible, leave_on_interrupt
+class Late:
+    def __del__(self): os.kill(os.getpid(), signal.SIGTERM); sum(range(10))
+leave_on_interrupt()
+with interruptible():
+    Late()
+    print('went on')
+"""
+
+
 def test_an_interrupt_that_python_would_pass_over_is_obeyed() -> None:
     """An exception in a finaliser is printed and forgotten, KeyboardInterrupt, too."""
-    script = (
-        "import os, signal\n"
-        "from app.interrupts import interruptible, leave_on_interrupt\n"
-        "class Late:\n"
-        "    def __del__(self): os.kill(os.getpid(), signal.SIGTERM); sum(range(10))\n"
-        "leave_on_interrupt()\n"
-        "with interruptible():\n"
-        "    Late()\n"
-        "    print('went on')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = python(IN_A_FINALISER)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{INTERRUPTED}\n")
 
 
@@ -165,27 +160,30 @@ exit_with(1)
 
 
 def test_what_comes_while_the_interpreter_ends_changes_nothing() -> None:
-    process = subprocess.run([sys.executable, "-c", AT_THE_VERY_END], cwd=ROOT, capture_output=True, text=True)
-    assert (process.returncode, process.stdout, process.stderr) == (1, "late", "")
+    done = python(AT_THE_VERY_END)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "late", "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+WHERE_IT_IS_IGNORED = """
+import os, signal, sys
+number = int(sys.argv[1])
+signal.signal(number, signal.SIG_IGN)
+from app.console import guarded
+from app.interrupts import deferred_interrupts, exit_on_interrupt, exit_with, leave_on_interrupt
+def body():
+    os.kill(os.getpid(), number)
+    with exit_on_interrupt(), deferred_interrupts():
+        os.kill(os.getpid(), number)
+    return 0
+leave_on_interrupt()
+exit_with(guarded(body))
+"""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_that_is_ignored_stays_so(number: signal.Signals) -> None:
     """As under nohup, or behind a shell's &."""
-    script = (
-        "import os, signal, sys\n"
-        f"signal.signal({int(number)}, signal.SIG_IGN)\n"
-        "from app.console import guarded\n"
-        "from app.interrupts import deferred_interrupts, exit_on_interrupt, exit_with, leave_on_interrupt\n"
-        "def body():\n"
-        f"    os.kill(os.getpid(), {int(number)})\n"
-        "    with exit_on_interrupt(), deferred_interrupts():\n"
-        f"        os.kill(os.getpid(), {int(number)})\n"
-        "    return 0\n"
-        "leave_on_interrupt()\n"
-        "exit_with(guarded(body))\n"
-    )
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=60)
+    python(WHERE_IT_IS_IGNORED, str(int(number)), check=True)
 
 
 def test_while_modules_load(tmp_path: Path) -> None:
@@ -194,8 +192,17 @@ def test_while_modules_load(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{INTERRUPTED}\n")
 
 
+@pytest.fixture
+def own(tmp_path: Path) -> Own:
+    """A run on small files of its own that would replace a report, and what lies there before it."""
+    write_good_files(tmp_path)
+    (tmp_path / "report.json").write_text(OLDER)
+    files = ["--data", str(tmp_path / "images"), "--labels", "none", "--json", str(tmp_path / "report.json")]
+    return ["--device", "cpu", *files], listing(tmp_path)
+
+
 def test_ctrl_c_while_threads_work_is_obeyed_at_the_next_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    own: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
 ) -> None:
     steps: list[str] = []
 
@@ -204,28 +211,20 @@ def test_ctrl_c_while_threads_work_is_obeyed_at_the_next_step(
         steps.append("not cut off while it may hold a lock")
 
     monkeypatch.setattr(CpuSession, "run", interrupted)
-    write_good_files(tmp_path)
-    before = listing(tmp_path)
-    own = ["--data", str(tmp_path / "images"), "--labels", "none"]
-    code = main(["--device", "cpu", *own, "--json", str(tmp_path / "report.json")])
-    check_error(code, *capsys.readouterr(), "interrupted; nothing half-written was left")
+    command, before = own
+    refuses(command, "interrupted; nothing half-written was left")
     assert steps and listing(tmp_path) == before
 
 
 def test_while_the_report_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    own: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "report.json"
-    path.write_text(OLDER)
-    write_good_files(tmp_path)
-    before = listing(tmp_path)
-
     def interrupted(self: Path, text: str, encoding: str) -> None:
         self.write_bytes(text[: len(text) // 2].encode(encoding))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Path, "write_text", interrupted)
-    own = ["--data", str(tmp_path / "images"), "--labels", "none"]
-    assert main(["--device", "cpu", *own, "--json", str(path)]) == 2
+    command, before = own
+    assert main(command) == 2
     assert capsys.readouterr().err == f"{INTERRUPTED}\n"
     assert listing(tmp_path) == before

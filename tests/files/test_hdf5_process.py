@@ -6,8 +6,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,7 +22,7 @@ from app.files import hdf5_process
 from app.files.hdf5 import Wanted, file_image
 from app.files.hdf5_process import Reader
 from tests.support.hostile_hdf5 import endless
-from tests.support.shell import COMMAND
+from tests.support.shell import ROOT, python, started, user_error
 
 Runs = Callable[[str], None]
 IMAGE = file_image({"x": np.arange(4, dtype=np.float32)}, {"text": "a", "number": 2.5})
@@ -58,11 +56,10 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 def _error(reader: Reader, content: bytes = IMAGE, wanted: Wanted = WANTED) -> str:
     before = time.monotonic()
-    with pytest.raises(UserError) as caught:
-        reader.read(Path("file.h5"), content, wanted)
+    error = user_error(lambda: reader.read(Path("file.h5"), content, wanted))
     assert time.monotonic() - before < 30
-    assert str(caught.value).isprintable() and "file.h5" in str(caught.value)
-    return str(caught.value)
+    assert error.isprintable() and "file.h5" in error
+    return error
 
 
 def test_reads_file_after_file(reader: Reader, tmp_path: Path) -> None:
@@ -106,22 +103,6 @@ DEATHS: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", DEATHS)
-def test_whatever_becomes_of_it(case: str, reader: Reader, runs: Runs) -> None:
-    action, message = DEATHS[case]
-    runs(TAKES_REQUEST + action)
-    assert message in _error(reader)
-    assert reader._child is None or reader._child.process.poll() is None
-    reader.close()
-    assert reader._child is None
-
-
-def test_a_process_that_sleeps(reader: Reader, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs(f"{TAKES_REQUEST}time.sleep(60)")
-    monkeypatch.setattr(hdf5_process, "WAITING", 1)
-    assert "HDF5 was still at it after 1 s;" in _error(reader)
-
-
 GOOD: dict[str, Any] = {"names": ["x"], "arrays": [["x", "<f4", [4], 0]], "attributes": {"number": 1}}
 LIES: dict[str, dict[str, Any]] = {
     "no names": {"names": 5},
@@ -152,16 +133,33 @@ def _answering(answer: dict[str, Any]) -> str:
     return f"{TAKES_REQUEST}answer({json.dumps(answer).encode()!r}, bytes(4096))"
 
 
+# What it runs, and what is said of it.
+ENDS: dict[str, tuple[str, str]] = {
+    **{case: (TAKES_REQUEST + action, message) for case, (action, message) in DEATHS.items()},
+    **{f"lie: {case}": (_answering({**GOOD, **lie}), "nonsense") for case, lie in LIES.items()},
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_whatever_becomes_of_it(case: str, reader: Reader, runs: Runs) -> None:
+    program, message = ENDS[case]
+    runs(program)
+    assert message in _error(reader)
+    assert reader._child is None or reader._child.process.poll() is None
+    reader.close()
+    assert reader._child is None
+
+
+def test_a_process_that_sleeps(reader: Reader, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs(f"{TAKES_REQUEST}time.sleep(60)")
+    monkeypatch.setattr(hdf5_process, "WAITING", 1)
+    assert "HDF5 was still at it after 1 s;" in _error(reader)
+
+
 def test_an_answer_is_believed(reader: Reader, runs: Runs) -> None:
     """The one that the lies are made of."""
     runs(_answering(GOOD))
     assert reader.read(Path("file.h5"), IMAGE, WANTED).arrays["x"].tolist() == [0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("case", LIES)
-def test_a_lie_is_not_believed(case: str, reader: Reader, runs: Runs) -> None:
-    runs(_answering({**GOOD, **LIES[case]}))
-    assert "nonsense" in _error(reader)
 
 
 def test_a_process_that_does_not_start(reader: Reader, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,15 +203,7 @@ def _children(process: int) -> list[int]:
 def test_it_ends_with_the_command(sent: signal.Signals, tmp_path: Path) -> None:
     """Also where HDF5 never returns."""
     (tmp_path / "bad.h5").write_bytes(endless())
-    process = subprocess.Popen(
-        [*COMMAND, "graph", "--weights", "bad.h5"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    process = started(tmp_path, "graph", "--weights", "bad.h5")
     try:
         deadline = time.monotonic() + 20
         while not (children := [pid for pid in _children(process.pid) if _busy(pid)]):
@@ -251,8 +241,4 @@ found = read_untrusted(Path("file.h5"), None, Wanted(None, (), 100))
 assert not _ahead and found.names == ("x",) and "h5py" not in sys.modules
 assert not Path(f"/proc/self/task/{__import__('os').getpid()}/children").read_text()
 """
-    root = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": root}, timeout=60
-    )
-    assert done.returncode == 0
+    assert python(code, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 0
