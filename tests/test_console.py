@@ -17,15 +17,13 @@ import pytest
 
 from app import processor
 from app.cli import main
-from app.commands.options.common import COMMANDS, parser_of
-from app.commands.options.run import run_parser
 from app.console import coloured, guarded
 from app.errors import UserError
 from app.network import reference
 from app.network.definitions import LENET5
 from data_tools.commands import data_parser
 from tests.support.networks_for_tests import random_graph, random_images
-from tests.support.shell import check_error, write_good_files
+from tests.support.shell import Refuses, check_error, parsers, write_good_files
 
 ROOT = Path(__file__).parent.parent
 
@@ -93,9 +91,7 @@ SHORTAGES: dict[str, list[Exception]] = {
 
 @pytest.mark.parametrize(("said", "error"), [(said, error) for said in SHORTAGES for error in SHORTAGES[said]])
 def test_a_shortage_is_no_bug(said: str, error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fails_with(error) == 2
-    out, err = capsys.readouterr()
-    check_error(2, out, err, said)
+    check_error(fails_with(error), *capsys.readouterr(), said)
 
 
 @pytest.mark.parametrize("megabytes", [40, 100, 140, 190, 240])
@@ -107,15 +103,9 @@ def test_little_address_space(command: str, megabytes: int, tmp_path: Path) -> N
     write_good_files(tmp_path)
     limit = f"ulimit -v {megabytes * 1024}; cd {tmp_path}; exec"
     python = f"{sys.executable} {command}".replace("main.py", str(ROOT / "main.py"))
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "FASHION_MNIST_DIR": str(tmp_path),
-        "HOME": str(tmp_path),
-    }
-    done = subprocess.run(
-        ["sh", "-c", f"{limit} {python}"], capture_output=True, text=True, timeout=60, env=environment
-    )
+    own = {"PYTHONPATH": str(ROOT), "FASHION_MNIST_DIR": str(tmp_path), "HOME": str(tmp_path)}
+    limited = ["sh", "-c", f"{limit} {python}"]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=60, env={**os.environ, **own})
     if done.returncode:
         check_error(done.returncode, done.stdout, done.stderr, "(memory|threads)")
 
@@ -145,30 +135,29 @@ TWICE = {
 
 
 @pytest.mark.parametrize(("command", "wrong"), TWICE.items())
-def test_what_is_given_twice(command: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(command.split())
-    check_error(code, *capsys.readouterr(), f"{wrong}.*say")
+def test_what_is_given_twice(command: str, wrong: str, refuses: Refuses) -> None:
+    refuses(command, f"{wrong}.*say")
 
 
-def parsers() -> dict[str, argparse.ArgumentParser]:
-    found = {"": run_parser()} | {name: parser_of(name) for name in COMMANDS}
+def every_parser() -> dict[str, argparse.ArgumentParser]:
+    found = parsers()
     for action in data_parser()._actions:
         if isinstance(action, argparse._SubParsersAction):
             found |= {f"data_tools {name}": parser for name, parser in action.choices.items()}
     return found
 
 
-COLLECTS = (argparse._AppendAction, argparse._HelpAction, argparse._VersionAction, argparse._SubParsersAction)
+NOT_ONE_VALUE = (
+    *(argparse._AppendAction, argparse._StoreTrueAction),
+    *(argparse._HelpAction, argparse._VersionAction, argparse._SubParsersAction),
+)
 
 
 def test_no_option_of_any_command_wins_silently_over_itself() -> None:
     """Every option takes one value, is a switch, or collects all that it is given."""
-    for name, parser in parsers().items():
+    for name, parser in every_parser().items():
         for action in parser._actions:
-            collects = isinstance(action, COLLECTS)
-            if collects or isinstance(action, argparse._StoreTrueAction):
-                continue
-            if not action.option_strings:
+            if isinstance(action, NOT_ONE_VALUE) or not action.option_strings:
                 continue
             few = action.option_strings[0] in ("--smoothing", "--noise", "--min-accuracy")
             text = str(next(iter(action.choices))) if action.choices else "0.5" if few else "5"
@@ -192,9 +181,9 @@ NEAREST = {
 
 
 @pytest.mark.parametrize(("command", "wrong"), NEAREST.items())
-def test_what_is_mistyped(command: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_mistyped(command: str, wrong: str, refuses: Refuses) -> None:
     """One line names the nearest option, choice, command or network."""
-    check_error(main(command.split()), *capsys.readouterr(), wrong)
+    refuses(command, wrong)
 
 
 @pytest.mark.parametrize("command", ["--frobnicate", "--split validation", "zzz", "--batch 5 graph"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.commands.options.common import COMMANDS, parser_of
 from app.errors import UserError
 from app.files.writing import replacing
 from app.output import INPUTS, OUTPUTS, check_outputs
-from tests.support.shell import check_error, listing, write_good_files
+from tests.support.shell import Refuses, listing, parsers, write_good_files
 
 RUN = "--device cpu --data images --labels labels --weights weights.h5"
 TRAIN = "train --network mlp --data images --labels labels --output new.h5"
@@ -28,10 +26,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     write_good_files(tmp_path)
     return tmp_path
-
-
-def parsers() -> dict[str, argparse.ArgumentParser]:
-    return {name: parser_of(name) for name in ("run", *COMMANDS)}
 
 
 def test_every_option_that_names_a_file_is_known_as_read_or_written() -> None:
@@ -69,7 +63,7 @@ CLASHES = [
 @pytest.mark.parametrize(("command", "written", "read", "name"), CLASHES)
 @pytest.mark.parametrize("how", ["itself", "dot", "whole path", *LINKS])
 def test_an_output_is_no_input(
-    command: str, written: str, read: str, name: str, how: str, place: Path, capsys: pytest.CaptureFixture[str]
+    command: str, written: str, read: str, name: str, how: str, place: Path, refuses: Refuses
 ) -> None:
     target = {"dot": f"./{name}", "whole path": str(place / name)}.get(how, name)
     if how in LINKS:
@@ -80,16 +74,15 @@ def test_an_output_is_no_input(
         command = command.replace(f"--output {name}", f"--output {target}")
     else:
         command = f"{command} --{written} {target}"
-    code = main(command.split())
-    check_error(code, *capsys.readouterr(), f"--{written} .* is the same file as --{read} {name}: name different files")
+    refuses(command, f"--{written} .* is the same file as --{read} {name}: name different files")
     assert listing(place) == before
 
 
 @pytest.mark.parametrize("names", [("new", "new"), ("new", "./new"), ("new", "folder/../new")])
-def test_two_outputs_are_two_files(names: tuple[str, str], place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_outputs_are_two_files(names: tuple[str, str], place: Path, refuses: Refuses) -> None:
     (place / "folder").mkdir()
-    code = main([*PROFILE.split(), "--json", names[0], "--trace", names[1]])
-    check_error(code, *capsys.readouterr(), "--json new is the same file as --trace .*new: name different files")
+    wrong = "--json new is the same file as --trace .*new: name different files"
+    refuses([*PROFILE.split(), "--json", names[0], "--trace", names[1]], wrong)
 
 
 OURS = {"json": '{\n  "schema": "lenet5-inference/bench/1",\n', "trace": '{"traceEvents": ['}
@@ -108,12 +101,9 @@ def test_a_file_that_is_there_is_kept_unless_we_wrote_it(option: str, content: s
 
 
 @pytest.mark.parametrize("command", ["networks", "kernels", RUN])
-def test_whoever_writes_json_keeps_what_others_wrote(
-    command: str, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_whoever_writes_json_keeps_what_others_wrote(command: str, place: Path, refuses: Refuses) -> None:
     (place / "notes").write_text("mine")
-    code = main([*command.split(), "--json", "notes"])
-    check_error(code, *capsys.readouterr(), "--json notes is there already")
+    refuses(f"{command} --json notes", "--json notes is there already")
     assert (place / "notes").read_text() == "mine"
 
 

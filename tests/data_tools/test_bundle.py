@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +23,24 @@ from app.network.weights import load_weights, save_weights
 from data_tools.__main__ import main as data_tools
 from tests.support.bundle_for_tests import FILES, IMAGES, STORAGE, TRUTH, folder, release
 from tests.support.networks_for_tests import random_graph, random_images
-from tests.support.shell import check_error
+from tests.support.shell import Refuses
 
 __all__ = ["folder", "release"]  # fixtures
+
+
+Unchanged = Callable[..., None]
+
+
+@pytest.fixture
+def unchanged(release: Path, refuses: Refuses) -> Unchanged:
+    """Checks that these files are not shipped, and that nothing that was shipped is replaced."""
+
+    def check(pattern: str, *files: Path) -> None:
+        before = {path.name: path.read_bytes() for path in release.iterdir()}
+        refuses(["bundle", *files], pattern, data_tools)
+        assert {path.name: path.read_bytes() for path in release.iterdir()} == before
+
+    return check
 
 
 def damage(path: Path) -> None:
@@ -61,27 +77,17 @@ def test_shipped_again_is_the_same(release: Path) -> None:
     assert {path.name: path.read_bytes() for path in release.iterdir()} == before
 
 
-def test_two_files_of_one_network_are_refused(
-    release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = {path.name: path.read_bytes() for path in release.iterdir()}
-    capsys.readouterr()
-    code = data_tools(["bundle", str(tmp_path / "mlp.h5"), str(shipped.find("mlp"))])
-    check_error(code, *capsys.readouterr(), "both hold mlp: name one of them")
-    assert {path.name: path.read_bytes() for path in release.iterdir()} == before
+def test_two_files_of_one_network_are_refused(unchanged: Unchanged, tmp_path: Path) -> None:
+    unchanged("both hold mlp: name one of them", tmp_path / "mlp.h5", shipped.find("mlp"))
 
 
 @pytest.mark.parametrize("name", ["mlp_fashion.h5", "mlp_fashion_reference.h5", "SHA256SUMS"])
-def test_nothing_is_written_through_a_link(
-    name: str, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_written_through_a_link(name: str, release: Path, tmp_path: Path, unchanged: Unchanged) -> None:
     kept = (release / name).rename(tmp_path / "kept")
     (release / name).symlink_to(kept)
-    before = kept.read_bytes(), kept.stat().st_mtime_ns
-    capsys.readouterr()
-    code = data_tools(["bundle", str(tmp_path / "mlp.h5")])
-    check_error(code, *capsys.readouterr(), f"{name} is a link.*remove the link")
-    assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before
+    before = kept.stat().st_mtime_ns
+    unchanged(f"{name} is a link.*remove the link", tmp_path / "mlp.h5")
+    assert kept.stat().st_mtime_ns == before
 
 
 def test_margins_are_of_logits() -> None:
@@ -127,12 +133,10 @@ def test_weights_are_found_by_the_network(
     assert out.startswith(f"{name} in fp32 ") and f"{name}_fashion.h5" in out
 
 
-def test_network_without_weights(release: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["--device", "cpu", "--network", "k7"])
+def test_network_without_weights(release: Path, refuses: Refuses) -> None:
     wrong = "no weights of network k7 are shipped: make some with .* train --network k7, and name them with --weights$"
-    check_error(code, *capsys.readouterr(), wrong)
-    code = main(["--device", "cpu", "--network", "resnet"])
-    check_error(code, *capsys.readouterr(), "unknown network 'resnet': choose one of lenet5, fa19")
+    refuses("--device cpu --network k7", wrong)
+    refuses("--device cpu --network resnet", "unknown network 'resnet': choose one of lenet5, fa19")
 
 
 # --- damage
@@ -172,19 +176,10 @@ def test_weights_without_a_good_checksum(sums: str | None, release: Path) -> Non
 
 
 @pytest.mark.parametrize("case", ["no file", "no weights", "another network's"])
-def test_what_cannot_be_shipped(case: str, release: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is replaced, also by the good file before it."""
-    before = {path.name: path.read_bytes() for path in release.iterdir()}
+def test_what_cannot_be_shipped(case: str, unchanged: Unchanged, tmp_path: Path) -> None:
     bad = tmp_path / "bad.h5"
     if case == "no weights":
         bad.write_bytes(b"text")
     if case == "another network's":
         save_weights(bad, random_graph(NETWORKS["mlp"]).parameters, network="fa19")
-    capsys.readouterr()
-    code = data_tools(["bundle", str(bad)])
-    check_error(
-        code,
-        *capsys.readouterr(),
-        "bad.h5.*(check the name|store its arrays|make it again|use weights made for)",
-    )
-    assert {path.name: path.read_bytes() for path in release.iterdir()} == before
+    unchanged("bad.h5.*(check the name|store its arrays|make it again|use weights made for)", bad)

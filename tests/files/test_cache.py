@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from app.cli import main
 from app.cuda import compiler
 from app.cuda.compiler import compile_kernel
 from app.errors import UserError
@@ -23,7 +22,7 @@ from app.kernels.problems import ConvProblem, Problem
 from app.planning import tuning
 from app.planning.tuning import Tuned
 from data_tools import fashion_mnist
-from tests.support.shell import check_error
+from tests.support.shell import Refuses
 
 CARD = "Card 1"
 PROBLEM = ConvProblem(1, 28, 28, 20, 5)
@@ -125,13 +124,11 @@ def test_what_is_in_the_way_of_a_kernel_is_named(folder: Path, compiled: list[st
         build()
 
 
-def test_precompile_does_not_fill_what_would_not_be_read(
-    folder: Path, compiled: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_precompile_does_not_fill_what_would_not_be_read(folder: Path, compiled: list[str], refuses: Refuses) -> None:
     (folder / "kernels").mkdir(parents=True)
     (folder / "kernels").chmod(0o777)
-    code = main(["precompile", "--arch", "sm_80", "--precision", "fp32"])
-    check_error(code, *capsys.readouterr(), "cannot keep compiled kernels: other users can write to .*chmod -R go-w")
+    wrong = "cannot keep compiled kernels: other users can write to .*chmod -R go-w"
+    refuses("precompile --arch sm_80 --precision fp32", wrong)
     assert not compiled
 
 

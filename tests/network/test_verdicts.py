@@ -26,7 +26,7 @@ from data_tools.dataset import Dataset
 from data_tools.idx import write_idx
 from tests.support.bundle_for_tests import IMAGES, TRUTH, folder, release
 from tests.support.networks_for_tests import random_graph, random_images
-from tests.support.shell import check_error
+from tests.support.shell import Refuses
 
 __all__ = ["folder", "release"]  # fixtures
 
@@ -184,26 +184,24 @@ def test_a_network_that_was_renamed_keeps_its_promises(
 
 
 @pytest.mark.parametrize("scale", [1e308, 1e39, 5e-324, 1e-40, 0.0, -1.0, np.nan, np.inf, -np.inf])
-def test_absurd_pixel_scales_are_refused(scale: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_absurd_pixel_scales_are_refused(scale: float, tmp_path: Path, refuses: Refuses) -> None:
     path = weights_file(tmp_path / "odd.h5", dict(random_graph(LENET5).parameters), scale)
-    code = main(["--weights", path, *own_images(tmp_path / "images")])
-    check_error(
-        code, *capsys.readouterr(), "odd.h5: attribute 'input_scale' is not a number from .*; correct or remove it"
-    )
+    wrong = "odd.h5: attribute 'input_scale' is not a number from .*; correct or remove it"
+    refuses(["--weights", path, *own_images(tmp_path / "images")], wrong)
 
 
 @pytest.mark.parametrize(("scale", "factor"), [(1e30, 1e10), (1e-30, 1e-10), (1 / 255, 1e38)])
 def test_pixel_scales_that_the_first_weights_do_not_stand(
-    scale: float, factor: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    scale: float, factor: float, tmp_path: Path, refuses: Refuses
 ) -> None:
     arrays = dict(random_graph(LENET5).parameters)
     arrays["conv1"] = (arrays["conv1"] / np.abs(arrays["conv1"]).max() * factor).astype(np.float32)
     path = weights_file(tmp_path / "odd.h5", arrays, scale)
-    code = main(["--weights", path, *own_images(tmp_path / "images")])
+    command = ["--weights", path, *own_images(tmp_path / "images")]
     if scale == 1 / 255:  # large, but no more than float32 holds
-        assert code == 1
+        assert main(command) == 1
     else:
-        check_error(code, *capsys.readouterr(), "odd.h5: attribute 'input_scale' of .* weights of conv1 beyond float32")
+        refuses(command, "odd.h5: attribute 'input_scale' of .* weights of conv1 beyond float32")
 
 
 @pytest.mark.parametrize("factor", [0.0, 1e20])
@@ -254,6 +252,5 @@ def test_min_accuracy_decides_on_the_exit_code(
         ("--min-accuracy 0.5", "--min-accuracy needs labels: leave it out with --labels none"),
     ],
 )
-def test_min_accuracy_mistakes(options: str, wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main([*own_images(tmp_path / "images"), *options.split()])
-    check_error(code, *capsys.readouterr(), wrong)
+def test_min_accuracy_mistakes(options: str, wrong: str, tmp_path: Path, refuses: Refuses) -> None:
+    refuses([*own_images(tmp_path / "images"), *options.split()], wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
+from app.commands.options.common import COMMANDS, parser_of
 from app.errors import UserError
 from app.network.definitions import LENET5
 from app.network.weights import save_weights
@@ -72,6 +74,11 @@ def user_error(call: Callable[[], object]) -> str:
         call()
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Command → its parser."""
+    return {name: parser_of(name) for name in ("run", *COMMANDS)}
 
 
 def listing(directory: Path) -> dict[str, tuple[int, ...]]:
