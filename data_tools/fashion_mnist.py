@@ -87,22 +87,18 @@ class Split(NamedTuple):
     directory: Path
 
 
-def load_split(
-    split: str, data_dir: Path | None = None, limit: int | None = None, allocate: Allocate | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Images (N, 28, 28) uint8 and labels (N,) uint8 of ``split`` ("test" or "train"), fetched if need be.
-
-    data_dir: look nowhere else; limit: only the first rows (there may be fewer); allocate: memory for the
-    images. Raises UserError if the data is missing, wrong or cannot be fetched.
-    """
-    images, labels, _ = open_split(split, data_dir, allocate)
-    return images[:limit], labels[:limit]
+def load_split(split: str, data_dir: Path | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The images and labels of ``open_split``."""
+    found = open_split(split, data_dir)
+    return found.images, found.labels
 
 
 def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Split:
-    """As ``load_split``, all rows, and says where they were found: the first of ``search_dirs`` that has them.
+    """Read ``split``, "test" or "train", from the first of ``search_dirs`` that has it; fetch it if none does.
 
-    What the user points to, ``data_dir`` or ``$FASHION_MNIST_DIR``, is never passed over because it is bad.
+    data_dir: look nowhere else. allocate: memory for the images. A bad file is passed over, with a warning, unless the
+    user pointed to it by ``data_dir`` or ``$FASHION_MNIST_DIR``. Raises UserError if the data is missing, wrong or
+    cannot be fetched.
     """
     if data_dir is not None:
         return _read_split(split, data_dir, allocate)

@@ -11,7 +11,6 @@ import pytest
 
 from app.cli import main
 from app.errors import UserError
-from app.files.writing import replacing
 from app.output import INPUTS, OUTPUTS, check_outputs
 from tests.support.shell import Refuses, listing, parsers, write_good_files
 
@@ -112,17 +111,6 @@ def test_what_was_written_is_written_again(command: str, place: Path) -> None:
     for _ in range(2):
         assert main([*command.split(), "--json", "report"]) == 0
         assert json.loads((place / "report").read_text())["schema"].startswith("lenet5-inference/")
-
-
-def test_a_replaced_file_keeps_its_permissions_and_links(tmp_path: Path) -> None:
-    file, link = tmp_path / "file", tmp_path / "link"
-    file.touch()
-    file.chmod(0o600)
-    link.symlink_to("file")
-    with replacing(link) as temporary:
-        temporary.write_text("new")
-    assert link.is_symlink() and file.read_text() == "new" and file.stat().st_mode & 0o777 == 0o600
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
 
 
 def test_a_plot_takes_the_place_of_plots_alone(tmp_path: Path) -> None:

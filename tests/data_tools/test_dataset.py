@@ -16,18 +16,13 @@ from data_tools.dataset import load_fashion_mnist, load_files
 from data_tools.fashion_mnist import CLASSES, load_split
 from data_tools.idx import write_idx
 from tests.support import tiny_fashion
-from tests.support.tiny_fashion import IMAGES, LABELS, NAMES, check_loaded, isolate, write
+from tests.support.tiny_fashion import IMAGES, LABELS, NAMES, check_loaded, write
 
 RNG = np.random.default_rng(11)
 PIXELS = RNG.integers(0, 256, (7, 5, 6, 3), np.uint8)  # N, H, W, C
 NCHW = np.ascontiguousarray(PIXELS.transpose(0, 3, 1, 2))
 TRUTH = np.array([3, 0, 9, 1, 1, 4, 2], np.uint8)
 ONE_HOT = np.eye(10)[TRUTH]
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return isolate(tmp_path, monkeypatch)
 
 
 def hdf5(directory: Path, **arrays: np.ndarray) -> Path:
@@ -78,16 +73,11 @@ def test_a_named_directory_is_the_only_one_searched_the_variables_the_first(
     np.testing.assert_array_equal(load_split("test", source)[0], IMAGES)
 
 
-def test_system_directory_is_used_as_it_is(cache: Path, tmp_path: Path) -> None:
+def test_cache_comes_before_the_system_directory_which_is_used_as_it_is(cache: Path, tmp_path: Path) -> None:
     write(tmp_path / "system")
     check_loaded()
-    assert not cache.exists()
-
-
-def test_cache_comes_before_the_system_directory(cache: Path, tmp_path: Path) -> None:
+    assert fashion_mnist.open_split("test").directory == tmp_path / "system" and not cache.exists()
     cache.parent.mkdir()
-    write(tmp_path / "system")
-    assert fashion_mnist.open_split("test").directory == tmp_path / "system"
     write(cache)
     assert fashion_mnist.open_split("test").directory == cache
 
@@ -103,20 +93,14 @@ def test_a_wrong_file_is_an_error_where_named_and_passed_over_elsewhere(
     assert capsys.readouterr().err.startswith(f"warning: ignoring a bad file: {bad} ")
 
 
-def test_plain_files_limit_and_memory_given(cache: Path, tmp_path: Path) -> None:
-    source = write(tmp_path / "plain", suffix="")
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_load_fashion_mnist(suffix: str, cache: Path, tmp_path: Path) -> None:
+    """From plain or gzipped files, into the memory given."""
     memory = np.zeros(IMAGES.size, np.uint8)
-    images, labels = load_split("test", source, limit=7, allocate=lambda nbytes: memory[:nbytes])
-    np.testing.assert_array_equal(images, IMAGES[:7])
-    np.testing.assert_array_equal(labels, LABELS[:7])
-    assert np.shares_memory(images, memory)
-    assert len(load_split("test", source, limit=99)[0]) == 40
-
-
-def test_load_fashion_mnist(cache: Path, tmp_path: Path) -> None:
-    data = load_fashion_mnist("test", write(tmp_path / "source"))
+    data = load_fashion_mnist("test", write(tmp_path / "source", suffix), lambda nbytes: memory[:nbytes])
     np.testing.assert_array_equal(data.images, IMAGES[:, None])
-    assert data.labels is not None and (data.labels == LABELS).all() and data.images.flags.c_contiguous
+    assert data.labels is not None and (data.labels == LABELS).all()
+    assert data.images.flags.c_contiguous and np.shares_memory(data.images, memory)
     assert (data.classes, data.split) == (CLASSES, "test")
     assert data.source == f"Fashion-MNIST test split, {tmp_path / 'source'}"
 

@@ -11,7 +11,7 @@ from app.errors import UserError
 from data_tools import debian
 from data_tools.fashion_mnist import load_split
 from data_tools.idx import write_idx
-from tests.support.tiny_fashion import IMAGES, NAMES, check_loaded, check_only_the_files, isolate, names, write
+from tests.support.tiny_fashion import IMAGES, NAMES, check_loaded, check_only_the_files, names, write
 
 APT_GET = """#!/bin/sh
 echo "$@" >> {log}
@@ -26,11 +26,6 @@ DPKG_DEB = """#!/bin/sh
 /bin/mkdir -p "$3/usr/share/datasets/fashion-mnist"
 /bin/cp {source}/* "$3/usr/share/datasets/fashion-mnist"
 """
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return isolate(tmp_path, monkeypatch)
 
 
 def install(tmp_path: Path, name: str, script: str) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,10 +14,11 @@ from subprocess import Popen
 import pytest
 
 from app.errors import UserError
-from app.files.writing import replacing
 from data_tools import download, fashion_mnist
 from data_tools.fashion_mnist import fetch, load_split
-from tests.support.tiny_fashion import FILES, NAMES, check_loaded, check_only_the_files, isolate, names, write
+from tests.support.tiny_fashion import FILES, NAMES, check_loaded, check_only_the_files, names, write
+
+Use = Callable[..., None]
 
 
 class MirrorServer(ThreadingHTTPServer):
@@ -75,11 +75,6 @@ class Mirror(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    return isolate(tmp_path, monkeypatch)
-
-
-@pytest.fixture
 def server(cache: Path, tmp_path: Path) -> Iterator[MirrorServer]:
     http = MirrorServer({path.name: path.read_bytes() for path in write(tmp_path / "source").iterdir()})
     thread = threading.Thread(target=http.serve_forever, args=(0.01,))
@@ -91,15 +86,21 @@ def server(cache: Path, tmp_path: Path) -> Iterator[MirrorServer]:
     thread.join()
 
 
-def use(monkeypatch: pytest.MonkeyPatch, server: MirrorServer, *mirrors: str) -> None:
-    bases = (f"http://127.0.0.1:{server.server_port}/{mirror}/" for mirror in mirrors)
-    monkeypatch.setattr(fashion_mnist, "MIRRORS", tuple(bases))
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch, server: MirrorServer) -> Use:
+    """Makes these the only mirrors."""
+
+    def use(*mirrors: str) -> None:
+        bases = (f"http://127.0.0.1:{server.server_port}/{mirror}/" for mirror in mirrors)
+        monkeypatch.setattr(fashion_mnist, "MIRRORS", tuple(bases))
+
+    return use
 
 
 def test_fetches_from_the_first_mirror(
-    cache: Path, server: MirrorServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cache: Path, server: MirrorServer, use: Use, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    use(monkeypatch, server, "good", "spare")
+    use("good", "spare")
     check_loaded()
     check_only_the_files(cache)
     assert server.asked == Counter({f"/good/{name}.gz": 1 for name in NAMES})
@@ -109,10 +110,8 @@ def test_fetches_from_the_first_mirror(
 
 
 @pytest.mark.parametrize("bad", ["absent", "portal", "other", "endless", "cut", "stalling", "silent"])
-def test_next_mirror_where_one_fails(
-    cache: Path, server: MirrorServer, monkeypatch: pytest.MonkeyPatch, bad: str
-) -> None:
-    use(monkeypatch, server, bad, "good")
+def test_next_mirror_where_one_fails(cache: Path, server: MirrorServer, use: Use, bad: str) -> None:
+    use(bad, "good")
     check_loaded()
     check_only_the_files(cache)
     attempts = {"silent": 0, "cut": 3}.get(bad, 1)
@@ -120,17 +119,17 @@ def test_next_mirror_where_one_fails(
     assert server.asked[f"/{bad}/{NAMES[1]}.gz"] == 0, "a mirror that failed is not asked again"
 
 
-def test_server_errors_are_tried_again(cache: Path, server: MirrorServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, server, "flaky")
+def test_server_errors_are_tried_again(cache: Path, server: MirrorServer, use: Use) -> None:
+    use("flaky")
     check_loaded()
     assert server.asked[f"/flaky/{NAMES[0]}.gz"] == 3
 
 
 def test_when_all_fails_the_error_says_it_all(
-    cache: Path, server: MirrorServer, monkeypatch: pytest.MonkeyPatch
+    cache: Path, server: MirrorServer, use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = ("absent", "portal", "endless", "cut")
-    use(monkeypatch, server, *bad, "silent")
+    use(*bad, "silent")
     unused = "http://127.0.0.1:9/"  # the discard port: nothing listens
     monkeypatch.setattr(fashion_mnist, "MIRRORS", (*fashion_mnist.MIRRORS, unused))
     with pytest.raises(UserError) as caught:
@@ -148,9 +147,9 @@ def test_when_all_fails_the_error_says_it_all(
 
 
 def test_a_bad_cached_file_is_replaced(
-    cache: Path, server: MirrorServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cache: Path, server: MirrorServer, use: Use, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    use(monkeypatch, server, "good")
+    use("good")
     load_split("test")
     bad = cache / f"{NAMES[1]}.gz"
     bad.write_bytes(bad.read_bytes()[:-3])
@@ -160,23 +159,21 @@ def test_a_bad_cached_file_is_replaced(
     assert server.asked[f"/good/{NAMES[0]}.gz"] == 1, "the good file is kept"
 
 
-def test_interrupted_download_leaves_nothing(
-    cache: Path, server: MirrorServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_download_leaves_nothing(cache: Path, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(process: Popen[bytes], target: Path, _: object) -> None:
         process.wait()
         assert target.exists() and len(names(cache)) == 1
         raise KeyboardInterrupt
 
-    use(monkeypatch, server, "good")
+    use("good")
     monkeypatch.setattr(download, "_in_time", interrupted)
     with pytest.raises(KeyboardInterrupt):
         load_split("test")
     assert names(cache) == []
 
 
-def test_two_fetches_at_once(cache: Path, server: MirrorServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, server, "good")
+def test_two_fetches_at_once(cache: Path, use: Use) -> None:
+    use("good")
     both = threading.Barrier(2)
 
     def start(_: int) -> Path:
@@ -189,10 +186,8 @@ def test_two_fetches_at_once(cache: Path, server: MirrorServer, monkeypatch: pyt
     check_loaded()
 
 
-def test_fetches_into_a_named_directory(
-    cache: Path, server: MirrorServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    use(monkeypatch, server, "good")
+def test_fetches_into_a_named_directory(cache: Path, use: Use, tmp_path: Path) -> None:
+    use("good")
     assert fetch("test", tmp_path / "mine") == tmp_path / "mine"
     check_only_the_files(tmp_path / "mine")
     assert not cache.exists()
@@ -203,23 +198,3 @@ def test_unwritable_cache(cache: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "file" / "below"))
     with pytest.raises(UserError, match=r"cannot store data in .*file/below.*set LENET_CACHE_DIR"):
         load_split("test")
-
-
-@pytest.mark.parametrize("kind", ["pipe", "folder", "link to a pipe"])
-def test_what_is_no_file_is_never_replaced_by_one(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "target"
-    path.mkdir() if kind == "folder" else os.mkfifo(path)
-    if kind.startswith("link"):
-        path = tmp_path / "link"
-        path.symlink_to("target")
-    before = path.lstat()
-    with pytest.raises(UserError, match=r"target|link"), replacing(path) as temporary:
-        temporary.write_bytes(b"content")
-    assert path.lstat().st_mode == before.st_mode and len(names(tmp_path)) == 1 + kind.startswith("link")
-
-
-def test_full_disk_is_not_taken_for_a_bad_mirror(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="No space left"), replacing(tmp_path / "file") as temporary:
-        temporary.write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-    assert names(tmp_path) == []
