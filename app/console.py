@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
     def note(self, option: str | None, action: argparse.Action) -> None:
         """Called as an option's value is taken; ``option`` is None for a positional argument. Raises UserError."""
         if option is not None and action.dest in self._given:
-            self.error(f"argument {'/'.join(action.option_strings)}: given twice; say it once")
+            self.error(f"argument {'/'.join(action.option_strings)}: given twice; give it once")
         self._given.add(action.dest)
 
     def error(self, message: str) -> NoReturn:

@@ -136,7 +136,7 @@ TWICE = {
 
 @pytest.mark.parametrize(("command", "wrong"), TWICE.items())
 def test_what_is_given_twice(command: str, wrong: str, refuses: Refuses) -> None:
-    refuses(command, f"{wrong}.*say")
+    refuses(command, f"{wrong}.*give")
 
 
 def every_parser() -> dict[str, argparse.ArgumentParser]:
