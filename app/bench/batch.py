@@ -1,4 +1,4 @@
-"""The test images that whole applications are measured on, and what their labels are held against."""
+"""The images that whole applications are measured on, and what their labels are held against."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
+from app.layers import Shape
 from app.network import shipped
 from app.network.accuracy import Reference, agree, judge
 from app.network.graph import Graph, build, find_network
@@ -71,3 +72,12 @@ def load_batch(network: str, count: int) -> Batch:
     graph = build(find_network(network), weights)
     reference = shipped_reference(weights, graph.network)
     return Batch(graph, weights, data.images[:count], data.labels[:count], reference)
+
+
+def random_images(shape: Shape, count: int) -> np.ndarray:
+    """Return ``count`` images of random bytes in page-locked memory: (count, C, H, W) uint8."""
+    from app.cuda.memory import pinned_array
+
+    images = pinned_array((count, *shape), np.uint8)
+    images[:] = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
+    return images

@@ -32,6 +32,11 @@ class Timing:
         low, high = self.percentile(10), self.percentile(90)
         return None if low is None or high is None else high - low
 
+    @property
+    def row(self) -> dict[str, Any]:
+        """The fields of a JSON row: ``ms``, the median; ``spread_ms``; ``runs``."""
+        return {"ms": self.median, "spread_ms": self.spread, "runs": len(self.samples)}
+
 
 @dataclass(frozen=True)
 class LayerTime:

@@ -54,14 +54,7 @@ def cudnn_row(problem: ConvProblem, dtype: str, images: int, clock: Clock, noise
                     found[name] = clock.time(call, noise, l2, actions=4 * -(-images // piece))
         best = min(found, key=lambda name: found[name].median)
         note = f"{best}; {problem.input_dtype} input as float" if problem.input_dtype == "uint8" else best
-        timing = found[best]
-        return Result(
-            *(LIBRARY, BY_DTYPE[dtype].cudnn, dtype),
-            ms=timing.median,
-            spread_ms=timing.spread,
-            runs=len(timing.samples),
-            note=note,
-        )
+        return Result(LIBRARY, BY_DTYPE[dtype].cudnn, dtype, **found[best].row, note=note)
     except torch.cuda.OutOfMemoryError:
         return Result(LIBRARY, BY_DTYPE[dtype].cudnn, dtype, reason="PyTorch finds too little free device memory")
     finally:

@@ -17,7 +17,7 @@ from app.bench.ladder.trial import Trial
 from app.cuda.compiler import architecture_number
 from app.cuda.memory import DeviceMemoryError
 from app.errors import UserError
-from app.kernels.problems import ConvProblem, Problem
+from app.kernels.problems import ConvProblem
 from app.kernels.variant import Variant
 from app.network.graph import Graph
 from app.planning.tuning import Tuning
@@ -110,14 +110,9 @@ class Climber:
             if reason is None:
                 raise
             return without_time(reason, wrong=True)
+        times = timing.row
         return Result(
-            *(kind, name, dtype, row.step),
-            ms=timing.median,
-            spread_ms=timing.spread,
-            runs=len(timing.samples),
-            error=error,
-            settings=settings,
-            instructions=row.instructions,
+            kind, name, dtype, row.step, **times, error=error, settings=settings, instructions=row.instructions
         )
 
 
@@ -134,13 +129,6 @@ def cpu_row(item: Item, graph: Graph | None, images: int) -> Result:
     parameters = parameters_of(item, graph)
     # A reference may work in place: each run gets a copy, made outside the clock.
     best = min(clocked(partial(item.reference, x.copy(), parameters))[1] for _ in range(CPU_RUNS))
-    ms = best * images / count
-    return Result(CPU, CPU_NAME, _cpu_dtype(item.problems), ms=ms, runs=CPU_RUNS, note=_scaled(count, images))
-
-
-def _scaled(count: int, images: int) -> str:
-    return f"{count:,} images, scaled" if count < images else ""
-
-
-def _cpu_dtype(problems: dict[str, Problem]) -> str:
-    return "float32" if "float32" in problems else next(iter(problems))
+    dtype = "float32" if "float32" in item.problems else next(iter(item.problems))
+    note = f"{count:,} images, scaled" if count < images else ""
+    return Result(CPU, CPU_NAME, dtype, ms=best * images / count, runs=CPU_RUNS, note=note)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem, bytes_moved, key
@@ -134,24 +134,37 @@ def totals(tables: Sequence[Table]) -> list[dict[str, Any]]:
     ops: item → ms. sum_ms: None unless every convolution was timed over the same number of images.
     """
     ops = [table for table in tables if table.is_op]
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    rows: dict[tuple[str, str], tuple[Result, dict[str, float]]] = {}
     for table in ops:
         for row in table.results:
             if row.ms is not None:
-                own = {"kind": row.kind, "name": row.name, "dtype": row.dtype, "step": row.step}
-                rows.setdefault((row.name, row.dtype), own | {"ops": {}})["ops"][table.item] = row.ms
+                rows.setdefault((row.name, row.dtype), (row, {}))[1][table.item] = row.ms
     comparable = len({table.images for table in ops}) == 1
-    for found in rows.values():
-        complete = comparable and len(found["ops"]) == len(ops)
-        found["sum_ms"] = sum(found["ops"].values()) if complete else None
     summed = [
-        Result(row["kind"], row["name"], row["dtype"], row["step"], ms=row["sum_ms"])  # ratios go by the same rules
-        for row in rows.values()
+        replace(row, ms=sum(each.values()) if comparable and len(each) == len(ops) else None)
+        for row, each in rows.values()
     ]
-    for index, found in enumerate(rows.values()):
-        found["library_ratio"] = speedup(library_ms(summed, found["dtype"]), found["sum_ms"])
-        found["previous_ratio"] = speedup(previous_ms(summed, index), found["sum_ms"])
-    return list(rows.values())
+    return [
+        {
+            "kind": row.kind,
+            "name": row.name,
+            "dtype": row.dtype,
+            "step": row.step,
+            "ops": each,
+            "sum_ms": row.ms,
+            **_ratios(summed, index),
+        }
+        for index, (row, (_, each)) in enumerate(zip(summed, rows.values(), strict=True))
+    ]
+
+
+def _ratios(results: Sequence[Result], index: int) -> dict[str, float | None]:
+    """How many times as fast as the library, and as the step before, a row is."""
+    row = results[index]
+    return {
+        "library_ratio": speedup(library_ms(results, row.dtype), row.ms),
+        "previous_ratio": speedup(previous_ms(results, index), row.ms),
+    }
 
 
 def table_document(table: Table, peaks: Peaks) -> dict[str, Any]:
@@ -161,11 +174,8 @@ def table_document(table: Table, peaks: Peaks) -> dict[str, Any]:
         figures = None
         if row.ms is not None:
             found = rates(table.problems[row.dtype], row.dtype, table.images, row.ms, peaks, row.instructions)
-            figures = vars(found) | {
-                "share": None if row.kind == CPU else found.share,  # of the card's peaks
-                "library_ratio": speedup(library_ms(table.results, row.dtype), row.ms),
-                "previous_ratio": speedup(previous_ms(table.results, index), row.ms),
-            }
+            share = None if row.kind == CPU else found.share  # of the card's peaks
+            figures = vars(found) | {"share": share} | _ratios(table.results, index)
         rows.append(vars(row) | {"settings": dict(row.settings), "rates": figures})
     return {
         "item": table.item,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from app.bench.batch import random_images
 from app.bench.ladder.results import CPU_NAME, CPU_RUNS
 from app.bench.stop import MOST_RUNS, PATIENCE
-from app.cuda.memory import pinned_array
 from app.errors import UserError
 from app.kernels import registry
 from app.network.graph import Graph
@@ -50,17 +50,15 @@ def whole_program(
 
     Few images are timed on the processor, too.
     """
-    shape = (batch, *graph.network.input_shape)
-    images = pinned_array(shape, np.uint8)
-    images[:] = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    images = random_images(graph.network.input_shape, batch)
     rows = [_on_cpu(graph, images)] if batch <= CPU_IMAGES else []
     for precision, name in combinations(graph, only):
-        row: dict[str, Any] = {"precision": precision, "conv": name, "ms": None, "spread_ms": None, "runs": 0}
-        choices = Choices(precision, True, {"conv": registry.find("conv", name)}, known)
+        named = {} if name == "auto" else {"conv": registry.find("conv", name)}
         try:
-            rows.append(row | _timed(graph, arch, choices, images))
+            found = _on_gpu(graph, arch, Choices(precision, True, named, known), images)
         except UserError as error:
-            rows.append(row | {"reason": str(error)})
+            found = {"ms": None, "spread_ms": None, "runs": 0, "reason": str(error)}
+        rows.append({"precision": precision, "conv": name, **found})
         step()
     return rows
 
@@ -68,15 +66,18 @@ def whole_program(
 def _on_cpu(graph: Graph, images: np.ndarray) -> dict[str, Any]:
     session, labels = CpuSession(graph), np.empty(len(images), np.uint8)
     timing = host_timed(partial(session.run, images, labels), CPU_RUNS, warmup=1)
-    nodes = [f"{step.layer.name}: NumPy" for step in graph.steps]
-    row = {"precision": "fp32", "conv": CPU_NAME, "ms": timing.median, "spread_ms": timing.spread, "runs": CPU_RUNS}
-    threads = session.threads_for(len(images))
-    return row | {"chunk": session.chunk_for(len(images)), "threads": threads, "nodes": nodes, "reason": ""}
+    return {
+        "precision": "fp32",
+        "conv": CPU_NAME,
+        **timing.row,
+        "chunk": session.chunk_for(len(images)),
+        "threads": session.threads_for(len(images)),
+        "nodes": [f"{step.layer.name}: NumPy" for step in graph.steps],
+        "reason": "",
+    }
 
 
-def _timed(graph: Graph, arch: str, choices: Choices, images: np.ndarray) -> dict[str, Any]:
-    if all(step.layer.operation != "conv" for step in graph.steps):
-        choices = Choices(choices.precision, True, {}, choices.tuning)
+def _on_gpu(graph: Graph, arch: str, choices: Choices, images: np.ndarray) -> dict[str, Any]:
     execution = plan(graph, arch, choices)
     with Session(execution, chunk=default_chunk(len(images)), streams=DEFAULT_STREAMS) as session:
         outputs = session.outputs(len(images))
@@ -84,11 +85,4 @@ def _timed(graph: Graph, arch: str, choices: Choices, images: np.ndarray) -> dic
         runs = min(max(ceil(SECONDS * 1e3 / once), PATIENCE), MOST_RUNS)
         timing = measure.end_to_end(session, images, outputs, runs, 0)
         nodes = [f"{node.name}: {node.variant.name}" for node in execution.nodes]
-        return {
-            "ms": timing.median,
-            "spread_ms": timing.spread,
-            "runs": runs,
-            "chunk": session.chunk,
-            "nodes": nodes,
-            "reason": "",
-        }
+        return {**timing.row, "chunk": session.chunk, "nodes": nodes, "reason": ""}

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
+from app.bench.batch import random_images
 from app.bench.sweep import plots
 from app.commands.options.sweep import SweepRequest
 from app.errors import UserError
@@ -34,13 +34,11 @@ Measure = Callable[[int, int], Figures | None]  # None: it does not fit in devic
 def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan, card: str) -> int:
     """Measure all points, publish and draw. Returns 0. Raises UserError, also if Ctrl-C ended it early."""
     with exit_on_interrupt():
-        from app.cuda.memory import pinned_array
         from app.runtime import timing as measure
         from app.runtime.session import Session, default_chunk
     default = (DEFAULT_STREAMS, default_chunk(request.images))
     grid = settings(request.images, default)
-    images = pinned_array((request.images, *graph.network.input_shape), np.uint8)
-    images[:] = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
+    images = random_images(graph.network.input_shape, request.images)
 
     def run(streams: int, chunk: int) -> Figures | None:
         with Session(execution, chunk=chunk, streams=streams, always_in_chunks=True) as session:
