@@ -15,21 +15,25 @@ from app.network.reference import compute_reference, save_reference
 from app.network.weights import Weights, load_weights, save_weights
 from data_tools.fashion_mnist import CLASSES, load_split
 
-DESCRIPTION = "Ship weights: into weights/, with correct counts and float64 reference results measured anew."
+DESCRIPTION = "Ship weights: copy them into weights/ and measure what they promise."
 EPILOG = """\
 examples:
-  python -m data_tools bundle fa19_trained.h5            becomes weights/fa19_fashion.h5, with fa19_fashion_reference.h5
-  python -m data_tools bundle weights/lenet5_fashion.h5  measures what is shipped once more
+  python -m data_tools bundle fa19_trained.h5
+      writes weights/fa19_fashion.h5 and fa19_fashion_reference.h5 beside it
+  python -m data_tools bundle weights/lenet5_fashion.h5
+      measures the shipped weights again
 
-The network is the one that the file names; what was shipped for it is replaced, in weights/SHA256SUMS, too. The
-weights keep their type: see main.py train --storage. Takes half a minute for the largest network on two cores.
+The file names its network. The weights shipped for that network are replaced,
+and so are their lines in weights/SHA256SUMS. Correct answers are counted and
+float64 reference results computed: half a minute for the largest network on two
+cores. The weights keep their number type (see main.py train --storage).
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What ``bundle`` takes."""
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="weights that main.py train wrote")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="file of weights that main.py train wrote")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder that holds Fashion-MNIST's files")
 
 
 def bundle(options: argparse.Namespace) -> None:

@@ -10,8 +10,11 @@ import numpy as np
 
 from app.console import Parser
 from app.errors import UserError
+from app.text import Column, fields, paragraph, table
 from data_tools import bundle, enlarge, fashion_mnist
 from data_tools.fashion_mnist import CLASSES, SPLITS
+
+COUNTS = [Column("class", left=True), Column("images")]
 
 
 def fetch(splits: Sequence[str], data_dir: Path | None) -> None:
@@ -47,17 +50,20 @@ def info(splits: Sequence[str], data_dir: Path | None) -> None:
     for split in splits:
         images, labels, directory = fashion_mnist.open_split(split, data_dir)
         print(f"{split} split, from {directory}")
-        print(f"  images      {images.shape} {images.dtype}, mean pixel {images.mean():.3f} of 255")
-        print(f"  labels      {labels.shape} {labels.dtype}")
-        for name, count in zip(CLASSES, np.bincount(labels, minlength=len(CLASSES)), strict=True):
-            print(f"  {name:<12}{count:>6}")
+        arrays = {
+            "images": f"{images.shape} {images.dtype}, mean pixel {images.mean():.3f} of 255",
+            "labels": f"{labels.shape} {labels.dtype}",
+        }
+        counts = np.bincount(labels, minlength=len(CLASSES))
+        lines = [*fields(arrays.items()), *table(COUNTS, zip(CLASSES, map(str, counts), strict=True))]
         for file in SPLITS[split]:
-            print(f"  SHA-256 of {file.name}  {file.sha256}")
+            lines += paragraph(f"SHA-256 of {file.name} {file.sha256}", first="  ", following="    ")
+        print("\n".join(lines))
 
 
 COMMANDS = {
-    "fetch": (fetch, "get the data if it is not there yet, and print where it is"),
-    "verify": (verify, "check every copy that is found against the known SHA-256"),
+    "fetch": (fetch, "get the data if they are missing, and print where they are"),
+    "verify": (verify, "check every copy of the data against the known SHA-256"),
     "info": (info, "print shapes, classes, class counts, mean pixel and hashes"),
 }
 
@@ -67,16 +73,19 @@ def data_parser() -> Parser:
     parser = Parser(
         prog="python -m data_tools",
         description="Fetch, verify, describe and resize Fashion-MNIST; ship weights trained on it.",
-        epilog="Looked for in --data-dir (then nowhere else), $FASHION_MNIST_DIR, the cache ($LENET_CACHE_DIR, "
-        "$XDG_CACHE_HOME/lenet5-inference or ~/.cache/lenet5-inference) and /usr/share/datasets/fashion-mnist; "
-        "fetched from three mirrors or, on Debian and Ubuntu, with apt-get (needs no root).",
+        epilog="The data are looked for in --data-dir alone if it is given, else in $FASHION_MNIST_DIR, the cache "
+        "($LENET_CACHE_DIR, $XDG_CACHE_HOME/lenet5-inference or ~/.cache/lenet5-inference) and "
+        "/usr/share/datasets/fashion-mnist. They are fetched from three mirrors or, on Debian and Ubuntu, with apt-get "
+        "(needs no root).",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="fetch|verify|info|resize|bundle")
     for name, (_, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        where = "directory to put the files in" if name == "fetch" else "directory that holds the files"
+        where = "folder to put the files in" if name == "fetch" else "folder that holds the files"
         command.add_argument("--data-dir", type=Path, metavar="DIR", help=where)
-        command.add_argument("--split", choices=[*SPLITS, "both"], default="both", help="default: %(default)s")
+        command.add_argument(
+            "--split", choices=[*SPLITS, "both"], default="both", help="images to look at (default: %(default)s)"
+        )
     enlarge.add_options(
         commands.add_parser(
             "resize",

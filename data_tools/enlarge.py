@@ -21,25 +21,30 @@ from data_tools.idx import MAX_BYTES, read_idx, write_idx_parts
 
 CHUNK = 500  # images at a time
 
-DESCRIPTION = "Write IDX images of another size: --split of Fashion-MNIST, or FILEs."
+DESCRIPTION = "Resize images: a split of Fashion-MNIST, or IDX files of your own."
 EPILOG = """\
 examples:
-  python -m data_tools resize --size 70 --split test test70.gz   Fashion-MNIST's test images, as system fa19 reads them
-  python -m data_tools resize --size 86 images.gz large          one file; gzipped if its new name ends in .gz
-  python -m data_tools resize --size 72 a.gz b.gz folder         several, into a folder, under their names
+  python -m data_tools resize --size 70 --split test test70.gz
+      Fashion-MNIST's test images, as network fa19 computes on them
+  python -m data_tools resize --size 86 images.gz large
+      one file; the new one is gzipped if its name ends in .gz
+  python -m data_tools resize --size 72 a.gz b.gz folder
+      several files, into a folder, under their names
 
-No file that is there already is written over.
-Only gzipped files have a checksum, by which later damage is noticed.
-Bilinear interpolation: half-pixel centres, edges clamped, rounded to the nearest byte, halves upwards.
+An existing file is never replaced. Only gzipped files have a checksum, which
+reveals later damage. Interpolation is bilinear: half-pixel centres, clamped
+edges, rounded to the nearest byte, halves upwards.
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What ``resize`` takes."""
     parser.add_argument("--size", type=int, required=True, metavar="N", help="height and width of the new images")
-    parser.add_argument("--split", choices=[*SPLITS], help="Fashion-MNIST images instead of files")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
-    parser.add_argument("paths", type=Path, nargs="+", metavar="FILE", help="images to read, then what to write")
+    parser.add_argument("--split", choices=[*SPLITS], help="resize these images of Fashion-MNIST instead of files")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder that holds Fashion-MNIST's files")
+    parser.add_argument(
+        "paths", type=Path, nargs="+", metavar="FILE", help="files of images to read, then the file or folder to write"
+    )
 
 
 def resize(options: argparse.Namespace) -> None:

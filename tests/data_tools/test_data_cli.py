@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.interrupts import INTERRUPTED
+from app.text import WIDTH
 from data_tools import commands, fashion_mnist
 from data_tools.__main__ import main
 from data_tools.idx import write_idx
@@ -76,7 +77,7 @@ def test_info(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mean = f"mean pixel {IMAGES.mean():.3f} of 255"
     for text in (str(system), "(40, 28, 28) uint8", mean, "Ankle boot", *(file.sha256 for file in FILES)):
         assert text in output
-    counts = [int(line.split()[-1]) for line in output.splitlines()[3:13]]
+    counts = [int(line.split()[-1]) for line in output.splitlines()[4:14]]
     assert sum(counts) == 40
 
 
@@ -94,6 +95,17 @@ def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and "--help)" in error
+
+
+@pytest.mark.parametrize("command", ["", *commands.COMMANDS, "resize", "bundle"])
+def test_help_fits_80_columns(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("usage: ") and all(len(line) <= WIDTH for line in lines)
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.commands.options.common import command, output_options, output_request
+from app.commands.options.common import command, data_dir_option, device_option, output_options, output_request
 from app.output import Output
 from app.precision import PRECISIONS
 
@@ -24,11 +24,13 @@ class AccuracyRequest:
 
 def accuracy_parser() -> argparse.ArgumentParser:
     """The parser of ``accuracy``."""
-    parser = command("accuracy", "Counted among the first 100, 1,000, 5,000 and 10,000 Fashion-MNIST test images.")
-    parser.add_argument("--network", metavar="NAME", help="only this one (default: all)")
-    parser.add_argument("--device", default="auto", choices=("auto", "cuda", "cpu"), help="where to run")
-    parser.add_argument("--precision", default="auto", choices=("auto", *PRECISIONS), help="on the GPU, as main.py's")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
+    parser = command("accuracy", "Counts are over the first 100, 1,000, 5,000 and 10,000 test images.")
+    parser.add_argument("--network", metavar="NAME", help="name of the only network to run (default: all)")
+    device_option(parser)
+    parser.add_argument(
+        "--precision", default="auto", choices=("auto", *PRECISIONS), help="arithmetic of the GPU, as for main.py"
+    )
+    data_dir_option(parser)
     output_options(parser, "the counts")
     return parser
 

@@ -15,19 +15,21 @@ from app.precision import PRECISIONS
 
 BENCH_EPILOG = """\
 examples:
-  python main.py bench                                   lenet5: every variant, 10,000 images
+  python main.py bench                       every kernel of lenet5
   python main.py bench --network k7 --batch 1000
-  python main.py bench --batches 100,1000,5000,10000 --plot plots --json bench.json
-  python main.py bench --shape 12,33,33,24,5,1           one convolution: C,H,W,M,K,S
-  python main.py bench --peers --json peers.json         the application beside PyTorch and JAX
+  python main.py bench --batches 100,1000,10000 --plot plots --json bench.json
+  python main.py bench --shape 12,33,33,24,5,1
+                                             one convolution: C,H,W,M,K,S
+  python main.py bench --peers               the application, PyTorch and JAX
   python main.py bench --peers --batch 1 --only ours,torch-reduce-overhead
-  python main.py bench --peers --network k7 --only ours,torch-eager --precision fp32
-  python main.py bench --scenario single-stream          LoadGen's scenarios, for the application
-  python main.py bench --training --json train.json      how long an epoch takes, and which kernels take it
+  python main.py bench --peers --network k7 --only ours,torch-eager
+  python main.py bench --scenario offline    a scenario of LoadGen's
+  python main.py bench --training            epochs, and their kernels
 
-Every variant is checked against the float64 reference before it is timed. Times are medians of CUDA events with
-the images on the card; runs go on until the median is steady (see --noise). The L2 cache is flushed between
-runs, unless --l2 warm says otherwise.
+Each kernel is checked against the float64 reference before it is timed. Times
+are medians of CUDA events with the images on the card; runs go on until the
+median is steady (see --noise). The L2 cache is flushed between runs, unless
+--l2 warm is given.
 """
 
 
@@ -93,30 +95,61 @@ def bench_parser() -> argparse.ArgumentParser:
     """The parser of ``bench``."""
     parser = command("bench", BENCH_EPILOG)
     what = parser.add_argument_group("what")
-    what.add_argument("--network", default="lenet5", metavar="NAME", help="whose layers to time (default: lenet5)")
-    what.add_argument("--shape", metavar="C,H,W,M,K,S", help="one convolution of these sizes instead of a network")
-    what.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
-    what.add_argument("--batches", metavar="N,N,…", help="several batch sizes; the largest makes the main table")
-    what.add_argument("--only", metavar="NAME,…", help="only these variants; with --peers: only these engines")
+    what.add_argument(
+        "--network", default="lenet5", metavar="NAME", help="name of the network to time (default: lenet5)"
+    )
+    what.add_argument(
+        "--shape",
+        metavar="C,H,W,M,K,S",
+        help="time one convolution of these sizes instead of a network: channels, height, width, maps, kernel, stride",
+    )
+    what.add_argument(
+        "--batch", type=whole_number(1), default=10_000, metavar="N", help="number of images (default: 10000)"
+    )
+    what.add_argument("--batches", metavar="N,N,…", help="several numbers of images; the main table is for the largest")
+    what.add_argument("--only", metavar="NAME,…", help="time only these kernels; with --peers: only these engines")
     whole = parser.add_argument_group("the whole application instead of kernels (Fashion-MNIST test images)")
     kind = whole.add_mutually_exclusive_group()
-    kind.add_argument("--peers", action="store_true", help="beside PyTorch and JAX, in turn, on the same card")
-    kind.add_argument("--scenario", choices=("offline", "single-stream"), help="as LoadGen defines it")
-    kind.add_argument("--training", action="store_true", help="epochs of lenet5 and mlp, beside NumPy on this CPU")
-    whole.add_argument("--precision", choices=PRECISIONS, help="only this one (default: all)")
+    kind.add_argument("--peers", action="store_true", help="time PyTorch and JAX in turn with it, on the same card")
+    kind.add_argument(
+        "--scenario", choices=("offline", "single-stream"), help="time it as this scenario of MLPerf's LoadGen does"
+    )
+    kind.add_argument(
+        "--training", action="store_true", help="time epochs of training lenet5 and mlp, and NumPy on this CPU"
+    )
+    whole.add_argument("--precision", choices=PRECISIONS, help="time only this arithmetic (default: all)")
     whole.add_argument(
-        "--rounds", type=whole_number(1, 1000), metavar="N", help=f"turns of each engine (default: {DEFAULT_ROUNDS})"
+        "--rounds",
+        type=whole_number(1, 1000),
+        metavar="N",
+        help=f"number of turns of each engine (default: {DEFAULT_ROUNDS})",
     )
     how = parser.add_argument_group("how")
-    how.add_argument("--l2", default="cold", choices=("cold", "warm"), help="state of the L2 cache (default: cold)")
     how.add_argument(
-        "--noise", type=float, default=0.01, metavar="X", help="stop when the median is known to this share (0.01)"
+        "--l2",
+        default="cold",
+        choices=("cold", "warm"),
+        help="whether to flush the L2 cache between runs (cold, the default) or not (warm)",
+    )
+    how.add_argument(
+        "--noise",
+        type=float,
+        default=0.01,
+        metavar="X",
+        help="stop when the median is known to this share of itself (default: 0.01)",
     )
     out = parser.add_argument_group("output")
     output_options(out, "all figures")
-    out.add_argument("--plot", type=Path, metavar="DIR", help="draw ladder, roofline and batch-size plots (matplotlib)")
     out.add_argument(
-        "--save-tuning", action="store_true", help="let 'auto' go by these results from now on (not with --only)"
+        "--plot",
+        type=Path,
+        metavar="DIR",
+        help="draw ladder, roofline and batch-size plots into DIR (needs matplotlib)",
+    )
+    out.add_argument(
+        "--save-tuning",
+        action="store_true",
+        help="let 'auto' choose kernels by these times from now on (not with --only)",
     )
     return parser
 

@@ -19,29 +19,34 @@ from app.runtime.request import Pipeline
 def network_options(parser: argparse.ArgumentParser) -> None:
     """Which network, weights, kernels and precision."""
     group = parser.add_argument_group("network")
-    group.add_argument("--network", metavar="NAME", help="the network (default: that of --weights, else lenet5)")
-    group.add_argument("--weights", type=Path, metavar="FILE", help="HDF5 weights (default: those shipped in weights/)")
+    group.add_argument(
+        "--network", metavar="NAME", help="name of the network (default: that of --weights, else lenet5)"
+    )
+    group.add_argument(
+        "--weights", type=Path, metavar="FILE", help="HDF5 file of weights (default: those shipped in weights/)"
+    )
     group.add_argument(
         "--conv",
         default="auto",
         metavar="NAME",
-        help="convolution kernel, or one a layer: conv1=NAME,conv2=NAME (default: auto; see 'kernels')",
+        help="kernel for convolutions, or one for each: conv1=NAME,conv2=NAME (default: auto, the fastest known; "
+        "'main.py kernels' lists them)",
     )
-    group.add_argument("--fc", default="auto", metavar="NAME", help="fully connected kernel, likewise (default: auto)")
-    group.add_argument("--pool", default="auto", metavar="NAME", help="pooling kernel, likewise (default: auto)")
+    group.add_argument("--fc", default="auto", metavar="NAME", help="kernel for fully connected layers (default: auto)")
+    group.add_argument("--pool", default="auto", metavar="NAME", help="kernel for pooling layers (default: auto)")
     group.add_argument(
         "--latency",
         action="store_true",
-        help="split the sums of fully connected layers over more blocks: quicker for few images, other rounding",
+        help="split the sums of fully connected layers over more blocks: faster for a few images, rounds differently",
     )
     group.add_argument(
         "--precision",
         default="auto",
         choices=("auto", *PRECISIONS),
-        help="how numbers are multiplied and stored; sums are kept in float32 (fp32x: as exact as fp32, on tensor "
-        "cores; default: fp32x where the card and the network allow it, else fp32)",
+        help="arithmetic of the GPU: how numbers are multiplied and stored; sums are float32. fp32x is as exact as "
+        "fp32, but runs on tensor cores. auto: fp32x where the card and the network allow it, else fp32",
     )
-    group.add_argument("--no-fuse", action="store_true", help="run every layer as a kernel of its own")
+    group.add_argument("--no-fuse", action="store_true", help="run each layer as a kernel of its own")
 
 
 def network_request(options: argparse.Namespace) -> NetworkRequest:
@@ -105,14 +110,13 @@ def pipeline_options(parser: argparse.ArgumentParser) -> None:
         type=whole_number(1, 64),
         default=DEFAULT_STREAMS,
         metavar="N",
-        help=f"chunks in flight at once (default: {DEFAULT_STREAMS})",
+        help=f"number of CUDA streams, which work on as many chunks at once (default: {DEFAULT_STREAMS})",
     )
     pipeline.add_argument(
         "--chunk",
         type=whole_number(1),
         metavar="N",
-        help="images per copy (default: a fifth of the batch, up to 4096; with --cycle as few as may be; or no "
-        "copies: see docs/fast-path.md)",
+        help="number of images copied to the GPU at a time (default: a fifth of the batch, at most 4096)",
     )
 
 
@@ -123,13 +127,26 @@ def pipeline_request(options: argparse.Namespace) -> Pipeline:
 
 def output_options(group: argparse._ActionsContainer, what: str) -> None:
     """``--json`` and ``--wide``. what: is written to the file, e.g. ``the report``."""
-    group.add_argument("--json", metavar="FILE", help=f"also write {what} as JSON; '-': JSON alone, to standard output")
+    group.add_argument("--json", metavar="FILE", help=f"also write {what} to FILE as JSON; '-' prints only the JSON")
     wide_option(group)
+
+
+def device_option(group: argparse._ActionsContainer) -> None:
+    """``--device``."""
+    choices = ("auto", "cuda", "cpu")
+    group.add_argument("--device", default="auto", choices=choices, help="where to run; auto: a GPU if there is one")
+
+
+def data_dir_option(group: argparse._ActionsContainer) -> None:
+    """``--data-dir``."""
+    group.add_argument("--data-dir", type=Path, metavar="DIR", help="folder that holds Fashion-MNIST's files")
 
 
 def wide_option(group: argparse._ActionsContainer) -> None:
     """``--wide``, for every command that prints tables."""
-    group.add_argument("--wide", action="store_true", help="print every column, however narrow the terminal is")
+    group.add_argument(
+        "--wide", action="store_true", help="print every column of the tables, even beyond the terminal's width"
+    )
 
 
 def output_request(options: argparse.Namespace) -> Output:

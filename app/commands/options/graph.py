@@ -22,7 +22,9 @@ def graph_parser() -> argparse.ArgumentParser:
     """The parser of ``graph``."""
     parser = command("graph")
     network_options(parser)
-    parser.add_argument("--arch", metavar="NAME", help="architecture to choose for (default: this card's, else sm_90a)")
+    parser.add_argument(
+        "--arch", metavar="NAME", help="GPU architecture to plan for (default: this card's, else sm_90a)"
+    )
     wide_option(parser)
     return parser
 

@@ -24,9 +24,11 @@ def kernels_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--resources",
         action="store_true",
-        help="compile each (no GPU needed) and print registers, shared memory and spills",
+        help="compile each kernel (needs no GPU) and print its registers, shared memory and spills",
     )
-    parser.add_argument("--arch", metavar="NAME", help="architecture that --resources compiles for (default: sm_90a)")
+    parser.add_argument(
+        "--arch", metavar="NAME", help="GPU architecture that --resources compiles for (default: sm_90a)"
+    )
     output_options(parser, "the table")
     return parser
 

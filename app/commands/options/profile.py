@@ -36,11 +36,17 @@ class ProfileRequest:
 def profile_parser() -> argparse.ArgumentParser:
     """The parser of ``profile``."""
     parser = command("profile")
-    parser.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
+    parser.add_argument(
+        "--batch", type=whole_number(1), default=10_000, metavar="N", help="number of images (default: 10000)"
+    )
     network_options(parser)
     pipeline_options(parser)
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a timeline for Perfetto or chrome://tracing")
-    parser.add_argument("--counters", action="store_true", help="hardware counters per kernel, by Nsight Compute (ncu)")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write a timeline to FILE, for Perfetto or chrome://tracing"
+    )
+    parser.add_argument(
+        "--counters", action="store_true", help="also read each kernel's hardware counters with Nsight Compute (ncu)"
+    )
     output_options(parser, "all figures")
     return parser
 

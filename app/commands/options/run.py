@@ -8,6 +8,8 @@ from pathlib import Path
 from app import VERSION
 from app.commands.options.common import (
     COMMANDS,
+    data_dir_option,
+    device_option,
     network_options,
     network_request,
     output_options,
@@ -19,25 +21,26 @@ from app.console import Parser, number, whole_number
 from app.precision import PRECISIONS
 from app.runtime.defaults import DEFAULT_WARMUP
 from app.runtime.request import ImagesRequest, RunRequest
+from app.text import fields
 
-DESCRIPTION = "Classify images with LeNet-5 on an NVIDIA GPU, with CUDA kernels of our own; on the CPU without one."
-
+DESCRIPTION = "Classify images with LeNet-5 on an NVIDIA GPU, or on the CPU without one."
 
 EPILOG = """\
 examples:
-  python main.py --batch 10000                 the main job: 10,000 Fashion-MNIST test images
-  python main.py --batch 60000 --split train   the training images
-  python main.py --batch 1000000 --cycle       stream the test images 100 times
+  python main.py --batch 10000               10,000 Fashion-MNIST test images
+  python main.py --batch 60000 --split train
+                                             all training images
+  python main.py --batch 1000000 --cycle     the test images 100 times
   python main.py --weights model.hdf5 --data test100.hdf5
-                                               your own weights and images (HDF5 or IDX)
-  python main.py --compare fp16                what fp16 would gain, and which labels would differ
-  python main.py --batch 10000 --json -        the report as JSON on standard output
+                                             your own weights and images
+  python main.py --compare fp16              what fp16 gains and changes
+  python main.py --batch 10000 --json -      the report as JSON
 
 commands, each with its own --help (python main.py COMMAND --help):
 {commands}
 
-exit codes: 0 neither agreement nor answers failed; 1 one did; 2 a usage, data, weights or device error, or an
-interruption (Ctrl-C, SIGTERM, SIGHUP); 3 a bug.
+exit codes: 0 neither agreement nor answers failed; 1 one did; 2 a usage, data,
+weights or device error, or an interruption (Ctrl-C, SIGTERM, SIGHUP); 3 a bug.
 """
 
 
@@ -46,27 +49,29 @@ def run_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="main.py",
         description=DESCRIPTION,
-        epilog=EPILOG.format(commands="\n".join(f"  {name:<12}{does}" for name, does in COMMANDS.items())),
+        epilog=EPILOG.format(commands="\n".join(fields(COMMANDS.items()))),
         usage="%(prog)s [options]\n       %(prog)s COMMAND [options]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"lenet5-inference {VERSION}")
     parser.add_argument(
-        "--batch", type=whole_number(1), metavar="N", help="images to classify (default: 10000, or all if fewer)"
+        "--batch",
+        type=whole_number(1),
+        metavar="N",
+        help="number of images to classify (default: 10000, or all if fewer)",
     )
-    parser.add_argument(
-        "--device",
-        default="auto",
-        choices=("auto", "cuda", "cpu"),
-        help="where to run (auto: a GPU if there is one)",
-    )
+    device_option(parser)
     data = parser.add_argument_group("images")
-    data.add_argument("--split", choices=("test", "train"), help="Fashion-MNIST split (default: test)")
-    data.add_argument("--data-dir", type=Path, metavar="DIR", help="the folder that holds Fashion-MNIST")
-    data.add_argument("--data", type=Path, metavar="FILE", help="own images: IDX (.gz or not), or HDF5 with x and y")
-    data.add_argument("--labels", metavar="FILE", help="IDX labels for --data, or 'none': agreement alone decides")
-    data.add_argument("--cycle", action="store_true", help="a batch beyond the data streams them again and again")
+    data.add_argument("--split", choices=("test", "train"), help="Fashion-MNIST images to use (default: test)")
+    data_dir_option(data)
+    data.add_argument(
+        "--data", type=Path, metavar="FILE", help="file of your own images: IDX (.gz or not), or HDF5 with x and y"
+    )
+    data.add_argument(
+        "--labels", metavar="FILE", help="IDX file of the right labels for --data; 'none': answers are not checked"
+    )
+    data.add_argument("--cycle", action="store_true", help="repeat the images until --batch is reached")
     network_options(parser)
     pipeline_options(parser)
     measure = parser.add_argument_group("measuring and checking")
@@ -74,28 +79,28 @@ def run_parser() -> argparse.ArgumentParser:
         "--repeat",
         type=whole_number(1, 100_000),
         metavar="N",
-        help="timed runs (default: 100 on a GPU, 1000 of up to 100 images; 1 on the CPU and with --cycle)",
+        help="number of timed runs (default: 100 on a GPU, 1000 for up to 100 images; 1 on the CPU and with --cycle)",
     )
     measure.add_argument(
         "--warmup",
         type=whole_number(0, 100_000),
         default=DEFAULT_WARMUP,
         metavar="N",
-        help=f"untimed GPU runs before (default: {DEFAULT_WARMUP})",
+        help=f"number of untimed GPU runs before (default: {DEFAULT_WARMUP})",
     )
     measure.add_argument(
         "--compare",
         choices=PRECISIONS,
-        help="time the batch in this precision, too, and tell what that gains and which labels differ (GPU)",
+        help="also time the batch in this precision; print the gain and the labels that differ (GPU)",
     )
     measure.add_argument(
-        "--recheck", action="store_true", help="recompute every label by the float64 NumPy reference and compare"
+        "--recheck", action="store_true", help="recompute every label with the float64 NumPy reference, and compare"
     )
     measure.add_argument(
         "--min-accuracy",
         type=number(0, 1),
         metavar="X",
-        help="fail, with exit code 1, where less than this share of the answers is correct, 0 to 1",
+        help="fail, with exit code 1, if the share of correct answers is below X (0 to 1)",
     )
     output_options(measure, "the report")
     return parser

@@ -14,13 +14,15 @@ from app.precision import PRECISIONS
 
 SWEEP_EPILOG = """\
 examples:
-  python main.py sweep --conv implicit-gemm                    both convolutions of lenet5
-  python main.py sweep --conv register-patch --layer conv2 --network k7 --plot plots
+  python main.py sweep --conv implicit-gemm   both convolutions of lenet5
+  python main.py sweep --conv register-patch --layer conv2 --network k7
   python main.py sweep --fc register-tiled --layer fc1
-  python main.py sweep --conv shared-tile --set TILE=8,16,24   only these values
-  python main.py sweep --pipeline                              streams x chunk size, end to end
+  python main.py sweep --conv shared-tile --set TILE=8,16,24
+                                              only these tile sizes
+  python main.py sweep --pipeline             streams and chunk sizes
 
-The best point of each layer is stored for this card and used by 'auto'. An interrupted sweep keeps what it has found.
+The best point of each layer is stored for this card and used by 'auto'. An
+interrupted sweep keeps what it has found.
 """
 
 
@@ -46,20 +48,34 @@ class SweepRequest:
 def sweep_parser() -> argparse.ArgumentParser:
     """The parser of ``sweep``."""
     parser = command("sweep", SWEEP_EPILOG)
-    parser.add_argument("--conv", metavar="NAME", help="the convolution variant to sweep")
-    parser.add_argument("--fc", metavar="NAME", help="the fully connected variant to sweep")
-    parser.add_argument("--pool", metavar="NAME", help="the pooling variant to sweep")
-    parser.add_argument("--pipeline", action="store_true", help="sweep streams and chunk sizes of the main job instead")
-    parser.add_argument("--network", default="lenet5", metavar="NAME", help="whose layers (default: lenet5)")
-    parser.add_argument("--layer", metavar="NAME", help="only this layer (default: all that the variant serves)")
+    parser.add_argument("--conv", metavar="NAME", help="kernel for convolutions to sweep")
+    parser.add_argument("--fc", metavar="NAME", help="kernel for fully connected layers to sweep")
+    parser.add_argument("--pool", metavar="NAME", help="kernel for pooling layers to sweep")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=V,…", help="values of one parameter instead of all"
+        "--pipeline", action="store_true", help="sweep the main job's streams and chunk sizes instead of a kernel"
     )
-    parser.add_argument("--batch", type=whole_number(1), default=10_000, metavar="N", help="images (default: 10000)")
-    parser.add_argument("--fused", action="store_true", help="with the activation and pooling that follow the layer")
-    parser.add_argument("--precision", choices=PRECISIONS, help="default: fp32, or the first that the kernel has")
+    parser.add_argument("--network", default="lenet5", metavar="NAME", help="name of the network (default: lenet5)")
+    parser.add_argument(
+        "--layer", metavar="NAME", help="sweep for this layer only (default: all that the kernel can compute)"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=V,…",
+        help="values to try of the parameter NAME (default: all); may be repeated",
+    )
+    parser.add_argument(
+        "--batch", type=whole_number(1), default=10_000, metavar="N", help="number of images (default: 10000)"
+    )
+    parser.add_argument("--fused", action="store_true", help="include the activation and pooling that follow the layer")
+    parser.add_argument(
+        "--precision", choices=PRECISIONS, help="arithmetic (default: fp32, or the first that the kernel has)"
+    )
     output_options(parser, "all points")
-    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw heat map and 3-D plot (matplotlib)")
+    parser.add_argument(
+        "--plot", type=Path, metavar="DIR", help="draw a heat map and a 3-D plot into DIR (needs matplotlib)"
+    )
     return parser
 
 
