@@ -1,4 +1,7 @@
-"""Checkpoints: a training's settings and progress in HDF5, whole or not at all, and known by their own hash."""
+"""Checkpoints: settings and progress of a training in HDF5, written atomically and verified by a hash.
+
+The settings and some figures are JSON in an attribute, the header; every value read is checked as an option is.
+"""
 
 from __future__ import annotations
 
@@ -96,12 +99,12 @@ def _check_together(header: Header, model: Model) -> None:
 
 
 def checkpoint_path(output: Path) -> Path:
-    """Where a training that will write ``output`` keeps its checkpoint."""
+    """The checkpoint of a training that will write ``output``."""
     return output.with_name(f"{output.name}{SUFFIX}")
 
 
 def stamp(path: Path) -> Stamp:
-    """What changes when the file does; None if it cannot be found."""
+    """Inode, size and time of the file, which change when it does; None if it cannot be found."""
     try:
         status = path.stat()
     except OSError:
@@ -110,7 +113,7 @@ def stamp(path: Path) -> Stamp:
 
 
 def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
-    """Write it, atomically. Raises UserError."""
+    """Write a checkpoint atomically. Raises UserError."""
     header = Header(settings, progress.best_epoch, progress.workers, progress.trained_on, progress.options).text()
     arrays = {"history": progress.history_array()}
     for part, own in {"parameter": progress.parameters, "best": progress.best, **progress.slots}.items():
@@ -123,7 +126,7 @@ def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was read, and found to fit together. stamp: of the file, before it was read."""
+    """A checkpoint whose parts fit together. stamp: of the file, before it was read."""
 
     path: Path
     stamp: Stamp
@@ -138,7 +141,7 @@ class Checkpoint:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read it, once. Raises UserError for everything that can be wrong with it."""
+    """Read a checkpoint, opening the file once. Raises UserError if it is missing, foreign, damaged or inconsistent."""
     if not present(path):
         raise UserError(f"{path} does not exist; check the name (a training that has ended leaves no checkpoint)")
     before = stamp(path)
@@ -168,14 +171,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def array_limits(settings: Settings, model: Model) -> dict[str, int]:
-    """Array → the most bytes that it can have in a checkpoint."""
+    """Array → the most bytes that it may have in a checkpoint."""
     parts = ("parameter", "best", *OPTIMISERS[settings.optimiser].slots)
     sizes = {f"{part}_{name}": 4 * prod(shape) for part in parts for name, shape in model.shapes.items()}
     return {**sizes, "history": 8 * COLUMNS * settings.epochs}
 
 
 def checked_progress(header: Header, model: Model, arrays: Arrays) -> Progress:
-    """How far the training came. arrays: those of ``array_limits``. Raises BadValueError if something does not fit."""
+    """The progress in the header and the arrays of ``array_limits``. Raises BadValueError if they are inconsistent."""
     slots = OPTIMISERS[header.settings.optimiser].slots
     parameters, best, *own = (_part(part, model, arrays) for part in ("parameter", "best", *slots))
     if "square" in slots and any((array < 0).any() for array in own[slots.index("square")].values()):

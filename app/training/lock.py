@@ -1,4 +1,4 @@
-"""Only one training at a time writes to a place: a locked file beside each file that it will write."""
+"""Keep other trainings from writing the same files, by a lock file beside each file that a training will write."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from app.errors import UserError
 
 @contextmanager
 def alone(*places: Path) -> Iterator[None]:
-    """No other training, which calls this too, writes to any of these files while the block runs.
+    """Hold the locks of these files while the block runs; every training calls this before it writes.
 
-    Raises UserError, naming the other process. The system releases the locks of a process however it ends, so a lock
-    file that a crash leaves does not block. A file system without locks gives no protection.
+    Raises UserError, naming the other process, if one is held. The system releases the locks of a process however it
+    ends, so a lock file that a crash leaves does not block. A file system without locks gives no protection.
     """
     with ExitStack() as held:
         for real, place in {os.path.realpath(place): place for place in places}.items():
@@ -41,7 +41,7 @@ def _locked(real: Path, place: Path) -> Iterator[None]:
 
 
 def _acquired(path: Path, place: Path) -> int:
-    """A descriptor that holds the lock of the file that has this path."""
+    """Open and lock the lock file ``path``; returns its descriptor. Raises UserError if another process holds it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:

@@ -1,4 +1,4 @@
-"""What training makes small: softmax with cross-entropy against smoothed labels, and the weights' squares."""
+"""The loss: softmax with cross-entropy against smoothed labels, and the L2 penalty of the weights."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, total: int) -> tuple[float, np.ndarray]:
-    """-Σ_b Σ_k t[b,k] log softmax(logits)[b,k] / total, and its gradient by the logits, (B, classes).
+    """The loss -Σ_b Σ_k t[b,k] log softmax(logits)[b,k] / total and its gradient by the logits, (B, classes).
 
-    t: 1 - smoothing for the label, and smoothing shared out evenly over all classes; labels: (B,) whole numbers;
-    total: images of the whole batch, of which these may be a share.
+    t: 1 - smoothing for the label, plus smoothing / classes for every class; labels: (B,) integers; total: images of
+    the whole batch, of which these may be a share.
     """
     count, classes = logits.shape
-    with np.errstate(invalid="ignore"):  # infinity - infinity: the loss is NaN, and found out
+    with np.errstate(invalid="ignore"):  # infinity - infinity: the loss becomes NaN, which the loop notices
         shifted = logits - logits.max(axis=1, keepdims=True)
         exponentials = np.exp(shifted)
         sums = exponentials.sum(axis=1, keepdims=True)
@@ -25,7 +25,7 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, tota
 
 
 def add_l2(parameters: Mapping[str, np.ndarray], gradients: Mapping[str, np.ndarray], l2: float) -> float:
-    """l2 / 2 · Σ w² over all weights, biases left out; its gradient is added to ``gradients``."""
+    """The penalty l2 / 2 · Σ w² over all weights, without biases; adds its gradient to ``gradients``."""
     if l2 == 0:
         return 0.0
     penalty = 0.0

@@ -1,4 +1,4 @@
-"""A network as training sees it: which of its layers have gradients, its parameters, the gradients of a batch share."""
+"""A network for training: the layers that have gradients, the parameters, and the gradients of a share of a batch."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from app.training.loss import cross_entropy
 from app.training.random_bits import Use, fractions, random_bits
 
 INPUT_SCALE = 1 / 255  # of a byte
-# What happens to a layer's input while training, and by which array its gradient is multiplied then.
+# Layer, shape of its input → factors of the input, and of its gradient, while training; None: all are 1.
 Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
 
 
 @dataclass(frozen=True)
 class Model:
-    """front: layers without gradient that the bytes pass first; layers: those trained, up to the logits."""
+    """A trainable network.
+
+    front: layers without gradient that the bytes pass first; layers: those trained, up to the logits; shapes: of the
+    parameters, by name.
+    """
 
     network: Network
     front: tuple[Layer, ...]
     layers: tuple[Layer, ...]
-    shapes: Mapping[str, Shape]  # of the parameters
+    shapes: Mapping[str, Shape]
     classes: int
 
     def initial(self, seed: int) -> Arrays:
-        """Float32 parameters to start from: weights uniform within ± 1/√(inputs of a sum), biases 0."""
+        """Float32 parameters to start from: weights uniform within ± 1/√(terms of a sum), biases 0."""
         arrays: Arrays = {}
         for part, (name, shape) in enumerate(self.shapes.items()):
             if name.endswith("_bias"):
@@ -44,13 +48,13 @@ class Model:
         return arrays
 
     def inputs(self, images: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """(B, C, H, W) bytes → what the first trained layer reads, in ``dtype``."""
+        """(B, C, H, W) bytes → the input of the first trained layer, in ``dtype``."""
         for layer in self.front:
             images = layer.reference(images, {})
         return images.astype(dtype) * dtype.type(INPUT_SCALE)
 
     def logits(self, parameters: Parameters, images: np.ndarray) -> np.ndarray:
-        """(B, C, H, W) bytes → (B, classes), by the layers' references in the parameters' type."""
+        """(B, C, H, W) bytes → (B, classes) in the parameters' type, computed by the layers' references."""
         x = self.inputs(images, _dtype(parameters))
         for layer in self.layers:
             x = layer.reference(x, parameters)
@@ -66,9 +70,9 @@ class Model:
         total: int,
         masks: Masks | None = None,
     ) -> tuple[float, int, Arrays]:
-        """Loss, correct answers and gradients of a share of a batch; those of the batch are the sums over its shares.
+        """Loss, correct answers and gradients of a share of a batch; the sums over all shares are those of the batch.
 
-        images: (B, C, H, W) uint8, labels: (B,); total: images in the whole batch; masks: dropout. A pure function.
+        images: (B, C, H, W) uint8; labels: (B,); total: images in the whole batch; masks: dropout. A pure function.
         """
         x = self.inputs(images, _dtype(parameters))
         tape: list[tuple[Any, np.ndarray | None]] = []
@@ -92,7 +96,7 @@ class Model:
 
 
 def training_model(network: Network, biases: tuple[str, ...]) -> Model:
-    """The network with a bias in the named layers. Raises UserError if a layer in its midst has no gradient."""
+    """The network with a bias in the named layers. Raises UserError if an inner layer has no gradient."""
     layers = list(network.layers)
     while layers and isinstance(layers[-1], Argmax | Softmax):  # the loss has its own softmax
         layers.pop()

@@ -1,4 +1,4 @@
-"""Updates of the parameters from their gradients, and how rate and momentum go up and down over a training."""
+"""Optimisers, and the one-cycle schedule of rate and momentum."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Optimiser(ABC):
     def _change(
         self, gradient: np.ndarray, slots: list[np.ndarray], step: int, rate: float, momentum: float
     ) -> np.ndarray:
-        """What the parameter loses; the slots are brought up to date in place."""
+        """Update the slots in place; returns what is subtracted from the parameter."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,10 @@ OPTIMISERS: dict[str, type[Optimiser]] = {"adamw": AdamW, "sgd": Sgd}
 
 
 def one_cycle(step: int, steps: int, peak: float) -> tuple[float, float]:
-    """(rate, momentum) of step 0 to ``steps`` - 1: the rate rises to ``peak`` and falls to nearly 0, momentum dips.
+    """(rate, momentum) of a step: the rate rises to ``peak`` and falls to nearly 0, momentum falls and rises.
 
-    Cosines, as in L. N. Smith's "1cycle" (2018) and PyTorch's OneCycleLR with its defaults.
+    step: from 0 to ``steps`` - 1. Both follow cosines, as in L. N. Smith's "1cycle" (2018) and, with its defaults, in
+    PyTorch's OneCycleLR.
     """
     top, last = max(WARM_UP * steps - 1, 0.0), steps - 1
     if step < top:

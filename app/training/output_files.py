@@ -1,4 +1,4 @@
-"""What a training writes: checked before it begins, so that hours later nothing is lost or written over."""
+"""The files that a training writes, checked before it begins: hours later nothing is lost or overwritten."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ BESIDE_ARRAYS = 1 << 20  # bytes of a file, more than enough for 10,000 epochs o
 
 @dataclass(frozen=True)
 class Places:
-    """The files of a training. overwrite: whether an ``output`` of others may be replaced.
+    """The files of a training.
 
-    resumed: the checkpoint that the training goes on with, which ``checkpoint`` then names.
+    output: the weights; overwrite: whether a file there may be replaced; resumed: the content of ``checkpoint`` from
+    which the training continues, None for a new training.
     """
 
     output: Path
@@ -40,20 +41,20 @@ class Places:
     resumed: Checkpoint | None
 
     def check_output(self) -> None:
-        """Raises UserError if something is in the way that must not be overwritten."""
+        """Raises UserError if ``output`` exists and must not be overwritten."""
         ended = self.resumed is not None and self.resumed.ended  # it may have written its output before it failed
         if not (self.overwrite or ended) and os.path.lexists(self.output):
             raise UserError(f"{self.output} exists: name another --output, or replace it with --overwrite")
 
     def go_on(self) -> str:
-        """The options that go on from the checkpoint."""
+        """The options that continue from the checkpoint."""
         output = f" --output {self.output}" if self.checkpoint != checkpoint.checkpoint_path(self.output) else ""
         overwrite = " --overwrite" if self.overwrite and os.path.lexists(self.output) else ""
         return f"--resume {self.checkpoint}{output}{overwrite}"
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """No other training writes there while the block runs. Raises UserError if one does, or did meanwhile."""
+        """Lock the files while the block runs. Raises UserError if another training writes them, or did meanwhile."""
         with alone(self.output, self.checkpoint):
             self.check_output()
             if stamp(self.checkpoint) != (self.resumed and self.resumed.stamp):
@@ -62,7 +63,7 @@ class Places:
 
 
 def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | None) -> Places:
-    """Where the weights and the checkpoint, which is ``--resume``'s if there is one, belong.
+    """Choose the files for the weights and the checkpoint; ``--resume`` names the checkpoint if it is given.
 
     Raises UserError if one of them, or ``--json``, cannot be written, or is another file of this training.
     """
@@ -88,7 +89,7 @@ def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | N
 
 
 def check_sizes(settings: Settings, model: Model) -> None:
-    """Raises UserError if the weights, or the checkpoint, would be too large to be read back."""
+    """Raises UserError if the file of weights or the checkpoint would be too large to be read back."""
     elements = sum(map(prod, model.shapes.values()))
     copies = 2 + len(OPTIMISERS[settings.optimiser].slots)  # the parameters, the best ones, the optimiser's slots
     stored = elements * np.dtype(settings.storage).itemsize

@@ -1,4 +1,4 @@
-"""How far a training has come: all that a checkpoint keeps."""
+"""The state of a training between two epochs: everything that a checkpoint keeps besides the settings."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from app.training.optimisers import Slots
 
 @dataclass(frozen=True)
 class EpochResult:
-    """One epoch. loss, accuracy: of the training images as they were altered, while the weights changed.
+    """The figures of one epoch.
 
-    validation_loss (without smoothing), validation_accuracy: of the images held out, after the epoch.
+    loss, accuracy: on the augmented training images, while the weights changed; validation_loss (without smoothing),
+    validation_accuracy: on the images held out, after the epoch.
     """
 
     loss: float
@@ -35,11 +36,11 @@ class EpochResult:
 
 @dataclass(frozen=True)
 class Progress:
-    """After ``len(history)`` epochs. best: the parameters after ``best_epoch``, the most accurate on validation.
+    """The state after ``len(history)`` epochs.
 
-    workers, trained_on: processes that shared the batches of the last epoch, and what they ran on; others round sums
-    differently. options: of the command that --resume need not repeat. Nothing
-    else is random state: all that is drawn is a function of the seed, the epoch and the image.
+    best: the parameters after ``best_epoch``, the most accurate on validation; workers, trained_on: how many processes
+    shared the batches of the last epoch, and on which device (others round sums differently); options: those that
+    --resume need not repeat. There is no random state: random numbers depend on seed, epoch and image alone.
     """
 
     parameters: Arrays
@@ -53,7 +54,7 @@ class Progress:
 
     @property
     def best_accuracy(self) -> float:
-        """On validation; -1 before the first epoch, or all may be as bad as 0."""
+        """The accuracy of ``best`` on validation; -1 before the first epoch, because an epoch's may be 0."""
         return self.history[self.best_epoch - 1].validation_accuracy if self.best_epoch else -1.0
 
     def history_array(self) -> np.ndarray:

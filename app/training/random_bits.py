@@ -1,6 +1,6 @@
-"""Random bits as a pure function of what they are for: no state, so batches, shares and cards draw the same.
+"""Counter-based random bits: a pure function of their use, so that batches, shares and cards draw the same ones.
 
-The mixing function is SplitMix64's (Steele, Lea, Flood, 2014); whole-number arithmetic only, as a GPU has it, too.
+The mixing function is SplitMix64's (Steele, Lea, Flood, 2014). It needs integer arithmetic only, as on the GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FRACTION_BITS = 24
 
 
 class Use(IntEnum):
-    """What bits are drawn for; each has a stream of its own."""
+    """What random bits are used for; each use has a stream of its own."""
 
     SPLIT = 1
     ORDER = 2
@@ -25,9 +25,10 @@ class Use(IntEnum):
 
 
 def random_bits(seed: int, use: Use, items: np.ndarray, count: int = 1, *, part: int = 0, epoch: int = 0) -> np.ndarray:
-    """(len(items), count) uint64. items: whole numbers, as the images' places in the training set.
+    """(len(items), count) uint64 random bits.
 
-    part: which of several things of one use, as the number of a layer.
+    items: integers, for example the images' indices in the training set; part: tells several streams of one use apart,
+    for example the number of a layer.
     """
     key = stream_key(seed, use, part=part, epoch=epoch)
     rows = _mix(key + (items.astype(np.uint64) + np.uint64(1)) * GOLDEN)
@@ -36,7 +37,7 @@ def random_bits(seed: int, use: Use, items: np.ndarray, count: int = 1, *, part:
 
 @lru_cache(64)  # of an epoch's batches all ask for the same few
 def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint64:
-    """All that goes into the bits but item and number: what a kernel is given to draw the same bits."""
+    """The key of a stream: a kernel that gets it draws the same bits for each item and number."""
     key = np.array([seed], np.uint64)
     for number in (use, part, epoch):
         key = _mix(key) + np.array([number], np.uint64) * GOLDEN
@@ -44,7 +45,7 @@ def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint
 
 
 def whole(bits: np.ndarray, below: int) -> np.ndarray:
-    """Whole numbers from 0 to ``below`` - 1 from the upper half of the bits, as int64."""
+    """Integers from 0 to ``below`` - 1, int64, from the upper half of the bits."""
     return ((bits >> np.uint64(32)) * np.uint64(below) >> np.uint64(32)).astype(np.int64)
 
 
@@ -54,12 +55,12 @@ def fractions(bits: np.ndarray) -> np.ndarray:
 
 
 def thinning(share: float) -> tuple[int, np.float32]:
-    """Dropout of that share: the FRACTION_BITS-bit number below which a feature becomes 0, and the others' factor."""
+    """For dropout of ``share``: the FRACTION_BITS-bit bound below which a feature becomes 0, and the others' factor."""
     return round(share * (1 << FRACTION_BITS)), np.float32(1 / (1 - share))
 
 
 def order(seed: int, use: Use, items: np.ndarray, *, epoch: int = 0) -> np.ndarray:
-    """The items in an order of their own: sorted by their bits."""
+    """The items in random order: sorted by their bits."""
     return items[np.argsort(random_bits(seed, use, items, epoch=epoch)[:, 0], kind="stable")]
 
 

@@ -74,9 +74,10 @@ class Settings(Recipe):
 
 @dataclass(frozen=True)
 class Setting:
-    """check: takes a value from a checkpoint; option: argparse's keywords, by which the command line checks the same.
+    """Type and bounds of a setting.
 
-    Settings without an option are not given on the command line, or not as one value.
+    check: for a value from a checkpoint; option: the same check as keywords for argparse, empty for settings that the
+    command line does not take as one value.
     """
 
     check: Check

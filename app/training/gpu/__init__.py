@@ -1,1 +1,1 @@
-"""Training's arithmetic on the GPU, by the kernels app/kernels/train_*.cu."""
+"""The arithmetic of training on the GPU, by the kernels app/kernels/train/train_*.cu."""

@@ -1,4 +1,4 @@
-"""Where parameters lie on the device: one array for all, weights first, and others laid out alike."""
+"""Arenas: one device array for all parameters, weights first; gradients and slots have arenas of the same layout."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ ALIGNMENT = 4  # float32 elements: kernels read four at a time
 
 @dataclass(frozen=True)
 class Layout:
-    """Parameter → its first element. weights: the elements that are weights', biases follow; size: of all.
+    """The layout of an arena, in elements.
 
-    Between parameters lie up to three elements, 0 in every arena, which stay 0.
+    starts: parameter → its first element; weights: where the weights end and the biases begin; size: of the arena. The
+    up to three elements between parameters are 0 in every arena and stay 0.
     """
 
     shapes: Mapping[str, Shape]
@@ -29,7 +30,7 @@ class Layout:
     size: int
 
     def packed(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """(size,) float32: the arrays in their places."""
+        """An arena in host memory, (size,) float32, that holds the arrays."""
         flat = np.zeros(self.size, np.float32)
         for name, start in self.starts.items():
             flat[start : start + arrays[name].size] = arrays[name].ravel()
@@ -43,18 +44,18 @@ class Layout:
         }
 
     def view(self, arena: Any, name: str) -> Any | None:
-        """A parameter's part of a flat device array, flat; None if there is no such parameter."""
+        """The flat view of a parameter in an arena; None if there is no such parameter."""
         if name not in self.starts:
             return None
         return arena[self.starts[name] : self.starts[name] + prod(self.shapes[name])]
 
     def zeros(self) -> Any:
-        """An arena on the device."""
+        """An arena of zeros on the device."""
         return uploaded(np.zeros(self.size, np.float32))
 
 
 def layout(shapes: Mapping[str, Shape]) -> Layout:
-    """The places of parameters of these shapes."""
+    """The layout for parameters of these shapes."""
     starts: dict[str, int] = {}
     at = weights = 0
     for name in sorted(shapes, key=lambda name: name.endswith("_bias")):  # a stable sort

@@ -1,4 +1,4 @@
-"""Training's arithmetic on the current GPU, by kernels of our own."""
+"""The arithmetic of training on the current GPU, by our own kernels."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from app.training.optimisers import OPTIMISERS, Slots, one_cycle
 from app.training.settings import Settings
 from app.training.team import Team, own_share
 
-# Enqueues the work on one batch, or on one piece of what is evaluated: its number, its places, where its loss and its
-# correct answers belong.
+# Enqueues the work on one batch, or on one piece of what is evaluated, given its number, the indices of its images, and
+# the (2,) float64 array for its loss and correct answers.
 Work = Callable[[int, Any, Any], None]
 
 
 class GpuEngine:
-    """Images, labels, parameters and slots on the device. Sums have a fixed order: the same bits on the same card.
+    """Trains on the GPU, with images, labels, parameters and slots in device memory.
 
-    images: (N, C, H, W) uint8; labels: (N,) uint8; steps: of the whole training. Within ``train`` the host waits for
-    the device once. team: who shares the batches. Raises DeviceMemoryError if it does not fit.
+    images: (N, C, H, W) uint8; labels: (N,) uint8; state: parameters and slots to start from; steps: of the whole
+    training; team: shares the batches. Sums have a fixed order: results on the same card are bit-identical. ``train``
+    waits for the device once. Raises DeviceMemoryError if the device has too little memory.
     """
 
     together = 8  # so that the device need not wait for the host after each
@@ -63,7 +64,7 @@ class GpuEngine:
         self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """As ``Engine`` says."""
+        """As ``loop.Engine`` defines."""
 
         def work(number: int, items: Any, result: Any) -> None:
             self._differentiate(items, result, epoch, len(batches[number]))
@@ -75,7 +76,7 @@ class GpuEngine:
         return [(loss + float(penalty), correct) for (loss, correct), penalty in zip(found, penalties, strict=True)]
 
     def _differentiate(self, items: Any, result: Any, epoch: int, total: int) -> None:
-        """The gradients of a share, perhaps an empty one, of a batch of ``total``, all in one arena."""
+        """Enqueue the gradients of a share, perhaps an empty one, of a batch of ``total`` images."""
         if not items.size:
             self._gradients.data.memset_async(0, self._gradients.nbytes, self.stream)
             return
@@ -84,14 +85,14 @@ class GpuEngine:
         self._network.backward(batch)
 
     def _update(self, number: int, step: int) -> None:
-        """The optimiser's step after batch ``number`` of those enqueued together."""
+        """Enqueue the optimiser's step after batch ``number`` of those enqueued together."""
         rate, momentum = one_cycle(step, self.steps, self.settings.rate)
         slots = list(self._slots.values())
         arrays = (self._parameters, self._gradients, slots, self._penalties[number : number + 1])
         self._optimise(self.stream, *arrays, step=step + 1, rate=rate, momentum=momentum)
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """As ``Engine`` says."""
+        """As ``loop.Engine`` defines."""
 
         def work(_: int, some: Any, result: Any) -> None:
             if some.size:
@@ -103,13 +104,13 @@ class GpuEngine:
         return sum(losses), sum(correct)
 
     def _each(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
-        """Loss and correct answers of each, by the team; all of them are enqueued, then waited for."""
+        """Enqueue all batches, then wait; returns loss and correct answers of each, summed over the team."""
         shares = [own_share(batch, self._team) for batch in batches]
         places = np.concatenate(shares)
         self._room(len(places), len(batches))
         self._staged[: len(places)] = places
         results = self._results[: 2 * len(batches)]
-        with self.stream:  # which the team adds up on
+        with self.stream:  # the team adds up on the current stream
             self._items.data.copy_from_host_async(
                 self._staged.ctypes.data, len(places) * self._staged.itemsize, self.stream
             )
@@ -123,14 +124,14 @@ class GpuEngine:
         return [(float(loss), int(correct)) for loss, correct in results.get().reshape(-1, 2)]
 
     def _room(self, items: int, batches: int) -> None:
-        """For as much as was ever asked at once."""
+        """Grow the arrays of indices and results to what one call needs."""
         if items > self._items.size:
             self._items, self._staged = device_array(items, "int32"), pinned_array((items,), np.int32)
         if 2 * batches > self._results.size:
             self._results, self._penalties = device_array(2 * batches, "float64"), device_array(batches, "float64")
 
     def state(self) -> tuple[Arrays, Slots]:
-        """As ``Engine`` says."""
+        """As ``loop.Engine`` defines."""
         self.stream.synchronize()
         slots = {name: self._layout.unpacked(arena.get()) for name, arena in self._slots.items()}
         return self._layout.unpacked(self._parameters.get()), slots

@@ -1,6 +1,6 @@
-"""Training's kernels that go over activations: compile-time constants, grids and arguments of each in one place.
+"""Launches of training's kernels, except for the matrix products (products.py): constants, grids and arguments.
 
-All are called with a stream, arrays on the device and the number of images; they return at once.
+Each is called with a stream, device arrays and mostly the number of images, enqueues its work and returns at once.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from app.training.gpu.arena import Layout
 from app.training.optimisers import AdamW, Optimiser, Sgd
 from app.training.random_bits import thinning
 
-TILE = 32  # of the transpose, and the columns that a block sums
-SUMMED = 512  # about how many values, of one column, a part of a column sum has
+TILE = 32  # rows and columns of a tile of the transpose; columns that a block sums
+SUMMED = 512  # about how many values of one column a part of a column sum has
 MOST_PARTS = 64
 
 
 def sum_parts(images: int, pixels: int) -> int:
-    """Into how many parts the sums over images and pixels are cut: by sizes alone, so that results are."""
+    """Into how many parts the sums over images and pixels are cut: a function of sizes alone, so results are, too."""
     wanted = tiles(images * pixels, SUMMED)
     return min(wanted, MOST_PARTS, images)
 
 
 class Gather:
-    """Images by their places, as bytes or as float32 in [0, 1]; shifted and flipped at random if it is told to."""
+    """Gather images by index, as bytes or as float32 in [0, 1], optionally shifted and flipped at random."""
 
     def __init__(self, arch: str, shape: Shape, output: str, *, shift: int = 0, flip: bool = False) -> None:
         channels, height, width = shape
@@ -39,12 +39,12 @@ class Gather:
         self._function = training_kernel("gather", constants, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, all_images: Any, items: Any, y: Any, images: int, key: np.uint64) -> None:
-        """key: of the stream of random bits."""
+        """y[i] = image items[i]. items: int32; key: of the stream of random bits."""
         self._function(stream, (images, 1, 1), all_images, items, y, key)
 
 
 class Scale:
-    """Bytes to float32 in [0, 1]. size: of an image."""
+    """Convert bytes to float32 in [0, 1]. size: bytes of an image."""
 
     def __init__(self, arch: str, size: int) -> None:
         self._size = size
@@ -56,21 +56,21 @@ class Scale:
 
 
 class Dropout:
-    """Features times 0 or times 1 / (1 - share)."""
+    """Multiply features by 0 or by 1 / (1 - share)."""
 
     def __init__(self, arch: str, features: int) -> None:
         self._features = features
         self._function = training_kernel("dropout", {"FEATURES": features}, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, x: Any, y: Any, items: Any, images: int, key: np.uint64, share: float) -> None:
-        """x and y may be one array. share: of the features that become 0; with 0, y is a copy of x."""
+        """share: of the features that become 0; with 0, y is a copy of x. x and y may be one array."""
         least, factor = thinning(share)
         grid = _one_each(images * self._features)
         self._function(stream, grid, x, y, items, np.int32(images), key, np.int32(least), factor)
 
 
 class ActivationGradient:
-    """dy becomes the gradient by the activation's input. size: of an image's activations."""
+    """Turn dy into the gradient by the activation's input. size: activations of an image."""
 
     def __init__(self, arch: str, size: int, function: str) -> None:
         self._size = size
@@ -78,12 +78,12 @@ class ActivationGradient:
         self._function = training_kernel("activation_gradient", constants, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, y: Any, dy: Any, images: int) -> None:
-        """In place, from the activation's output y."""
+        """dy ← dy · slope(y). y: the activation's output."""
         self._function(stream, _one_each(images * self._size), y, dy, np.int32(images))
 
 
 class PoolGradient:
-    """dx from dy; with ``function``, by the input of the activation whose output x is."""
+    """dx from dy; with ``function``, dx is the gradient by the input of the activation that computed x."""
 
     def __init__(self, arch: str, layer: Pool, shape: Shape, function: str) -> None:
         channels, height, width = shape
@@ -94,7 +94,7 @@ class PoolGradient:
         self._function = training_kernel("pool_gradient", constants, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, x: Any, y: Any, dy: Any, dx: Any, images: int) -> None:
-        """x, y: the layer's input and output."""
+        """Write dx. x, y: the layer's input and output."""
         self._function(stream, _one_each(images * self._size), x, y, dy, dx, np.int32(images))
 
 
@@ -106,12 +106,12 @@ class Transpose:
         self._function = training_kernel("transpose", {"ROWS": rows, "COLUMNS": columns}, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, x: Any, y: Any, images: int) -> None:
-        """y: another array than x."""
+        """Write y, which must not overlap x."""
         self._function(stream, (images * self._tiles, 1, 1), x, y)
 
 
 class ColumnSums:
-    """(images, columns, pixels) → (columns,). images: the most there will be."""
+    """Sum (images, columns, pixels) to (columns,). images: the most in a call."""
 
     def __init__(self, arch: str, images: int, columns: int, pixels: int = 1) -> None:
         self._columns, self._pixels = columns, pixels
@@ -123,7 +123,7 @@ class ColumnSums:
         return training_kernel("column_sums", {"COLUMNS": self._columns, "PIXELS": pixels}, arch, threads=BLOCK)
 
     def __call__(self, stream: Any, x: Any, y: Any, images: int) -> None:
-        """In one launch, or in two if there are more parts than one."""
+        """Write the sums to y, in one launch, or in two if there are several parts."""
         parts = sum_parts(images, self._pixels)
         groups = tiles(self._columns, TILE)
         blocks = groups if self._pixels == 1 else self._columns
@@ -133,7 +133,7 @@ class ColumnSums:
 
 
 class CrossEntropy:
-    """Loss, correct answers and the loss's gradient by the logits."""
+    """Compute loss, correct answers and the loss's gradient by the logits."""
 
     def __init__(self, arch: str, classes: int) -> None:
         self._classes = classes
@@ -152,7 +152,10 @@ class CrossEntropy:
         total: int,
         smoothing: float,
     ) -> None:
-        """labels: of all images, uint8; result: (2,) float64, loss / total and correct answers."""
+        """Write the gradient ``slope`` and the (2,) float64 ``result``: loss / total, correct answers.
+
+        labels: of all images, uint8; items: (images,) int32.
+        """
         even = np.float32(smoothing / self._classes)
         own = np.float32(even + np.float32(1 - smoothing))
         self._function(
@@ -161,7 +164,7 @@ class CrossEntropy:
 
 
 class Update:
-    """What ``add_l2`` and ``Optimiser.update`` do, on arenas of parameters, gradients and slots."""
+    """Compute ``add_l2`` and ``Optimiser.update`` on arenas: one launch for all parameters, one for the L2 penalty."""
 
     def __init__(self, arch: str, places: Layout, optimiser: Optimiser, l2: float) -> None:
         self._layout, self._optimiser, self._l2 = places, optimiser, l2
@@ -183,7 +186,7 @@ class Update:
         rate: float,
         momentum: float,
     ) -> None:
-        """One step, in place. penalty: (1,) float64, the L2 part of the loss, if there is one. step: counted from 1."""
+        """Make one step in place. penalty: (1,) float64, gets the L2 part of the loss, if any; step: counted from 1."""
         keep = 1 - rate * self._optimiser.weight_decay
         sizes = np.int32(self._layout.weights), np.int32(self._layout.size)
         scalars = self._scalars(step, rate, momentum)
@@ -198,7 +201,7 @@ class Update:
             self._penalty(stream, (1, 1, 1), self._squares, penalty, np.int32(self._blocks), half)
 
     def _scalars(self, step: int, rate: float, momentum: float) -> tuple[float, ...]:
-        """As the kernel takes them: in float64 so far, as the references compute them."""
+        """The schedule's arguments of the kernel, computed in float64 as in the references."""
         if not isinstance(self._optimiser, AdamW):
             return momentum, rate
         beta2, epsilon = self._optimiser.beta2, self._optimiser.epsilon
@@ -207,5 +210,5 @@ class Update:
 
 
 def _one_each(elements: int) -> tuple[int, int, int]:
-    """The grid with a thread for each element."""
+    """A grid with one thread per element."""
     return tiles(elements, BLOCK), 1, 1

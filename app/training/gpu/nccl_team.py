@@ -1,4 +1,4 @@
-"""Several GPUs of one machine that add up by NVIDIA's NCCL, through CuPy's binding."""
+"""A team of GPUs of one machine that adds up with NVIDIA's NCCL, through CuPy's binding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.errors import UserError
 
 
 class NcclTeam:
-    """``Team`` with a card each: what is to be added up is on the card."""
+    """A ``Team`` whose members have one GPU each; the values to add up are in its memory."""
 
     def __init__(self, rank: int, size: int, nccl: Any, communicator: Any) -> None:
         self.rank, self.size = rank, size
@@ -23,7 +23,7 @@ class NcclTeam:
         self._types = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
 
     def add(self, values: Any) -> None:
-        """As ``Team`` says; enqueued, the host does not wait."""
+        """As ``Team`` defines; enqueues the sum and returns at once."""
         address, stream = values.data.ptr, cupy.cuda.get_current_stream().ptr
         self._communicator.allReduce(
             address, address, values.size, self._types[values.dtype], self._nccl.NCCL_SUM, stream
@@ -32,33 +32,33 @@ class NcclTeam:
 
 @contextmanager
 def nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
-    """This process's place in a team, on GPU ``rank``, which becomes the current one. Waits until all have come.
+    """Join the team with GPU ``rank``, which becomes the current one. Waits until all members have joined.
 
-    name: what ``unique_id`` gave the lead. Raises UserError.
+    name: from ``unique_id`` in rank 0. Raises UserError.
     """
     nccl = _binding()
     cupy.cuda.Device(rank).use()
-    # A ring adds in one order, whatever the size; others are free to change it. As little as we add takes it no longer.
+    # A ring adds in one order, whatever the size; other algorithms may change it. For our few values it is as fast.
     os.environ.setdefault("NCCL_ALGO", "Ring")
     with _errors(nccl):
         communicator = nccl.NcclCommunicator(size, name, rank)
         try:
             yield NcclTeam(rank, size, nccl, communicator)
         except BaseException:
-            communicator.abort()  # does not wait for the others, who may have gone
+            communicator.abort()  # does not wait for the others, which may have ended
             raise
         communicator.destroy()
 
 
 def unique_id() -> Any:
-    """By which the members of one team find each other; it can be pickled. Raises UserError."""
+    """A new name by which the members of one team find each other; it can be pickled. Raises UserError."""
     nccl = _binding()
     with _errors(nccl):
         return nccl.get_unique_id()
 
 
 def check_cards(count: int) -> None:
-    """Raises UserError unless there are so many, and NCCL."""
+    """Raises UserError unless there are ``count`` GPUs, and NCCL."""
     cards = cupy.cuda.runtime.getDeviceCount()
     if count > cards:
         raise UserError(
@@ -77,7 +77,7 @@ def _errors(nccl: Any) -> Iterator[None]:
 
 def _binding() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy's says in several lines what is said below
+        warnings.simplefilter("ignore")  # CuPy's warning takes several lines for what the error below says
         from cupy.cuda import nccl
     if not nccl.available:
         package = f"nvidia-nccl-cu{cupy.cuda.runtime.runtimeGetVersion() // 1000}"

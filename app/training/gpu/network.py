@@ -1,4 +1,4 @@
-"""A model on the device: from the places of images to logits, and back to the gradients of all parameters."""
+"""A model on the device: from the indices of images to logits, and back to the gradients of all parameters."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from app.training.settings import Settings
 
 
 class Inputs:
-    """What the first trained layer reads: images gathered, altered if they are to be, enlarged, as float32."""
+    """The input of the first trained layer: images gathered, augmented in training, enlarged, as float32."""
 
     def __init__(self, site: Site, model: Model, settings: Settings, images: Any) -> None:
-        """images: all of them, bytes on the device."""
+        """images: the whole training set, bytes on the device."""
         shape = model.network.input_shape
         self.seed, self._images = settings.seed, images
         dtype = "uint8" if model.front else "float32"
@@ -49,7 +49,7 @@ class Inputs:
             self.y, self._scale = site.activations(shape), Scale(site.arch, prod(shape))
 
     def forward(self, batch: Batch) -> None:
-        """For the places in the batch."""
+        """Enqueue the input ``y`` for the images of the batch."""
         gather = self._altered if batch.epoch else self._plain
         key = stream_key(self.seed, Use.AUGMENT, epoch=batch.epoch)
         gather(batch.stream, self._images, batch.items, self._gathered, batch.images, key)
@@ -60,7 +60,7 @@ class Inputs:
 
 
 class DeviceNetwork:
-    """The model's stages and their arrays. images, labels: all of them, uint8 on the device."""
+    """The model's stages and their arrays. images, labels: of the whole training set, uint8 on the device."""
 
     def __init__(self, site: Site, model: Model, settings: Settings, images: Any, labels: Any) -> None:
         self._labels = labels
@@ -72,7 +72,10 @@ class DeviceNetwork:
         self._loss = CrossEntropy(site.arch, model.classes)
 
     def forward(self, batch: Batch, result: Any, *, total: int, smoothing: float) -> None:
-        """result: (2,) float64, the batch's part of the mean loss of ``total`` images, and its correct answers."""
+        """Enqueue the forward pass and the loss.
+
+        result: (2,) float64, gets the batch's part of the mean loss of ``total`` images, and its correct answers.
+        """
         self._inputs.forward(batch)
         for stage in self._stages:
             stage.forward(batch)
@@ -83,7 +86,7 @@ class DeviceNetwork:
         )
 
     def backward(self, batch: Batch) -> None:
-        """The gradients of all parameters, after ``forward``."""
+        """Enqueue the gradients of all parameters, after ``forward``."""
         slope, spare = self._slopes
         for place in range(len(self._stages) - 1, self._first - 1, -1):
             back = self._stages[place].backward(batch, slope, spare, place > self._first)
@@ -92,14 +95,14 @@ class DeviceNetwork:
 
 
 def stages(site: Site, model: Model, settings: Settings, x: Any, shape: Shape) -> list[Stage]:
-    """One for each trained layer; activations join the product before them, and dropouts come before their layers.
+    """One stage per trained layer. Activations join the product before them; dropouts come before their layers.
 
-    Pooling's backward goes through the activation before it, too: its slopes then cost no pass over the largest arrays.
+    Pooling's backward covers the activation before it, too: its slopes then cost no pass over the largest arrays.
     """
     made: list[Stage] = []
     dropouts = {name: (part, share) for part, (name, share) in enumerate(settings.dropout)}
     waiting = list(model.layers)
-    before = ""  # the activation, if it comes directly before
+    before = ""  # the activation directly before, if any
     while waiting:
         layer, inner = waiting.pop(0), shape
         shape = layer.output_shape(shape)

@@ -1,8 +1,8 @@
-"""The matrix products of training on the card: fully connected layers, and convolutions with both their gradients.
+"""The matrix products of training on the GPU: fully connected layers, and convolutions with both their gradients.
 
-All arrays are contiguous float32 on the card, as large as needed or larger, and begin at multiples of 16 bytes.
-Activations are (B, C, H, W); convolution filters (K, K, C, M). A call enqueues one or two launches and returns; nothing
-is checked. Sums run in an order that only the sizes of the call decide: the same bits twice, on any card.
+All arrays are contiguous float32 on the device, as large as needed or larger, and aligned to 16 bytes. Activations are
+(B, C, H, W), convolution filters (K, K, C, M). A call enqueues one or two launches and returns; sizes are not checked.
+The order of a sum depends on the sizes of the call alone: results are bit-identical, on any card.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ SUM_THREADS = 256
 
 
 class Gemm:
-    """y = activation(alpha · op(a) op(b) + beta · y + bias), row-major; a sum may be cut into parts.
+    """y = activation(alpha · op(a) op(b) + beta · y + bias), row-major; long sums are cut into parts (split-K).
 
-    alpha and beta are there because system 5's product has them; the engine leaves them 1 and 0. activation: "",
-    "relu", "tanh" or "sigmoid".
+    alpha and beta exist because system 5's product has them; the engine leaves them 1 and 0. activation: "", "relu",
+    "tanh" or "sigmoid".
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Gemm:
             self._parts.add(stream, out, y, m, n, choice.parts, bias=bias, alpha=alpha, beta=beta)
 
     def _product(self, tile: Tile, cut: bool) -> Function:
-        """Compiled when it is first needed."""
+        """The kernel for a tile, compiled when it is first needed; cut: whether it writes parts of sums."""
         if (tile, cut) not in self._products:
             defines = self._defines | tile.defines | {"SPLIT": int(cut)}
             self._products[tile, cut] = training_kernel("gemm", defines, self._arch, threads=tile.threads)
@@ -101,7 +101,7 @@ class ConvForward:
         self._product = training_kernel("conv", defines, arch, threads=self._tile.threads)
 
     def __call__(self, stream: Any, x: Array, w: Array, y: Array, images: int, *, bias: Array | None = None) -> None:
-        """Of ``images`` images."""
+        """Enqueue it for ``images`` images."""
         maps, pixels = self._tile.blocks(self._sizes.maps, images * self._sizes.pixels)
         self._product(stream, (pixels, maps, 1), x, w, bias, y, np.int32(images))
 
@@ -117,14 +117,14 @@ class ConvInputGradient:
         self._product = training_kernel("conv_input", defines, arch, threads=self._tile.threads)
 
     def __call__(self, stream: Any, dy: Array, w: Array, dx: Array, images: int) -> None:
-        """Of ``images`` images."""
+        """Enqueue it for ``images`` images."""
         sizes = self._sizes
         channels, pixels = self._tile.blocks(sizes.channels, images * sizes.height * sizes.width)
         self._product(stream, (pixels, channels, 1), dy, w, dx, np.int32(images))
 
 
 class ConvFilterGradient:
-    """dw (K, K, C, M) from x (B, C, H, W) and dy (B, M, OH, OW): its sums are always cut, into as many parts."""
+    """dw (K, K, C, M) from x (B, C, H, W) and dy (B, M, OH, OW). Its sums are always cut into the same parts."""
 
     def __init__(self, arch: str, sizes: ConvSizes) -> None:
         self._sizes = sizes
@@ -135,7 +135,7 @@ class ConvFilterGradient:
         self._parts = _Parts(arch, False, "")
 
     def __call__(self, stream: Any, x: Array, dy: Array, dw: Array, images: int) -> None:
-        """Summed over ``images`` images."""
+        """Enqueue it, summed over ``images`` images."""
         sizes, parts = self._sizes, self._split.parts
         space = self._parts.workspace(parts * sizes.taps * sizes.maps)
         grid = (*self._split.tile.blocks(sizes.taps, sizes.maps), parts)
@@ -145,7 +145,7 @@ class ConvFilterGradient:
 
 
 class _Parts:
-    """Memory for the parts of a product, (parts, rows, columns), and what adds them."""
+    """Memory for the parts of a product, (parts, rows, columns), and the launch that adds them up."""
 
     def __init__(self, arch: str, bias: bool, activation: str) -> None:
         self._arch, self._defines = arch, _epilogue(bias, activation) | {"THREADS": SUM_THREADS}
@@ -153,7 +153,7 @@ class _Parts:
         self._space: Array | None = None
 
     def workspace(self, elements: int) -> Array:
-        """Kept until more is asked for."""
+        """At least ``elements`` float32, kept from call to call."""
         if self._space is None or self._space.size < elements:
             self._space = device_array(elements, "float32")
         return self._space
@@ -171,7 +171,7 @@ class _Parts:
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> None:
-        """y (rows, columns) = activation(alpha · the sum of ``count`` parts + beta · y + bias)."""
+        """Enqueue y (rows, columns) = activation(alpha · Σ parts + beta · y + bias). count: of parts."""
         groups = sum_groups(count)
         if groups not in self._sums:
             defines = self._defines | {"GROUPS": groups}

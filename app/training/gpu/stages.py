@@ -1,6 +1,6 @@
-"""The layers on the device: forward, and backward through the loss's gradient. Arrays are made once, for a batch.
+"""The layers on the device, forward and backward. Arrays are allocated once, for the largest batch.
 
-What a stage computes is what app/training/gradients/ defines.
+app/training/gradients/ defines what a stage computes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from app.training.random_bits import Use, stream_key
 
 @dataclass(frozen=True)
 class Site:
-    """Where stages work. images: the most of a batch; parameters, gradients: arenas."""
+    """What all stages share. images: the most in a batch; parameters, gradients: arenas."""
 
     arch: str
     images: int
@@ -32,17 +32,17 @@ class Site:
     gradients: Any
 
     def activations(self, shape: Shape) -> Any:
-        """Room for a batch's activations."""
+        """An array for a batch's activations; shape: of one image's."""
         return device_array(self.images * prod(shape), "float32")
 
     def views(self, name: str) -> tuple[Any, Any]:
-        """A parameter and its gradient, flat; None if there is no such parameter."""
+        """Flat views of a parameter and its gradient; None for both if there is no such parameter."""
         return self.layout.view(self.parameters, name), self.layout.view(self.gradients, name)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What is known of a batch. items: places of its images, int32 on the device; epoch: 0 where nothing is random."""
+    """A batch. items: indices of its images, int32 on the device; epoch: 0 for evaluation, where nothing is random."""
 
     stream: Any
     items: Any
@@ -51,22 +51,24 @@ class Batch:
 
 
 class Stage(Protocol):
-    """One layer, or two that are computed at once. y: its output."""
+    """One layer, or two that are computed in one pass. y: its output."""
 
     y: Any
 
     def forward(self, batch: Batch) -> None:
-        """y from the output of the stage before."""
+        """Enqueue y from the output of the stage before."""
 
     def backward(self, batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
-        """The gradient by the stage's input: dx, or dy if that was altered in place; nothing in particular if it is not
-        wanted. The gradients by parameters go to their arena."""
+        """Enqueue the gradients by parameters, into their arena, and the one by the stage's input if it is ``wanted``.
+
+        Returns the array that then holds the latter: dx, or dy if it was computed in place.
+        """
 
 
 class Product(ABC):
     """A layer with weights, and the activation behind it if ``function`` names one.
 
-    slope: whether that activation's slope is for this stage; else it is for the next one's backward.
+    slope: whether this stage's backward applies the activation's slope, or the next stage's does.
     """
 
     def __init__(self, site: Site, name: str, x: Any, shape: Shape, function: str, slope: bool) -> None:
@@ -79,10 +81,10 @@ class Product(ABC):
 
     @abstractmethod
     def forward(self, batch: Batch) -> None:
-        """As ``Stage`` says."""
+        """As ``Stage`` defines."""
 
     def backward(self, batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
-        """As ``Stage`` says."""
+        """As ``Stage`` defines."""
         if self._slope is not None:
             self._slope(batch.stream, self.y, dy, batch.images)
         if self._sums is not None:
@@ -146,7 +148,7 @@ class ConvStage(Product):
 
 
 class PoolStage:
-    """Pooling; backward also through the activation before it, whose ``function`` is not empty if there is one."""
+    """Pooling; backward also covers the activation directly before it, named by ``function`` unless that is empty."""
 
     def __init__(self, site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> None:
         self.x, self.y = x, site.activations(layer.output_shape(shape))
@@ -154,11 +156,11 @@ class PoolStage:
         self._gradient = PoolGradient(site.arch, layer, shape, function)
 
     def forward(self, batch: Batch) -> None:
-        """By the kernel that inference uses."""
+        """Enqueue y with the kernel that inference uses."""
         self._forward(batch.stream.ptr, batch.images)
 
     def backward(self, batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
-        """As ``Stage`` says."""
+        """As ``Stage`` defines."""
         self._gradient(batch.stream, self.x, self.y, dy, dx, batch.images)
         return dx
 
@@ -172,18 +174,18 @@ class ActivationStage:
         self._slope = ActivationGradient(site.arch, prod(shape), layer.function) if slope else None
 
     def forward(self, batch: Batch) -> None:
-        """By the kernel that inference uses."""
+        """Enqueue y with the kernel that inference uses."""
         self._forward(batch.stream.ptr, batch.images)
 
     def backward(self, batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
-        """In place."""
+        """As ``Stage`` defines, in place."""
         if self._slope is not None:
             self._slope(batch.stream, self.y, dy, batch.images)
         return dy
 
 
 class FlattenStage:
-    """C, H, W to H, W, C and back by transposes; nothing where the order is the same."""
+    """Transpose (C, H, W) to (H, W, C) and back; nothing to do if the order is the same."""
 
     def __init__(self, site: Site, shape: Shape, x: Any) -> None:
         channels, pixels = shape[0], prod(shape[1:])
@@ -195,12 +197,12 @@ class FlattenStage:
             self._back = Transpose(site.arch, pixels, channels)
 
     def forward(self, batch: Batch) -> None:
-        """y (B, H·W·C)."""
+        """Enqueue y (B, H·W·C)."""
         if self._moves:
             self._there(batch.stream, self.x, self.y, batch.images)
 
     def backward(self, batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
-        """As ``Stage`` says."""
+        """As ``Stage`` defines."""
         if not self._moves:
             return dy
         self._back(batch.stream, dy, dx, batch.images)
@@ -208,7 +210,7 @@ class FlattenStage:
 
 
 class DropoutStage:
-    """Dropout before a layer. part: which of the network's it is; outside of training it copies."""
+    """Dropout before a layer; a copy in evaluation. part: its number among the network's dropouts."""
 
     def __init__(self, site: Site, features: int, x: Any, share: float, seed: int, part: int) -> None:
         self.x, self.y = x, site.activations((features,))
@@ -216,11 +218,11 @@ class DropoutStage:
         self._function = Dropout(site.arch, features)
 
     def forward(self, batch: Batch) -> None:
-        """Not in place: the activation before it still needs its output."""
+        """Enqueue y; not in place: the activation before it still needs its output."""
         self._thin(batch, self.x, self.y)
 
     def backward(self, batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
-        """In place, by the same mask."""
+        """As ``Stage`` defines, in place, with the same mask."""
         self._thin(batch, dy, dy)
         return dy
 
@@ -231,7 +233,7 @@ class DropoutStage:
 
 
 def inference_launch(site: Site, layer: Layer, shape: Shape, x: Any, y: Any, dtype: str) -> Launch:
-    """A layer without parameters by the registry's kernel for it, bound to arrays of ``dtype``."""
+    """Bind the registry's kernel for a layer without parameters to arrays of ``dtype``."""
     problem = layer.problem(shape, (), bias=False, input_dtype=dtype, dtype="float32", output_dtype=dtype)
     assert problem is not None and layer.operation is not None, f"{layer.kind} is a pass of its own"
     variant = eligible(layer.operation, problem, site.arch)[0]

@@ -1,7 +1,7 @@
-"""How training's products are cut into tiles and, where their sums are long, into parts. Pure functions of the sizes.
+"""Choose tiles for training's products and, where their sums are long, parts: pure functions of the sizes.
 
-Each element's sum runs in one order whatever the tile, so only the number of parts matters to the bits of a result, and
-it depends on sizes alone, not on the card.
+The order of an element's sum does not depend on the tile, only on the number of parts. That depends on the sizes alone,
+not on the card, so results are bit-identical on every card.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from app.kernels.variant import STATIC_SHARED_LIMIT, tiles
 TYPICAL_IMAGES = 256  # of a batch, for choices that are made once for all batches
 GEMM_SLICE = 16  # values of k in shared memory at a time
 SLICES = range(8, 17)
-MOST_LOADS = {16: 68, 32: 36, 64: 32}  # sums of a thread → elements of a slice that it brings, for want of registers
+MOST_LOADS = {16: 68, 32: 36, 64: 32}  # sums of a thread → elements of a slice that it loads: registers are scarce
 MOST_PARTS = 1024
 LEAST_PART = 64  # values of k
 # A card to fill, and estimates of what things cost there, in multiply-adds of one multiprocessor.
 MULTIPROCESSORS = 132
 FULL = 256  # threads that keep a multiprocessor busy
-AROUND = 32  # values of k that a block's beginning and end take as long as
+AROUND = 32  # values of k that take as long as a block's beginning and end
 SUM_LAUNCH = 400_000
 SUM_ELEMENT = 0.65
 
@@ -44,17 +44,17 @@ class ConvSizes:
 
     @property
     def pixels(self) -> int:
-        """Of an output map."""
+        """Pixels of an output map."""
         return self.out[0] * self.out[1]
 
     @property
     def taps(self) -> int:
-        """Of a filter, over all channels."""
+        """Weights of a filter, over all channels."""
         return self.kernel**2 * self.channels
 
     @property
     def defines(self) -> dict[str, str | int]:
-        """As the kernels name them."""
+        """The sizes under the kernels' names."""
         values = (self.channels, self.height, self.width, self.maps, self.kernel, self.stride)
         return dict(zip("CHWMKS", values, strict=True))
 
@@ -70,7 +70,7 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return (self.bm // self.tm) * (self.bn // self.tn)
 
     @property
@@ -81,7 +81,7 @@ class Tile:
 
     @property
     def fits(self) -> bool:
-        """Whether a block is of whole warps and not too many, and what it brings fits its registers and memory."""
+        """Whether a block has whole warps, not too many, and its loads fit its registers and shared memory."""
         size = self.bm + self.bn
         shared = 2 * 4 * SLICES[-1] * (size + 8)
         few = size * SLICES[-1] <= self.threads * MOST_LOADS[self.tm * self.tn]
@@ -89,11 +89,11 @@ class Tile:
 
     @property
     def defines(self) -> dict[str, str | int]:
-        """As the kernels name them."""
+        """The sizes under the kernels' names."""
         return {"BM": self.bm, "BN": self.bn, "TM": self.tm, "TN": self.tn, "LANES_N": self.lanes}
 
     def blocks(self, rows: int, columns: int) -> tuple[int, int]:
-        """Along rows and along columns."""
+        """Blocks along rows and along columns."""
         return tiles(rows, self.bm), tiles(columns, self.bn)
 
 
@@ -129,14 +129,14 @@ def whole(rows: int, columns: int, depth: int) -> Tile:
 
 
 def part_length(depth: int, parts: int) -> int:
-    """Values of k in a part, whole slices of them; the last parts have fewer, or none."""
+    """Values of k in a part, a multiple of the slice; the last parts have fewer, or none."""
     return max(tiles(tiles(depth, parts), GEMM_SLICE), 1) * GEMM_SLICE
 
 
 def slice_depth(inner: int, depth: int) -> int:
-    """Values of k in shared memory at a time: one tap's where ``inner``, the values of a tap, are whole slices;
+    """Values of k in shared memory at a time.
 
-    else what pads the sum of ``depth`` products least.
+    Largest slice that divides ``inner``, the values of a tap, else the one that pads ``depth`` products least.
     """
     together = [size for size in SLICES if inner % size == 0]
     return max(together) if together else min(SLICES, key=lambda size: (tiles(depth, size) * size, -size))
@@ -148,14 +148,14 @@ def sum_groups(parts: int) -> int:
 
 
 def _parts(tile: Tile, rows: int, columns: int, depth: int) -> set[int]:
-    """One, or so many that a card is full once, twice or four times."""
+    """Numbers of parts to try: one, or enough to fill a card once, twice or four times."""
     threads = tile.threads * tiles(rows, tile.bm) * tiles(columns, tile.bn)
     most = max(min(depth // LEAST_PART, MOST_PARTS), 1)
     return {1} | {min(tiles(MULTIPROCESSORS * FULL * times, threads), most) for times in (1, 2, 4)}
 
 
 def _cost(choice: Split, rows: int, columns: int, depth: int) -> float:
-    """Multiply-adds of the busiest multiprocessor, with what delays them; reads of shared memory and loads count."""
+    """Estimated multiply-adds of the busiest multiprocessor, with delays by loads and reads of shared memory."""
     tile, (down, across) = choice.tile, choice.tile.blocks(rows, columns)
     blocks = tiles(down * across * choice.parts, MULTIPROCESSORS)
     idle = max(FULL / (blocks * tile.threads), 1)

@@ -1,4 +1,4 @@
-"""The gradients of the layers, by layer kind: what training can go back through.
+"""The gradients of the layers, by layer class: a layer without one cannot be trained.
 
 ``forward`` computes as the layer's reference does and keeps what ``backward`` needs; ``backward`` turns the gradient
 of the loss by the layer's output into those by its input and by its parameters. All in the float type of x.
@@ -22,8 +22,8 @@ Arrays = dict[str, np.ndarray]
 class Gradient:
     """forward(layer, x, parameters) → y, kept; backward(layer, kept, dy, parameters, wanted) → dx, gradients.
 
-    wanted: whether dx is; the first layer's is not, and None is returned. gradients: by the parameters' names.
-    ``kept`` may be x or y themselves: nobody may write to them before ``backward`` (no forward here does).
+    wanted: whether dx is needed, else it is None (the first layer's is not needed); gradients: by the parameters'
+    names. ``kept`` may be x or y itself: nobody may write to them before ``backward`` (no forward here does).
     """
 
     forward: Callable[[Any, np.ndarray, Parameters], tuple[np.ndarray, Any]]

@@ -1,4 +1,4 @@
-"""Activations: their slopes follow from their outputs."""
+"""Activations: the slope is a function of the output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.layers import Activation, Parameters, Relu, Sigmoid, Tanh
 
 
 def forward(layer: Activation, x: np.ndarray, parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
-    """Keeps y. The reference works in place; the layer before may have kept x."""
+    """Compute y and keep it. The reference works in place, so it gets a copy: the layer before may have kept x."""
     y = layer.reference(x.copy(order="K"), parameters)
     return y, y
 
@@ -18,7 +18,7 @@ def forward(layer: Activation, x: np.ndarray, parameters: Parameters) -> tuple[n
 def backward(
     layer: Activation, y: np.ndarray, dy: np.ndarray, parameters: Parameters, wanted: bool
 ) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    """By the slope where the layer gave y."""
+    """dx = dy · slope(y)."""
     return dy * SLOPES[type(layer)](y), {}
 
 

@@ -1,4 +1,4 @@
-"""Convolution: both gradients as matrix products over im2col pieces that fit a core's cache."""
+"""Convolution: both gradients are matrix products over im2col pieces that fit a core's cache."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from app.layers.conv2d import IM2COL_BYTES, im2col, windows_of
 
 
 def forward(layer: Conv2d, x: np.ndarray, parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
-    """Keeps x: laying out its windows again costs less than keeping K² copies of it."""
+    """Compute y; keep x: laying out its windows again costs less than keeping K² copies of it."""
     return layer.reference(x, parameters), x
 
 
 def backward(
     layer: Conv2d, x: np.ndarray, dy: np.ndarray, parameters: Parameters, wanted: bool
 ) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    """dk = im2col(x)ᵀ dy; dx: the windows' gradients dy kᵀ, each added where its window came from."""
+    """dk = im2col(x)ᵀ dy; dx is the sum of the windows' gradients dy kᵀ, each at the place of its window."""
     images, maps, height, width = dy.shape
     filters = parameters[layer.name]
     rows = dy.transpose(0, 2, 3, 1).reshape(-1, maps)  # (B·OH·OW, M); a view if memory is N, H, W, C already
@@ -38,9 +38,9 @@ def backward(
 
 
 def _scatter(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, width: int) -> None:
-    """Add the gradients of all windows, (B·OH·OW, K·K·C), columns of a window before its rows, to dx, (B, H, W, C).
+    """Add the gradients of all windows, (B·OH·OW, K·K·C), to dx, (B, H, W, C); columns of a window come before rows.
 
-    Along W first, with whole columns of a window as the runs in memory; single pixels would be too short ones.
+    Along W first, so that whole columns of a window are contiguous in memory; single pixels would be too short.
     """
     kernel, step = layer.kernel, layer.stride
     windows = columns.reshape(len(dx), height, width, kernel, kernel, -1)

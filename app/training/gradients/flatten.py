@@ -1,4 +1,4 @@
-"""Flatten: the gradient gets its shape back."""
+"""Flatten: the gradient is reshaped to the input's shape."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from app.layers import Flatten, Parameters, Shape
 
 
 def forward(layer: Flatten, x: np.ndarray, parameters: Parameters) -> tuple[np.ndarray, Shape]:
-    """Keeps the shape of x."""
+    """Compute y; keep the shape of x."""
     return layer.reference(x, parameters), x.shape
 
 
 def backward(
     layer: Flatten, shape: Shape, dy: np.ndarray, parameters: Parameters, wanted: bool
 ) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    """(B, H·W·C) → (B, C, H, W)."""
+    """dy (B, H·W·C) → dx (B, C, H, W)."""
     images, channels, height, width = shape
     return dy.reshape(images, height, width, channels).transpose(0, 3, 1, 2), {}

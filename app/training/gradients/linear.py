@@ -8,7 +8,7 @@ from app.layers import Linear, Parameters
 
 
 def forward(layer: Linear, x: np.ndarray, parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
-    """Keeps x."""
+    """Compute y; keep x."""
     return layer.reference(x, parameters), x
 
 

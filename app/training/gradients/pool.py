@@ -1,4 +1,4 @@
-"""Average and maximum pooling, for windows that overlap, too."""
+"""Average and maximum pooling; windows may overlap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Kept = tuple[np.ndarray, np.ndarray]
 
 
 def forward(layer: Pool, x: np.ndarray, parameters: Parameters) -> tuple[np.ndarray, Kept]:
-    """Keeps x and y."""
+    """Compute y; keep x and y."""
     y = layer.reference(x, parameters)
     return y, (x, y)
 
@@ -21,7 +21,7 @@ def forward(layer: Pool, x: np.ndarray, parameters: Parameters) -> tuple[np.ndar
 def backward_average(
     layer: Pool, kept: Kept, dy: np.ndarray, parameters: Parameters, wanted: bool
 ) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    """Every pixel of a window gets the same share."""
+    """Every pixel of a window gets the same share of the window's gradient."""
     dx = np.zeros_like(kept[0])
     share = dy / layer.window**2
     for place in _places(layer, dy):
@@ -32,7 +32,7 @@ def backward_average(
 def backward_maximum(
     layer: Pool, kept: Kept, dy: np.ndarray, parameters: Parameters, wanted: bool
 ) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
-    """The maximum gets all; the first among equals, by rows."""
+    """The maximum of a window gets its whole gradient; among equals the first one, by rows."""
     x, y = kept
     dx = np.zeros_like(x)
     open_ = np.ones_like(y, dtype=bool)  # windows whose maximum has not been met yet
@@ -44,7 +44,7 @@ def backward_maximum(
 
 
 def _places(layer: Pool, dy: np.ndarray) -> Iterator[tuple[slice, ...]]:
-    """For each pixel of a window, by rows: where in x the windows have it."""
+    """For each pixel of a window, by rows: the index of that pixel of all windows in x."""
     height, width = dy.shape[2:]
     for p in range(layer.window):
         for q in range(layer.window):
