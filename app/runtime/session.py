@@ -1,11 +1,13 @@
 """The GPU session: owns the device buffers, streams, events and loaded kernels, and streams batches through them.
 
-Images are cut into chunks that go round the lanes. A lane is a stream with its own buffers: copy in, kernels,
-copy out follow one another there, while the copies of one lane run beside the kernels of another. Device buffers are
-there before the first run, a lane's staging buffer from its first chunk of pageable images on; the host waits only for
-a staging buffer that it is about to fill again and for the end. A batch that comes from the same page-locked arrays
-again is captured as a CUDA graph, and replayed from then on: of the chunks' copies and kernels or, where the first
-kernel can read images over the bus, of the kernels alone, with buffers of its own.
+A batch is cut into chunks, which the streams take in turn. Each stream has its own buffers. Its copy in, kernels and
+copy out run one after another, beside those of the other streams. Device buffers are allocated before the first run, a
+stream's staging buffer at its first chunk of pageable images. The host waits only for a staging buffer that it is about
+to fill again, and for the end.
+
+A batch that comes again from the same page-locked arrays is captured as a CUDA graph and replayed from then on. The
+graph holds the chunks' copies and kernels; or, if the first kernel can read images over the bus, the kernels alone,
+with buffers of its own.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array, uploaded
 from app.errors import UserError
 from app.kernels.launch import Kernel
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
-from app.runtime.stream_buffers import Lane, Outputs, copy
+from app.runtime.stream_buffers import Outputs, StreamBuffers, copy
 from app.runtime.zero_copy import Direct
 
-MOST_CHUNKS = 64  # in a graph: beyond, a call more or less does not count
+MOST_CHUNKS = 64  # in a graph: with more, one call instead of many saves nothing
 LARGEST_CHUNK = 4096  # images; nothing is gained beyond
 
 
@@ -38,18 +40,18 @@ def default_chunk(batch: int) -> int:
 
 
 def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
-    """Images a chunk: as asked for or the default, and never more than there are.
+    """Images a chunk: ``asked`` or the default, and never more than the batch has.
 
-    streamed: as a pass of many, where nobody waits for the first chunk and fewer calls are better.
+    streamed: the batch is one pass of many; nobody waits for its first chunk, and fewer calls are better.
     """
     equal = -(-batch // -(-batch // LARGEST_CHUNK))
     return min(asked or (equal if streamed else default_chunk(batch)), batch)
 
 
 def pieces(count: int, chunk: int) -> Iterator[slice]:
-    """A batch cut into chunks, the first and the last half as long as may be, those between of equal length.
+    """Cut a batch into chunks. The first and the last have half of ``chunk``, those between are of equal length.
 
-    Nothing runs beside the first one's copy, nor beside the last one's kernels.
+    The ends are short because nothing runs beside the first chunk's copy, nor beside the last one's kernels.
     """
     if count <= chunk:
         yield slice(0, count)
@@ -61,22 +63,23 @@ def pieces(count: int, chunk: int) -> Iterator[slice]:
 
 
 def equal_pieces(start: int, stop: int, chunk: int) -> Iterator[slice]:
-    """From start to stop in as few chunks as may be, of equal length but for one image."""
+    """Cut start to stop into as few chunks as possible; their lengths differ by one image at most."""
     count, many = stop - start, -(-(stop - start) // chunk)
     for i in range(many):
         yield slice(start + count * i // many, start + count * (i + 1) // many)
 
 
-Mark = Callable[[Lane], None]  # called before a chunk's copy in, kernels and copy out are enqueued, and after them
+# Called before a chunk's copy in, kernels and copy out are enqueued, and after them.
+Mark = Callable[[StreamBuffers], None]
 
 
 class Session:
-    """A graph ready to run on the current GPU. A context manager; reusable for any number of batches.
+    """A plan ready to run on the current GPU. A context manager; reusable for any number of batches.
 
-    Several threads may have sessions at once, each its own; nothing here waits for the whole device or its null stream.
+    Several threads may each have a session of their own: nothing here waits for the whole device or its null stream.
 
-    chunk: images a chunk; halved until the buffers fit in device memory (``shrunk`` then says so).
-    always_in_chunks: whether a batch that comes again is copied in chunks even where a kernel could read it itself.
+    chunk: images a chunk; halved until the buffers fit in device memory (``shrunk`` is then True).
+    always_in_chunks: copy a repeated batch in chunks even if a kernel could read it over the bus.
     Raises UserError if not even one image fits.
     """
 
@@ -89,8 +92,8 @@ class Session:
             for kernel, node in zip(self.kernels, plan.nodes, strict=True)
         ]
         self.shrunk = False
-        self.lanes: list[Lane] = []
-        while not self.lanes:
+        self.stream_buffers: list[StreamBuffers] = []
+        while not self.stream_buffers:
             # The retry happens outside the except block: the exception holds what had been allocated.
             if not self._allocate(chunk, streams):
                 if chunk == 1:
@@ -98,29 +101,29 @@ class Session:
                 chunk, self.shrunk = chunk // 2, True
         self.chunk = chunk
         self._graph = BatchGraph()
-        self.direct: Direct | None = None  # what the graph replays, if not chunks
-        self._busy = False  # whether anything may be under way in the lanes
-        self._pass_ends = [[cupy.cuda.Event(disable_timing=True) for _ in self.lanes] for _ in range(2)]
+        self.direct: Direct | None = None  # what the graph replays; None: chunks
+        self._busy = False  # whether anything may be under way in the streams
+        self._pass_ends = [[cupy.cuda.Event(disable_timing=True) for _ in self.stream_buffers] for _ in range(2)]
 
     def _allocate(self, chunk: int, streams: int) -> bool:
         try:
-            self.lanes = [Lane(self.plan, self.kernels, self.weights, chunk) for _ in range(streams)]
+            self.stream_buffers = [StreamBuffers(self.plan, self.kernels, self.weights, chunk) for _ in range(streams)]
         except DeviceMemoryError:
             return False
         return True
 
     @property
     def device_bytes(self) -> int:
-        """Device memory held: weights, buffers of all lanes and of a graph's own."""
+        """Device memory held: weights, the buffers of all streams and those of the graph."""
         weights = sum(array.nbytes for arrays in self.weights for array in arrays if array is not None)
         direct = 0 if self.direct is None else self.direct.nbytes
-        return weights + sum(lane.nbytes for lane in self.lanes) + direct
+        return weights + sum(buffers.nbytes for buffers in self.stream_buffers) + direct
 
     @property
     def arrays(self) -> list[cupy.ndarray]:
-        """All that a run writes on the device: of every lane, and of a graph's own."""
+        """All arrays that a run writes on the device: those of all streams and of the graph."""
         own = [] if self.direct is None else self.direct.arrays
-        return [*(array for lane in self.lanes for array in lane.arrays), *own]
+        return [*(array for buffers in self.stream_buffers for array in buffers.arrays), *own]
 
     def outputs(self, count: int, *, logits: bool = False) -> Outputs:
         """Page-locked arrays for the results of ``count`` images."""
@@ -147,7 +150,7 @@ class Session:
                 self.direct = None
 
     def _replayable(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
-        """What enqueues the batch on a stream, or beginning and ending there; all memory is there already."""
+        """A function that enqueues the batch, beginning and ending on the stream it is given. It allocates nothing."""
         self.direct = None
         if not self._always_in_chunks and Direct.serves(self.plan, _arrays(images, outputs)):
             with suppress(DeviceMemoryError):
@@ -157,26 +160,30 @@ class Session:
         def in_chunks(origin: cupy.cuda.Stream) -> None:
             fork = cupy.cuda.Event(disable_timing=True)
             fork.record(origin)
-            for lane in self.lanes:
-                lane.stream.wait_event(fork)
+            for buffers in self.stream_buffers:
+                buffers.stream.wait_event(fork)
             self.submit(images, outputs)
-            for lane in self.lanes:
+            for buffers in self.stream_buffers:
                 join = cupy.cuda.Event(disable_timing=True)
-                join.record(lane.stream)
+                join.record(buffers.stream)
                 origin.wait_event(join)
 
         return in_chunks
 
     def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
-        """Whether ``run`` on these arrays replays a CUDA graph: if it had them twice before, and no others since."""
+        """Whether ``run`` on these arrays replays a CUDA graph: it ran them twice before, and no others since."""
         return self._graph.holds(_arrays(images, outputs))
 
     def submit(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None) -> None:
-        """Enqueue a batch and return at once. The images must stay as they are until ``wait``."""
-        self._submit(images, outputs, zip(pieces(len(images), self.chunk), itertools.cycle(self.lanes)), mark)
+        """Enqueue a batch and return at once. The images must not change until ``wait`` returns."""
+        self._submit(images, outputs, zip(pieces(len(images), self.chunk), itertools.cycle(self.stream_buffers)), mark)
 
     def _submit(
-        self, images: np.ndarray, outputs: Outputs, parts: Iterable[tuple[slice, Lane]], mark: Mark | None = None
+        self,
+        images: np.ndarray,
+        outputs: Outputs,
+        parts: Iterable[tuple[slice, StreamBuffers]],
+        mark: Mark | None = None,
     ) -> None:
         if images.dtype.name != self.plan.input_dtype or not images.flags.c_contiguous:
             raise ValueError(f"images must be contiguous {self.plan.input_dtype}, got {images.dtype}")
@@ -184,52 +191,53 @@ class Session:
             raise ValueError(f"images of shape {images.shape} fit neither the network nor the outputs")
         self._busy = True
         pinned = is_pinned(images)
-        for part, lane in parts:
-            self._enqueue(lane, images[part], pinned, outputs, part, mark)
+        for part, buffers in parts:
+            self._enqueue(buffers, images[part], pinned, outputs, part, mark)
 
     def _enqueue(
-        self, lane: Lane, images: np.ndarray, pinned: bool, outputs: Outputs, part: slice, mark: Mark | None
+        self, buffers: StreamBuffers, images: np.ndarray, pinned: bool, outputs: Outputs, part: slice, mark: Mark | None
     ) -> None:
-        stream = lane.stream.ptr
-        source = images if pinned else lane.stage(images)
+        stream = buffers.stream.ptr
+        source = images if pinned else buffers.stage(images)
         if mark:
-            mark(lane)
-        copy(lane.buffers[IMAGES].data.ptr, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice, stream)
+            mark(buffers)
+        copy(buffers.named[IMAGES].data.ptr, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice, stream)
         if not pinned:
-            lane.copied.record(lane.stream)
+            buffers.copied.record(buffers.stream)
         if mark:
-            mark(lane)
-        for launch in lane.launches:
+            mark(buffers)
+        for launch in buffers.launches:
             launch(stream, len(images))
         if mark:
-            mark(lane)
+            mark(buffers)
         for name, target in ((LABELS, outputs.labels), (LOGITS, outputs.logits)):
             if target is not None:
                 rows = target[part]
-                copy(rows.ctypes.data, lane.buffers[name].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream)
+                copy(rows.ctypes.data, buffers.named[name].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream)
         if mark:
-            mark(lane)
+            mark(buffers)
 
     def wait(self) -> None:
         """Block until everything submitted has arrived."""
-        for lane in self.lanes:
-            lane.stream.synchronize()
+        for buffers in self.stream_buffers:
+            buffers.stream.synchronize()
         self._busy = False
 
     def cycle(self, images: np.ndarray, batch: int, pair: tuple[Outputs, Outputs]) -> Iterator[tuple[int, np.ndarray]]:
         """Stream the images again and again until ``batch`` have been classified, in constant memory.
 
-        Every image crosses the bus every time. Yields (images in the pass, labels) for each pass; passes
-        write to the two outputs in turn. While one pass is read, the next is already under way.
+        Every image crosses the bus in every pass. Yields (images in the pass, labels) for each pass. The passes write
+        to the two outputs in turn: while the caller reads one, the next is already under way.
         """
         passes = -(-batch // len(images))
-        turns = itertools.cycle(self.lanes)  # that go on from pass to pass: no lane waits for one that has less to do
+        # The turns go on from pass to pass: no stream waits for one that has less to do.
+        turns = itertools.cycle(self.stream_buffers)
         for index in range(passes + 1):
             if index < passes:
                 some = images[: batch - index * len(images)]
                 self._submit(some, pair[index % 2], zip(equal_pieces(0, len(some), self.chunk), turns, strict=False))
-                for lane, event in zip(self.lanes, self._pass_ends[index % 2], strict=True):
-                    event.record(lane.stream)
+                for buffers, event in zip(self.stream_buffers, self._pass_ends[index % 2], strict=True):
+                    event.record(buffers.stream)
             if index > 0:
                 for event in self._pass_ends[(index - 1) % 2]:
                     event.synchronize()
@@ -240,7 +248,7 @@ class Session:
         """Free device memory, streams and kernels."""
         self._graph = BatchGraph()
         self.direct = None
-        self.lanes = []
+        self.stream_buffers = []
         self.weights = []
         self.kernels = []
 

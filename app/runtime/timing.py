@@ -25,7 +25,7 @@ from app.runtime.clock import host_timed
 from app.runtime.overlap import Timeline, Usage, usage
 from app.runtime.result import LayerTime, Timing
 from app.runtime.session import Session, pieces
-from app.runtime.stream_buffers import Lane, Outputs
+from app.runtime.stream_buffers import Outputs, StreamBuffers
 
 TRACES = 9
 
@@ -65,15 +65,15 @@ def on_card(session: Session, images: np.ndarray, repeat: int, warmup: int) -> O
     count = len(images)
     while True:
         try:
-            lane, ops = _resident(session, count)
+            buffers, ops = _resident(session, count)
             break
         except DeviceMemoryError:
             if count == 1:
                 raise UserError("not even one image fits in the device's free memory: free some") from None
         count //= 2
-    stream = lane.stream
+    stream = buffers.stream
     part = images[:count] if is_pinned(images) else pinned_copy(images[:count])
-    target = lane.buffers[IMAGES].data.ptr
+    target = buffers.named[IMAGES].data.ptr
 
     def copy() -> None:
         runtime.memcpyAsync(target, part.ctypes.data, part.nbytes, runtime.memcpyHostToDevice, stream.ptr)
@@ -81,19 +81,19 @@ def on_card(session: Session, images: np.ndarray, repeat: int, warmup: int) -> O
     raw_copy = timed(copy, stream, repeat, warmup + 1)
 
     def whole() -> None:
-        for launch in lane.launches:
+        for launch in buffers.launches:
             launch(stream.ptr, count)
 
     whole_timing = timed(whole, stream, repeat, warmup)
 
     def after(index: int, launch: Launch, name: str, flops: int, nbytes: int) -> LayerTime:
         # The layers before it run first, so that its input buffer holds real data whatever was timed last.
-        for before in lane.launches[:index]:
+        for before in buffers.launches[:index]:
             before(stream.ptr, count)
         timing = timed(lambda: launch(stream.ptr, count), stream, repeat, warmup)
         return LayerTime(name, launch.kernel.variant.name, count, timing, flops * count, nbytes)
 
-    nodes = enumerate(zip(session.plan.nodes, lane.launches, strict=True))
+    nodes = enumerate(zip(session.plan.nodes, buffers.launches, strict=True))
     layers = tuple(
         after(index, launch, node.name, node.flops, bytes_moved(node.problem, count)) for index, (node, launch) in nodes
     )
@@ -101,22 +101,22 @@ def on_card(session: Session, images: np.ndarray, repeat: int, warmup: int) -> O
         after(index, launch, node.head.name, node.head.flops(node.in_shape), bytes_moved(launch.kernel.problem, count))
         for index, node, launch, _ in ops
     )
-    device_bytes = lane.nbytes + sum(y.nbytes for *_, y in ops)
+    device_bytes = buffers.nbytes + sum(y.nbytes for *_, y in ops)
     return OnCard(count, whole_timing, layers, op_times, device_bytes, raw_copy)
 
 
-def _resident(session: Session, count: int) -> tuple[Lane, list[tuple[int, Node, Launch, cupy.ndarray]]]:
-    """A lane for ``count`` images, and each convolution's place in the plan, node, launch alone and output."""
+def _resident(session: Session, count: int) -> tuple[StreamBuffers, list[tuple[int, Node, Launch, cupy.ndarray]]]:
+    """Buffers for ``count`` images, and each convolution's place in the plan, node, launch alone and output."""
     plan = session.plan
-    lane = Lane(plan, session.kernels, session.weights, count)
+    buffers = StreamBuffers(plan, session.kernels, session.weights, count)
     ops = []
     for index, node in enumerate(plan.nodes):
         if isinstance(node.problem, ConvProblem):
             kernel = Kernel(node.variant, alone(node.problem), plan.arch, node.settings_alone)
             weights = [None if array is None else uploaded(array) for array in kernel.pack(node.parameters)]
             y = device_array(kernel.arguments()[-1].per_image * count, node.problem.output_dtype)
-            ops.append((index, node, kernel.bind([lane.buffers[node.reads], *weights, y], count), y))
-    return lane, ops
+            ops.append((index, node, kernel.bind([buffers.named[node.reads], *weights, y], count), y))
+    return buffers, ops
 
 
 def end_to_end(session: Session, images: np.ndarray, outputs: Outputs, repeat: int, warmup: int) -> Timing:
@@ -139,9 +139,9 @@ def trace(session: Session, images: np.ndarray, outputs: Outputs) -> Timeline:
     events = iter([cupy.cuda.Event() for _ in range(4 * chunks)])
     marks: list[cupy.cuda.Event] = []
 
-    def mark(lane: Lane) -> None:
+    def mark(buffers: StreamBuffers) -> None:
         event = next(events)
-        event.record(lane.stream)
+        event.record(buffers.stream)
         marks.append(event)
 
     start = perf_counter()

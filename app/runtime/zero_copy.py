@@ -15,10 +15,10 @@ from app.runtime.stream_buffers import Outputs, Weights, bound, copy
 
 
 class Direct:
-    """A whole batch where it lies: the first kernel reads the images over the bus, the last one writes labels over it.
+    """A whole batch in place: the first kernel reads the images over the bus, the last one writes the labels over it.
 
-    No copy waits for another then, and a single image for none. Raises DeviceMemoryError if the buffers in between do
-    not fit. Only for what ``serves`` says yes to.
+    There is no copy to wait for. Raises DeviceMemoryError if the buffers in between do not fit. Use it only if
+    ``serves`` returns True.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class Direct:
 
     @staticmethod
     def serves(plan: ExecutionPlan, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether the plan's first kernel reads images in long runs, and the arrays lie as kernels want them."""
+        """Whether the plan's first kernel can read host memory, and the arrays are page-locked and 16-byte aligned."""
         return plan.nodes[0].variant.reads_host and all(is_pinned(a) and a.ctypes.data % 16 == 0 for a in arrays)
 
     @property
     def arrays(self) -> list[cupy.ndarray]:
-        """As a lane's: what lies between the images and the labels, which are the host's."""
+        """All arrays that a run writes on the device; images and labels lie in host memory."""
         return [*self._own.values(), *(array for launch in self._launches for array in launch.workspace)]
 
     @property
@@ -47,7 +47,7 @@ class Direct:
         return sum(array.nbytes for array in self.arrays)
 
     def enqueue(self, stream: cupy.cuda.Stream) -> None:
-        """The batch on one stream; returns at once."""
+        """Enqueue the batch on one stream and return at once."""
         for launch in self._launches:
             launch(stream.ptr, self._count)
         logits = self._outputs.logits

@@ -17,7 +17,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from app.bench.peers.ours import OurEngine
 from app.runtime.session import Session
-from app.runtime.stream_buffers import Lane
+from app.runtime.stream_buffers import StreamBuffers
 from app.runtime.zero_copy import Direct
 
 
@@ -39,15 +39,15 @@ def _made(kind: Any, **attributes: Any) -> Any:
 
 
 def test_all_that_a_run_writes_is_overwritten_before_it() -> None:
-    """Of every lane, and of the route that reads images over the bus: buffers and the kernels' workspaces."""
+    """Of every stream, and of the route that reads images over the bus: buffers and the kernels' workspaces."""
     arrays = [FakeArray() for _ in range(7)]
     launches = [SimpleNamespace(workspace=[array]) for array in arrays[:3]]
-    lanes = [
-        _made(Lane, buffers={"images": arrays[3]}, launches=launches[:1]),
-        _made(Lane, buffers={"labels": arrays[4]}, launches=launches[1:2]),
+    stream_buffers = [
+        _made(StreamBuffers, named={"images": arrays[3]}, launches=launches[:1]),
+        _made(StreamBuffers, named={"labels": arrays[4]}, launches=launches[1:2]),
     ]
     direct = _made(Direct, _own={"activations0": arrays[5], "logits": arrays[6]}, _launches=launches[2:])
-    engine = _made(OurEngine, _session=_made(Session, lanes=lanes, direct=direct))
+    engine = _made(OurEngine, _session=_made(Session, stream_buffers=stream_buffers, direct=direct))
     engine.wipe()
     assert all((array.bytes == UNWRITTEN).all() for array in arrays)
 

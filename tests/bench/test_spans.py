@@ -73,14 +73,14 @@ def test_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = FakeLaunch(card)
     variant = SimpleNamespace(name="constant", entry="conv_constant")
     node = SimpleNamespace(name="conv1+relu1", variant=variant)
-    lane = SimpleNamespace(stream=SimpleNamespace(ptr=77), launches=[launch])
-    recorder = spans.Recorder(SimpleNamespace(lanes=[lane], plan=SimpleNamespace(nodes=[node])))  # type: ignore[arg-type]
+    buffers = SimpleNamespace(stream=SimpleNamespace(ptr=77), launches=[launch])
+    recorder = spans.Recorder(SimpleNamespace(stream_buffers=[buffers], plan=SimpleNamespace(nodes=[node])))  # type: ignore[arg-type]
     originals = card.runtime.memcpyAsync, card.driver.launchKernel, FakeLaunch.__call__
     for _ in range(2):  # the second recording uses the first one's events
         recorder.start()
         with recorder.watching():
             card.runtime.memcpyAsync(1, 2, 784, 1, 77)
-            lane.launches[0](77, 10)
+            buffers.launches[0](77, 10)
             card.runtime.memcpyAsync(1, 2, 10, 2, 77)
         recorded = recorder.spans()
         assert [span.kind for span in recorded] == ["h2d", "d2d", "kernel", "d2d", "kernel", "d2h"]

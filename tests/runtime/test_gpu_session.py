@@ -109,7 +109,7 @@ def test_constant_images(value: int) -> None:
 def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
     pinned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From pinned memory the host waits once per lane, at the end; from pageable memory also per reused buffer."""
+    """From pinned memory the host waits once per stream, at the end; from pageable memory also per reused buffer."""
     import cupy
 
     from app.runtime import stream_buffers as module
@@ -139,9 +139,9 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
         for name in ("Memory", "ManagedMemory", "PinnedMemory"):
             monkeypatch.setattr(cupy.cuda, name, forbidden)
         free_before = cupy.cuda.runtime.memGetInfo()
-        for lane in running.lanes:
-            lane.copied = Counting(lane.copied, waits, "staging")
-            lane.stream = Counting(lane.stream, waits, "end")
+        for buffers in running.stream_buffers:
+            buffers.copied = Counting(buffers.copied, waits, "staging")
+            buffers.stream = Counting(buffers.stream, waits, "end")
         cupy.cuda.set_allocator(forbidden)
         cupy.cuda.set_pinned_memory_allocator(forbidden)
         try:
@@ -151,11 +151,11 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
             cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
             cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
         assert cupy.cuda.runtime.memGetInfo() == free_before
-        # Each chunk from pageable memory waits for its lane's staging buffer, none for anything else.
+        # Each chunk from pageable memory waits for its stream's staging buffer, none for anything else.
         assert waits.count("staging") == (0 if pinned else len(list(pieces(95, 10))))
         assert waits.count("end") == 3 and waits[-3:] == ["end"] * 3
-        for lane in running.lanes:
-            lane.copied, lane.stream = lane.copied.inner, lane.stream.inner
+        for buffers in running.stream_buffers:
+            buffers.copied, buffers.stream = buffers.copied.inner, buffers.stream.inner
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -267,7 +267,7 @@ def test_not_even_one_image(monkeypatch: pytest.MonkeyPatch) -> None:
     def full_card(*_: Any) -> None:
         raise module.DeviceMemoryError
 
-    monkeypatch.setattr(module, "Lane", full_card)
+    monkeypatch.setattr(module, "StreamBuffers", full_card)
     with pytest.raises(UserError, match="not even one image"):
         session(graph, chunk=16)
 

@@ -90,7 +90,7 @@ def test_brute_force_on_a_grid(seed: int) -> None:
 
 
 def test_compute_bound() -> None:
-    """Three lanes: after the first copy in, kernels never stop; copies hide behind them save at both ends."""
+    """Three streams: after the first copy in, kernels never stop; copies hide behind them save at both ends."""
     found = usage(
         Timeline(h2d=[(0, 1), (1, 2), (2, 3)], kernels=[(1, 4), (4, 7), (7, 10)], d2h=[(4, 5), (7, 8), (10, 11)])
     )

@@ -32,7 +32,7 @@ class OurEngine:
         self._resident = Session(execution, chunk=count, streams=1)
         if self._resident.shrunk:
             raise UserError(f"{count:,} images do not fit in device memory at once")
-        self._lane = self._resident.lanes[0]
+        self._buffers = self._resident.stream_buffers[0]
         kernels = ", ".join(f"{node.name}: {node.variant.name}" for node in execution.nodes)
         self.note = f"chunks of {self._session.chunk:,}; {kernels}"
 
@@ -41,14 +41,14 @@ class OurEngine:
         return nullcontext()
 
     def load(self) -> None:
-        """Into the resident lane."""
+        """Copy the images to the resident stream's buffers."""
         _overwrite(self._resident)
-        self._lane.buffers[IMAGES].data.copy_from_host(self._images.ctypes.data, self._images.nbytes)
+        self._buffers.named[IMAGES].data.copy_from_host(self._images.ctypes.data, self._images.nbytes)
 
     def enqueue(self) -> None:
         """The kernels alone."""
-        for launch in self._lane.launches:
-            launch(self._lane.stream.ptr, self._count)
+        for launch in self._buffers.launches:
+            launch(self._buffers.stream.ptr, self._count)
 
     def synchronize(self) -> None:
         """The whole device."""
@@ -56,7 +56,7 @@ class OurEngine:
 
     def card_labels(self) -> np.ndarray:
         """A copy on the host."""
-        labels: np.ndarray = cupy.asnumpy(self._lane.buffers[LABELS][: self._count])
+        labels: np.ndarray = cupy.asnumpy(self._buffers.named[LABELS][: self._count])
         return labels
 
     def wipe(self) -> None:

@@ -88,11 +88,11 @@ class Recorder:
 
     def __init__(self, session: Session) -> None:
         self.zero = 0.0
-        self._streams = {lane.stream.ptr: index for index, lane in enumerate(session.lanes)}
+        self._streams = {buffers.stream.ptr: index for index, buffers in enumerate(session.stream_buffers)}
         self._nodes: dict[int, Node] = {
             id(launch): node
-            for lane in session.lanes
-            for launch, node in zip(lane.launches, session.plan.nodes, strict=True)
+            for buffers in session.stream_buffers
+            for launch, node in zip(buffers.launches, session.plan.nodes, strict=True)
         }
         self._origin = cupy.cuda.Event()
         self._events: list[cupy.cuda.Event] = []
