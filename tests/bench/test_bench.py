@@ -17,7 +17,6 @@ from app.bench.ladder.cases import batch_sizes, network_items, rungs, shape_item
 from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table, rates, table_document, totals
 from app.bench.ladder.table import as_text
 from app.bench.stop import LEAST_RUNS, MOST_RUNS, enough, together
-from app.cli import main
 from app.errors import UserError
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, alone, key
@@ -202,29 +201,6 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
     assert len(list((tmp_path / "new").iterdir())) == 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--network", "nosuch"], "unknown network 'nosuch'"),
-        (["--shape", "1,2,3"], "six whole numbers"),
-        (["--shape", "1,4,4,1,5,1"], "K at most H and W"),
-        (["--batches", "10,x"], "whole numbers"),
-        (["--batches", "0"], "between 1 and"),
-        (["--only", "nosuch"], "unknown kernel 'nosuch'"),
-        (["--noise", "0"], "--noise 0"),
-        (["--l2", "tepid"], "tepid"),
-        (["--json", "/nosuch/folder/file"], "/nosuch/folder/file"),
-    ],
-)
-def test_bad_options_are_one_line_without_a_gpu(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
-
-
 def test_plot_folder_is_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
@@ -234,12 +210,6 @@ def test_plot_folder_is_checked_first(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match="pip install"):
         job.checked(requested("bench", f"--plot {tmp_path}"))
-
-
-def test_no_gpu_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: "there is none")
-    assert main(["bench"]) == 2
-    assert capsys.readouterr().err == "error: bench needs an NVIDIA GPU: there is none\n"
 
 
 def test_batch_sizes_are_sorted_and_distinct() -> None:

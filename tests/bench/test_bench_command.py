@@ -15,12 +15,11 @@ from app.layers import Conv2d
 from app.network.definitions import NETWORKS
 from app.planning import tuning
 from app.runtime.result import Timing
-from tests.support.peers_for_tests import CARD
 from tests.support.schemas import mistakes
 
 
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Any]:
+def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Any]:
     """A card on which a variant takes as many ms as its step says, ``shared-tile`` is wrong, and 40 images fit."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.bench.ladder import cudnn, ladder, peak, whole_network
@@ -55,8 +54,6 @@ def card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Any]:
     monkeypatch.setattr(peak, "measure", lambda arch: Peaks({"float32": 50.0}, 3000.0))
     monkeypatch.setattr(cudnn, "missing", lambda: "PyTorch is not installed")
     monkeypatch.setattr(whole_network, "whole_program", whole_program)
-    monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: None)
-    monkeypatch.setattr("app.cuda.device.describe_gpu", lambda: CARD)
     return FakeTrial
 
 

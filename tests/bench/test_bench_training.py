@@ -14,9 +14,7 @@ from app.cli import main
 from app.cuda import device
 from app.network.definitions import family
 from app.network.graph import find_network
-from tests.support.peers_for_tests import CARD
 from tests.support.schemas import mistakes
-from tests.support.shell import check_error
 from tests.support.widths import check_widths
 
 
@@ -34,10 +32,10 @@ def test_cases_are_the_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     assert images.shape[1:] == model.network.input_shape
 
 
-def test_table_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_table_and_json(
+    some_card: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     times = {"seconds_per_epoch": 0.25, "images_per_second": 240_000.0, "numpy_seconds_per_epoch": 50.0}
-    monkeypatch.setattr(device, "why_no_gpu", lambda: None)
-    monkeypatch.setattr(device, "describe_gpu", lambda: CARD)
     monkeypatch.setattr(training, "measure", lambda case, arch: (times, {"GEMM": 0.75, "column sums": 0.25}))
     assert main(["bench", "--training", "--json", str(tmp_path / "x.json")]) == 0
     out = capsys.readouterr().out
@@ -52,20 +50,6 @@ def test_table_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert document["rows"][-1] == {**document["rows"][-1], "network": "mlp", "hidden": 1000, "batch": 4096, **times}
     assert all(row["device"] == "Some Card" and "threads" in row["cpu"] for row in document["rows"])
     assert document["shares"][0] == {"network": "lenet5", "hidden": None, "batch": 256, "kernel": "GEMM", "share": 0.75}
-
-
-@pytest.mark.parametrize(
-    ("options", "wrong"),
-    [
-        ("--network k7", "--network is not for --training: leave it out"),
-        ("--rounds 3", "--rounds is not for --training"),
-        ("--only ours", "--only is not for --training"),
-        ("--peers", "not allowed with"),
-    ],
-)
-def test_options_that_do_not_go_together(options: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["bench", "--training", *options.split()])
-    check_error(code, *capsys.readouterr(), wrong)
 
 
 class Slow:

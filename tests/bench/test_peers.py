@@ -16,33 +16,14 @@ from app.bench.peers import peers
 from app.bench.peers.peers import ENGINES, MODES, OURS, candidates, engines, output_to_stderr
 from app.bench.peers.text import as_text, ratios
 from app.cli import main
-from app.cuda.device import why_no_gpu
 from app.errors import UserError
 from app.network import shipped
 from app.network.definitions import NETWORKS
 from app.precision import PRECISIONS
 from app.runtime.statistics import summary
-from tests.support.peers_for_tests import CARD, OurFake, fake, few_runs, small_batch
+from tests.support.peers_for_tests import CARD, OurFake, fake, small_batch
 from tests.support.schemas import check_described, mistakes
-from tests.support.shell import check_error
 from tests.support.widths import check_widths
-
-__all__ = ["few_runs"]  # a fixture
-
-ERRORS = {
-    "--peers --scenario offline": "argument --scenario: not allowed with argument --peers",
-    "--peers --rounds 0": "--rounds: 0 is not between 1 and 1,000",
-    "--peers --shape 3,9,8,5,3,2": "--shape is for timing kernels: leave it out with --peers",
-    "--peers --network vgg": "unknown network 'vgg': choose one of lenet5",
-    "--scenario offline --network vgg": "unknown network 'vgg': choose one of lenet5",
-    "--peers --save-tuning": "--save-tuning is for timing kernels",
-    "--peers --noise 0.5": "--noise is for timing kernels",
-    "--peers --only ours,tensorflow": "unknown engine 'tensorflow': choose of ours, torch-eager",
-    "--peers --precision fp8": "--precision: invalid choice: 'fp8'",
-    "--peers --json missing/folder": "--json missing/folder cannot be written",
-    "--rounds 3": "--rounds goes with --peers or --scenario",
-    "--precision fp16": "--precision goes with --peers or --scenario",
-}
 
 
 def row_of(engine: str, precision: str, on_card: float | None, whole: float = 0, **more: Any) -> dict[str, Any]:
@@ -127,27 +108,11 @@ def test_noise_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     assert "from a child" in captured.err and "from Python" in captured.err
 
 
-@pytest.mark.parametrize(("options", "wrong"), ERRORS.items())
-def test_mistakes(
-    options: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    check_error(main(["bench", *options.split()]), *capsys.readouterr(), wrong)
-
-
-@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
-def test_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    check_error(main(["bench", "--peers"]), *capsys.readouterr(), "bench needs an NVIDIA GPU: ")
-
-
 @pytest.fixture
-def no_card(monkeypatch: pytest.MonkeyPatch) -> Batch:
+def no_card(some_card: None, monkeypatch: pytest.MonkeyPatch) -> Batch:
     """The command without a card: its engines are fakes."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     batch = small_batch()
-
-    monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: None)
-    monkeypatch.setattr("app.cuda.device.describe_gpu", lambda: CARD)
     monkeypatch.setattr(peers, "load_batch", lambda network, count: batch)
     monkeypatch.setattr("app.cuda.memory.pinned_array", np.empty)
     return batch
@@ -206,19 +171,8 @@ def test_more_images_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_the_card(network: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Eager PyTorch and JAX, where installed, and ours in every precision."""
     path = tmp_path / "peers.json"
-    options = (
-        "--network",
-        network,
-        "--batch",
-        str(count),
-        "--rounds",
-        "1",
-        "--only",
-        "ours,torch-eager,jax-jit",
-        "--json",
-        str(path),
-    )
-    assert main(["bench", "--peers", *options]) == 0
+    options = f"--network {network} --batch {count} --rounds 1 --only ours,torch-eager,jax-jit --json {path}"
+    assert main(["bench", "--peers", *options.split()]) == 0
     document = json.loads(path.read_text(encoding="utf-8"))
     check_described(document)
     for row in document["rows"]:

@@ -20,9 +20,7 @@ from app.bench.peers.torch import Setting, TorchEngine, own_code, settings
 from app.errors import UserError
 from app.layers import Resize
 from app.network.definitions import NETWORKS
-from tests.support.peers_for_tests import FakeEngine, OurFake, entrants, fake, few_runs, small_batch
-
-__all__ = ["few_runs"]  # a fixture
+from tests.support.peers_for_tests import FakeEngine, OurFake, entrants, fake, small_batch
 
 
 def test_engines_run_in_turn_and_are_closed(few_runs: None) -> None:

@@ -14,22 +14,11 @@ from app.bench import scenario
 from app.bench.batch import UNWRITTEN
 from app.bench.scenario import QUERIES, WARMUP, as_text, offline, single_stream
 from app.cli import main
-from app.cuda.device import why_no_gpu
 from app.errors import UserError
 from app.precision import PRECISIONS
 from tests.support.peers_for_tests import CARD, small_batch
 from tests.support.schemas import check_described, mistakes
-from tests.support.shell import check_error
 from tests.support.widths import check_widths
-
-ERRORS = {
-    "--scenario server": "--scenario: invalid choice: 'server'",
-    "--scenario offline --only direct": "--only is not for --scenario",
-    "--scenario offline --rounds 3": "--rounds is not for --scenario",
-    "--scenario offline --batches 1,2": "--batches is for timing kernels: leave it out with --scenario",
-    "--scenario offline --plot plots": "--plot is for timing kernels",
-    "--scenario offline --json missing/folder": "--json missing/folder cannot be written",
-}
 
 
 class FakeSession:
@@ -81,25 +70,10 @@ def test_offline_counts_queries_with_other_labels() -> None:
     assert offline(Unsteady(), numbered(60), np.empty((60, 1, 28, 28), np.uint8))[3] == 2
 
 
-@pytest.mark.parametrize(("options", "wrong"), ERRORS.items())
-def test_mistakes(
-    options: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    check_error(main(["bench", *options.split()]), *capsys.readouterr(), wrong)
-
-
-@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
-def test_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    check_error(main(["bench", "--scenario", "offline"]), *capsys.readouterr(), "bench needs an NVIDIA GPU: ")
-
-
 @pytest.mark.parametrize("name", ["offline", "single-stream"])
 def test_command(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, some_card: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: None)
-    monkeypatch.setattr("app.cuda.device.describe_gpu", lambda: CARD)
     monkeypatch.setattr(scenario, "load_batch", small_batch)
     latency = {"p10": 1.0, "p50": 2.0, "p90": 3.0, "p99": None, "runs": 40}
 

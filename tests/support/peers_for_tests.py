@@ -6,10 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from app.bench.batch import UNWRITTEN, Batch
-from app.bench.peers import rounds
 from app.bench.peers.rounds import Candidate, Entrant
 from app.network.definitions import NETWORKS
 from app.network.reference import compute_reference
@@ -82,11 +80,3 @@ def fake(
 def entrants(found: list[Candidate], count: int = 40) -> list[Entrant]:
     """With labels of their own, pageable."""
     return [Entrant(candidate, np.empty(count, np.uint8)) for candidate in found]
-
-
-@pytest.fixture
-def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fewest that still show an order."""
-    few = {"WARMUP": 1, "UNTIMED": 1, "LEAST_RUNS": 2, "MOST_RUNS": 3, "LEAST_SERIES": 1, "PASSES": 3, "TRIES": 1}
-    for name, value in few.items():
-        monkeypatch.setattr(rounds, name, value)
