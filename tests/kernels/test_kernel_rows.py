@@ -17,6 +17,7 @@ from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, Launch
 from app.planning.tuning import Tuning
 from app.precision import DTYPES
 from tests.support.kernel_grid import problems, served, typed
+from tests.support.toy_variants import toy_variant
 
 ALL_VARIANTS = pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))
 CARD_BYTES = 288 << 30  # more memory than any card has: no batch can be larger
@@ -179,33 +180,17 @@ def test_pieces_keep_the_workspace_small(row: Variant) -> None:
 # How auto chooses, and how variants refuse, on rows made up for it.
 
 
-def _variant(step: int, technique: str, **changes: Any) -> Variant:
-    launch = KernelLaunch(32, lambda _: (1, 1, 1))
-    row = Variant(
-        "conv",
-        step,
-        technique,
-        summary="for tests",
-        system="none",
-        dtypes=("float32",),
-        refuses=lambda _: None,
-        configure=lambda problem, parameters: LaunchConfig({}, (launch,)),
-        automatic=True,
-    )
-    return replace(row, **changes)
-
-
 PROBLEM = ConvProblem(1, 9, 9, 4, 3)
 
 
 def test_auto_takes_the_highest_step_that_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
-        _variant(12, "pools", pools=True, refuses=lambda problem: None if problem.pool > 1 else "only pools"),
-        _variant(3, "plain"),
-        _variant(11, "hopper", min_arch=90),
-        _variant(7, "ampere", min_arch=80),
-        _variant(13, "on_request", automatic=False),
-        replace(_variant(20, "other"), operation="gemm"),
+        toy_variant(12, "pools", pools=True, refuses=lambda problem: None if problem.pool > 1 else "only pools"),
+        toy_variant(3, "plain"),
+        toy_variant(11, "hopper", min_arch=90),
+        toy_variant(7, "ampere", min_arch=80),
+        toy_variant(13, "on_request", automatic=False),
+        replace(toy_variant(20, "other"), operation="gemm"),
     ]
     monkeypatch.setattr(registry, "VARIANTS", rows)
     assert [row.step for row in registry.variants("conv")] == [3, 7, 11, 12, 13]
@@ -240,7 +225,7 @@ def test_auto_takes_the_highest_step_that_serves(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_refusals_say_why(changes: dict[str, Any], problem: dict[str, Any], arch: str, reason: str) -> None:
-    assert reason in str(_variant(1, "row", **changes).refusal(replace(PROBLEM, **problem), arch))
+    assert reason in str(toy_variant(1, "row", **changes).refusal(replace(PROBLEM, **problem), arch))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +234,7 @@ def test_refusals_say_why(changes: dict[str, Any], problem: dict[str, Any], arch
 )
 def test_shared_memory_beyond_the_cards_is_refused(arch: str, kilobytes: int, serves: bool) -> None:
     launch = KernelLaunch(32, lambda _: (1, 1, 1), shared_bytes=kilobytes << 10)
-    row = _variant(1, "greedy", configure=lambda *_: LaunchConfig({}, (launch,)))
+    row = toy_variant(1, "greedy", configure=lambda *_: LaunchConfig({}, (launch,)))
     reason = row.refusal(PROBLEM, arch)
     assert (reason is None) is serves
     assert serves or f"needs {kilobytes << 10:,} bytes of shared memory" in str(reason)
@@ -257,5 +242,5 @@ def test_shared_memory_beyond_the_cards_is_refused(arch: str, kilobytes: int, se
 
 def test_too_many_threads_are_refused() -> None:
     launch = KernelLaunch(2048, lambda _: (1, 1, 1))
-    row = _variant(1, "wide", configure=lambda *_: LaunchConfig({}, (launch,)))
+    row = toy_variant(1, "wide", configure=lambda *_: LaunchConfig({}, (launch,)))
     assert "1,024 threads" in str(row.refusal(PROBLEM, "sm_90a"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -34,8 +35,6 @@ FUSED = ["conv1+relu1+pool1", "conv2+relu2+pool2", "flatten+fc1+relu3", "fc2+arg
 UNFUSED = ["conv1", "relu1", "pool1", "conv2", "relu2", "pool2", "flatten+fc1", "relu3", "fc2", "argmax"]
 DIRECT = ["conv1+relu1", "pool1", "conv2+relu2", "pool2", "flatten+fc1+relu3", "fc2+argmax"]
 NAIVE = ["conv1+relu1+pool1", "conv2+relu2+pool2", "flatten+fc1+relu3", "fc2", "argmax"]
-ALL_NETWORKS = pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
-ALL_PRECISIONS = pytest.mark.parametrize("precision", BY_NAME)
 
 
 def _names(planned: ExecutionPlan) -> list[str]:
@@ -74,28 +73,20 @@ def test_other_networks_nodes() -> None:
     assert _names(plan(random_graph(MINIDNN86), ARCH))[-4:] == ["flatten+fc1+relu3", "fc2", "softmax", "argmax"]
 
 
-@ALL_NETWORKS
-@ALL_PRECISIONS
-@pytest.mark.parametrize("fuse", [True, False])
-def test_every_plan_is_sound(network: Network, precision: str, fuse: bool) -> None:
-    graph = random_graph(network)
-    _check_sound(graph, plan(graph, ARCH, Choices(precision, fuse)))
+KERNELS: list[dict[str, str]] = [{"conv": "direct"}, {"conv": "half2", "gemm": "tensor-core"}, {"gemm": "split-k"}]
 
 
-@ALL_NETWORKS
+@pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
 @pytest.mark.parametrize(
-    "kernels", [{"conv": "direct"}, {"conv": "half2", "gemm": "tensor-core"}, {"gemm": "split-k"}], ids=str
+    ("precision", "fuse", "kernels"),
+    [*product(BY_NAME, (True, False), [{}]), *(("fp32", True, kernels) for kernels in KERNELS)],
+    ids=str,
 )
-def test_plans_of_chosen_kernels_are_sound(network: Network, kernels: dict[str, str]) -> None:
+def test_every_plan_is_sound(network: Network, precision: str, fuse: bool, kernels: dict[str, str]) -> None:
     graph = random_graph(network)
-    planned = plan(graph, ARCH, named_choices(kernels=kernels))
-    _check_sound(graph, planned)
+    planned = plan(graph, ARCH, named_choices(precision, fuse, kernels))
     for node in planned.nodes:
-        wanted = kernels.get(node.head.operation or "")
-        assert wanted is None or node.variant.name == wanted
-
-
-def _check_sound(graph: Any, planned: ExecutionPlan) -> None:
+        assert kernels.get(node.head.operation or "") in (None, node.variant.name)
     planned_layers = [layer for node in planned.nodes for layer in node.layers]
     assert planned_layers == list(graph.network.layers)
     assert sum(node.flops for node in planned.nodes) == sum(s.layer.flops(s.in_shape) for s in graph.steps)
@@ -179,16 +170,14 @@ def test_the_rows_after_a_flatten_are_permuted_to_the_order_on_the_device() -> N
 @pytest.mark.parametrize(
     ("layers", "fault"),
     [
-        (
-            (Flatten("flatten"), Relu("relu"), Linear("fc", 3), Argmax("argmax")),
-            "layer relu: a Flatten must be followed",
-        ),
-        ((AvgPool("pool", 2), Flatten("flatten"), Linear("fc", 3), Argmax("argmax")), "serves layer pool .*uint8"),
+        ([Flatten("flatten"), Relu("relu")], "layer relu: a Flatten must be followed"),
+        ([AvgPool("pool", 2), Flatten("flatten")], "serves layer pool .*uint8"),
     ],
 )
-def test_networks_that_the_gpu_route_cannot_run(layers: tuple[Layer, ...], fault: str) -> None:
+def test_networks_that_the_gpu_route_cannot_run(layers: list[Layer], fault: str) -> None:
+    network = Network("bad", "for tests", (1, 8, 8), (*layers, Linear("fc", 3), Argmax("argmax")))
     with pytest.raises(UserError, match=fault):
-        plan(random_graph(Network("bad", "for tests", (1, 8, 8), layers)), ARCH)
+        plan(random_graph(network), ARCH)
 
 
 def test_bytes_moved_counts_every_argument_once() -> None:

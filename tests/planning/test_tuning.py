@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, V
 from app.planning import tuning
 from app.planning.tuning import Tuned, Tuning
 from tests.support.schemas import mistakes
+from tests.support.toy_variants import toy_variant
 
 CARD = "NVIDIA Test 100 (80GB)"
 FILE = "nvidia_test_100_80gb.json"
@@ -29,21 +31,9 @@ def configure(_: ConvProblem, parameters: Parameters) -> LaunchConfig:
     return LaunchConfig({}, (KernelLaunch(64, lambda images: (images, 1, 1)),))
 
 
-def row(step: int, name: str, *, min_arch: int = 75, automatic: bool = True) -> Variant:
-    return Variant(
-        "conv",
-        step,
-        name,
-        summary="",
-        system="",
-        dtypes=("float32",),
-        refuses=lambda _: None,
-        configure=configure,
-        min_arch=min_arch,
-        tunables={"TILE": (8, 16)},
-        defaults=lambda _: {"TILE": 8},
-        automatic=automatic,
-    )
+def row(step: int, name: str, **changes: Any) -> Variant:
+    tile: dict[str, Any] = {"tunables": {"TILE": (8, 16)}, "defaults": lambda _: {"TILE": 8}}
+    return toy_variant(step, name, configure=configure, **tile, **changes)
 
 
 @pytest.fixture(autouse=True)

@@ -112,6 +112,14 @@ def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph
     return build(network, weights)
 
 
+def multiplied(graph: Graph, factor: float, *names: str) -> Graph:
+    """The graph with these parameters multiplied; all of them if none is named."""
+    parameters = dict(graph.parameters)
+    for name in names or graph.parameters:
+        parameters[name] = (parameters[name] * np.float64(factor)).astype(np.float32)
+    return replace(graph, parameters=parameters)
+
+
 def score_scale(graph: Graph, scores: np.ndarray) -> float:
     """The magnitude that rounding errors of the scores scale with: before the last bias centres them."""
     biases = [np.abs(array).max() for name, array in graph.parameters.items() if name.endswith("_bias")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from app.bench.sweep.grid import Measure, Target, make_target, measure_all
 from app.commands.options.sweep import SweepRequest
@@ -12,6 +13,7 @@ from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, V
 from app.planning.tuning import Tuning
 from app.runtime.result import Timing
 from tests.support.requests import requested
+from tests.support.toy_variants import toy_variant
 
 ARCH = "sm_90a"
 CARD = "NVIDIA Test"
@@ -28,23 +30,12 @@ def configure(_: ConvProblem, parameters: Parameters) -> LaunchConfig:
     return LaunchConfig({}, (KernelLaunch(64, lambda images: (images, 1, 1), shared_bytes=1024 * tile * depth),))
 
 
-def row(step: int, name: str) -> Variant:
-    return Variant(
-        "conv",
-        step,
-        name,
-        summary="",
-        system="",
-        dtypes=("float32",),
-        refuses=lambda _: None,
-        configure=configure,
-        tunables={"TILE": TILES, "DEPTH": DEPTHS},
-        defaults=lambda _: {"TILE": 24, "DEPTH": 8},
-        automatic=True,
-    )
-
-
-ROW, RIVAL = row(97, "swept"), row(98, "rival")
+TUNABLE: dict[str, Any] = {
+    "configure": configure,
+    "tunables": {"TILE": TILES, "DEPTH": DEPTHS},
+    "defaults": lambda _: {"TILE": 24, "DEPTH": 8},
+}
+ROW, RIVAL = toy_variant(97, "swept", **TUNABLE), toy_variant(98, "rival", **TUNABLE)
 
 
 def target(known: Tuning = Tuning(), *, tiles: Values = TILES, depths: Values = DEPTHS) -> Target:  # noqa: B008
