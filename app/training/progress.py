@@ -26,11 +26,10 @@ class EpochResult:
     seconds: float
 
     def describe(self, epoch: int, epochs: int) -> str:
-        """One line."""
+        """Return the line that is printed after the epoch."""
         return (
-            f"epoch {epoch:>{len(str(epochs))}}/{epochs}  loss {self.loss:.4f}  accuracy {self.accuracy:.2%}  "
-            f"validation loss {self.validation_loss:.4f}  accuracy {self.validation_accuracy:.2%}  "
-            f"{self.seconds:.1f} s"
+            f"epoch {epoch}/{epochs}  loss {self.loss:.4f}, accuracy {self.accuracy:.2%}; "
+            f"validation {self.validation_loss:.4f}, {self.validation_accuracy:.2%}; {self.seconds:.1f} s"
         )
 
 

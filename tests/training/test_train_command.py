@@ -17,6 +17,7 @@ from app.cli import main
 from app.cuda import device
 from app.network.definitions import NETWORKS
 from app.network.weights import load_weights, rounded
+from app.text import WIDTH
 from app.training import cpu_engine, loop
 from app.training.checkpoint import load_checkpoint, save_checkpoint
 from app.training.cpu_engine import dropout_mask
@@ -158,6 +159,7 @@ def test_resumed_gives_the_same_bits(
     assert not (place / "parts.h5").exists()
     code, out, _ = train("--resume", "parts.h5.checkpoint", *OWN[:4])
     assert code == 0 and "epoch 3/4" in out and "epoch 2/4" not in out
+    assert all(len(line) <= WIDTH for line in out.splitlines() if line.startswith("epoch "))
     assert (place / "whole.h5").read_bytes() == (place / "parts.h5").read_bytes()
     assert not list(place.glob("*.checkpoint"))
 
