@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from app.bench import old_reports
 from app.commands.options.accuracy import AccuracyRequest
 from app.cuda import device
 from app.errors import UserError
-from app.interrupts import deferred_interrupts, exit_on_interrupt
+from app.interrupts import exit_on_interrupt
 from app.network import shipped
 from app.network.accuracy import COUNTED, agree, correct_counts, judge
 from app.network.definitions import NETWORKS
@@ -25,7 +24,7 @@ from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
 from app.precision import SHORT
 from app.report import publish
-from app.runtime.cpu_session import CpuSession
+from app.runtime.cpu_session import CpuSession, progress_bar
 from app.runtime.defaults import DEFAULT_STREAMS
 from app.text import Column, paragraph, table
 from data_tools.dataset import Dataset, load_fashion_mnist
@@ -35,7 +34,7 @@ LEGEND = "report: of the system's own report, other weights, and for lenet5 othe
 
 
 def accuracy(request: AccuracyRequest) -> int:
-    """Classify the test images with every network, or the one asked for. Returns 1 if a check failed, else 0.
+    """Classify the test images with every network, or the named one. Returns 1 if a check failed, else 0.
 
     Raises UserError.
     """
@@ -48,10 +47,10 @@ def accuracy(request: AccuracyRequest) -> int:
         raise UserError("--precision is for the GPU: leave it out on the CPU")
     if why_not is not None:
         print(f"note: running on the CPU: {why_not}", file=sys.stderr)
-    old = reported()
+    reported = old_reports.load()["accuracy"]  # system → number of first images → share that its report got right
     with device.gpu_errors():
         data = load_fashion_mnist("test", request.data_dir)
-        rows = [_row(name, data, where, request) | {"reported": old.get(name, {})} for name in names]
+        rows = [_row(name, data, where, request) | {"reported": reported.get(name, {})} for name in names]
     if not any(row["correct"] for row in rows):
         raise UserError(f"no network ran: {rows[0]['verdict']}")
     document = {"schema": SCHEMA, "device": "NumPy on the CPU" if where == "cpu" else "GPU", "networks": rows}
@@ -59,14 +58,8 @@ def accuracy(request: AccuracyRequest) -> int:
     return int(any(row["passed"] is False for row in rows))
 
 
-def reported() -> dict[str, dict[str, float]]:
-    """System → number of first images → share of them that its report got right."""
-    accuracies: dict[str, dict[str, float]] = old_reports.load()["accuracy"]
-    return accuracies
-
-
 def _row(name: str, data: Dataset, where: str, request: AccuracyRequest) -> dict[str, Any]:
-    """One network's entry in the document; without counts, but why, where it cannot run and others may."""
+    """One network's entry in the document. Where it cannot run and others may: no counts, but the reason."""
     row: dict[str, Any] = {"network": name, "precision": None, "correct": {}, "passed": None}
     path = shipped.weights_path(name)
     if not path.exists():
@@ -105,16 +98,7 @@ def _row(name: str, data: Dataset, where: str, request: AccuracyRequest) -> dict
 def _on_cpu(graph: Graph, images: np.ndarray) -> np.ndarray:
     """Labels (N,)."""
     labels = np.empty(len(images), np.uint8)
-    name = graph.network.name
-    with (
-        deferred_interrupts() as check_interrupt,
-        tqdm(total=len(images), desc=name, unit="im", leave=False, disable=not sys.stderr.isatty()) as bar,
-    ):
-
-        def progress(count: int) -> None:
-            check_interrupt()
-            bar.update(count)
-
+    with progress_bar(len(images), desc=graph.network.name, unit="im", leave=False) as progress:
         CpuSession(graph).run(images, labels, progress)
     return labels
 

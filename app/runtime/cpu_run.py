@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from tqdm import tqdm
 
 from app.cuda import device
 from app.errors import UserError
-from app.interrupts import deferred_interrupts
 from app.network.graph import REFERENCE_CHUNK, Graph
 from app.runtime.clock import clocked
-from app.runtime.cpu_session import CpuSession
+from app.runtime.cpu_session import CpuSession, progress_bar
 from app.runtime.defaults import DEFAULT_STREAMS, DEFAULT_WARMUP
 from app.runtime.request import RunRequest
 from app.runtime.result import Cycle, LayerTime, Outcome, Timing
@@ -34,15 +31,7 @@ def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int) -> 
     samples: list[float] = []
     spent: list[dict[str, float]] = []
     cycle = None
-    with (
-        deferred_interrupts() as check_interrupt,
-        tqdm(total=repeat * batch, unit=" images", unit_scale=True, disable=not sys.stderr.isatty()) as bar,
-    ):
-
-        def progress(count: int) -> None:
-            check_interrupt()
-            bar.update(count)
-
+    with progress_bar(repeat * batch, unit=" images", unit_scale=True) as progress:
         first = images[: 4 * REFERENCE_CHUNK * session.threads]  # enough for every thread to have met its memory
         session.run(first, np.empty(len(first), np.uint8))  # warm-up
         for _ in range(repeat):

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from time import perf_counter
+from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 
+from app.interrupts import deferred_interrupts
 from app.layers import Layer
 from app.network.graph import REFERENCE_CHUNK, Graph
 from app.processor import check_room, keep_freed_memory, usable_cores
+
+
+@contextmanager
+def progress_bar(total: int, **looks: Any) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on a terminal. Yields what to call with the images done; there Ctrl-C is met."""
+    with (
+        deferred_interrupts() as check_interrupt,
+        tqdm(total=total, disable=not sys.stderr.isatty(), **looks) as bar,
+    ):
+
+        def progress(count: int) -> None:
+            check_interrupt()
+            bar.update(count)
+
+        yield progress
 
 
 class CpuSession:
