@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from app.console import Parser, whole_number
@@ -88,18 +87,13 @@ def command(name: str, epilog: str = "") -> Parser:
 
 def parser_of(name: str) -> argparse.ArgumentParser:
     """The parser of one of the ``COMMANDS``, or of ``run``, the main job."""
-    parser: argparse.ArgumentParser = getattr(_options_module(name), f"{name}_parser")()
+    parser: argparse.ArgumentParser = getattr(importlib.import_module(f"{__package__}.{name}"), f"{name}_parser")()
     return parser
 
 
 def request_of(name: str, options: argparse.Namespace) -> Any:
     """The frozen request that the body of the command takes. options: what ``parser_of(name)`` parsed."""
-    # Until every command has a request, those without one take the options themselves.
-    return getattr(_options_module(name), f"{name}_request", lambda parsed: parsed)(options)
-
-
-def _options_module(name: str) -> ModuleType:
-    return importlib.import_module(f"app.commands.options.{name}")
+    return getattr(importlib.import_module(f"{__package__}.{name}"), f"{name}_request")(options)
 
 
 def pipeline_options(parser: argparse.ArgumentParser) -> None:
