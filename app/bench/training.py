@@ -159,14 +159,13 @@ def _shares(engine: Any, batches: Sequence[np.ndarray], arch: str) -> dict[str, 
 def _watched(stream: Any) -> Iterator[list[tuple[str, EventPair]]]:
     """While the block runs, every launch joins the list: the kernel's name, and the events around it."""
     from app.cuda.events import EventPair
-    from app.kernels import function
-    from app.kernels.launch import Launch
+    from app.kernels import launch
 
     launches: list[tuple[str, EventPair]] = []
 
     def timing(original: Function) -> Function:
         def call(launched: Any, *arguments: Any) -> None:
-            inference = isinstance(launched, Launch)
+            inference = isinstance(launched, launch.Launch)
             name = launched.kernel.variant.operation if inference else launched.name.removeprefix("train_")
             pair = EventPair()
             pair.around(partial(original, launched, *arguments), stream)
@@ -175,7 +174,7 @@ def _watched(stream: Any) -> Iterator[list[tuple[str, EventPair]]]:
         return call
 
     with ExitStack() as undo:
-        for owner in (function.Function, Launch):
+        for owner in (launch.Function, launch.Launch):
             undo.enter_context(replaced(owner, "__call__", timing))
         yield launches
 

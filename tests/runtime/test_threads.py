@@ -14,7 +14,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 from cupy.cuda import runtime
 
 from app.cuda.graph_capture import BatchGraph
-from app.kernels import launch
+from app.kernels import cublas
 
 APP = Path(__file__).parents[2] / "app"
 # What waits for all streams of a device, or for those that the null stream waits for; CuPy's arrays copy so by default.
@@ -49,9 +49,9 @@ class Stream:
 
     def _try(self) -> None:
         def enter() -> None:
-            entered = launch.DEVICE_WIDE.acquire(blocking=False)
+            entered = cublas.DEVICE_WIDE.acquire(blocking=False)
             if entered:
-                launch.DEVICE_WIDE.release()
+                cublas.DEVICE_WIDE.release()
             self.let_in.append(entered)
 
         other = Thread(target=enter)
@@ -87,11 +87,11 @@ def test_a_handle_of_cublas_waits_for_captures(monkeypatch: pytest.MonkeyPatch) 
     held: list[bool] = []
 
     def owned(*_: object) -> int:
-        held.append(launch.DEVICE_WIDE._is_owned())  # type: ignore[attr-defined]
+        held.append(cublas.DEVICE_WIDE._is_owned())  # type: ignore[attr-defined]
         return 1
 
     monkeypatch.setitem(vars(libs), "cublas", SimpleNamespace(create=owned, destroy=owned))
-    handle = launch._Handle()
+    handle = cublas.Handle()
     del handle
     assert held == [True, True]
 
@@ -99,5 +99,5 @@ def test_a_handle_of_cublas_waits_for_captures(monkeypatch: pytest.MonkeyPatch) 
 def test_a_borrowed_stream_is_taken_without_a_warning() -> None:
     import cupy
 
-    assert cupy.cuda.Stream.from_external(launch._Borrowed(4711)).ptr == 4711
-    assert "ExternalStream" not in Path(launch.__file__).read_text(encoding="utf-8")
+    assert cupy.cuda.Stream.from_external(cublas.Borrowed(4711)).ptr == 4711
+    assert "ExternalStream" not in Path(cublas.__file__).read_text(encoding="utf-8")

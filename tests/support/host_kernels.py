@@ -75,7 +75,7 @@ def poisoned(elements: int, dtype: str = "float32") -> np.ndarray:
 
 
 class HostFunction:
-    """In place of ``app.kernels.function.training_kernel``. ``folder`` holds what is compiled."""
+    """In place of ``app.kernels.launch.training_kernel``. ``folder`` holds what is compiled."""
 
     folder: Path
 

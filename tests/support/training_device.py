@@ -45,7 +45,7 @@ def builds(network: Network, settings: Settings) -> Iterator[Build]:
     """Everything that an engine compiles for the network, found without a GPU: its arrays are addresses alone."""
     import cupy
 
-    from app.kernels import function
+    from app.kernels import launch
     from app.training.gpu import network as device_network
     from app.training.gpu import stages
     from app.training.gpu.arena import layout
@@ -63,7 +63,7 @@ def builds(network: Network, settings: Settings) -> Iterator[Build]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cupy.cuda, "Memory", memory)
         patch.setattr(cupy.cuda.function, "Module", FakeModule)
-        patch.setattr(function, "compile_kernel", compiled)
+        patch.setattr(launch, "compile_kernel", compiled)
         for module in (stages, device_network):
             patch.setattr(module, "inference_launch", lambda *_: None)
         model = training_model(network, settings.biases)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from app.cuda.memory import device_array
-from app.kernels.function import Function, training_kernel
+from app.kernels.launch import Function, training_kernel
 from app.kernels.variant import activation_name, tiles
 from app.training.gpu.tiles import (
     GEMM_SLICE,

@@ -1,0 +1,70 @@
+"""cuBLAS for the library rows of the registry, on the stream that a launch is given."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import cupy
+import numpy as np
+
+from app.cuda.graph_capture import DEVICE_WIDE
+from app.errors import UserError
+from app.kernels.variant import LibraryGemm
+
+
+def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> Callable[[int, int], None]:
+    """Prepare the product; the result enqueues it, given a stream pointer and a number of images.
+
+    pointers: device addresses by argument name, read at each call. Raises UserError if cuBLAS is not installed.
+    """
+    handle = Handle()
+    a, b, c = (pointers[name] for name in (action.a, action.b, action.c))
+    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+
+    def step(stream: int, images: int) -> None:
+        m, n, k = action.sizes(images)
+        # The binding takes CuPy's current stream, not the handle's.
+        with cupy.cuda.Stream.from_external(Borrowed(stream)):
+            # cuBLAS is column-major: what it computes is cᵀ = bᵀ aᵀ.
+            handle.library.sgemm(
+                *(handle.value, handle.library.CUBLAS_OP_N, handle.library.CUBLAS_OP_N, n, m, k),
+                *(one.ctypes.data, b.value, n, a.value, k, zero.ctypes.data, c.value, n),
+            )
+
+    return step
+
+
+class Borrowed:
+    """Somebody else's stream, by its pointer, in the form that CuPy takes."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Version of the protocol, pointer."""
+        return 0, self._pointer
+
+
+class Handle:
+    """CuPy's cuBLAS binding, and a handle of a launch's own: its workspace is shared with no other stream.
+
+    Making and destroying one waits for the device.
+    Raises UserError if the library is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from cupy_backends.cuda.libs import cublas
+
+            self.library = cublas
+            with DEVICE_WIDE:
+                self.value = cublas.create()
+        except Exception as error:  # CuPy reports a missing library in several ways
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"cuBLAS cannot be loaded ({reason}): pip install -e '.[bench]'") from None
+
+    def __del__(self) -> None:
+        with suppress(Exception), DEVICE_WIDE:  # there may be no handle, and at the end of the program no library
+            self.library.destroy(self.value)
