@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from time import sleep
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from app.bench.batch import UNWRITTEN
+from app.bench.batch import UNWRITTEN, Batch
 from app.bench.peers import jax, torch
 from app.bench.peers.jax import JaxEngine
 from app.bench.peers.peers import OURS
@@ -23,6 +24,13 @@ from app.network.definitions import NETWORKS
 from tests.support.peers_for_tests import FakeEngine, OurFake, entrants, fake, small_batch
 
 
+def rows(batch: Batch, *candidates: Candidate, rounds: int = 1) -> list[dict[str, Any]]:
+    """Their rows in the document, after so many rounds."""
+    found = entrants([*candidates], len(batch.images))
+    in_turn(found, batch, rounds, lambda: None)
+    return [entrant.row(batch) for entrant in found]
+
+
 def test_engines_run_in_turn_and_are_closed(few_runs: None) -> None:
     diary: list[str] = []
     steps: list[int] = []
@@ -32,10 +40,10 @@ def test_engines_run_in_turn_and_are_closed(few_runs: None) -> None:
     order = [name for index, name in enumerate(diary) if index == 0 or diary[index - 1] != name]
     assert order == [*"abc", *"abc", *"bca", "a closed", "b closed", "c closed"]
     assert len(steps) == 9
-    rows = [entrant.row(batch) for entrant in found]
-    assert all(row["end_to_end_ms"]["runs"] >= 4 and row["on_card_ms"]["runs"] == 2 for row in rows)
-    assert all((row["correct"], row["changed"], row["unsteady"], row["wrong"]) == (40, 0, 0, False) for row in rows)
-    assert rows[0]["note"] == "a note"
+    for row in (entrant.row(batch) for entrant in found):
+        assert row["end_to_end_ms"]["runs"] >= 4 and row["on_card_ms"]["runs"] == 2
+        assert (row["correct"], row["changed"], row["unsteady"], row["wrong"]) == (40, 0, 0, False)
+        assert row["note"] == "a note"
 
 
 def test_rows_that_cannot_run_say_why(few_runs: None) -> None:
@@ -48,32 +56,26 @@ def test_rows_that_cannot_run_say_why(few_runs: None) -> None:
                 raise RuntimeError("device\nlost")
             super().run()
 
-    def never(*_: Any) -> Engine:
-        raise ImportError("no such framework")
-
-    found = entrants([fake("b", batch.truth, diary, Breaks), Candidate("n", "fp32", False, {"": never})])
-    in_turn([*found, *entrants([fake("a", batch.truth, diary)])], batch, 3, lambda: None)
-    rows = [entrant.row(batch) for entrant in found]
-    assert [row["reason"] for row in rows] == ["device lost", "no such framework"]
-    assert all(row["on_card_ms"] is None and row["correct"] is None and not row["wrong"] for row in rows)
+    breaks, absent = (
+        fake("b", batch.truth, diary, Breaks),
+        Candidate("n", "fp32", False, {"": Mock(side_effect=ImportError("no such framework"))}),
+    )
+    *found, _ = rows(batch, breaks, absent, fake("a", batch.truth, diary), rounds=3)
+    assert [row["reason"] for row in found] == ["device lost", "no such framework"]
+    assert all(row["on_card_ms"] is None and row["correct"] is None and not row["wrong"] for row in found)
     assert diary.count("b closed") == 1 and diary[-1] == "a closed"
 
 
 def test_our_own_faults_are_faults(few_runs: None) -> None:
     batch = small_batch()
 
-    def broken(error: Exception) -> Callable[..., Engine]:
-        def make(*_: Any) -> Engine:
-            raise error
+    def broken(error: Exception) -> Candidate:
+        return Candidate(OURS, "fp32", True, {"": Mock(side_effect=error)})
 
-        return make
-
-    (refused,) = entrants([Candidate(OURS, "fp32", True, {"": broken(UserError("not served"))})])
-    in_turn([refused], batch, 1, lambda: None)
-    assert refused.row(batch)["reason"] == "not served"
-    (bug,) = entrants([Candidate(OURS, "fp32", True, {"": broken(ValueError("bug"))})], 40)
+    (refused,) = rows(batch, broken(UserError("not served")))
+    assert refused["reason"] == "not served"
     with pytest.raises(ValueError, match="bug"):
-        in_turn([bug], batch, 1, lambda: None)
+        rows(batch, broken(ValueError("bug")))
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -82,9 +84,7 @@ def test_wrong_labels_show(few_runs: None, ours: bool) -> None:
     batch = small_batch()
     answer = batch.truth.copy()
     answer[3] = (answer[3] + 1) % 10
-    (entrant,) = entrants([fake("x", answer, [], OurFake if ours else FakeEngine, ours=ours)])
-    in_turn([entrant], batch, 1, lambda: None)
-    row = entrant.row(batch)
+    (row,) = rows(batch, fake("x", answer, [], OurFake if ours else FakeEngine, ours=ours))
     assert (row["correct"], row["changed"], row["wrong"]) == (39, 1, ours)
     assert row["largest_margin"] == pytest.approx(batch.reference.margins[3])
 
@@ -96,9 +96,7 @@ def test_labels_that_change_show(few_runs: None) -> None:
         def enqueue(self) -> None:
             self.card[:] = UNWRITTEN  # as if no kernel had run
 
-    (entrant,) = entrants([fake("x", batch.truth, [], Flickers, ours=True)])
-    in_turn([entrant], batch, 1, lambda: None)
-    row = entrant.row(batch)
+    (row,) = rows(batch, fake("x", batch.truth, [], Flickers, ours=True))
     assert row["unsteady"] == row["on_card_ms"]["runs"] and row["wrong"]
 
 
@@ -129,19 +127,14 @@ def test_the_fastest_setting_enters_for_each_measurement(few_runs: None) -> None
 
         return make
 
-    def fails(*_: Any) -> Engine:
-        raise RuntimeError("no such layout")
-
-    makes = {
+    makes: dict[str, Callable[..., Engine]] = {
         "slow": paced("slow", 20, 20),
-        "broken": fails,
+        "broken": Mock(side_effect=RuntimeError("no such layout")),
         "on card": paced("on card", 15, 0),
         "end to end": paced("end to end", 0, 10),
         "slower": paced("slower", 25, 25),
     }
-    (entrant,) = entrants([Candidate("x", "fp32", False, makes)])
-    in_turn([entrant], batch, 2, lambda: None)
-    row = entrant.row(batch)
+    (row,) = rows(batch, Candidate("x", "fp32", False, makes), rounds=2)
     assert row["settings"] == {"on_card_ms": "on card", "end_to_end_ms": "end to end"} and not row["reason"]
     assert row["on_card_ms"]["p50"] < 5 and row["end_to_end_ms"]["p50"] < 10 and row["note"] == "end to end"
     assert [tried["setting"] for tried in row["tried"]] == list(makes)
@@ -206,9 +199,7 @@ def test_frameworks_on_the_cpu_agree_with_the_reference(
     if framework == "torch":
         layouts = (Setting(), Setting(channels_last=True))
         makes = {str(setting): partial(make, precision=precision, setting=setting) for setting in layouts}
-    (entrant,) = entrants([Candidate(framework, precision, False, makes)], 8)
-    in_turn([entrant], batch, 1, lambda: None)
-    row = entrant.row(batch)
+    (row,) = rows(batch, Candidate(framework, precision, False, makes))
     assert not row["reason"] and not row["unsteady"] and all(not tried["reason"] for tried in row["tried"])
     most = 0.05 if precision == "fp16" else 1e-3 if isinstance(batch.graph.network.layers[0], Resize) else 0
     assert row["changed"] == 0 or row["largest_margin"] < most
@@ -228,8 +219,6 @@ def test_pieces_give_the_labels_of_the_whole(
     pytest.importorskip(framework, reason=f"{framework} is not installed")
     monkeypatch.setattr(module, "L2_BYTES", 2 * 2 * 18_432 * 4)
     batch = small_batch("lenet5", 8)
-    (entrant,) = entrants([Candidate(framework, "fp32", False, {"": partial(make, precision="fp32")})], 8)
-    in_turn([entrant], batch, 1, lambda: None)
-    row = entrant.row(batch)
+    (row,) = rows(batch, Candidate(framework, "fp32", False, {"": partial(make, precision="fp32")}))
     assert row["note"] == "pieces of 2" and not row["reason"]
     assert row["changed"] == 0 and not row["unsteady"]
