@@ -23,9 +23,9 @@ DIRECT_BYTES = 256 << 10
 
 
 class JaxEngine:
-    """A jitted function on one batch; arrays are never written twice. platform: ``cpu`` for tests.
+    """JAX on one batch: a jitted function, which writes new arrays each time. Its methods are ``Engine``'s.
 
-    Layouts are XLA's own choice: it transposes to what suits a convolution.
+    platform: ``cpu`` for tests. XLA chooses the layouts itself: it transposes to what suits a convolution.
     """
 
     arithmetic: str | None = None
@@ -68,44 +68,38 @@ class JaxEngine:
         self._labels: Any = None
 
     def active(self) -> AbstractContextManager[object]:
-        """What float32 is multiplied in is a part of the key under which compiled functions are found."""
+        # The precision of float32 products is a part of the key under which JAX finds compiled functions.
         context: AbstractContextManager[object] = self._jax.default_matmul_precision(self._precision)
         return context
 
     def load(self) -> None:
-        """From page-locked memory."""
         self._images = self._jax.device_put(self._host, self._on_card)
 
     def enqueue(self) -> None:
-        """One forward pass."""
         self._labels = self._classify(self._parameters, self._images)
 
     def synchronize(self) -> None:
-        """JAX waits for arrays, not for a device: for the newest, which the device finishes last."""
+        # JAX waits for arrays, not for a device: for the newest, which the device finishes last.
         self._jax.block_until_ready((self._images, self._labels))
 
     def card_labels(self) -> np.ndarray:
-        """A copy on the host."""
         return np.asarray(self._labels)
 
     def wipe(self) -> None:
-        """Each run makes new arrays."""
         self._images = self._labels = None
 
     def run(self) -> None:
-        """Copy in without waiting, classify, copy out."""
         images = self._few if self._few is not None else self._jax.device_put(self._host, self._on_card)
         self._host_labels[:] = np.asarray(self._classify(self._parameters, images))
 
     def close(self) -> None:
-        """Arrays go with their last reference."""
         self._images = self._labels = self._host = self._parameters = self._classify = None
 
 
 def classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any], Any]:
-    """A function from parameters and images (N, C, H, W) uint8 to labels (N,) uint8.
+    """Return a function from parameters and images (N, C, H, W) uint8 to labels (N,) uint8.
 
-    Activations are N, H, W, C, as the file's layouts are made for: filters H, W, in, out.
+    Activations are N, H, W, C, which suits the layouts of the weights file: filters are H, W, in, out.
     """
     jnp = jax.numpy
     layers = [step.layer for step in graph.steps]
@@ -122,7 +116,7 @@ def classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any], Any]
 
 
 def _piecewise(jax: Any, classify: Callable[[Any, Any], Any], piece: int) -> Callable[[Any, Any], Any]:
-    """The same function, so many images at a time, in one loop on the card."""
+    """Return the same function on ``piece`` images at a time, in one loop on the card."""
 
     def in_turn(parameters: Any, images: Any) -> Any:
         pieces = images.reshape(-1, piece, *images.shape[1:])
@@ -132,7 +126,7 @@ def _piecewise(jax: Any, classify: Callable[[Any, Any], Any], piece: int) -> Cal
 
 
 def _applied(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
-    """One layer while the function is traced. Raises UserError for a kind that is not known here."""
+    """Apply one layer while JAX traces the function. Raises UserError for a kind without a counterpart here."""
     jnp, lax = jax.numpy, jax.lax
     activations = {"relu": jax.nn.relu, "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}
     match layer:

@@ -1,4 +1,4 @@
-"""The application itself among its peers: the session that the main job runs."""
+"""The application among its peers: the session of the main job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from app.runtime.stream_buffers import Outputs
 
 
 class OurEngine:
-    """End to end by a session as the main job makes it; on the card by one chunk that holds the whole batch."""
+    """The application on one batch; its methods are ``Engine``'s.
+
+    End to end runs a session as the main job opens it. On the card runs one chunk that holds the whole batch.
+    """
 
     def __init__(
         self, graph: Graph, images: np.ndarray, labels: np.ndarray, precision: str, arch: str, known: Tuning
@@ -37,43 +40,35 @@ class OurEngine:
         self.note = f"chunks of {self._session.chunk:,}; {kernels}"
 
     def active(self) -> AbstractContextManager[object]:
-        """No global switches."""
         return nullcontext()
 
     def load(self) -> None:
-        """Copy the images to the resident stream's buffers."""
         _overwrite(self._resident)
         self._buffers.named[IMAGES].data.copy_from_host(self._images.ctypes.data, self._images.nbytes)
 
     def enqueue(self) -> None:
-        """The kernels alone."""
         for launch in self._buffers.launches:
             launch(self._buffers.stream.ptr, self._count)
 
     def synchronize(self) -> None:
-        """The whole device."""
         cupy.cuda.runtime.deviceSynchronize()
 
     def card_labels(self) -> np.ndarray:
-        """A copy on the host."""
         labels: np.ndarray = cupy.asnumpy(self._buffers.named[LABELS][: self._count])
         return labels
 
     def wipe(self) -> None:
-        """Whichever way the batch goes: what a kernel does not write again shows."""
         _overwrite(self._session)
 
     def run(self) -> None:
-        """As the main job runs it."""
         self._session.run(self._images, self._outputs)
 
     def close(self) -> None:
-        """Both sessions."""
         self._session.close()
         self._resident.close()
 
 
 def _overwrite(session: Session) -> None:
-    """Rubbish in all that a run writes: white images, features that are no numbers, no labels."""
+    """Fill all that a run writes (images white, features NaN, no labels): what a kernel leaves unwritten then shows."""
     for array in session.arrays:
         array.data.memset(UNWRITTEN, array.nbytes)

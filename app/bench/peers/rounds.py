@@ -1,4 +1,4 @@
-"""How engines are measured side by side: in turn, round after round, every output checked.
+"""Measure engines side by side: in turn, round after round, every output checked.
 
 The clock is the host's for all, since not every framework lets events into its streams. On the card: several passes
 over resident images are enqueued back to back, timed from the first call until the device is idle, and divided. End
@@ -37,17 +37,17 @@ ON_CARD, END_TO_END = "on_card_ms", "end_to_end_ms"
 class Engine(Protocol):
     """One way to classify one batch. note: what a reader of its times must know.
 
-    arithmetic: what numbers are multiplied in, for an engine that the accuracy check judges; None for a peer.
+    arithmetic: the type that numbers are multiplied in if the accuracy check judges the engine; None for a peer.
     """
 
     note: str
     arithmetic: str | None
 
     def active(self) -> AbstractContextManager[object]:
-        """The engine's global switches are set within; around everything below."""
+        """Set the engine's global switches; everything below is called within."""
 
     def load(self) -> None:
-        """Put the images on the card, and rubbish where labels will be."""
+        """Put the images on the card, and overwrite the last labels."""
 
     def enqueue(self) -> None:
         """One pass over the images on the card; may return at once."""
@@ -56,10 +56,10 @@ class Engine(Protocol):
         """Wait until the device is idle."""
 
     def card_labels(self) -> np.ndarray:
-        """The labels that the last pass left on the card: (N,) uint8."""
+        """Return a copy of the labels that the last pass left on the card: (N,) uint8."""
 
     def wipe(self) -> None:
-        """Put rubbish where images, features and labels will be on the card, where their memory is used again."""
+        """Overwrite images, features and labels on the card where the next run will write them again."""
 
     def run(self) -> None:
         """End to end: when this returns, the labels are readable in the array that the engine was made with."""
@@ -73,9 +73,10 @@ Make = Callable[[Graph, np.ndarray, np.ndarray], Engine]
 
 @dataclass(frozen=True)
 class Candidate:
-    """An engine to be made from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to write to, page-locked.
+    """An engine that is not made yet.
 
-    makes: by setting, of which one is enough; the fastest is taken.
+    makes: setting → what makes the engine from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to write to,
+    both page-locked. The fastest setting is measured; the others may fail.
     """
 
     engine: str
@@ -86,10 +87,10 @@ class Candidate:
 
 @dataclass
 class Entrant:
-    """A candidate and what came of it.
+    """A candidate and its results.
 
-    best: measurement → setting; tried: what each setting took in a few runs, or why it did not run. labels: by
-    setting, of its first timed run; unsteady: timed runs that gave others.
+    best: measurement → setting. tried: the times of each setting in a few runs, or why it did not run. labels: by
+    setting, of its first timed run. unsteady: number of timed runs that gave other labels.
     """
 
     candidate: Candidate
@@ -106,7 +107,7 @@ class Entrant:
     unsteady: int = 0
 
     def start(self, batch: Batch) -> None:
-        """Make the engines, warm them up and keep the fastest; what takes long, such as compiling, happens here."""
+        """Make the engines, warm them up and keep the fastest. Slow steps such as compiling happen here."""
         for setting, make in self.candidate.makes.items():
             reason = self._guarded(partial(self._try, setting, make, batch))
             if reason:
@@ -116,7 +117,7 @@ class Entrant:
             self.reason = self.tried[0]["reason"]
 
     def turn(self) -> None:
-        """Its share of a round, if it runs at all."""
+        """Run one round, if any engine is left."""
         if self.engines:
             self.reason = self._guarded(self._turn)
             if self.reason:
@@ -134,7 +135,7 @@ class Entrant:
             engine.close()
 
     def _try(self, setting: str, make: Make, batch: Batch) -> None:
-        """Time the setting for a moment; close the one that it beats in all, or itself."""
+        """Time the setting in a few runs, and close the engines that are the fastest in neither measurement."""
         self.engines[setting] = engine = make(batch.graph, batch.images, self.host_labels)
         with engine.active():
             for _ in range(WARMUP):
@@ -192,8 +193,8 @@ class Entrant:
         self.unsteady += not np.array_equal(labels, first)
 
     def _guarded(self, action: Callable[[], None]) -> str:
-        """Why the action failed, empty if it did not: of a peer, in whatever way its framework fails; of ours, a fault
-        is a fault."""
+        """Return why the action failed, empty if it did not. A peer may fail in any way; an error of ours that is no
+        UserError is a bug."""
         try:
             action()
         except Exception as error:
@@ -203,7 +204,7 @@ class Entrant:
         return ""
 
     def row(self, batch: Batch) -> dict[str, Any]:
-        """The entrant in the document. All times in ms; of two settings' labels those that differ more."""
+        """Return the row of the document: times in ms; of two settings' labels those with more differences."""
         row: dict[str, Any] = {
             "engine": self.candidate.engine,
             "precision": self.candidate.precision,
@@ -224,7 +225,7 @@ class Entrant:
 
 
 def in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callable[[], object]) -> None:
-    """Start them all, then ``rounds`` rounds, each begun by another. step: called after each start and each turn."""
+    """Start all entrants, then run ``rounds`` rounds, each begun by another one. step: called after start and turn."""
     try:
         for entrant in entrants:
             entrant.start(batch)
@@ -240,6 +241,6 @@ def in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callab
 
 
 def one_line(error: Exception) -> str:
-    """What went wrong, short enough for a table; a class's name where it gave no text."""
+    """Return what went wrong in at most 160 characters; the exception's class if it has no text."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 160 else f"{text[:159]}…"

@@ -1,4 +1,4 @@
-"""A network in PyTorch, as one would write it there for speed: a peer to compare with."""
+"""A network in PyTorch, written for speed: a peer to compare with."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ CAPTURE_WARMUP = 3
 
 @dataclass(frozen=True)
 class Setting:
-    """How activations lie, whether the batch goes in pieces that fit the L2 cache, and whether all is one CUDA graph.
+    """The layout of activations, pieces of the batch that fit the L2 cache, one CUDA graph for everything.
 
-    Without it, modes of torch.compile that make graphs of their own do so.
+    Without ``graph``, modes of torch.compile that make graphs of their own do so.
     """
 
     channels_last: bool = False
@@ -43,14 +43,19 @@ class Setting:
 
 
 def settings(mode: str | None) -> list[Setting]:
-    """What is tried: pieces only as a graph, since their launches would be waited for; compiled, where each setting
-    takes long to make, no more than the mode's own way and that."""
+    """Return the settings to try.
+
+    Pieces come only as a graph: the card would wait for their launches. Each compiled setting takes long to make, so of
+    these only the mode's own way and pieces in a graph are tried.
+    """
     ways = [(False, False), (True, True)] if mode else [(False, False), (False, True), (True, True)]
     return [Setting(layout, *way) for layout, way in product((False, True), ways)]
 
 
 class TorchEngine:
-    """PyTorch on one batch. mode: of torch.compile, None for eager; device: ``cpu`` for tests, which has no graphs.
+    """PyTorch on one batch; its methods are ``Engine``'s. mode: of torch.compile, None for eager.
+
+    device: ``cpu`` for tests, which has no graphs.
 
     precision: ``fp32``; ``tf32``, by the switches of cuDNN and cuBLAS; ``fp16``, weights and activations in half
     precision.
@@ -93,7 +98,6 @@ class TorchEngine:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """PyTorch's global switches; inference mode."""
         torch = self._torch
         with warnings.catch_warnings(), torch.inference_mode():
             warnings.simplefilter("ignore")  # newer versions announce another name of the TF32 switches
@@ -102,13 +106,11 @@ class TorchEngine:
             yield
 
     def load(self) -> None:
-        """The last labels are overwritten: graphs use their memory again."""
         self._images.copy_(self._host)
-        if self._labels is not None:
+        if self._labels is not None:  # graphs use their memory again
             self._labels.fill_(UNWRITTEN)
 
     def enqueue(self) -> None:
-        """One forward pass."""
         if not self._captures:
             self._labels = self._classified()
         else:
@@ -117,28 +119,24 @@ class TorchEngine:
             self._pass.replay()
 
     def synchronize(self) -> None:
-        """The whole device."""
         if self._device == "cuda":
             self._torch.cuda.synchronize()
 
     def card_labels(self) -> np.ndarray:
-        """A copy on the host."""
         copy: np.ndarray = self._labels.cpu().numpy()
         return copy
 
     def wipe(self) -> None:
-        """Black images, and no labels."""
         self._images.zero_()
         for labels in (self._labels, self._whole_labels):
             if labels is not None:
                 labels.fill_(UNWRITTEN)
 
     def run(self) -> None:
-        """Copy in without waiting, classify, copy out; the last copy waits."""
         if not self._captures:
             self._images.copy_(self._host, non_blocking=True)
             self._labels = self._classified()
-            self._host_labels.copy_(self._labels)
+            self._host_labels.copy_(self._labels)  # waits
             return
         if self._whole is None:
             self._whole = self._captured(self._from_host_to_host)
@@ -146,13 +144,12 @@ class TorchEngine:
         self._torch.cuda.current_stream().synchronize()
 
     def close(self) -> None:
-        """What this engine alone held goes back to the device."""
         self._classify = self._images = self._labels = self._whole_labels = self._pass = self._whole = None
         if self._device == "cuda":
             self._torch.cuda.empty_cache()
 
     def _classified(self) -> Any:
-        """The labels of all pieces, one after the other."""
+        """Return the labels of the images on the card, piece by piece."""
         if self._piece == len(self._images):
             return self._classify(self._images)
         return self._torch.cat([self._classify(piece) for piece in self._images.split(self._piece)])
@@ -166,7 +163,7 @@ class TorchEngine:
         self._host_labels.copy_(self._whole_labels, non_blocking=True)
 
     def _captured(self, action: Callable[[], None]) -> Any:
-        """The action as a CUDA graph: run before on a stream of its own, as PyTorch asks for."""
+        """Capture the action as a CUDA graph, after warm-up runs on a stream of its own, as PyTorch asks for."""
         cuda = self._torch.cuda
         aside = cuda.Stream()
         aside.wait_stream(cuda.current_stream())
@@ -182,14 +179,14 @@ class TorchEngine:
 
 
 def l2_bytes(torch: Any, device: str) -> int:
-    """Bytes of the card's L2 cache, as PyTorch tells it."""
+    """Return the bytes of the card's L2 cache by PyTorch's device properties."""
     if device != "cuda":
         return L2_BYTES
     return int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0)) or L2_BYTES
 
 
 def classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, device: str) -> Callable[[Any], Any]:
-    """A function from images (N, C, H, W) uint8 to labels (N,) uint8."""
+    """Return a function from images (N, C, H, W) uint8 to labels (N,) uint8."""
     dtype = torch.float16 if half else torch.float32
     layout = torch.channels_last if channels_last else torch.contiguous_format
     scale = graph.input_scale
@@ -218,7 +215,7 @@ def _enlarging(layer: Layer, torch: Any) -> Any:
 
 
 def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, device: str) -> Iterator[Any]:
-    """What follows the scaling, up to the argmax. Activations that are channels last are flattened so."""
+    """Yield the modules between the scaling and the argmax. Channels-last activations are flattened in that order."""
     nn = torch.nn
 
     class Rows(torch.nn.Module):
@@ -267,8 +264,11 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
 
 
 def own_code(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function with a code object of its own: torch.compile looks compiled versions up by that, one after another,
-    so that those of other modes and precisions would slow down every call."""
+    """Return the function with a code object of its own.
+
+    torch.compile looks through all compiled versions of a code object: those of other modes and precisions would slow
+    down every call.
+    """
     assert isinstance(function, FunctionType)
     return FunctionType(
         function.__code__.replace(), function.__globals__, function.__name__, closure=function.__closure__
