@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import h5py
@@ -226,19 +225,14 @@ def test_refuses_broken_files_of_either_kind(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:600])
     text = tmp_path / "text"
     text.write_text("hello")
-    images, fifo = idx(tmp_path, "images", IMAGES), tmp_path / "fifo"
-    os.mkfifo(fifo)
+    images = idx(tmp_path, "images", IMAGES)
     cases: list[tuple[Path, Path | None, str]] = [
         (path, None, "data.h5"),
         (text, None, "is a text file, not an IDX file"),
-        (tmp_path, None, "is a directory"),
-        (fifo, None, "not a regular file"),
-        (images, tmp_path / "none", "does not exist"),
         (images, images, "rank 3, where rank 1"),
+        (images, idx(tmp_path, "labels", TRUTH), r"labels has 7 labels but .*images has 40 images"),
     ]
     for data, labels, message in cases:
         with pytest.raises(UserError, match=message):
             load_files(data, labels)
-    with pytest.raises(UserError, match=r"labels has 7 labels but .*images has 40 images"):
-        load_files(images, idx(tmp_path, "labels", TRUTH))
-    assert tiny_fashion.names(tmp_path) == ["data.h5", "fifo", "images", "labels", "text"]
+    assert tiny_fashion.names(tmp_path) == ["data.h5", "images", "labels", "text"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import itertools
-import os
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -198,27 +197,6 @@ def test_mutated_gzip_is_refused_or_read_exactly(tmp_path: Path) -> None:
         except UserError:
             refused += 1
     assert refused > 1000
-
-
-def test_paths_that_are_no_readable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fifo, file = tmp_path / "fifo", tmp_path / "file"
-    os.mkfifo(fifo)
-    file.write_bytes(RAW)
-    for path, message in {
-        tmp_path / "none": "does not exist",
-        tmp_path: "is a directory",
-        file / "below": "Not a directory",
-        fifo: "is not a regular file",
-    }.items():
-        with pytest.raises(UserError, match=message):
-            read_idx(path, rank=3)
-
-    def denied(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(os, "open", denied)  # root may read everything
-    with pytest.raises(UserError, match="Permission denied"):
-        read_idx(file, rank=3)
 
 
 @pytest.mark.parametrize("shape", [(1,), (300,), (2, 3, 4)])

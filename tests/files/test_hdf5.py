@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -137,21 +136,6 @@ def test_refuses_content(content: bytes, message: str, in_memory: bool, tmp_path
     path.write_bytes(content)
     with pytest.raises(UserError, match=message):
         read_untrusted(path, path.read_bytes() if in_memory else None, Wanted(None, (), 100))
-
-
-def test_refuses_what_is_not_a_regular_file(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "loop").symlink_to("loop")
-    for name, message in [
-        ("absent", "does not exist"),
-        (".", "is a directory"),
-        ("pipe", "not a regular file"),
-        ("loop", "cannot read"),
-        ("n" * 300, "cannot read"),
-        ("nul\0", "cannot read"),
-    ]:
-        with pytest.raises(UserError, match=message):
-            read_untrusted(tmp_path / name, None, Wanted(None, (), 100))
 
 
 def test_names(tmp_path: Path) -> None:

@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.network.accuracy import (
-    Accuracy,
-    Agreement,
-    Reference,
-    agree,
-    judge,
-    top_two_margins,
-)
+from app.network.accuracy import Accuracy, Agreement, Reference, agree, judge, top_two_margins
 from app.precision import BY_DTYPE, ROWS
 
 TRUTH = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], np.uint8)
@@ -20,26 +13,27 @@ CLEAR = np.ones(10)
 ALL_DTYPES = pytest.mark.parametrize("dtype", BY_DTYPE)
 
 
-def _changed(labels: np.ndarray, **changes: int) -> np.ndarray:
-    """A copy with other labels: ``_changed(labels, i3=7)`` sets image 3's to 7."""
-    changed = labels.copy()
-    for name, label in changes.items():
-        changed[int(name[1:])] = label
+def _changed(values: np.ndarray, **changes: float) -> np.ndarray:
+    """A copy with other values: ``_changed(labels, i3=7)`` sets image 3's to 7."""
+    changed = values.copy()
+    for name, value in changes.items():
+        changed[int(name[1:])] = value
     return changed
 
 
 def _margins(**changes: float) -> np.ndarray:
-    margins = CLEAR.copy()
-    for name, margin in changes.items():
-        margins[int(name[1:])] = margin
-    return margins
+    return _changed(CLEAR, **changes)
+
+
+def _agree(labels: np.ndarray, reference: Reference, dtype: str = "float32") -> Agreement:
+    return agree(labels, reference, "reference", dtype)
 
 
 def _judge(
     labels: np.ndarray, margins: np.ndarray = CLEAR, expected: int | None = 10, dtype: str = "float32"
 ) -> Accuracy:
     """Judge labels where both the truth and the reference are TRUTH, and the terms of its logits sum to 1."""
-    return judge(labels, TRUTH, expected, agree(labels, of(TRUTH, margins), "reference", dtype))
+    return judge(labels, TRUTH, expected, _agree(labels, of(TRUTH, margins), dtype))
 
 
 def of(labels: np.ndarray, margins: np.ndarray, magnitude: float = 1.0) -> Reference:
@@ -116,17 +110,17 @@ def test_what_half_precision_excuses_is_wrong_in_float32(dtype: str) -> None:
     assert not _judge(labels, margins, dtype=dtype).passed
 
 
-def test_one_bad_label_among_near_ties_fails_and_is_the_one_named() -> None:
-    labels = _changed(TRUTH, i1=5, i4=0, i8=2)
-    found = _judge(labels, _margins(i1=1e-9, i4=0.25, i8=1e-9))
-    assert not found.passed
-    assert "1 of 10" in found.agreement.verdict
-    assert "image 4: 0 instead of 4, margin 0.25" in found.agreement.verdict
-
-
-def test_the_worst_of_several_is_named() -> None:
-    found = _judge(_changed(TRUTH, i1=5, i4=0), _margins(i1=0.1, i4=3.0))
-    assert "2 of 10" in found.agreement.verdict and "image 4" in found.agreement.verdict
+@pytest.mark.parametrize(
+    ("margins", "told"),
+    [
+        ({"i1": 1e-9, "i4": 0.25, "i8": 1e-9}, ("1 of 10", "image 4: 0 instead of 4, margin 0.25")),
+        ({"i1": 0.1, "i4": 3.0, "i8": 1e-9}, ("2 of 10", "image 4")),
+    ],
+)
+def test_the_worst_of_the_bad_labels_is_named(margins: dict[str, float], told: tuple[str, ...]) -> None:
+    """Among near-ties, too."""
+    found = _judge(_changed(TRUTH, i1=5, i4=0, i8=2), _margins(**margins))
+    assert not found.passed and all(text in found.agreement.verdict for text in told)
 
 
 @pytest.mark.parametrize("expected", [9, 11])
@@ -155,7 +149,7 @@ def test_near_ties_move_the_count(images: int, near_ties: int, missing: int, pas
     reference = np.zeros(images, np.uint8)
     labels = reference.copy()
     labels[:near_ties] = 1
-    agreement = agree(labels, of(reference, np.zeros(images)), "reference", dtype)
+    agreement = _agree(labels, of(reference, np.zeros(images)), dtype)
     assert agreement.holds
     found = judge(labels, reference, images - near_ties + missing, agreement)
     assert found.passed is passed, found.answers.verdict
@@ -171,9 +165,9 @@ def test_near_ties_are_few_in_every_arithmetic(images: int, dtype: str) -> None:
     most = max(1, round(BY_DTYPE[dtype].near_ties_share * images))
     labels = np.zeros(images, np.uint8)
     labels[:most] = 1
-    assert agree(labels, reference, "reference", dtype).holds
+    assert _agree(labels, reference, dtype).holds
     labels[: most + 1] = 1
-    found = agree(labels, reference, "reference", dtype)
+    found = _agree(labels, reference, dtype)
     assert found.holds == (images == most)  # a single image has no second
     assert images == most or found.verdict.endswith(
         f"{most + 1} of {images} labels differ from the reference, in near-ties, but {most} at most may: "
@@ -186,7 +180,7 @@ def test_a_near_tie_grows_with_the_terms_of_the_scores(dtype: str) -> None:
     """Image 3 is a near-tie among terms of 1, none among terms of a hundredth, and one again if the margin is, too."""
     labels, margins = _changed(TRUTH, i3=7), _margins(i3=BY_DTYPE[dtype].near_tie / 2)
     for scale, factor, holds in ((1.0, 1.0, True), (0.01, 1.0, False), (0.01, 0.01, True), (1e30, 1e30, True)):
-        assert agree(labels, of(TRUTH, margins * factor, scale), "reference", dtype).holds is holds
+        assert _agree(labels, of(TRUTH, margins * factor, scale), dtype).holds is holds
 
 
 @pytest.mark.parametrize("magnitude", [np.nan, np.inf])
@@ -194,9 +188,9 @@ def test_a_near_tie_grows_with_the_terms_of_the_scores(dtype: str) -> None:
 def test_what_is_not_finite_never_agrees(magnitude: float, margin: float) -> None:
     reference = of(TRUTH, _margins(i2=margin))
     reference.magnitudes[2] = magnitude
-    found = agree(TRUTH, reference, "reference")
+    found = _agree(TRUTH, reference)
     assert not found.holds and found.verdict == "scores of 1 of 10 images are beyond float32's range by the reference"
-    assert agree(TRUTH[:2], reference, "reference").holds  # of the images compared
+    assert _agree(TRUTH[:2], reference).holds  # of the images compared
 
 
 def test_constant_scores() -> None:
@@ -208,15 +202,15 @@ def test_constant_scores() -> None:
 
 @pytest.mark.parametrize("expected", [None, 10])
 def test_unlabelled_data_is_held_against_the_reference_alone(expected: int | None) -> None:
-    good = judge(TRUTH, None, expected, agree(TRUTH, of(TRUTH, CLEAR), "reference"))
+    good = judge(TRUTH, None, expected, _agree(TRUTH, of(TRUTH, CLEAR)))
     assert good.passed and good.answers.correct is None and good.answers.passed is None
     assert (good.answers.verdict, good.answers.warning) == ("the images have no labels", "")
     labels = _changed(TRUTH, i0=9)
-    assert not judge(labels, None, expected, agree(labels, of(TRUTH, CLEAR), "reference")).passed
+    assert not judge(labels, None, expected, _agree(labels, of(TRUTH, CLEAR))).passed
 
 
 def test_nothing_promised_needs_no_count() -> None:
-    found = judge(TRUTH, _changed(TRUTH, i0=4, i1=4), None, agree(TRUTH, of(TRUTH, CLEAR), "reference"))
+    found = judge(TRUTH, _changed(TRUTH, i0=4, i1=4), None, _agree(TRUTH, of(TRUTH, CLEAR)))
     assert found.passed and (found.answers.correct, found.answers.expected) == (8, None)
     assert found.answers.passed is None and "nothing is promised" in found.answers.verdict
 
@@ -224,7 +218,7 @@ def test_nothing_promised_needs_no_count() -> None:
 @pytest.mark.parametrize(("least", "passed"), [(0.0, True), (0.8, True), (0.81, False), (1.0, False)])
 @pytest.mark.parametrize("expected", [None, 8, 5])
 def test_the_share_asked_for_decides_beside_the_promise(least: float, passed: bool, expected: int | None) -> None:
-    agreement = agree(TRUTH, of(TRUTH, CLEAR), "reference")
+    agreement = _agree(TRUTH, of(TRUTH, CLEAR))
     found = judge(TRUTH, _changed(TRUTH, i0=4, i1=4), expected, agreement, least=least)
     assert found.passed is found.answers.passed is (passed and expected != 5) and found.agreement.holds
     assert passed or f"80.00% is less than the {least:.2%} asked for" in found.answers.verdict
@@ -247,7 +241,7 @@ def test_the_share_asked_for_decides_beside_the_promise(least: float, passed: bo
 def test_answers_near_chance_are_warned_of(correct: int, total: int, classes: int, warned: bool) -> None:
     labels = np.zeros(total, np.uint8)
     truth = np.where(np.arange(total) < correct, 0, 1).astype(np.uint8)
-    found = judge(labels, truth, None, agree(labels, of(labels, np.ones(total)), "reference"), classes=classes)
+    found = judge(labels, truth, None, _agree(labels, of(labels, np.ones(total))), classes=classes)
     assert found.passed and bool(found.answers.warning) is warned
     if warned:
         assert found.answers.warning.startswith(f"near chance, which is {1 / classes:.1%}; likely causes: fc1's rows")
@@ -256,6 +250,6 @@ def test_answers_near_chance_are_warned_of(correct: int, total: int, classes: in
 @pytest.mark.parametrize(("labels", "reference", "compared"), [(10, 4, 4), (4, 10, 4), (3, 0, 0)])
 def test_as_many_are_compared_as_both_have(labels: int, reference: int, compared: int) -> None:
     stored = of(TRUTH[:reference], CLEAR[:reference])
-    assert agree(TRUTH[:labels], stored, "reference") == Agreement("reference", compared, (), 1)
-    wrong = agree(TRUTH[:labels] + np.uint8(1), stored, "reference")
+    assert _agree(TRUTH[:labels], stored) == Agreement("reference", compared, (), 1)
+    wrong = _agree(TRUTH[:labels] + np.uint8(1), stored)
     assert len(wrong.differences) == compared and wrong.holds == (compared == 0)

@@ -16,6 +16,7 @@ import pytest
 from app.errors import UserError
 from app.network import weights as module
 from app.network.weights import Weights, check_shapes, load_weights, rounded, save_weights
+from tests.support.shell import user_error
 
 RNG = np.random.default_rng(5)
 LENET5 = {"conv1": (5, 5, 1, 32), "conv2": (5, 5, 32, 64), "fc1": (1024, 128), "fc2": (128, 10)}
@@ -43,10 +44,9 @@ def _write(path: Path, datasets: dict[str, object], **attributes: object) -> Pat
 
 
 def _message(path: Path) -> str:
-    with pytest.raises(UserError) as caught:
-        load_weights(path)
-    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
-    return str(caught.value)
+    message = user_error(lambda: load_weights(path))
+    assert message.startswith(str(path))
+    return message
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -55,12 +55,10 @@ def test_round_trip(tmp_path: Path) -> None:
     assert weights.arrays.keys() == SMALL.keys()
     for name, array in SMALL.items():
         np.testing.assert_array_equal(weights.arrays[name], array, strict=True)
-    assert (weights.network, weights.input_scale) == ("k7", 1 / 255)
-    assert weights.classes == ("T-shirt/top", "Überzieher")
-    assert weights.recipe == "45 epochs, rate 5×10⁻³"
-    assert weights.expected_correct == {100: 90, 10_000: 9_000}
-    assert weights.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert weights.path == path
+    about = {"network": "k7", "input_scale": 1 / 255, "classes": ("T-shirt/top", "Überzieher")}
+    about |= {"recipe": "45 epochs, rate 5×10⁻³", "expected_correct": {100: 90, 10_000: 9_000}}
+    about |= {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "path": path}
+    assert about.items() <= vars(weights).items()
 
 
 def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
@@ -219,9 +217,8 @@ def test_all_datasets_together_are_limited(tmp_path: Path, monkeypatch: pytest.M
 def test_check_shapes_names_every_fault() -> None:
     arrays = {"conv2": np.ones((3, 3, 32, 64), np.float32), "fc1": FC, "extra": FC}
     weights = Weights(arrays, "lenet5", Path("w.h5"))
-    with pytest.raises(UserError) as caught:
-        check_shapes(weights, {"conv1": (5, 5, 1, 32), "conv2": (5, 5, 32, 64), "fc1": (4, 3)})
-    assert str(caught.value).startswith(
+    shapes = {"conv1": (5, 5, 1, 32), "conv2": (5, 5, 32, 64), "fc1": (4, 3)}
+    assert user_error(lambda: check_shapes(weights, shapes)).startswith(
         "w.h5: conv1 is missing, network lenet5 needs (5,5,1,32); conv2 is (3,3,32,64), "
         "network lenet5 needs (5,5,32,64); extra is not part of network lenet5"
     )
