@@ -1,4 +1,4 @@
-"""How every program here meets its user: one-line errors, exit codes, and streams that may be closed."""
+"""One-line errors, exit codes and robust output streams for every program here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         self.register("action", "store", _Once)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, but an unknown argument is an error here: a command's own parser knows what is near it."""
+        """Parse as argparse does, but refuse unknown arguments: a command's own parser knows the nearest option."""
         self._given.clear()
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -65,12 +65,12 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{' '.join(message.split())} (see {self.prog} --help)")
 
     def print_help(self, file: Any = None) -> None:
-        """Raises OSError where it cannot be written, which argparse passes over."""
+        """Print the help. Raises OSError if that fails, which argparse would ignore."""
         (file or sys.stdout).write(self.format_help())
 
 
 class _Once(argparse.Action):
-    """Stores an option's value, which is given once at most."""
+    """Stores an option's value and refuses a second one."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -92,9 +92,9 @@ class Switch(argparse.BooleanOptionalAction):
 def guarded(body: Callable[[], int]) -> int:
     """Run a program's body and return its exit code.
 
-    Whatever a user can put right ends as one line on standard error and code 2; anything else is a bug and ends
-    as one line, or as a traceback if $LENET_TRACEBACK is set, and code 3. What cannot be written to standard error
-    changes nothing of that.
+    What a user can put right ends as one line on standard error and code 2. Anything else is a bug and ends as one
+    line, or as a traceback if $LENET_TRACEBACK is set, and code 3. The code is the same if standard error cannot be
+    written to.
     """
     _prepare_streams()
     try:
@@ -117,7 +117,7 @@ def guarded(body: Callable[[], int]) -> int:
 
 
 def _shortage(error: Exception) -> str | None:
-    """What this machine, or what it allows a process, has too little of, with the remedy; None for any other error."""
+    """Name the resource that this machine or its limits lack, and the remedy; None for any other error."""
     text = str(error)
     number = error.errno if isinstance(error, OSError) and error.filename is None else None
     unmapped = isinstance(error, ImportError) and ("cannot map" in text or "map segment" in text or "allocate" in text)
@@ -131,7 +131,7 @@ def _shortage(error: Exception) -> str | None:
 
 
 def _other(error: Exception) -> int:
-    """Report what is no shortage; returns the exit code."""
+    """Report an error that is no shortage; returns the exit code."""
     if isinstance(error, OSError) and error.filename is None:
         # The reader of our output has gone, or the disk is full; nothing more may be flushed to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -154,23 +154,23 @@ def _other(error: Exception) -> int:
 
 
 class _Lenient(io.FileIO):
-    """Drops what cannot be written: nobody could be told, and the exit code still says what happened."""
+    """Drops output that cannot be written: there is nobody to tell, and the exit code still says what happened."""
 
     def write(self, data: Any, /) -> int:
-        """As FileIO, and all of it where that fails."""
+        """Write, and report everything as written if that fails."""
         try:
             return super().write(data)
         except OSError:
             return len(data)
 
 
-# What the output is written with beyond ASCII, for terminals and files that cannot hold it.
+# The characters beyond ASCII that the output uses, and their stand-ins where an encoding lacks them.
 ASCII = {"×": "x", "→": "->", "←": "<-", "±": "+-", "…": "...", "≤": "<=", "≥": ">=", "–": "-", "·": "*", "÷": "/"}
 PLAIN = "lenet-plain"  # the name of the errors handler below
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """An errors handler: ``ASCII`` for what is in it, an escape for the rest."""
+    """Handle encoding errors: the stand-in from ``ASCII``, or an escape."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
@@ -181,7 +181,7 @@ codecs.register_error(PLAIN, _plain)
 
 
 def _ascii_locale() -> bool:
-    """Whether the locale has ASCII alone, though Python writes UTF-8 in it unless told otherwise."""
+    """Whether the locale can show only ASCII; Python would write UTF-8 there all the same."""
     told = any(name in os.environ for name in ("PYTHONIOENCODING", "PYTHONUTF8"))
     return not told and locale.nl_langinfo(locale.CODESET) == "ANSI_X3.4-1968"
 
@@ -190,14 +190,14 @@ GREEN, RED, USUAL = "\033[32m", "\033[31m", "\033[0m"
 
 
 def coloured(text: str) -> str:
-    """PASSED in green and FAILED in red where standard output is a terminal that may show colours; see no-color.org."""
+    """Colour PASSED green and FAILED red if standard output is a terminal; see no-color.org for exceptions."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return re.sub(r"\b(?:(PASSED)|FAILED)\b", lambda word: f"{GREEN if word[1] else RED}{word[0]}{USUAL}", text)
 
 
 def _prepare_streams() -> None:
-    """Closed streams swallow what they are given; characters that an encoding lacks are written as ``PLAIN`` does."""
+    """Let closed streams swallow output, and write characters that an encoding lacks as ``PLAIN`` does."""
     # A file that is opened later must not get a closed stream's number: the next message would go into it.
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(lowest, True)

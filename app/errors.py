@@ -1,4 +1,4 @@
-"""The one exception that users see, and what it suggests for a mistyped name."""
+"""The one exception that users see, and suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class UserError(Exception):
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """``; did you mean …?`` with the name that is nearest to ``word``, else nothing; leading hyphens aside."""
+    """Return ``; did you mean …?`` with the known name nearest to ``word``, or ""; leading hyphens do not count."""
     names = {name.lstrip("-").lower(): name for name in known}
     typed = word.lstrip("-").lower()
     begun = [name for name in names if typed and name.startswith(typed)]

@@ -1,4 +1,4 @@
-"""What all pictures need: a folder that can be written to, matplotlib, and files written whole or not at all."""
+"""Draw and save figures with matplotlib; check their folder before the work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check(folder: Path) -> None:
 
 
 def prepare(folder: Path) -> None:
-    """As ``check``, and make the folder."""
+    """Check the folder (see ``check``) and make it."""
     check(folder)
     with _told(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def _told(folder: Path) -> Iterator[None]:
 
 
 def figure_of(width: float, height: float, columns: int = 1) -> tuple[Any, list[Any]]:
-    """A matplotlib figure of so many inches, and its axes in a row."""
+    """Make a matplotlib figure, ``width`` by ``height`` inches, with ``columns`` axes in a row."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -59,9 +59,9 @@ def figure_of(width: float, height: float, columns: int = 1) -> tuple[Any, list[
 
 
 def save(figure: Any, path: Path, texts: Mapping[str, str] | None = None) -> Path:
-    """Write a figure as PNG; returns the path. texts: what it says of itself, by keyword.
+    """Write a figure as PNG and return the path. texts: the PNG's text fields, by keyword.
 
-    Raises UserError if it cannot be written, or is there and no picture.
+    Raises UserError if it cannot be written, or if a file that is no picture has this name.
     """
     if present(path) and first_bytes(path, len(PNG)) not in (b"", PNG):
         raise UserError(f"{path} is there already and no picture: remove it, or name another --plot folder")

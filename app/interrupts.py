@@ -1,4 +1,4 @@
-"""Ctrl-C where KeyboardInterrupt, which may be raised between any two steps of the main thread, would do harm.
+"""Handle Ctrl-C where KeyboardInterrupt, which may come between any two steps of the main thread, would do harm.
 
 SIGTERM (a scheduler's, ``kill``'s) and SIGHUP (the terminal was closed) mean the same in every program here.
 """
@@ -27,14 +27,14 @@ def _leave(*_: object) -> None:
 def leave_on_interrupt() -> None:
     """From now on the signals end this program at once, with one line and exit code 2; unless it ignores them.
 
-    To be called by a program before it imports anything more.
+    A program calls this before it imports anything more.
     """
     _handle(signal.SIG_DFL, signal.default_int_handler, by=_leave)
     sys.unraisablehook = _unraisable
 
 
 def exit_with(code: int) -> None:
-    """End the program with ``code``, whatever comes while the interpreter tidies up: the work is done."""
+    """End the program with ``code``, whatever signal comes while the interpreter tidies up: the work is done."""
     ours = _handle(_leave, by=lambda *_: os._exit(code))
     # Once threads have ended, Python gives up its handlers, and the signals would end the process by themselves.
     atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in ours])
@@ -55,7 +55,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def on_interrupt(action: Callable[[], object]) -> Iterator[None]:
-    """While the block runs, Ctrl-C calls ``action``; unless the process ignores it, or somebody else handles it."""
+    """While the block runs, Ctrl-C calls ``action``, unless the process ignores or handles it otherwise."""
     ours = _handle(signal.default_int_handler, by=lambda *_: action())
     try:
         yield
@@ -75,10 +75,11 @@ def exit_on_interrupt() -> AbstractContextManager[None]:
 
 @contextmanager
 def deferred_interrupts() -> Iterator[Callable[[], None]]:
-    """Ctrl-C is only noted while the block runs: for blocks that wait for threads.
+    """Only note Ctrl-C while the block runs; for blocks that wait for threads.
 
     KeyboardInterrupt while the main thread takes a lock can leave it taken, and then a thread waits for it for ever.
-    Yields a function, for any thread, that raises KeyboardInterrupt if Ctrl-C was noted; so does the block's end.
+    Yields a function, callable from any thread, that raises KeyboardInterrupt if Ctrl-C was noted. The end of the block
+    raises it, too.
     """
     noted = False
 
@@ -96,7 +97,7 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
 
 
 def _handle(*replaced: object, by: Callable[..., object]) -> dict[signal.Signals, Handler]:
-    """Make ``by`` handle those signals that one of ``replaced`` handles; returns what did. Other threads cannot."""
+    """Let ``by`` handle the signals whose handler is in ``replaced``; return those handlers. Main thread only."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     before = {number: signal.getsignal(number) for number in SIGNALS}

@@ -1,1 +1,1 @@
-"""Everything that fetches, verifies, reads or makes data; never imported by app/layers or app/kernels."""
+"""Fetch, verify, read and make data; app/layers and app/kernels never import it."""

@@ -1,4 +1,4 @@
-"""Trained weights into the folder of shipped ones, with what they promise and their float64 reference results."""
+"""Ship trained weights: put them into weights/ with their promises and their float64 reference results."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ cores. The weights keep their number type (see main.py train --storage).
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What ``bundle`` takes."""
+    """Add the options of ``bundle``."""
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="file of weights that main.py train wrote")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder that holds Fashion-MNIST's files")
 
 
 def bundle(options: argparse.Namespace) -> None:
-    """Ship every file and print what it promises. Raises UserError."""
+    """Ship every file and print its promises. Raises UserError."""
     files = [load_weights(path) for path in options.files]  # all are read before any is written
     for first, second in combinations(files, 2):
         if first.network == second.network:
@@ -54,7 +54,7 @@ def bundle(options: argparse.Namespace) -> None:
 
 
 def _ship(weights: Weights, data_dir: Path | None) -> Weights:
-    """Everything is computed before anything is written, and Ctrl-C waits until all files fit together."""
+    """Ship one file; compute everything before writing anything, and hold Ctrl-C until all files fit together."""
     images, truth = load_split("test", data_dir)
     network = find_network(weights.network)
     reference = compute_reference(build(network, weights), images[:, None])

@@ -1,4 +1,4 @@
-"""What ``python -m data_tools`` takes and does."""
+"""The commands of ``python -m data_tools`` and their options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNTS = [Column("class", left=True), Column("images")]
 
 
 def fetch(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Print where each split is, after fetching what is missing: into ``data_dir`` or else the cache."""
+    """Fetch missing splits, into ``data_dir`` or else the cache, and print where each one is."""
     for split in splits:
         directory = fashion_mnist.fetch(split, data_dir) if data_dir else fashion_mnist.open_split(split).directory
         print(f"{split}: {directory}")
@@ -46,7 +46,7 @@ def verify(splits: Sequence[str], data_dir: Path | None) -> None:
 
 
 def info(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Print shapes, classes, mean pixel, hashes and the directory of each split, fetching it if need be."""
+    """Print shapes, classes, mean pixel, hashes and the directory of each split; fetch it if it is missing."""
     for split in splits:
         images, labels, directory = fashion_mnist.open_split(split, data_dir)
         print(f"{split} split, from {directory}")
@@ -69,7 +69,7 @@ COMMANDS = {
 
 
 def data_parser() -> Parser:
-    """The parser of all commands."""
+    """Build the parser of all commands."""
     parser = Parser(
         prog="python -m data_tools",
         description="Fetch, verify, describe and resize Fashion-MNIST; ship weights trained on it.",

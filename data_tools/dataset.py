@@ -20,15 +20,15 @@ CHUNK = 1000
 MAX_LISTED = 10  # names in an error
 
 INTEGER_TOLERANCE = 255 * 4 * float(np.finfo(np.float32).eps)
-"""How far x·255 may be from an integer if x is k/255, or k·(1/255), rounded to float32."""
+"""Largest distance of x·255 from an integer if x is k/255, or k·(1/255), rounded to float32."""
 
 
 @dataclass(frozen=True)
 class Dataset:
     """images: (N, C, H, W), C-contiguous, uint8 or float32 in [0, 1]; labels: (N,) uint8, None if unknown.
 
-    classes: their names, only for Fashion-MNIST; source: one line for the report; split: "test" or "train"
-    if this is that split of Fashion-MNIST to the last bit, else None.
+    classes: their names, only for Fashion-MNIST. source: one line for the report.
+    split: "test" or "train" if the content is that split of Fashion-MNIST, bit for bit; else None.
     """
 
     images: np.ndarray
@@ -39,13 +39,13 @@ class Dataset:
 
 
 def load_fashion_mnist(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Dataset:
-    """The verified "test" or "train" split, fetched if need be; the images lie in memory from ``allocate``."""
+    """Load the verified "test" or "train" split; fetch it if it is missing. allocate: memory for the images."""
     images, labels, directory = open_split(split, data_dir, allocate)
     return Dataset(images[:, None], labels, CLASSES, f"Fashion-MNIST {split} split, {directory}", split)
 
 
 def announce_fashion_mnist(split: str) -> Dataset:
-    """As ``load_fashion_mnist``, but without content, at no cost: to check options by before anything is fetched."""
+    """Stand in for ``load_fashion_mnist``, without content, to check options before anything is fetched."""
     shape = SPLITS[split][0].shape
     images = np.broadcast_to(np.uint8(0), (shape[0], 1, *shape[1:]))
     labels = np.broadcast_to(np.uint8(len(CLASSES) - 1), shape[:1])
@@ -55,12 +55,12 @@ def announce_fashion_mnist(split: str) -> Dataset:
 def load_files(
     data: Path, labels: Path | None, allocate: Allocate | None = None, *, unlabelled: bool = False
 ) -> Dataset:
-    """The user's own images: an IDX file (rank 3, gzipped or raw), or an HDF5 file, told apart by content.
+    """Load the user's own images from an IDX file (rank 3, gzipped or raw) or an HDF5 file, recognised by content.
 
-    HDF5: ``x`` (N, H, W, C), float32 or float64 in [0, 1] or uint8, and optionally ``y``, (N, classes) one-hot
-    or integers, (N,) or (N, 1). Floats that are all k/255 become uint8. ``labels``: an IDX file, used instead of ``y``;
-    ``unlabelled``: there are none, ``y`` is not read.
-    The images lie in memory from ``allocate``. Raises UserError for files that cannot be read or do not fit.
+    HDF5: ``x`` (N, H, W, C), float32 or float64 in [0, 1] or uint8, and optionally ``y``, (N, classes) one-hot or
+    integers, (N,) or (N, 1). Floats that are all k/255 become uint8. labels: an IDX file, used instead of ``y``.
+    unlabelled: do not read ``y``. allocate: memory for the images. Raises UserError for files that cannot be read or do
+    not fit together.
     """
     given = None if labels is None else read_idx(labels, 1)
     split = None

@@ -29,15 +29,14 @@ Acquire::Languages "none";
 
 
 class DebianError(Exception):
-    """Why the package could not be had, in one line."""
+    """Why there is no package, in one line."""
 
 
 def unpack(package: str, directory: Path) -> Path:
-    """Get ``package`` and unpack it; returns the root of its tree, below ``directory``.
+    """Download ``package`` and unpack it; returns the root of its tree, below ``directory``.
 
-    Looks in the package lists that the system has and, where that fails, in fresh private ones. All that
-    apt-get and dpkg-deb write is below ``directory``, an absolute path that the caller removes.
-    Raises DebianError.
+    Looks in the system's package lists and, if that fails, in fresh private ones. apt-get and dpkg-deb write only below
+    ``directory``, an absolute path that the caller removes. Raises DebianError.
     """
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:

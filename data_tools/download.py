@@ -18,7 +18,7 @@ from data_tools.transfer import AGAIN, DONE, HEADERS, READY, reason_of
 
 CONNECT_SECONDS = 5.0
 PATIENCE_SECONDS = 15.0
-"""How long a transfer may fall behind the least rate: whatever is slow, connecting, headers, redirects or the body."""
+"""How long a transfer may lag behind the least rate, whatever is slow: connecting, headers, redirects or the body."""
 LEAST_BYTES_PER_S = 32 << 10
 ATTEMPTS = 3
 BACKOFF_SECONDS = 0.5
@@ -30,10 +30,10 @@ class DownloadError(Exception):
 
 
 def unreachable(urls: Sequence[str]) -> dict[str, str]:
-    """Ask all URLs at once for their headers; returns the reason for each that gave no answer at all.
+    """Ask all URLs at once for their headers; return a reason for each that did not answer.
 
-    Takes CONNECT_SECONDS at most, where a plain request can spend that on each of a host's addresses and
-    more on its name. Threads are daemons, because nothing can interrupt a name look-up.
+    Takes CONNECT_SECONDS at most; a plain request can spend that on each of a host's addresses and more on its name.
+    The threads are daemons, because nothing can interrupt a name look-up.
     """
     answers: queue.Queue[tuple[str, str | None]] = queue.Queue()
 
@@ -59,11 +59,11 @@ def unreachable(urls: Sequence[str]) -> dict[str, str]:
 
 
 def download(url: str, target: Path, max_bytes: int) -> None:
-    """Write the body of ``url`` to ``target``, with a progress bar; a failure in transit is tried again.
+    """Write the body of ``url`` to ``target``, with a progress bar; try again after a failure in transit.
 
     Raises DownloadError after ATTEMPTS failures, or at once for an answer that will not get better: a client error, a
-    body of more than ``max_bytes``, or one that comes too slowly. It takes PATIENCE_SECONDS, and the time that
-    ``max_bytes`` take at the least rate, at most. Removing ``target`` then is the caller's part.
+    body of more than ``max_bytes``, or one that comes too slowly. Each attempt takes at most PATIENCE_SECONDS plus the
+    time for ``max_bytes`` at the least rate. The caller removes ``target`` after a failure.
     """
     for attempt in range(ATTEMPTS):
         time.sleep(BACKOFF_SECONDS * attempt)
@@ -91,7 +91,7 @@ def _attempt(url: str, target: Path, max_bytes: int) -> tuple[int | None, str]:
 
 
 def _in_time(process: subprocess.Popen[bytes], target: Path, progress: tqdm) -> bool:
-    """Wait for the process's end; False if it was not worth waiting for."""
+    """Wait for the process to end; False if the transfer became too slow."""
     received, deadline = 0, time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -102,7 +102,7 @@ def _in_time(process: subprocess.Popen[bytes], target: Path, progress: tqdm) -> 
         more = target.stat().st_size - received if target.exists() else 0
         received += more
         progress.update(more)
-        # What came fast is no licence to stand still later.
+        # Bytes that came fast earn no right to stand still later.
         deadline = min(deadline + more / LEAST_BYTES_PER_S, now + PATIENCE_SECONDS)
         if now > deadline:
             return False

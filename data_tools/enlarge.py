@@ -1,4 +1,4 @@
-"""Image files of another size, by the same bits that the networks' Resize layer makes of the small ones."""
+"""Write image files in another size, bit-identical to what the networks' Resize layer computes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ edges, rounded to the nearest byte, halves upwards.
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What ``resize`` takes."""
+    """Add the options of ``resize``."""
     parser.add_argument("--size", type=int, required=True, metavar="N", help="height and width of the new images")
     parser.add_argument("--split", choices=[*SPLITS], help="resize these images of Fashion-MNIST instead of files")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder that holds Fashion-MNIST's files")
@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def resize(options: argparse.Namespace) -> None:
-    """Write every file whole or not at all, and print which. Raises UserError."""
+    """Write every file whole or not at all, and print its name. Raises UserError."""
     if not 1 <= options.size <= MAX_SIZE:
         raise UserError(f"--size {options.size} is not between 1 and {MAX_SIZE:,}")
     *files, target = options.paths

@@ -1,7 +1,7 @@
-"""Fashion-MNIST: what its files are, where they are looked for, and how they are fetched.
+"""Fashion-MNIST: its files, the places to look for them, and fetching them.
 
 10 classes of 28×28 grey images, Xiao, Rasul and Vollgraf, 2017 (https://github.com/zalandoresearch/fashion-mnist).
-Nothing is used before the SHA-256 of its whole content has been checked.
+No file is used before the SHA-256 of its whole content has been checked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shi
 
 @dataclass(frozen=True)
 class DataFile:
-    """One IDX file; ``sha256`` is that of its uncompressed content, since archives get repackaged."""
+    """One IDX file. sha256: hash of the uncompressed content, because archives get repackaged."""
 
     name: str
     shape: tuple[int, ...]
@@ -122,7 +122,7 @@ def _variable_dir() -> Path | None:
 
 
 def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
-    """The directories to look in: ``data_dir`` alone if given, else the variable's, the cache and the system's."""
+    """Directories to look in: ``data_dir`` alone if given, else that of the variable, the cache and the system's."""
     if data_dir is not None:
         return (data_dir,)
     variable = _variable_dir()
@@ -130,12 +130,12 @@ def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
 
 
 def copies(file: DataFile, directory: Path) -> list[Path]:
-    """The paths in ``directory`` at which ``file`` is present, gzipped or plain, good or bad."""
+    """Paths in ``directory`` where ``file`` exists, gzipped or plain, good or bad."""
     return [path for path in (directory / f"{file.name}.gz", directory / file.name) if present(path)]
 
 
 def read_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> np.ndarray:
-    """The array in ``path``, which must be ``file`` to the last bit; UserError if it is not."""
+    """Read the array in ``path``. Raises UserError unless it is ``file``, bit for bit."""
     array = read_idx(path, len(file.shape), file.shape[0], allocate or pageable)
     if array.shape != file.shape or content_sha256(array) != file.sha256:
         raise UserError(f"{path} is not the original {file.name} (its SHA-256 differs); get a fresh copy")
@@ -143,7 +143,7 @@ def read_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> n
 
 
 def _read_copy(file: DataFile, directory: Path, allocate: Allocate | None = None) -> np.ndarray:
-    """The first good copy of ``file`` in ``directory``; UserError tells of the first bad one, or that there is none."""
+    """Read the first good copy of ``file`` in ``directory``. Raises UserError about the first bad one or none."""
     failures = []
     for path in copies(file, directory):
         try:
@@ -162,7 +162,7 @@ def _read_split(split: str, directory: Path, allocate: Allocate | None) -> Split
 
 
 def recognise(images: np.ndarray, labels: np.ndarray | None) -> str | None:
-    """Which split these (N, 28, 28) and, if known, (N,) uint8 arrays are, to the last bit; None if neither."""
+    """Name the split whose content these uint8 arrays are, (N, 28, 28) and, if known, (N,); None if neither."""
     for split, files in SPLITS.items():
         given = [(file, array) for file, array in zip(files, (images, labels), strict=True) if array is not None]
         if all(array.shape == file.shape and content_sha256(array) == file.sha256 for file, array in given):
@@ -173,8 +173,8 @@ def recognise(images: np.ndarray, labels: np.ndarray | None) -> str | None:
 def fetch(split: str, data_dir: Path | None = None) -> Path:
     """Make ``data_dir`` (default: the cache) hold good copies of the split's files; returns the directory.
 
-    What is missing or bad there comes from a mirror or, failing that, from the Debian package. Several
-    processes may do this at once. Raises UserError, the only one of several lines, if no source works.
+    Missing or bad files come from a mirror or, failing that, from the Debian package. Several processes may do this at
+    once. Raises UserError, the only one of several lines, if no source works.
     """
     directory = (data_dir or cache_dir() / "fashion-mnist").absolute()
     missing = [file for file in SPLITS[split] if not _has(file, directory)]
@@ -199,7 +199,7 @@ def _has(file: DataFile, directory: Path) -> bool:
 
 
 def _make_folder(directory: Path, *, private: bool) -> None:
-    """A folder that can be written to. private: for this user alone, as all of the cache, where kernels lie, too."""
+    """Make a writable folder. private: for this user alone, like the rest of the cache, which also holds kernels."""
     try:
         if private:
             private_folder(directory)
@@ -212,7 +212,7 @@ def _make_folder(directory: Path, *, private: bool) -> None:
 
 
 def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
-    """Download ``files``; returns those that no mirror had. A mirror that failed once is not asked again."""
+    """Download ``files``; return those that no mirror had. A mirror that failed once is not asked again."""
     from data_tools import download
 
     probes = {mirror + files[0].name + ".gz": mirror for mirror in MIRRORS}
@@ -241,7 +241,7 @@ def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -
 
 
 def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
-    """Take ``files``, and the other split's with them, from the Debian package; returns those it did not have."""
+    """Take ``files``, and the other split's too, from the Debian package; return those that it did not have."""
     from data_tools import debian
 
     print(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get", file=sys.stderr)
@@ -251,7 +251,7 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
             tree = debian.unpack(DEBIAN_PACKAGE, scratch)
             for file in (file for pair in SPLITS.values() for file in pair):
                 for path in copies(file, tree / PACKAGE_PATH):
-                    # What was not asked for is taken along, but not over anything that is there.
+                    # The other split is taken along, but never replaces a file.
                     if file not in files and copies(file, directory):
                         continue
                     with suppress(UserError):
@@ -268,7 +268,7 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
 
 @contextmanager
 def _scratch(directory: Path) -> Iterator[Path]:
-    """A folder in ``directory`` that goes when the block ends; or, if the process is killed, at a later run."""
+    """Make a folder in ``directory`` for the block's time; a later run removes that of a killed process."""
     scratch = temporary_beside(directory / "scratch")
     scratch.mkdir()
     try:

@@ -47,7 +47,7 @@ def pageable(nbytes: int) -> np.ndarray:
 
 
 class _BadError(Exception):
-    """What is wrong with the file, starting with a verb, and the remedy: read_idx puts the path in front."""
+    """What is wrong with the file, starting with a verb, and the remedy; ``read_idx`` puts the path in front."""
 
     def __init__(self, what: str, remedy: str = "get a fresh copy or name another file") -> None:
         super().__init__(f"{what}; {remedy}")
@@ -55,11 +55,11 @@ class _BadError(Exception):
 
 class _Source(Protocol):
     def readinto(self, target: memoryview, /) -> int:
-        """Fill ``target`` as far as the content goes; returns the number of bytes."""
+        """Read into ``target`` until it is full or the content ends; return the number of bytes."""
 
 
 class _Gzip:
-    """All members of a gzip file, inflated only as far as asked; zlib checks CRC and length at the end of each."""
+    """Inflates all members of a gzip file, only as far as asked; zlib checks CRC and length at each member's end."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -94,8 +94,8 @@ class _Gzip:
 def read_idx(path: Path, rank: int, max_items: int | None = None, allocate: Allocate = pageable) -> np.ndarray:
     """Read an IDX file of unsigned bytes, gzipped or raw (told apart by content, not by name).
 
-    rank: the number of dimensions the file must have; max_items: refuse a larger first dimension.
-    Returns a C-contiguous uint8 array over memory from ``allocate``, called once the header is believed.
+    rank: the number of dimensions that the file must have. max_items: refuse a larger first dimension.
+    Returns a C-contiguous uint8 array over memory from ``allocate``, which is called only for a plausible header.
     Raises UserError, naming the path, for a file that cannot be read or is not exactly one such array.
     """
     try:
@@ -159,12 +159,12 @@ def _read_shape(source: _Source, rank: int) -> tuple[int, ...]:
 
 
 def _expected(rank: int) -> str:
-    """What the items must be and how to get there, for a file that is whole but holds something else."""
+    """Say what the items must be and how to convert them, for an intact file that holds something else."""
     return f"{EXPECTED[rank]}: {CONVERT}"
 
 
 def _no_idx(start: bytes, source: _Source) -> _BadError:
-    """That the content is something else, and what, as far as its first bytes tell."""
+    """Build the error for content of another kind, named if its first bytes show it."""
     rest = bytearray(START_BYTES - len(start))
     with suppress(zlib.error, _BadError):
         start += bytes(rest[: source.readinto(memoryview(rest))])
@@ -179,7 +179,7 @@ def _header(shape: tuple[int, ...]) -> bytes:
 
 
 def content_sha256(array: np.ndarray) -> str:
-    """SHA-256 (hex) of the uncompressed IDX file that holds this C-contiguous uint8 array."""
+    """SHA-256, in hexadecimal, of the uncompressed IDX file that holds this C-contiguous uint8 array."""
     digest = hashlib.sha256(_header(array.shape))
     digest.update(array.data)
     return digest.hexdigest()
@@ -194,9 +194,9 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 
 
 def write_idx_parts(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarray], *, overwrite: bool = True) -> None:
-    """As ``write_idx``, of an array of that shape whose items come in parts, one after the other.
+    """Write an IDX file (see ``write_idx``) of this shape from parts of its items, one after the other.
 
-    overwrite: whether a file that is there is replaced; else it is a UserError.
+    overwrite: replace an existing file; otherwise it is a UserError.
     """
     with replacing(path, overwrite=overwrite) as temporary, ExitStack() as opened:
         target: BinaryIO = opened.enter_context(temporary.open("wb"))

@@ -1,6 +1,6 @@
-"""One transfer over HTTP in a process of its own: ``download`` starts it, watches what arrives and ends it.
+"""One transfer over HTTP, in a process of its own that ``download`` starts, watches and ends.
 
-A hostile answer can take any time and memory in the libraries that read it; here it takes this process's alone.
+A hostile answer can cost the libraries that read it any time and memory; here it costs only this process's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import requests
 import urllib3
 
 READY = b"."
-"""What the process writes first: everything is loaded, time runs from here."""
-DONE, AGAIN, NEVER = 0, 10, 11  # exit codes; with the last two, the reason is what is written
+"""The process writes this first: everything is loaded, and the time-out starts."""
+DONE, AGAIN, NEVER = 0, 10, 11  # exit codes; with the last two, the process writes the reason
 MEMORY_BYTES = 1 << 30
 CHUNK = 1 << 16
 MAX_REASON = 200  # characters
@@ -24,7 +24,7 @@ HEADERS = {"Accept-Encoding": "identity"}
 
 
 class FailedError(Exception):
-    """Why there is no file, in one line; ``code``: AGAIN if another attempt may get it, else NEVER."""
+    """Why there is no file, in one line. code: AGAIN if another attempt may get it, else NEVER."""
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
@@ -52,12 +52,12 @@ def transfer(url: str, target: Path, max_bytes: int) -> None:
         raise FailedError(reason_of(error), AGAIN) from error
     except FailedError:
         raise
-    except Exception as error:  # the libraries pass on whatever an answer like no other makes their code raise
+    except Exception as error:  # a strange answer can make the libraries raise anything
         raise FailedError(f"its answer is not understood ({reason_of(error)})", NEVER) from error
 
 
 def reason_of(error: BaseException) -> str:
-    """The innermost cause, such as "Connection refused": what requests wraps round it says less in more words."""
+    """Return the innermost cause, such as "Connection refused"; the errors around it say less in more words."""
     while error.__context__ is not None:
         error = error.__context__
     # Other errors than the system's may say no more than what they met, such as an empty line.

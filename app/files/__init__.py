@@ -1,1 +1,1 @@
-"""Files: read only where they are sane, written whole or not at all, and what the cache may be trusted with."""
+"""Files: strict readers, writing whole or not at all, HDF5 in a process of its own, and the cache of the user."""

@@ -1,4 +1,4 @@
-"""Whether what lies in the cache can be believed: other users could plant kernels there, which would be run as ours."""
+"""Trust in the cache: other users could plant kernels there, which this program would run as its own."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _told: set[Path] = set()
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder of the cache, and what is missing above it, for this user alone, whatever the umask.
+    """Make a folder of the cache and the missing folders above it, for this user alone, whatever the umask.
 
-    Folders that are there stay as they are. Raises OSError.
+    Existing folders stay as they are. Raises OSError.
     """
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     for place in reversed(missing):
@@ -23,16 +23,16 @@ def private_folder(folder: Path) -> None:
 
 
 def why_untrusted(path: Path) -> str | None:
-    """Why ``path``, a file in a folder of the cache, is not to be believed or written; None if it is, or is not there.
+    """Why ``path``, a file in a folder of the cache, must not be read or written; None if it may be, or does not exist.
 
-    Neither it nor the two folders may be another user's, root's aside, or be writable by another user.
+    Neither the file nor the two folders above it may belong to another user except root, or be writable by one.
     """
     reasons = (_reason(place) for place in (path.parent.parent, path.parent, path))
     return next((reason for reason in reasons if reason is not None), None)
 
 
 def trusted(path: Path) -> bool:
-    """Whether ``why_untrusted`` has nothing to say; else that is said on standard error, once for each folder."""
+    """Whether ``why_untrusted`` gives no reason; a reason is printed on standard error, once for each folder."""
     reason = why_untrusted(path)
     if reason is not None and path.parent not in _told:
         _told.add(path.parent)
@@ -44,9 +44,9 @@ def _reason(place: Path) -> str | None:
     try:
         status = place.stat()
     except OSError:
-        return None  # it is not there, or whoever reads it says what is wrong
+        return None  # it does not exist, or whoever reads it says what is wrong
     if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
-        return None  # likewise
+        return None  # neither folder nor file: whoever reads it says so
     if status.st_uid not in (0, os.geteuid()):
         return f"{place} is another user's: {_OWN}"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

@@ -1,6 +1,6 @@
-"""What a value must be to be taken, typed or from a file: a check returns the value, or raises BadValueError.
+"""Checks of values, typed by the user or read from a file: a check returns the value or raises BadValueError.
 
-Composed, checks describe a JSON document; what is wrong is then said with its place in it.
+Composed checks describe a JSON document; their errors name the place in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAX_SHOWN = 60  # characters of a value
 
 
 class BadValueError(ValueError):
-    """Why a value is not taken: one printable line."""
+    """Why a value is refused: one printable line."""
 
 
 def whole(least: int, most: int) -> Check:
@@ -46,7 +46,7 @@ def number(least: float, most: float, above: bool = False) -> Check:
 
 
 def text(most: int = 200) -> Check:
-    """One line of at most so many printable characters."""
+    """One line of at most ``most`` printable characters."""
 
     def check(value: Any) -> str:
         if not isinstance(value, str) or not value.isprintable() or len(value) > most:
@@ -75,12 +75,12 @@ def flag(value: Any) -> bool:
 
 
 def nullable(check: Check) -> Check:
-    """Null, or what ``check`` takes."""
+    """Null, or a value that passes ``check``."""
     return lambda value: None if value is None else check(value)
 
 
 def items(check: Check, least: int = 0) -> Check:
-    """A list of at least so many values, each checked."""
+    """A list of at least ``least`` values, each of which passes ``check``."""
 
     def check_all(value: Any) -> list[Any]:
         if not isinstance(value, list) or len(value) < least:
@@ -91,7 +91,7 @@ def items(check: Check, least: int = 0) -> Check:
 
 
 def row(*checks: Check) -> Check:
-    """A list of as many values as there are checks, each for one; as a tuple."""
+    """A list with one value for each check, in order; returned as a tuple."""
 
     def check_all(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list) or len(value) != len(checks):
@@ -102,7 +102,7 @@ def row(*checks: Check) -> Check:
 
 
 def mapping(check: Check) -> Check:
-    """An object of any one-line names, each value checked."""
+    """An object whose names are any single lines and whose values pass ``check``."""
     check_name = text(1000)
 
     def check_all(value: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def mapping(check: Check) -> Check:
 
 
 def fields(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others: bool = False) -> Check:
-    """An object with these names, some ``optional``; ``others`` are an error, or left as they are."""
+    """An object with these names, some ``optional``. Other names are errors, or kept unchecked with ``others``."""
     needed = checks.keys() - set(optional)
 
     def check_all(value: Any) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def fields(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others:
 
 
 def document(schema: str, check: Check) -> Check:
-    """An object of that ``schema``, and then whatever ``check`` takes."""
+    """An object that names this ``schema`` and passes ``check``."""
 
     def check_both(value: Any) -> Any:
         _at(".schema", one_of(schema), _object(value).get("schema"))
@@ -138,7 +138,7 @@ def document(schema: str, check: Check) -> Check:
 
 
 def parsed_json(content: str) -> Any:
-    """What the JSON says: no name twice in an object, no NaN or infinity. Raises BadValueError."""
+    """Parse JSON strictly: no name twice in an object, no NaN or infinity. Raises BadValueError."""
     try:
         return json.loads(content, object_pairs_hook=_no_name_twice, parse_constant=_no_constant)
     except BadValueError:
@@ -148,7 +148,7 @@ def parsed_json(content: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value for an error: short, in one line."""
+    """Format a value for an error message: short, in one line."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and abs(value) > 10**MAX_SHOWN:

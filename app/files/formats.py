@@ -1,11 +1,11 @@
-"""What a file is that was given in the place of another: recognised by its first bytes, never by its name."""
+"""Recognise files of the wrong kind by their first bytes, never by their names, so that errors can name the kind."""
 
 from __future__ import annotations
 
 import re
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
-START_BYTES = 512  # as many as ``recognise`` looks at
+START_BYTES = 512  # ``recognise`` looks at no more
 
 _PICTURES = {
     b"\x89PNG\r\n\x1a\n": "PNG",
@@ -33,9 +33,9 @@ _IDX = re.compile(rb"\0\0[\x08-\x0e][\x01-\x08]")
 
 
 def recognise(start: bytes) -> str | None:
-    """What begins with these bytes, with its article, e.g. "a PNG picture"; None if that cannot be told.
+    """Name the kind of content, with its article, e.g. "a PNG picture"; None if it is unknown.
 
-    start: the first ``START_BYTES`` of the content, or all of it where it is shorter.
+    start: the first ``START_BYTES`` of the content, or all of it if it is shorter.
     """
     for magic, name in _PICTURES.items():
         if start.startswith(magic):
@@ -61,7 +61,7 @@ def recognise(start: bytes) -> str | None:
 
 
 def _zip(start: bytes) -> str:
-    """By the name of the archive's first member."""
+    """Name the kind of a zip archive by its first member."""
     member = start[30 : 30 + int.from_bytes(start[26:28], "little")]
     if member.endswith(b".npy"):
         return "a NumPy archive (.npz)"

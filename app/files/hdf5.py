@@ -1,9 +1,9 @@
 """HDF5 files: read strictly, and written with reproducible bytes.
 
 HDF5 is not built for malicious files: a damaged one can crash the library, corrupt its memory or keep it busy for
-ever. ``read_untrusted`` therefore has a process of its own read the file (hdf5_process.py, hdf5_child.py);
-``read_pinned`` reads here what a known hash vouches for. Both judge every dataset before they read it
-(hdf5_strict.py). h5py is imported only where it is used: a program that reads through the child needs none.
+ever. ``read_untrusted`` therefore reads in a process of its own (hdf5_process.py, hdf5_child.py). ``read_pinned`` reads
+in this process a file whose hash is known. Both check every dataset before they read it (hdf5_strict.py). h5py is
+imported only where it is used: a program that reads through the child needs none.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Attribute = str | int | float | list[int] | list[float]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to read of a file's root: these attributes and datasets, where they exist.
+    """What to read from a file's root: these attributes and datasets, where they exist.
 
-    arrays: None for all datasets; max_bytes: of all of them together.
+    arrays: names of datasets, None for all. max_bytes: limit on all datasets together.
     """
 
     arrays: tuple[str, ...] | None
@@ -38,8 +38,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Contents:
-    """What was read. names: of everything in the root that is not a group, sorted.
+    """What was read from a file's root.
 
+    names: everything there that is not a group, sorted.
     arrays: integers or floats of up to 8 bytes, native byte order, C-contiguous, writable.
     """
 
@@ -51,7 +52,7 @@ class Contents:
 def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Contents:
     """Read a file that may be broken or hostile, in a process of its own.
 
-    content: its bytes, where they have been read already. Raises UserError for everything that can be wrong with it.
+    content: its bytes, if they have been read already. Raises UserError for everything that can be wrong with it.
     """
     from app.files.hdf5_process import Reader
 
@@ -60,7 +61,7 @@ def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Content
 
 
 def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
-    """Read ``content``, the bytes of ``path``, whose hash is known to be right. Raises UserError."""
+    """Read ``content``, the bytes of ``path``, after its hash was found right. Raises UserError."""
     with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
         from app.files.hdf5_strict import contents, open_strict
 
@@ -69,15 +70,16 @@ def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
 
 
 def printable(text: str, length: int = 200) -> str:
-    """The text in one line of at most ``length`` characters, what cannot be printed escaped."""
+    """Return the text as one line of at most ``length`` characters, with unprintable ones escaped."""
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:length])
     return shown if len(shown) <= length and len(text) <= length else f"{shown[: length - 1]}…"
 
 
 def content_hash(arrays: Mapping[str, np.ndarray], head: str) -> str:
-    """SHA-256 of named arrays and a text: of content, not of bytes in the file: a copy of the datasets keeps it.
+    """SHA-256 of named arrays and a text, independent of how the file stores them: copying the datasets keeps it.
 
-    Of the text in UTF-8, then for each array by name: a line with name, type and shape, and its bytes, little-endian.
+    It hashes the text in UTF-8, then for each array, by name, a line with name, type and shape and its bytes in
+    little-endian order.
     """
     digest = hashlib.sha256(head.encode())
     for name, array in sorted(arrays.items()):
@@ -88,7 +90,7 @@ def content_hash(arrays: Mapping[str, np.ndarray], head: str) -> str:
 
 
 def file_image(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str | int | float]) -> bytes:
-    """The bytes of an HDF5 file with these root datasets and attributes; equal input gives equal bytes.
+    """Build the bytes of an HDF5 file with these root datasets and attributes; equal input gives equal bytes.
 
     Raises MemoryError.
     """

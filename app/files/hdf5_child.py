@@ -18,11 +18,11 @@ from app.files.hdf5 import Wanted
 from app.files.hdf5_strict import contents, open_strict
 
 METADATA_BYTES = 256 << 20
-"""Memory for everything but datasets: headers, names, where the chunks are."""
+"""Memory for everything but datasets: headers, names, the index of chunks."""
 CHUNK_COPIES = 6
-"""How many copies of a chunk there may be at a time: stored, inflated into a buffer that doubles, unshuffled, ours."""
+"""Copies of a chunk that may exist at once: stored, inflated into a buffer that doubles, unshuffled, ours."""
 IMAGE_COPIES = 3
-"""How many copies of a file in memory there may be: ours, HDF5's and, while it opens it, one more."""
+"""Copies of a file in memory that may exist at once: ours, HDF5's and, while HDF5 opens it, one more."""
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _answer(request: dict[str, Any], source: int, result: int) -> bytes:
-    """Where in ``result`` the header of the answer is: its offset and length."""
+    """Write the answer into ``result`` and return where its header is: offset and length."""
     size = os.fstat(source).st_size if request["in_memory"] else 0
     memory = _Memory(result, IMAGE_COPIES * size)
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -66,9 +66,9 @@ def _answer(request: dict[str, Any], source: int, result: int) -> bytes:
 
 
 class _Memory:
-    """The file of shared memory that arrays are put into, and the limit on all memory here, which grows with it.
+    """A file of shared memory for arrays, and this process's memory limit, which grows with it.
 
-    offsets: where the arrays begin; end: where the last one ends.
+    offsets: where each array begins. end: where the last one ends.
     """
 
     def __init__(self, descriptor: int, image: int) -> None:
@@ -79,7 +79,7 @@ class _Memory:
         self._allow(METADATA_BYTES + image)
 
     def allocate(self, shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
-        """As ``hdf5_strict.Allocate``."""
+        """Return an array in the file; an ``hdf5_strict.Allocate``."""
         nbytes = math.prod(shape) * kind.itemsize
         self._allow(nbytes + CHUNK_COPIES * chunk)
         self.offsets.append(self.end)

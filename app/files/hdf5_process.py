@@ -1,7 +1,7 @@
-"""The process that reads HDF5 files for this one, and what is believed of its answers.
+"""Read HDF5 files through another process, and check its answers.
 
-A damaged file can crash HDF5 or keep it busy for ever: that ends the process and nothing else. Its answer is a header,
-which names arrays, in a file of shared memory that holds them, too; nothing in it is taken for granted.
+A damaged file can crash HDF5 or keep it busy for ever: that ends the process and nothing else. Its answer is a file of
+shared memory that holds the arrays and a header that names them; every value in the header is checked.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from app.files.hdf5_start import Child, start
 from app.files.reading import open_regular
 
 SECONDS = 10
-"""Processor time for a small file, which takes milliseconds."""
+"""Processor time allowed for a small file, which takes milliseconds."""
 BYTES_A_SECOND = 4 << 20
-"""How slowly a large one may be read."""
+"""Least rate at which a large file must be read."""
 WAITING = 6
-"""How many times as long it may take by the clock: the processor may be busy with other things."""
+"""Time by the clock allowed for each second of processor time: the processor may be busy with other things."""
 START_SECONDS = 120
 MAX_HEADER_BYTES = 8 << 20
 NONSENSE = "what HDF5 made of it is nonsense"
@@ -42,10 +42,10 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 class Reader:
-    """Reads files one by one. A context manager; its process is started at need and ended with the block.
+    """Reads files one by one, through a process that is started at the first file and ended with the ``with`` block.
 
-    It lives from file to file and is replaced after one that it did not survive. It dies with the thread that started
-    it, too.
+    A file that the process did not survive costs the next file a new process. The process also ends with the thread
+    that started it.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Reader:
         self._child = None
 
     def read(self, path: Path, content: bytes | None, wanted: Wanted) -> Contents:
-        """As ``hdf5.read_untrusted``. Raises UserError."""
+        """Read one file; see ``hdf5.read_untrusted``. Raises UserError."""
         try:
             with (
                 open_regular(path, MAX_FILE_BYTES) if content is None else _memory(content) as source,
@@ -91,7 +91,7 @@ class Reader:
             ) from error
 
     def _answer(self, path: Path, source: BinaryIO, result: BinaryIO, request: dict[str, Any]) -> bytes:
-        """The header of what the process has put into ``result``, which nobody can make shorter any more."""
+        """Have the process answer into ``result`` and return the header; from then on nobody can shorten ``result``."""
         process, link = self._ready()
         seconds = SECONDS + os.fstat(source.fileno()).st_size // BYTES_A_SECOND
         link.settimeout(seconds * WAITING)
@@ -124,7 +124,7 @@ class Reader:
 
 
 def _memory(content: bytes = b"") -> BinaryIO:
-    """A file in memory."""
+    """Make a file in memory that holds ``content``."""
     file = os.fdopen(os.memfd_create("hdf5", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
     try:
         file.write(content)
@@ -174,7 +174,7 @@ def _checked(path: Path, header: bytes, result: int, wanted: Wanted) -> Contents
 
 
 def _array(kind: np.dtype, shape: Any, offset: Any, most: int, result: int) -> np.ndarray:
-    """Numbers in the shared memory, of which this process alone sees its changes."""
+    """Map numbers from the shared memory; changes to them stay in this process."""
     if kind.kind not in "iuf" or kind.itemsize > 8 or not kind.isnative:
         raise ValueError("no plain numbers")
     if not all(type(number) is int and number >= 0 for number in (*shape, offset)):

@@ -1,4 +1,4 @@
-"""HDF5 read strictly: every dataset is judged by what its header and its chunks declare, before it is read.
+"""Read HDF5 strictly: every dataset is checked, by what its header and its chunks declare, before it is read.
 
 Links and datasets may point into other files (even those of a file opened from memory), two kilobytes can declare
 petabytes, filters inflate, and what was never stored reads as zeros.
@@ -38,7 +38,7 @@ _NO_MEMORY = re.compile(
 )
 
 Allocate = Callable[[tuple[int, ...], np.dtype, int], np.ndarray]
-"""Takes a shape, a type and how many bytes a chunk has (0: no chunks); returns such an array."""
+"""Returns an array of this shape and type. The third argument is the size of a chunk in bytes, 0 without chunks."""
 
 
 def _ordinary(shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
@@ -46,7 +46,7 @@ def _ordinary(shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
 
 
 class StrictFile:
-    """An HDF5 file open for reading; only numeric datasets and small attributes of its root are given out."""
+    """An HDF5 file open for reading, limited to the numeric datasets and small attributes of its root."""
 
     def __init__(self, path: Path, file: h5py.File, size: int) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class StrictFile:
         self._read: dict[tuple[int, int], str] = {}  # where a dataset is in the file → its name
 
     def names(self) -> tuple[str, ...]:
-        """Names of everything in the root that is not a group; what cannot be read is refused by ``array``.
+        """Names of everything in the root that is not a group; ``array`` refuses those that cannot be read.
 
         Raises UserError if there are more than MAX_NAMES, groups included, or one is longer than MAX_NAME_BYTES.
         """
@@ -77,7 +77,7 @@ class StrictFile:
         """The root dataset ``name``: integers or floats of up to 8 bytes, native byte order, C-contiguous.
 
         Raises UserError if it is missing, unreadable, larger than ``max_bytes``, was read before by another name, or is
-        anything but plain numbers stored in this very file, all of them.
+        anything but plain numbers that are all stored in this very file.
         """
         with _user_errors(self._path):
             reason = self._reason_against_link(name.encode())
@@ -128,7 +128,7 @@ class StrictFile:
         return h5py.h5o.get_info(self._id, name).type == h5py.h5o.TYPE_GROUP
 
     def _reason_against_link(self, name: bytes) -> str | None:
-        """As ``_reason_against``, for what leads to the dataset."""
+        """Why the link to a dataset must not be followed, and the remedy; None if it may."""
         # A path through other groups could pass any kind of link.
         if b"/" in name or name == b"." or not self._id.links.exists(name):
             return "is missing; store it in the root of the file"
@@ -141,7 +141,7 @@ class StrictFile:
         return None if first == name.decode() else f"is dataset {printable(repr(first))} by another name; {_PLAIN}"
 
     def _reason_against(self, dataset: h5py.Dataset, max_bytes: int) -> str | None:
-        """Why ``dataset`` must not be read, by what its header declares and its remedy; None if it may."""
+        """Why ``dataset`` must not be read, by what its header declares, and the remedy; None if it may."""
         layout = dataset.id.get_create_plist()
         kind = dataset.id.get_type()
         if layout.get_external_count() > 0:
@@ -202,7 +202,7 @@ def _chunks_are_lacking(dataset: h5py.Dataset, nbytes: int) -> bool:
 
 
 def _is_whole(stored: memoryview, filters: list[int], nbytes: int) -> bool:
-    """Whether the bytes, to which these filters were applied in this order, are those of ``nbytes`` in memory."""
+    """Whether the stored bytes, made by these filters in this order, unpack to ``nbytes``."""
     at = next((i for i, code in enumerate(filters) if code in _COMPRESSIONS), len(filters))
     checksum = h5py.h5z.FILTER_FLETCHER32
     inner = nbytes + _CHECKSUM_BYTES * filters[:at].count(checksum)
@@ -220,13 +220,13 @@ def _is_whole(stored: memoryview, filters: list[int], nbytes: int) -> bool:
 
 
 def _is_plain_number(kind: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
-    """Whether the file's type, which NumPy has as ``dtype``, is an integer or a float of up to 8 bytes, unpadded."""
+    """Whether the file's type, ``dtype`` in NumPy, is an integer or a float of up to 8 bytes without padding."""
     return kind.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT) and dtype.itemsize == kind.get_size() <= 8
 
 
 @contextmanager
 def open_strict(path: Path, source: bytes | mmap.mmap | int) -> Iterator[StrictFile]:
-    """Open an HDF5 file that is called ``path`` in errors. source: its content, or the descriptor of an open file.
+    """Open an HDF5 file; errors call it ``path``. source: its content, or the descriptor of an open file.
 
     Raises UserError for everything that can be wrong with the file, here and in the methods of what it yields.
     """
@@ -260,9 +260,9 @@ def _user_errors(path: Path) -> Iterator[None]:
 
 
 def contents(file: StrictFile, wanted: Wanted, allocate: Allocate = _ordinary) -> Contents:
-    """What is wanted of the file; the arrays lie in memory from ``allocate``, called for one after the other.
+    """Read what is wanted from the file; the arrays lie in memory from ``allocate``, called for one after the other.
 
-    Raises UserError, and MemoryError where there is too little of it.
+    Raises UserError, and MemoryError if memory runs out.
     """
     names = file.names()
     attributes = {name: file.attribute(name) for name in wanted.attributes}

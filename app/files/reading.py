@@ -1,4 +1,4 @@
-"""How files are read: only regular ones, only up to a limit, and whatever is wrong with one said in a line."""
+"""Read files safely: only regular ones, only up to a limit, with every fault reported in one line."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def first_bytes(path: Path, count: int) -> bytes:
 
 
 def read_json(path: Path, check: Check, remedy: str) -> Any:
-    """What ``check`` makes of the JSON in a regular file of at most 64 MiB; UserError, with ``remedy``, if it is bad.
+    """Read the JSON in a regular file of at most 64 MiB and pass it through ``check``.
 
-    Neither an object with a name twice nor NaN is JSON.
+    An object with a name twice is refused, and so is NaN. Raises UserError, with ``remedy``, if anything is wrong.
     """
     content = read_file(path, MAX_JSON_BYTES)
     try:
@@ -76,7 +76,7 @@ def read_json(path: Path, check: Check, remedy: str) -> Any:
 
 
 def present(path: Path) -> bool:
-    """Whether there is anything at ``path``; also where that cannot be told, as reading it then says why."""
+    """Whether there is anything at ``path``; True, too, if that cannot be told: reading it then says why."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

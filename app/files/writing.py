@@ -1,4 +1,4 @@
-"""Where the program keeps what it fetched or built, and how a file is written without half of it ever showing."""
+"""The cache directory, and writing files so that half of one never shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from app.errors import UserError
 
 STALE_SECONDS = 3600.0
-"""Without a change for so long, what a process that has ended was writing is rubbish."""
+"""Unfinished files of ended processes are removed once they have not changed for this long."""
 
 _PREFIX, _SUFFIX = ".lenet5-inference-", ".part"
 _OURS = re.compile(f"{re.escape(_PREFIX)}([1-9][0-9]{{0,6}})-[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
@@ -42,7 +42,7 @@ def cache_dir() -> Path:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A new name in the folder of ``path``, for what is not finished; says whose it is.
+    """Return a new name in the folder of ``path`` for an unfinished file; it contains this process's number.
 
     The first call for a folder removes what killed processes left there under such names.
     """
@@ -81,9 +81,9 @@ def _runs(process: int) -> bool:
 
 @contextmanager
 def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
-    """Yields a path in the same directory to write to; it becomes ``path`` when the block ends, atomically.
+    """Yield a temporary path in the same directory; when the block ends, it becomes ``path``, atomically.
 
-    The content is on the disk before the name is, so that a power failure leaves the old file or the new one, whole.
+    The content reaches the disk before the name does: a power failure leaves either the old file or the new one, whole.
     If the block raises anything, KeyboardInterrupt included, what it wrote is removed and ``path`` stays
     as it was. A file that is there keeps its permissions, and the links that lead to it.
 
@@ -125,7 +125,7 @@ def _flush(path: Path) -> None:
 
 
 def _rename_to_new(old: Path, new: Path) -> None:
-    """FileExistsError where something already has the new name, in one step where the file system has hard links."""
+    """Rename, or raise FileExistsError if the new name is taken; in one step if the file system has hard links."""
     try:
         new.hardlink_to(old)  # the old name is removed by the caller
     except FileExistsError:

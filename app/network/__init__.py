@@ -1,1 +1,1 @@
-"""What is computed: networks as data, weights, the float64 reference, the accuracy check."""
+"""Networks as data, their weights, the float64 reference and the accuracy check."""

@@ -1,12 +1,13 @@
-"""The accuracy check: two verdicts over labels, that the kernels compute what they should, and that answers are right.
+"""The accuracy check: two verdicts on labels, whether the kernels compute what they should and how many are right.
 
-*Agreement*: a label may differ from the float64 reference's only where the reference itself hardly prefers one class:
-where its margin, the best logit minus the second best, is a near-tie, and in few images. What rounding moves a logit by
-grows with the magnitudes of the terms that it sums, whatever remains of them: the scores of an image are measured by
-the largest sum of its logits' terms without their signs, ``Reference.magnitudes``. Logits that are all tiny, all huge
-or all shifted by the same large bias are thus held to what their arithmetic can tell apart.
+*Agreement*: a label may differ from the float64 reference's only in few images, and only in near-ties, where the
+reference itself hardly prefers one class. Its margin is the best logit minus the second best. Rounding moves a logit in
+proportion to the magnitudes of the terms that it sums, however much of them cancels. An image's margin is therefore
+compared with the largest sum of its logits' terms without their signs, ``Reference.magnitudes``. So logits that are all
+tiny, all huge or all shifted by one large bias are held to what their arithmetic can tell apart.
 
-*Answers*: correct ones against what the weights promise and what the user asks for; near chance, a warning.
+*Answers*: the count of correct ones against what the weights promise and what the user asks for. An accuracy near
+chance gives a warning.
 
 Pure functions; nothing here knows where labels come from.
 """
@@ -19,10 +20,10 @@ import numpy as np
 
 from app.precision import BY_DTYPE
 
-COUNT_SHARE = 0.001  # of the images: the count of correct answers may miss its promise by so much, in near-ties
+COUNT_SHARE = 0.001  # near-ties may move the count of correct answers off its promise by this share of the images
 COUNTED = (100, 1_000, 5_000, 10_000)  # first test images over which correct answers are promised
-# Answers are near chance below a third of the way from 1/classes to all: 40 % of ten classes. What the shipped networks
-# and their old reports reach is above 76 %, mistaken weights or images gave 8 to 25 %. Fewer images tell too little.
+# Answers are near chance below a third of the way from 1/classes to all: 40 % of ten classes. The shipped networks
+# and their old reports reach more than 76 %; mistaken weights or images gave 8 to 25 %. Fewer images tell too little.
 NEAR_CHANCE = 1 / 3
 FEWEST_FOR_CHANCE = 20
 CAUSES = "fc1's rows not in the order H, W, C, another pixel scale, a white background (see README)"
@@ -33,8 +34,8 @@ class Reference:
     """Float64 results on images.
 
     labels: (N,) uint8, the best class. margins: (N,) float64, its logit minus the second best's: how far the label is
-    from flipping. magnitudes: (N,) float32, what rounding errors of the logits scale with; infinite or NaN where the
-    scores are beyond float32's range.
+    from flipping. magnitudes: (N,) float32, to which rounding errors of the logits are proportional; infinite or NaN
+    where the scores are beyond float32's range.
     """
 
     labels: np.ndarray
@@ -60,10 +61,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Agreement:
-    """``compared`` labels held against a reference, and every difference.
+    """The comparison of ``compared`` labels with a reference, and every difference.
 
-    most: differences allowed, near-ties all of them. fault: why nothing agrees, whatever the labels; "" if nothing is
-    the matter. steady: whether the labels are those of several passes, all alike.
+    most: number of differences allowed, all of them near-ties. fault: why nothing can agree, whatever the labels; "" if
+    there is no such reason. steady: whether several passes gave these same labels.
     """
 
     source: str
@@ -75,13 +76,13 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """Whether the differences are near-ties and few."""
+        """Whether the differences are few and all of them near-ties."""
         few = len(self.differences) <= self.most
         return not self.fault and few and all(difference.excused for difference in self.differences)
 
     @property
     def verdict(self) -> str:
-        """Why it holds or not, in a sentence."""
+        """One sentence that says why the labels agree or not."""
         if self.fault:
             return self.fault
         count = len(self.differences)
@@ -104,8 +105,8 @@ class Agreement:
 class Answers:
     """How many answers are right, and whether that is enough.
 
-    correct is None for unlabelled data; expected: as promised, least: the share asked for, both None where there is
-    none. passed is None where nothing is asked; verdict: why, in a sentence. warning: "" unless near chance.
+    correct: None for unlabelled data. expected: the promised count, least: the share asked for; None if there is none.
+    passed: None if neither is given. verdict: why, in a sentence. warning: "" unless the answers are near chance.
     """
 
     correct: int | None
@@ -119,14 +120,14 @@ class Answers:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The two verdicts."""
+    """Both verdicts: agreement with the reference, and answers."""
 
     agreement: Agreement
     answers: Answers
 
     @property
     def passed(self) -> bool:
-        """Whether neither failed."""
+        """Whether neither verdict failed."""
         return self.agreement.holds and self.answers.passed is not False
 
 
@@ -139,17 +140,17 @@ def top_two_margins(logits: np.ndarray) -> np.ndarray:
 
 
 def correct_counts(labels: np.ndarray, truth: np.ndarray) -> dict[int, int]:
-    """First images → correct answers among them, for the numbers in ``COUNTED`` that there are; arrays (N,)."""
+    """Count correct answers among the first images, for each number in ``COUNTED`` up to N; arrays (N,)."""
     return {count: int((labels[:count] == truth[:count]).sum()) for count in COUNTED if count <= len(labels)}
 
 
 def at_most(share: float, images: int) -> int:
-    """That share of the images, but one at least."""
+    """The number of images that make up this share, but at least one."""
     return max(round(share * images), 1)
 
 
 def agree(labels: np.ndarray, reference: Reference, source: str, dtype: str = "float32") -> Agreement:
-    """Compare as many labels (N,) as the reference has. dtype: how numbers were multiplied."""
+    """Compare the first labels, as many as both have, with the reference. dtype: the arithmetic of the products."""
     compared, precision = min(len(labels), len(reference.labels)), BY_DTYPE[dtype]
     near = reference.margins < precision.near_tie * reference.magnitudes.astype(np.float64)
     differences = tuple(
@@ -171,9 +172,10 @@ def judge(
     classes: int = 10,
     least: float | None = None,
 ) -> Accuracy:
-    """Labels (N,) against the truth (N,) or None, the promised correct count or None, and the share asked for or None.
+    """Judge the answers in labels (N,) and join the verdict with ``agreement``.
 
-    The promise must be met within the number of near-ties, or ``COUNT_SHARE`` of the images if that is less.
+    truth: (N,), None if unknown. least: the share asked for. expected: the promised count of correct answers, None
+    without a promise; it must be met within the number of near-ties, or ``COUNT_SHARE`` of the images if that is less.
     """
     total = len(labels)
     if truth is None:

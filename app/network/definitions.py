@@ -25,7 +25,7 @@ from app.layers import (
 
 @dataclass(frozen=True)
 class Network:
-    """A network: what it reads and the layers it applies; it ends with an Argmax."""
+    """A network: the shape of its input and its layers, the last of which is an Argmax."""
 
     name: str
     summary: str
@@ -34,7 +34,7 @@ class Network:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what it computes, in hexadecimal: of what it reads and its layers, whatever it is called."""
+        """SHA-256, in hexadecimal, of what the network computes: its input shape and layers, not its name."""
         return hashlib.sha256(repr((self.input_shape, self.layers)).encode()).hexdigest()
 
 
@@ -59,7 +59,7 @@ LENET5 = Network(
 
 
 def _tanh_network(name: str, size: int, kernel: int) -> Network:
-    """Systems 2 and 3, which differ in the size that images are enlarged to and in that of the filters."""
+    """Systems 2 and 3, which differ in the size of the enlarged images and of the filters."""
     return Network(
         name=name,
         summary=f"two {kernel}x{kernel} convolutions with tanh and maximum pooling, two fully connected layers",
@@ -106,7 +106,7 @@ MINIDNN86 = Network(
 
 
 def _mlp(name: str, hidden: int) -> Network:
-    """System 5, of which there were several widths."""
+    """System 5, which was built in several widths."""
     return Network(
         name=name,
         summary="two fully connected layers with a sigmoid between them",
@@ -128,10 +128,10 @@ NETWORKS: dict[str, Network] = {network.name: network for network in (LENET5, FA
 
 
 def family(name: str) -> str:
-    """The listed network that one of this name is a width of: ``mlp_500`` → ``mlp``; any other name is its own."""
+    """The listed network that this name is a width of: ``mlp_500`` → ``mlp``; other names stay as they are."""
     return "mlp" if re.fullmatch(r"mlp_[1-9][0-9]{0,4}", name) else name
 
 
 def named(name: str) -> Network | None:
-    """The network of that name, ``mlp_500`` being mlp with 500 hidden units; None if there is none."""
+    """Find a network by name; ``mlp_500`` is mlp with 500 hidden units. None if there is none."""
     return _mlp(name, int(name.removeprefix("mlp_"))) if family(name) != name else NETWORKS.get(name)

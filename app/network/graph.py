@@ -18,7 +18,7 @@ REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small eno
 
 @dataclass(frozen=True)
 class Step:
-    """One layer in its place: the shapes of one image's activations before and after it."""
+    """One layer in a network, with the shapes of one image's activations before and after it."""
 
     layer: Layer
     in_shape: Shape
@@ -26,13 +26,13 @@ class Step:
 
     @property
     def parameter_count(self) -> int:
-        """Weights without biases."""
+        """Number of weights, without biases."""
         shapes = self.layer.parameter_shapes(self.in_shape)
         return sum(prod(shape) for name, shape in shapes.items() if not name.endswith("_bias"))
 
     @property
     def activation_bytes(self) -> int:
-        """Activations of one image read and written, as float32 or, where the layer keeps them, as bytes."""
+        """Bytes of activations read and written for one image: float32, or uint8 in a layer that keeps bytes."""
         return (1 if self.layer.keeps_bytes else 4) * (prod(self.in_shape) + prod(self.out_shape))
 
 
@@ -52,11 +52,11 @@ class Graph:
 
     @property
     def scaled_at(self) -> int:
-        """The first step that does not keep bytes: what it reads is multiplied by the pixel scale."""
+        """Index of the first step that does not keep bytes: its input is multiplied by the pixel scale."""
         return next(at for at, step in enumerate(self.steps) if not step.layer.keeps_bytes)
 
     def reading(self, shape: Shape) -> Graph | None:
-        """The graph for images of that shape: without its Resize where they come enlarged. None if they do not fit."""
+        """The graph for images of this shape, without its Resize if they come enlarged; None if they do not fit."""
         if shape == self.network.input_shape:
             return self
         first = self.steps[0]
@@ -66,7 +66,7 @@ class Graph:
         return replace(self, network=network, steps=self.steps[1:])
 
     def pixel_scale(self, dtype: np.dtype) -> float:
-        """What an image of that dtype is multiplied by: floats lie in [0, 1] already, bytes in 0..255."""
+        """The factor for images of this dtype: floats lie in [0, 1] already, bytes in 0..255."""
         return self.input_scale if dtype == np.uint8 else self.input_scale * 255
 
     def forward(
@@ -74,8 +74,8 @@ class Graph:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Run the NumPy reference on (B, C, H, W) images in ``dtype`` → scores (B, classes), labels (B) uint8.
 
-        The scores are what the final argmax chooses from: logits, or probabilities behind a softmax.
-        after_layer is called as each layer ends, for timing.
+        The final argmax chooses from the scores: logits, or probabilities behind a softmax.
+        after_layer: called at the end of each layer, for timing.
         """
         scores = x = images
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the scores
@@ -94,7 +94,7 @@ class Graph:
 
 
 def find_network(name: str) -> Network:
-    """The network of that name. Raises UserError for an unknown one."""
+    """Find a network by name. Raises UserError for an unknown one."""
     network = named(name)
     if network is None:
         known, hint = ", ".join(NETWORKS), suggestion(name, NETWORKS)
@@ -125,7 +125,7 @@ def build(network: Network, weights: Weights) -> Graph:
 
 
 def _check_scale(graph: Graph, weights: Weights) -> None:
-    """UserError where float32 cannot hold what the first weights become when the pixel scale is folded into them."""
+    """Raise UserError if float32 cannot hold the first weights once the pixel scale is folded into them."""
     first = next((step for step in graph.steps if step.layer.parameter_shapes(step.in_shape)), None)
     if first is None:
         return

@@ -1,4 +1,4 @@
-"""Results of the float64 reference on the test images: computed, stored beside the shipped weights, and found again."""
+"""Compute the float64 reference, store its results on the test images beside the shipped weights, and load them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from app.network.weights import MAX_BYTES, Weights
 from app.processor import keep_freed_memory, threads_with_room, usable_cores
 
 _BUNDLE = "run: python -m data_tools bundle"
-CHUNK = 32  # images on a core at a time: in float64, the maps of an enlarged one take a megabyte
+CHUNK = 32  # images on a core at a time: in float64, the maps of one enlarged image take a megabyte
 
 
 def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
-    """Of (N, C, H, W) images, uint8 or float32, a chunk to each core at a time; with a progress bar on a terminal."""
+    """Compute the reference of (N, C, H, W) images, uint8 or float32, on all cores; a terminal shows a progress bar."""
     from tqdm import tqdm  # not worth its import where results are stored
 
     keep_freed_memory()
@@ -51,16 +51,17 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
 
 
 def _of_chunk(graph: Graph, images: np.ndarray) -> Reference:
-    """The reference of few images; the logits are what there is before a softmax.
+    """Compute the reference of a few images; logits are the scores before a softmax.
 
-    Magnitudes: the layer that gives the logits is run once more, on what it reads and its parameters without signs. A
-    softmax adds 1: it gives two classes the same probability where their logits differ by less than a rounding of 1.
+    For the magnitudes, the layer that gives the logits is run once more, on the absolute values of its input and its
+    parameters. A softmax adds 1: it gives two classes the same probability if their logits differ by less than a
+    rounding of 1.
     """
     *steps, last = (step for step in graph.steps if not isinstance(step.layer, Softmax | Argmax))
     has_softmax = isinstance(graph.steps[-2].layer, Softmax)
     _, x = replace(graph, steps=tuple(steps)).forward(images, np.float64)
     sizes = {name: np.abs(array) for name, array in graph.parameters.items() if name.startswith(last.layer.name)}
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told by the magnitudes
+    with np.errstate(over="ignore", invalid="ignore"):  # the magnitudes show what is not finite
         magnitudes = last.layer.reference(np.abs(x), sizes).max(axis=1) + has_softmax
         logits = last.layer.reference(x, graph.parameters)
         margins = top_two_margins(logits)
@@ -68,7 +69,7 @@ def _of_chunk(graph: Graph, images: np.ndarray) -> Reference:
 
 
 def load_reference(weights: Weights, network: Network) -> Reference | None:
-    """The stored results if ``weights`` are shipped ones (by hash) and the network computes what it did, else None.
+    """Load the stored results of shipped weights, known by their hash; None for other weights or a changed network.
 
     Raises UserError if the shipped reference file is missing, damaged or of other weights.
     """
@@ -88,7 +89,7 @@ def load_reference(weights: Weights, network: Network) -> Reference | None:
 
 
 def shipped_reference(weights: Weights, network: Network) -> Reference:
-    """The stored results of shipped weights. Raises UserError where the network has changed since."""
+    """Load the stored results of shipped weights. Raises UserError if the network has changed since."""
     found = load_reference(weights, network)
     if found is None:
         path = weights.path

@@ -1,7 +1,7 @@
-"""The weights that the project ships: one file a network in ``weights/``, pinned by the SHA256SUMS beside them.
+"""The weights that the project ships: one file per network in ``weights/``, pinned by the SHA256SUMS beside them.
 
-A damaged HDF5 file can load silently with wrong values, so their content is hashed before HDF5 sees it, and what was
-hashed is what is opened.
+A damaged HDF5 file can load silently with wrong values. The content is therefore hashed before HDF5 sees it, and HDF5
+opens the very bytes that were hashed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SUFFIX = "_fashion.h5"
 
 
 def weights_path(network: str) -> Path:
-    """Where the weights of that network are, once they are shipped."""
+    """Path of the network's weights, shipped or not."""
     return FOLDER / f"{network}{SUFFIX}"
 
 
 def find(network: str, option: str | None = None) -> Path:
-    """The shipped weights of that network. Raises UserError if there are none.
+    """Path of the network's shipped weights. Raises UserError if there are none.
 
-    option: by which the caller takes weights that are not shipped.
+    option: the caller's option that names weights which are not shipped; the error mentions it.
     """
     path = weights_path(network)
     if not path.exists():
@@ -40,7 +40,7 @@ def find(network: str, option: str | None = None) -> Path:
 
 
 def reference_path(weights: Path) -> Path:
-    """The file that holds the reference results of these weights."""
+    """Path of the reference results of these weights."""
     return weights.with_name(f"{weights.stem}_reference.h5")
 
 
@@ -51,7 +51,7 @@ def holds_weights(path: Path) -> bool:
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether the path, links followed, leads to a file of the folder that SHA256SUMS pins, or would take its place."""
+    """Whether the path, links followed, is that of a file that SHA256SUMS pins or would pin."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and (
         holds_weights(path) or real.name == CHECKSUMS or real.name in checksums(FOLDER)
@@ -59,13 +59,13 @@ def is_shipped(path: Path) -> bool:
 
 
 def check(path: Path, content: bytes) -> None:
-    """UserError unless SHA256SUMS has this content's hash for the shipped file at ``path``."""
+    """Raise UserError unless SHA256SUMS has this content's hash for the shipped file at ``path``."""
     if checksums(FOLDER).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
         raise UserError(f"{path} is not the file that {CHECKSUMS} beside it describes; run: git checkout -- weights")
 
 
 def checksums(directory: Path) -> dict[str, str]:
-    """File name → SHA-256 in hexadecimal, by the directory's SHA256SUMS; {} if it has none. Raises UserError."""
+    """Read the directory's SHA256SUMS: file name → SHA-256 in hexadecimal; {} without one. Raises UserError."""
     path = directory / CHECKSUMS
     if not present(path):
         return {}
@@ -77,7 +77,7 @@ def checksums(directory: Path) -> dict[str, str]:
 
 
 def record_checksums(*paths: Path) -> None:
-    """Put the SHA-256 of these files, all of one directory, into its SHA256SUMS; other lines stay. Raises UserError."""
+    """Record these files of one directory in its SHA256SUMS; other lines stay. Raises UserError."""
     directory = paths[0].parent
     sums = checksums(directory) | {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
     with replacing(directory / CHECKSUMS) as temporary:

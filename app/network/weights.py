@@ -1,4 +1,4 @@
-"""A network's weights in HDF5: read, checked and written, with what they promise."""
+"""Read, check and write a network's weights in HDF5, with the correct answers that they promise."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STORAGES = ("float32", "float16")  # what save_weights can write
 MAX_BYTES = 256 << 20
 SCHEMA = 2  # 1 had no checksum
 PIXEL_SCALE = 1 / 255  # bytes become numbers from 0 to 1
-# Of pixels, with or without the first weights: what float32 holds with all its bits, for the brightest pixel, too.
+# Limits of the pixel scale, alone or times the first weights: float32 holds it with all bits, times 255, too.
 LEAST_SCALE, MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 255
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CHECKSUM = "arrays_sha256"
@@ -47,13 +47,13 @@ Attributes = Mapping[str, Attribute]
 
 @dataclass(frozen=True)
 class Weights:
-    """One network's parameters, as float32 arrays, and what its file says about them.
+    """One network's parameters, as float32 arrays, and the facts that its file states about them.
 
     arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on.
-    input_scale: what a uint8 pixel is multiplied by before the first layer.
-    expected_correct: number of first test images → correct answers among them; {} if nothing is promised.
-    storage: the type in the file, ``float16`` if all of it is, which loses nothing more when it is written again.
-    vouched: whether a checksum, its own or SHA256SUMS's, says that the content is what was written.
+    input_scale: the factor for uint8 pixels before the first layer.
+    expected_correct: number of first test images → correct answers among them; {} without a promise.
+    storage: the type in the file; ``float16`` only if every array has it, so that writing it again loses nothing more.
+    vouched: whether a checksum, the file's own or SHA256SUMS's, confirms the content.
     """
 
     arrays: dict[str, np.ndarray]
@@ -69,7 +69,7 @@ class Weights:
 
 
 def load_weights(path: Path | None = None) -> Weights:
-    """Read and check a weights file (default: the shipped ones of ``lenet5``).
+    """Read and check a weights file (default: the shipped one of ``lenet5``).
 
     Raises UserError for everything that can be wrong with it.
 
@@ -89,7 +89,7 @@ def load_weights(path: Path | None = None) -> Weights:
 
 
 def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
-    """The float32 arrays as they are read back after being stored in that type."""
+    """Round the float32 arrays as storing them in this type and reading them back does."""
     return {name: _stored(array, storage).astype(np.float32) for name, array in arrays.items()}
 
 
@@ -112,8 +112,8 @@ def save_weights(
 ) -> None:
     """Write a weights file, atomically; equal arguments give equal bytes. storage: one of ``STORAGES``.
 
-    Raises UserError. Whatever ``load_weights`` would refuse is refused here, and nothing is written. Without
-    ``overwrite``, so is a file in the way, unless it holds these very bytes.
+    Raises UserError, and writes nothing, for whatever ``load_weights`` would refuse. Without ``overwrite``, an existing
+    file is an error, too, unless it holds these very bytes.
     """
     promise = sorted((expected_correct or {}).items())
     attributes: dict[str, str | int | float] = {
@@ -136,7 +136,7 @@ def save_weights(
 
 
 def check_shapes(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> None:
-    """UserError naming every dataset that is missing, superfluous or of another shape than ``expected``."""
+    """Raise UserError, naming every dataset that is missing, superfluous or of another shape than ``expected``."""
     needs = f"network {weights.network} needs"
     faults = []
     for name in sorted(expected.keys() | weights.arrays.keys()):
@@ -155,17 +155,17 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 class _BadError(Exception):
-    """What is wrong with a weights file, and the remedy; the path is put before it."""
+    """What is wrong with a weights file, and the remedy; ``_parse`` puts the path before it."""
 
 
 def _checksum(arrays: Mapping[str, np.ndarray], attributes: Attributes) -> str:
-    """Of the arrays, in the type that they are stored in, and of what the file says about them."""
+    """Hash the arrays, in the type in which they are stored, and the checked attributes."""
     about = {name: attributes[name] for name in _CHECKED if name in attributes}
     return content_hash(arrays, json.dumps(about, sort_keys=True))
 
 
 def _check_checksum(found: Contents) -> None:
-    """It may be missing only where nothing says that it was written."""
+    """Raise _BadError for a wrong checksum, or a missing one in a file whose schema has it."""
     written = found.attributes.get("schema") == SCHEMA or _CHECKSUM in found.attributes
     if written and found.attributes.get(_CHECKSUM) != _checksum(found.arrays, found.attributes):
         changed = f"or, if it was changed on purpose, remove attributes 'schema' and {_CHECKSUM!r}"
