@@ -92,7 +92,7 @@ def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset,
         labels = None if wanted.labels is None or unlabelled else Path(wanted.labels)
         data = load_files(wanted.data, labels, allocate, unlabelled=unlabelled)
         if data.labels is None and not unlabelled:
-            raise UserError(f"{wanted.data} has no labels: name them with --labels FILE, or say --labels none")
+            raise UserError(f"{wanted.data} has no labels: name them with --labels FILE, or give --labels none")
     fitting = _fitting(graph, data)
     if unlabelled:
         return replace(data, labels=None), fitting

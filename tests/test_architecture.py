@@ -113,8 +113,7 @@ def test_parsed_options_stay_at_the_door() -> None:
     """Bodies of commands take typed requests, which the type checker sees through."""
     for path in (ROOT / "app").rglob("*.py"):
         door = path.is_relative_to(ROOT / "app" / "commands") or path.name == "console.py"
-        if not door and "bench" not in path.parts:  # it is to follow
-            assert "argparse" not in imported(path), path
+        assert door or "argparse" not in imported(path), path
 
 
 def test_the_house_is_small_enough_to_see() -> None:

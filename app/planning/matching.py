@@ -1,4 +1,4 @@
-"""Which kernel serves which layers: one layer with what can be fused into it, or two layers as a pair."""
+"""Find the kernel for the next layers: one layer with what can be fused into it, or two layers as a pair."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # 
 
 @dataclass(frozen=True)
 class Choices:
-    """What the user decided: precision (a name of app/precision.py), fusion, and kernels by layer or operation name.
+    """The user's choices: precision (a name of app/precision.py), fusion, and kernels by layer or operation name.
 
-    A kernel that is None or absent is left to ``auto``. tuning: the measured results that ``auto`` goes by.
+    ``auto`` chooses a kernel that is None or absent, by the measured results in ``tuning``.
     """
 
     precision: str = "fp32"
@@ -36,22 +36,21 @@ class Choices:
 
     @property
     def named_pairs(self) -> dict[str, Variant]:
-        """Operation of two layers → the kernel that was named for it."""
+        """Operation of two layers → the kernel named for it."""
         rows = ((f"{kind}_pair", self.kernels.get(f"{kind}_pair")) for kind in PAIRS)
         return {pair: row for pair, row in rows if row is not None}
 
     def requested(self, layer: Layer) -> Variant | None:
-        """The kernel named for this layer, else for its operation; None if ``auto`` chooses it."""
+        """The kernel named for this layer, or else for its operation; None if ``auto`` chooses."""
         return self.kernels.get(layer.name, self.kernels.get(layer.operation or ""))
 
 
 @dataclass(frozen=True)
 class Served:
-    """A kernel, its parameters that differ from its defaults, and the layers that it takes.
+    """A kernel, its parameters that differ from its defaults, and the layers that it computes.
 
-    heads: those of them that have parameters of their own; arrays: these, in the problem's layout and dtype.
-    scales: powers of two that the channels of its results are multiplied by, which the next kernel's weights take out;
-    None: results are the network's.
+    heads: the layers with weights; arrays: these weights, in the problem's layout and dtype. scales: powers of two that
+    multiply the channels of its results, and that the next kernel's weights divide out; None: results are unscaled.
     """
 
     problem: Problem
@@ -66,7 +65,7 @@ class Served:
 def check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
     """Raises UserError unless every key is an operation or a layer of the network.
 
-    Raises ValueError for a kernel of another operation, which no option can ask for.
+    Raises ValueError for a kernel of another operation, which no option can name.
     """
     operations = {step.layer.name: step.layer.operation for step in graph.steps}
     for target, row in kernels.items():
@@ -79,7 +78,7 @@ def check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
 
 
 def check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
-    """Raises UserError unless every operation of two layers that a kernel was named for is among those ``taken``."""
+    """Raises UserError if a kernel of two layers was named whose operation is not among those ``taken``."""
     for pair, row in choices.named_pairs.items():
         if pair not in taken:
             kind = pair.removesuffix("_pair")
@@ -92,9 +91,9 @@ def check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
 def serve(
     graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None = None
 ) -> Served:
-    """The kernel that starts at step ``at``, with as many following layers as one can take. Raises UserError.
+    """Find the kernel that starts at step ``at`` and takes the most layers. Raises UserError if there is none.
 
-    scales: what the kernel before it multiplied its results by, see ``Served``.
+    scales: the factors of the results that it reads, see ``Served``.
     """
     steps = graph.steps[at:]
     lead = _lead(graph, at)
@@ -126,16 +125,16 @@ def serve(
 
 
 def _lead(graph: Graph, at: int) -> int:
-    """How many steps from ``at`` on only say how the next one reads its input: a Flatten."""
+    """1 if step ``at`` is a Flatten, which only determines how the next step reads its input; else 0."""
     return int(isinstance(graph.steps[at].layer, Flatten))
 
 
 def _pair(
     graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None
 ) -> Served | None:
-    """A kernel for this layer and the next of its kind, unless a kernel was named for either.
+    """A kernel for this layer and the next of its kind; None if there is none, or if one was named for either layer.
 
-    Raises UserError where one was named for both that cannot serve them.
+    Raises UserError if the kernel named for both cannot serve them.
     """
     lead = _lead(graph, at)
     found = pair_at(graph, at + lead, input_dtype, choices)
@@ -171,9 +170,9 @@ def _pair(
 def pair_at(
     graph: Graph, at: int, input_dtype: str, choices: Choices
 ) -> tuple[PairProblem, tuple[Step, Step], int] | None:
-    """What a kernel for step ``at`` and the next layer of its kind would be asked for, whether or not there is one.
+    """The problem of step ``at`` and the next layer of its kind, whether or not a kernel serves it.
 
-    With the two layers' steps, and how many steps it would take; None where a kernel was named for either layer.
+    Returned with the two layers' steps and the number of steps taken; None if a kernel was named for either layer.
     """
     steps = graph.steps[at:]
     kind = steps[0].layer.operation or ""
@@ -196,7 +195,7 @@ def pair_at(
 
 
 def _longest(graph: Graph, steps: Sequence[Step], input_dtype: str, choices: Choices) -> tuple[Problem, int] | None:
-    """The first step as the half of a pair: with the longest epilogue that the layer takes; steps taken."""
+    """The first step as half of a pair, with the longest epilogue that it can take; and the number of steps taken."""
     best: tuple[Problem, int] | None = None
     for taken in range(1, len(steps) + 1):
         problems = _problems(graph, steps[0], [s.layer for s in steps[1:taken]], steps[taken:], input_dtype, choices)
@@ -208,7 +207,7 @@ def _longest(graph: Graph, steps: Sequence[Step], input_dtype: str, choices: Cho
 def _problems(
     graph: Graph, step: Step, epilogue: Sequence[Layer], after: Sequence[Step], input_dtype: str, choices: Choices
 ) -> list[Problem]:
-    """What a kernel for this step may be asked for: in the precision chosen, else in what the variant computes in."""
+    """The problems that a kernel may solve for this step: in the chosen precision first, then in the named kernel's."""
     wanted = BY_NAME[choices.precision]
     named = choices.requested(step.layer)
     # Scores are never rounded to half precision: from the last matrix product on everything is stored wide.
@@ -244,7 +243,7 @@ def _serve(
 
 
 def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices: Choices) -> str:
-    """One line: the layer, and what each variant that was asked says."""
+    """One line: the layer, and each variant's reason against it."""
     layer, named = step.layer, choices.requested(step.layer)
     problems = _problems(graph, step, [], graph.steps[-1:], input_dtype, choices)
     who = named.name if named else "auto"
@@ -252,7 +251,7 @@ def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices
     if not problems:
         return f"{what} with {input_dtype} input: put a convolution or a fully connected layer first"
     rows = [named] if named else registry.variants(layer.operation or "")
-    # What a row lacks in a type that it has; that it has another type, only where there is no such row.
+    # Reasons of rows that have the type; only if there is none, that a row has another type.
     able = [(row, problem) for row in rows for problem in problems if problem.dtype in row.dtypes]
     asked = able or [(row, problems[0]) for row in rows]
     refusals = {row.name: row.refusal(problem, arch) for row, problem in reversed(asked)}

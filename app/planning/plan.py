@@ -1,4 +1,4 @@
-"""How a graph runs on a GPU: which layers are fused, which kernel serves each node, which buffers hold what."""
+"""Plan how a graph runs on a GPU: which layers are fused, which kernel serves each node, which buffers hold what."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from app.precision import BY_NAME, DTYPES
 IMAGES = "images"
 LOGITS = "logits"
 LABELS = "labels"
-PIXELS = "pixels"  # bytes behind a layer that keeps them
+PIXELS = "pixels"  # the output of a layer that keeps bytes
 TENSOR_CORES = 80  # the first architecture whose tensor cores the kernels use
 
 
 @dataclass(frozen=True)
 class Node:
-    """One launch: the layer that it is (``head``) with those fused into it.
+    """One launch: a layer (``head``) with those fused into it.
 
     layers: all of them, in the network's order. settings: the variant's parameters that differ from its defaults;
-    settings_alone: likewise where a convolution is measured without what is fused into it, see ``problems.alone``.
+    settings_alone: the same for a convolution measured without its epilogue, see ``problems.alone``.
     reads, writes: buffer names, in the order of the arguments. parameters: the arrays between input and output,
-    in the problem's layout and dtype; None where absent. scales: what its results are multiplied by, see ``Served``.
+    in the problem's layout and dtype, None if absent. scales: the factors of its results, see ``Served``.
     """
 
     head: Layer
@@ -55,7 +55,7 @@ class Node:
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """The nodes in order, and per buffer its dtype and elements an image: a fixed set that serves every chunk."""
+    """The nodes in order. buffers: name → dtype and elements per image; every chunk uses the same ones."""
 
     nodes: tuple[Node, ...]
     buffers: dict[str, tuple[str, int]]
@@ -75,7 +75,7 @@ class ExecutionPlan:
 
 
 def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype: str = "uint8") -> ExecutionPlan:
-    """Fuse, choose kernels and assign buffers. Raises UserError where no kernel serves, and for unknown layers."""
+    """Fuse layers, choose kernels and assign buffers. Raises UserError for unknown layers and unserved ones."""
     choices = choices or Choices()
     check_kernels(graph, choices.kernels)
     has_tensor_cores = architecture_number(arch) >= TENSOR_CORES
@@ -101,7 +101,7 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
 
 
 def notice(execution: ExecutionPlan, choices: Choices) -> str | None:
-    """That ordinary kernels run where the choices leave it to us and fused ones exist; None where that is not so."""
+    """A note that ordinary kernels run although fused ones were possible and not excluded by the choices; else None."""
     paired = choices.precision == "auto" or BY_NAME[choices.precision].paired
     left_to_us = choices.fuse and all(row is None for row in choices.kernels.values())
     if not execution.unpaired or not left_to_us or not paired:
@@ -111,7 +111,7 @@ def notice(execution: ExecutionPlan, choices: Choices) -> str | None:
 
 
 def _next_node(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None) -> Node:
-    """The node that starts at step ``at``, behind one whose results are multiplied by ``scales``."""
+    """The node that starts at step ``at``. scales: the factors of the results that it reads."""
     served = serve(graph, at, arch, input_dtype, choices, scales)
     problem, variant = served.problem, served.variant
     return Node(

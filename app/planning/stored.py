@@ -15,9 +15,9 @@ from app.network.graph import Graph, Step
 def stored_parameters(
     graph: Graph, at: int, heads: Sequence[Step], problem: Problem, input_dtype: str
 ) -> tuple[np.ndarray | None, ...]:
-    """The heads' parameters; the images' scale goes into those of the first layer that does not keep bytes.
+    """The heads' parameters; the first layer that does not keep bytes takes the pixel scale into its own.
 
-    Raises UserError where float16 cannot hold weights that are stored in it.
+    Raises UserError for weights to be stored in float16 that it cannot hold.
     """
     first = graph.steps[at]
     flattened = first.in_shape if isinstance(first.layer, Flatten) else None
@@ -37,7 +37,7 @@ def stored_parameters(
 
 
 def _stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
-    """The parameter as it lies in memory. Raises UserError where float16 has no numbers like its greatest."""
+    """The parameter as stored on the card. Raises UserError if float16 cannot hold its greatest number."""
     if dtype == "float16":
         largest, limits = np.abs(array).max(), np.finfo(np.float16)
         if largest > limits.max or 0 < largest < limits.smallest_normal:

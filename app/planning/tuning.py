@@ -1,6 +1,6 @@
-"""Which variant and which parameters serve a problem best on a card: measured tables, and the rule without one.
+"""Choose the best variant and parameters for a problem: from measured tables, or by a rule without one.
 
-A table is a JSON file per card: problem (``problems.key``) → variant → parameters and milliseconds. One is shipped
+A table is one JSON file per card: problem (``problems.key``) → variant → parameters and milliseconds. One is shipped
 for the H100 in app/kernels/tuned/; what ``bench`` and ``sweep`` find goes to the user's cache and overrides it.
 """
 
@@ -68,7 +68,7 @@ class Tuning:
     entries: Mapping[str, Mapping[str, Tuned]] = field(default_factory=dict)
 
     def known(self, problem: Problem, row: Variant, arch: str) -> Tuned | None:
-        """What was measured of a variant; None if nothing was, or with parameters that are no longer valid."""
+        """The measured result of a variant; None if there is none, or if its parameters are no longer valid."""
         tuned = self.entries.get(key(problem), {}).get(row.name)
         if tuned is None or not set(tuned.parameters) <= set(row.tunables):
             return None
@@ -82,10 +82,10 @@ class Tuning:
     def choose(
         self, problem: Problem, arch: str, named: Variant | None = None
     ) -> tuple[Variant, dict[str, int]] | None:
-        """The variant to use and its parameters, or None if none (or not the named one) serves the problem.
+        """The variant to use and its parameters; None if none, or not the named one, serves the problem.
 
-        Where none is named it is the highest automatic step that serves the problem, given up only for one that
-        was measured to be faster: nothing wins over it untimed.
+        Without a name it is the highest automatic step that serves the problem. A lower step replaces it only if both
+        were measured and the lower one is faster.
         """
         if named is not None:
             parameters = self.parameters(problem, named, arch)
@@ -99,10 +99,10 @@ class Tuning:
 
 
 def load(card: str) -> Tuning:
-    """What is known of the card of that name (as CUDA gives it): the shipped table, overridden by the user's.
+    """Load the results of a card, by its CUDA name: the shipped table, overridden by the user's.
 
-    A damaged table is an error; a missing one is none; one that another user could have written is passed over with a
-    note. Raises UserError.
+    A missing table is empty. A table that another user could have written is ignored with a note. Raises UserError for
+    a damaged one.
     """
     entries: Entries = {}
     _merge(entries, _read(SHIPPED / file_name(card)))
@@ -113,7 +113,7 @@ def load(card: str) -> Tuning:
 
 
 def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]], folder: Path | None = None) -> Path:
-    """Merge results (problem → variant name → result) into the user's table, or the one in ``folder``; its path.
+    """Merge results (problem → variant name → result) into the user's table, or that in ``folder``; return its path.
 
     Raises UserError if the table is damaged, cannot be written, or lies where another user could write it.
     """
@@ -152,7 +152,7 @@ def file_name(card: str) -> str:
 
 
 def _merge(entries: Entries, newer: Mapping[str, Mapping[str, Tuned]]) -> None:
-    """Newer results take the place of older ones, unless those are over more images: few images say little."""
+    """Replace older results by newer ones, except those measured over more images: few images prove little."""
     for problem, variants in newer.items():
         kept = entries.setdefault(problem, {})
         for name, tuned in variants.items():

@@ -63,12 +63,7 @@ def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int) -> 
         op_times=tuple(
             layer for step, layer in zip(graph.steps, layers, strict=True) if step.layer.operation == "conv"
         ),
-        on_card=None,
-        on_card_images=0,
-        usage=None,
         limit=f"limited by compute ({threads} threads): {slowest.name} took {share:.0%} of the layers' time",
-        device_bytes=0,
-        peak_device_bytes=0,
         notes=_without_effect(request),
     )
 

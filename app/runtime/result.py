@@ -1,4 +1,4 @@
-"""What a measured run returns, whichever device it ran on; the report is made from this alone."""
+"""The result of a measured run, on either device: the report needs nothing else."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class Cycle:
-    """A batch streamed in several passes over the data: totals, and passes whose labels were not the first's."""
+    """A batch streamed in several passes over the data. unsteady: passes with other labels than the first."""
 
     correct: int | None
     total: int
@@ -63,7 +63,7 @@ class Cycle:
 class Compared:
     """The same batch in the precision that ``--compare`` names: times end to end, and labels (N,) uint8.
 
-    precision: as it was asked for. arithmetic: the coarsest type that was multiplied in.
+    precision: as requested. arithmetic: the coarsest type that any layer multiplied in.
     """
 
     precision: str
@@ -74,12 +74,12 @@ class Compared:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Labels and measurements. labels: (N,) uint8 of the (first) pass, as the timed runs wrote them.
+    """Labels and measurements of a run. labels: (N,) uint8 of the first pass, as the timed runs wrote them.
 
-    on_card: the whole pass on images already on the card, over ``on_card_images``; None on the CPU.
-    usage: overlap and limit from a traced run; None on the CPU. arithmetic: the coarsest type that was multiplied in.
-    device_bytes: the pipeline's buffers and weights; peak_device_bytes: with those of the measurements on the card.
-    raw_copy: the same images to the card in one piece, and nothing else. compared: None without ``--compare``.
+    On a GPU also: on_card: the whole pass over ``on_card_images`` images already on the card; usage: overlap and limit
+    of a traced run; device_bytes: the pipeline's buffers and weights; peak_device_bytes: those and the buffers of the
+    measurements on the card; raw_copy: the same images copied to the card in one piece; compared: with ``--compare``.
+    arithmetic: the coarsest type that any layer multiplied in.
     """
 
     device: dict[str, Any]
@@ -89,13 +89,13 @@ class Outcome:
     end_to_end: Timing
     layers: tuple[LayerTime, ...]
     op_times: tuple[LayerTime, ...]
-    on_card: Timing | None
-    on_card_images: int
-    usage: Usage | None
     limit: str
-    device_bytes: int
-    peak_device_bytes: int
     notes: tuple[str, ...]
+    on_card: Timing | None = None
+    on_card_images: int = 0
+    usage: Usage | None = None
+    device_bytes: int = 0
+    peak_device_bytes: int = 0
     arithmetic: str = "float32"
     raw_copy: Timing | None = None
     compared: Compared | None = None

@@ -51,7 +51,7 @@ CASES = {
     "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, ",
     "graph --pool most": "unknown pool kernel 'most': choose one of auto, direct",
     "graph --conv conv9=direct": "no layer 'conv9' for --conv: choose one of conv1, conv2",
-    "graph --conv conv1=": "--conv conv1=: say one kernel for all layers",
+    "graph --conv conv1=": "--conv conv1=: name one kernel for all layers",
     "graph --latency --fc naive": "--latency chooses the fully connected kernels: leave --fc naive out",
     "graph --arch sm_10": "unknown architecture 'sm_10': choose one of sm_75, ",
     "graph --arch sm_75 --precision tf32": "tf32 .*needs sm_80 or later, this is sm_75.*: choose another kernel",

@@ -43,7 +43,7 @@ def test_kernel_names(command: str, names: dict[str, str]) -> None:
 def test_malformed_kernel_names(option: str, value: str) -> None:
     with pytest.raises(UserError) as caught:
         resolved(f"--{option}={value}")
-    fault = "say one kernel for all layers, or LAYER=KERNEL,LAYER=KERNEL"
+    fault = "name one kernel for all layers, or LAYER=KERNEL,LAYER=KERNEL"
     assert str(caught.value) == f"--{option} {value}: {fault}"
 
 
@@ -62,7 +62,7 @@ def test_malformed_kernel_names(option: str, value: str) -> None:
         ),
         ("--fc fc1=naive,fc2=mma", "--fc fc2=mma: mma computes two layers at once, name it for all of them: --fc mma$"),
         ("--conv wgmma --no-fuse", "--conv wgmma computes two layers at once: leave --no-fuse out"),
-        ("--conv conv1=direct,conv1=constant", "conv1=constant: conv1 is there twice, say one kernel for it"),
+        ("--conv conv1=direct,conv1=constant", "conv1=constant: conv1 is there twice, name one kernel for it"),
         ("--network mlp --conv direct", "network mlp has no layer for --conv direct: leave it out"),
         ("--network mlp --conv wgmma", "network mlp has no layer for --conv wgmma: leave it out"),
         ("--network mlp --pool pool1=shared", "network mlp has no layer for --pool pool1=shared: leave it out"),
