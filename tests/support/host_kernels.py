@@ -10,17 +10,19 @@ import hashlib
 import mmap
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from app.cuda.compiler import INCLUDE_DIR, sources
 from app.kernels.train.train import FOLDER
+from app.layers import Layer, Shape
 
 COMPILER = shutil.which("g++")
-POISON = np.float32(-987654.0)
 
 
 def guarded(array: np.ndarray) -> np.ndarray:
@@ -45,6 +47,10 @@ class Memory:
         """At once."""
         ctypes.memmove(self.ptr, source, nbytes)
 
+    def memset(self, value: int, nbytes: int) -> None:
+        """At once."""
+        ctypes.memset(self.ptr, value, nbytes)
+
     def memset_async(self, value: int, nbytes: int, _: Any) -> None:
         """At once."""
         ctypes.memset(self.ptr, value, nbytes)
@@ -68,10 +74,68 @@ def uploaded(array: np.ndarray) -> HostArray:
     return guarded(array.ravel()).view(HostArray)
 
 
-def poisoned(elements: int, dtype: str = "float32") -> np.ndarray:
-    """In place of ``app.cuda.memory.device_array``."""
-    assert dtype == "float32"
-    return guarded(np.full(elements, POISON))
+def device_array(elements: int, dtype: str) -> HostArray:
+    """In place of ``app.cuda.memory.device_array``: NaN, or no place in any array."""
+    return uploaded(np.full(elements * np.dtype(dtype).itemsize, 0xFF, np.uint8).view(dtype))
+
+
+class Stream:
+    """In place of CuPy's: everything on it is done at once."""
+
+    ptr = 0
+    null: Stream
+
+    def __init__(self, non_blocking: bool = False) -> None: ...
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def synchronize(self) -> None:
+        """It is."""
+
+
+Stream.null = Stream()
+
+
+def inference_launch(site: Any, layer: Layer, shape: Shape, x: Any, y: Any, dtype: str) -> Callable[[int, int], None]:
+    """The layer's reference in place of its kernel, which has tests of its own."""
+
+    def launch(_: int, images: int) -> None:
+        inputs = np.array(x[: images * int(np.prod(shape))]).reshape(images, *shape)
+        result = layer.reference(inputs, {})
+        y[: result.size] = result.ravel()
+
+    return launch
+
+
+@contextmanager
+def on_the_processor(folder: Path) -> Iterator[None]:
+    """Within the block training's kernels run on the processor; an access beyond an input's end is a crash."""
+    import cupy
+
+    from app.cuda import memory
+    from app.training.gpu import arena, engine, kernels, network, products, stages
+
+    if COMPILER is None:
+        pytest.skip("g++ is not installed")
+    HostFunction.folder = folder
+    replaced = {
+        "training_kernel": HostFunction,
+        "device_array": device_array,
+        "uploaded": uploaded,
+        "pinned_array": np.empty,
+        "capability": lambda: (9, 0),
+        "inference_launch": inference_launch,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cupy.cuda, "Stream", Stream)
+        patch.setattr(cupy.cuda, "get_current_stream", lambda: Stream.null)
+        for module in (memory, arena, engine, kernels, network, products, stages):
+            for name in replaced.keys() & vars(module).keys():
+                patch.setattr(module, name, replaced[name])
+        yield
 
 
 class HostFunction:

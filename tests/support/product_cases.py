@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
+pytest.importorskip("cupy", reason="CuPy is not installed")
+import cupy
+
 from app.bench.ladder.tolerance import OWN, ROUNDING, SLACK
-from app.cuda.compiler import compile_kernel
-from app.kernels.train.train import FOLDER
+from app.cuda import memory
 from app.layers import ACTIVATIONS
-from app.training.gpu import products
 from app.training.gpu.products import ConvFilterGradient, ConvForward, ConvInputGradient, ConvSizes, Gemm
-
-Built = tuple[str, dict[str, str | int], str]  # kernel, compile-time constants, architecture
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where kernels run: on ``stream``.
-
-    put: upload; empty: poisoned memory for a result; get: download, checking what is behind.
-    """
-
-    arch: str
-    put: Callable[[np.ndarray], Any]
-    empty: Callable[[tuple[int, ...]], Any]
-    get: Callable[[Any, tuple[int, ...]], np.ndarray]
-    stream: Any = None
+from tests.support.kernel_cases import architecture
+from tests.support.training_device import Build, fetched, poisoned, recorded
 
 
 @dataclass(frozen=True)
@@ -60,34 +45,17 @@ class ConvCase:
     bias: bool = False
 
 
-def built(cases: Iterable[GemmCase | ConvCase], arch: str) -> list[Built]:
-    """What the cases compile, recorded instead of done."""
-    found: list[Built] = []
-
-    class Recorder:
-        def __init__(self, name: str, defines: dict[str, str | int], arch: str, *, threads: int) -> None:
-            found.append((name, dict(defines), arch))
-
-        def __call__(self, *values: Any) -> None:
-            """Launches nothing."""
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "training_kernel", Recorder)
-        patch.setattr(products, "device_array", lambda elements, dtype: np.empty(0, dtype))
+def built(cases: Iterable[GemmCase | ConvCase], arch: str) -> list[Build]:
+    """What the cases compile."""
+    with recorded() as found:
         for case in cases:
             if isinstance(case, GemmCase):
                 gemm_of(case, arch)(None, None, None, None, case.m, case.n, case.k)
             else:
-                products.ConvForward(arch, case.sizes, bias=case.bias, activation=case.activation)
-                products.ConvInputGradient(arch, case.sizes)
-                products.ConvFilterGradient(arch, case.sizes)(None, None, None, None, 1)
+                ConvForward(arch, case.sizes, bias=case.bias, activation=case.activation)
+                ConvInputGradient(arch, case.sizes)
+                ConvFilterGradient(arch, case.sizes)(None, None, None, None, 1)
     return found
-
-
-def compile_all(found: Iterable[Built]) -> list[bytes]:
-    """Machine code, by all processors at once; also in the cache then."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(lambda one: compile_kernel(FOLDER / f"train_{one[0]}.cu", one[1], one[2]), found))
 
 
 def gemm_of(case: GemmCase, arch: str) -> Gemm:
@@ -120,29 +88,29 @@ def check(found: np.ndarray, exact: np.ndarray, magnitude: np.ndarray, terms: in
     assert (np.abs(found[finite] - wanted[finite]) <= allowed).all()
 
 
-def check_gemm(case: GemmCase, place: Place, *, spoiled: bool = False) -> None:
+def check_gemm(case: GemmCase, spoiled: bool = False) -> None:
     """Against float64, twice, to the same bits. spoiled: a is."""
     a, b = random(case.m, case.k), random(case.k, case.n, seed=1)
     bias, before = random(case.n, seed=2), random(case.m, case.n, seed=3)
     if spoiled:
         spoil(a)
-    gemm = gemm_of(case, place.arch)
+    gemm = gemm_of(case, architecture())
     results = []
     for _ in range(2):
-        y = place.put(before) if case.beta else place.empty(before.shape)
+        y = memory.uploaded(before) if case.beta else poisoned(before.size)
         gemm(
-            place.stream,
-            place.put(a.T.copy() if case.transpose_a else a),
-            place.put(b.T.copy() if case.transpose_b else b),
+            cupy.cuda.Stream.null,
+            memory.uploaded(a.T.copy() if case.transpose_a else a),
+            memory.uploaded(b.T.copy() if case.transpose_b else b),
             y,
             case.m,
             case.n,
             case.k,
-            bias=place.put(bias) if case.bias else None,
+            bias=memory.uploaded(bias) if case.bias else None,
             alpha=case.alpha,
             beta=case.beta,
         )
-        results.append(place.get(y, before.shape))
+        results.append(fetched(y, before.shape))
     np.testing.assert_array_equal(results[0].view(np.uint32), results[1].view(np.uint32))
 
     def value(of: Callable[[Any], Any]) -> np.ndarray:
@@ -168,11 +136,11 @@ def conv_products(
     return y, dx, dw
 
 
-def check_conv(case: ConvCase, place: Place, *, spoiled: bool = False) -> None:
+def check_conv(case: ConvCase, spoiled: bool = False) -> None:
     """All three products of each batch against float64, twice, to the same bits. spoiled: x and dy are."""
-    sizes = case.sizes
-    forward = ConvForward(place.arch, sizes, bias=case.bias, activation=case.activation)
-    to_input, to_filters = ConvInputGradient(place.arch, sizes), ConvFilterGradient(place.arch, sizes)
+    sizes, stream = case.sizes, cupy.cuda.Stream.null
+    forward = ConvForward(architecture(), sizes, bias=case.bias, activation=case.activation)
+    to_input, to_filters = ConvInputGradient(architecture(), sizes), ConvFilterGradient(architecture(), sizes)
     w = random(sizes.kernel, sizes.kernel, sizes.channels, sizes.maps)
     bias = random(sizes.maps, seed=1)
     for images in case.batches:
@@ -183,12 +151,12 @@ def check_conv(case: ConvCase, place: Place, *, spoiled: bool = False) -> None:
             spoil(dy)
         results = []
         for _ in range(2):
-            on_card = {name: place.put(array) for name, array in (("x", x), ("w", w), ("dy", dy), ("bias", bias))}
-            y, dx, dw = (place.empty(array.shape) for array in (dy, x, w))
-            forward(place.stream, on_card["x"], on_card["w"], y, images, bias=on_card["bias"] if case.bias else None)
-            to_input(place.stream, on_card["dy"], on_card["w"], dx, images)
-            to_filters(place.stream, on_card["x"], on_card["dy"], dw, images)
-            results.append([place.get(*pair) for pair in ((y, dy.shape), (dx, x.shape), (dw, w.shape))])
+            on_card = {name: memory.uploaded(array) for name, array in (("x", x), ("w", w), ("dy", dy), ("bias", bias))}
+            y, dx, dw = (poisoned(array.size) for array in (dy, x, w))
+            forward(stream, on_card["x"], on_card["w"], y, images, bias=on_card["bias"] if case.bias else None)
+            to_input(stream, on_card["dy"], on_card["w"], dx, images)
+            to_filters(stream, on_card["x"], on_card["dy"], dw, images)
+            results.append([fetched(*pair) for pair in ((y, dy.shape), (dx, x.shape), (dw, w.shape))])
         for first, second in zip(*results, strict=True):
             np.testing.assert_array_equal(first.view(np.uint32), second.view(np.uint32))
         with np.errstate(invalid="ignore"):

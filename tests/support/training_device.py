@@ -1,15 +1,19 @@
-"""What tests of training on the GPU share: which kernels a network needs, and arrays on the card with guards."""
+"""What tests of training on the GPU share: which kernels a network needs, and device arrays with guards."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
 
+from app.cuda.compiler import compile_kernel
+from app.kernels.train.train import FOLDER
 from app.network.definitions import Network
 from app.training.model import training_model
 from app.training.optimisers import OPTIMISERS
@@ -17,7 +21,7 @@ from app.training.recipes import RECIPES
 from app.training.settings import Settings
 
 GUARD = 64  # elements behind an output that no kernel may touch
-Build = tuple[str, tuple[tuple[str, str | int], ...]]  # a kernel's file, and its compile-time constants
+Build = tuple[str, tuple[tuple[str, str | int], ...]]  # a kernel, and its compile-time constants
 
 
 def settings_of(network: Network, **changes: Any) -> Settings:
@@ -30,49 +34,55 @@ def settings_of(network: Network, **changes: Any) -> Settings:
     return Settings(**{**recipe, **own, **changes})
 
 
-@dataclass
-class FakeModule:
-    """Stands in for CuPy's: holds no code."""
-
-    def load(self, _: bytes) -> None:
-        """Forget it."""
-
-    def get_function(self, _: str) -> None:
-        """There is none."""
-
-
-def builds(network: Network, settings: Settings) -> Iterator[Build]:
-    """Everything that an engine compiles for the network, found without a GPU: its arrays are addresses alone."""
-    import cupy
-
-    from app.kernels import launch
-    from app.training.gpu import network as device_network
-    from app.training.gpu import stages
-    from app.training.gpu.arena import layout
-    from app.training.gpu.kernels import Update
+@contextmanager
+def recorded() -> Iterator[list[Build]]:
+    """Within the block kernels are recorded instead of compiled, and nothing needs a GPU."""
+    from app.training.gpu import kernels, network, products, stages
 
     found: list[Build] = []
 
-    def compiled(path: Path, defines: dict[str, str | int], _: str) -> bytes:
-        found.append((path.name, tuple(sorted(defines.items()))))
-        return b""
+    def record(name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> Any:
+        found.append((name, tuple(sorted(defines.items()))))
+        return lambda *_: None
 
-    def memory(nbytes: int) -> Any:
-        return cupy.cuda.memory.UnownedMemory(1 << 40, nbytes, None, 0)
-
+    replaced: dict[str, Any] = {
+        "training_kernel": record,
+        "device_array": np.empty,
+        "inference_launch": lambda *_: None,
+    }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cupy.cuda, "Memory", memory)
-        patch.setattr(cupy.cuda.function, "Module", FakeModule)
-        patch.setattr(launch, "compile_kernel", compiled)
-        for module in (stages, device_network):
-            patch.setattr(module, "inference_launch", lambda *_: None)
-        model = training_model(network, settings.biases)
-        places = layout(model.shapes)
-        arena = stages.device_array(places.size, "float32")
-        site = stages.Site("sm_90a", 256, places, arena, arena)
+        for module in (kernels, network, products, stages):
+            for name in replaced.keys() & vars(module).keys():
+                patch.setattr(module, name, replaced[name])
+        yield found
+
+
+def builds(network: Network, settings: Settings) -> list[Build]:
+    """Everything that an engine compiles for the network before its first batch."""
+    from app.training.gpu import network as device_network
+    from app.training.gpu.arena import layout
+    from app.training.gpu.kernels import Update
+    from app.training.gpu.stages import Site
+
+    model = training_model(network, settings.biases)
+    places = layout(model.shapes)
+    arena = np.empty(places.size, np.float32)
+    with recorded() as found:
+        site = Site("sm_90a", 256, places, arena, arena)
         device_network.DeviceNetwork(site, model, settings, None, None)
         Update("sm_90a", places, OPTIMISERS[settings.optimiser](settings.weight_decay), settings.l2)
-    return iter(dict.fromkeys(found))
+    return found
+
+
+def compile_all(jobs: Iterable[tuple[Build, str]]) -> list[tuple[str, bytes]]:
+    """(name, machine code) of each kernel for its architecture, by all processors at once; also in the cache then."""
+
+    def compiled(job: tuple[Build, str]) -> tuple[str, bytes]:
+        (name, constants), arch = job
+        return f"train_{name}", compile_kernel(FOLDER / f"train_{name}.cu", dict(constants), arch)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(compiled, jobs))
 
 
 def poisoned(elements: int, dtype: str = "float32") -> Any:
@@ -85,7 +95,7 @@ def poisoned(elements: int, dtype: str = "float32") -> Any:
 
 
 def fetched(array: Any, shape: Sequence[int]) -> np.ndarray:
-    """What a kernel made of a poisoned array, its guard untouched."""
-    host = array.get()
-    assert (host[-GUARD:].view(np.uint8) == 0xFF).all(), "written behind the output"
-    return host[:-GUARD].reshape(shape)
+    """What a kernel made of an array; its guard, if it has one, is untouched."""
+    host, size = array.get(), prod(shape)
+    assert (host[size:].view(np.uint8) == 0xFF).all(), "written behind the output"
+    return host[:size].reshape(shape)

@@ -8,9 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("cupy", reason="CuPy is not installed")
+import cupy
+
+from app.cuda import memory
 from app.layers import ACTIVATIONS, Activation, AvgPool, MaxPool
 from app.layers.pool import Pool
 from app.training.cpu_engine import augmented, dropout_mask
+from app.training.gpu.arena import layout
+from app.training.gpu.kernels import (
+    ActivationGradient,
+    ColumnSums,
+    CrossEntropy,
+    Dropout,
+    Gather,
+    PoolGradient,
+    Scale,
+    Transpose,
+    Update,
+)
 from app.training.gradients import GRADIENTS
 from app.training.loss import add_l2, cross_entropy
 from app.training.optimisers import AdamW, Optimiser, Sgd
@@ -25,14 +41,10 @@ FUNCTIONS = [kind("f") for kind in ACTIVATIONS.values()]
 
 
 def uploaded(array: np.ndarray) -> Any:
-    from app.cuda.memory import uploaded
-
-    return uploaded(np.ascontiguousarray(array))
+    return memory.uploaded(np.ascontiguousarray(array))
 
 
 def null() -> Any:
-    import cupy
-
     return cupy.cuda.Stream.null
 
 
@@ -53,8 +65,6 @@ def normal(*shape: int) -> np.ndarray:
 )
 def test_gather(shape: tuple[int, int, int], shift: int, flip: bool, output: str) -> None:
     """The same pixels as the reference's, scaled by one rounding."""
-    from app.training.gpu.kernels import Gather
-
     images = RNG.integers(0, 256, (50, *shape), np.uint8)
     items = np.array([49, 0, 7, 7, *RNG.integers(0, 50, 19)])
     y = poisoned(len(items) * prod(shape), output)
@@ -68,8 +78,6 @@ def test_gather(shape: tuple[int, int, int], shift: int, flip: bool, output: str
 
 
 def test_scale() -> None:
-    from app.training.gpu.kernels import Scale
-
     x = RNG.integers(0, 256, (7, 301), np.uint8)
     y = poisoned(x.size)
     Scale(architecture(), 301)(null(), uploaded(x), y, len(x))
@@ -80,8 +88,6 @@ def test_scale() -> None:
 @pytest.mark.parametrize(("part", "share"), [(0, 0.25), (1, 0.5), (2, 0.0)])
 def test_dropout(part: int, share: float, in_place: bool) -> None:
     """The CPU's mask; NaN and infinity meet 0 as they do there."""
-    from app.training.gpu.kernels import Dropout
-
     settings = some_settings(dropout=(("a", 0.25), ("b", 0.5), ("c", 0.0)))
     items, x = np.array([40_000, 3, 0, 3, 17]), normal(5, 333)
     x[1, :20], x[2, :20] = np.nan, np.inf
@@ -97,8 +103,6 @@ def test_dropout(part: int, share: float, in_place: bool) -> None:
 
 @pytest.mark.parametrize("layer", FUNCTIONS, ids=lambda layer: layer.kind)
 def test_activation_gradient(layer: Activation) -> None:
-    from app.training.gpu.kernels import ActivationGradient
-
     y, dy = layer.reference(normal(3, 419), {}), normal(3, 419)
     y[0, :5], dy[1, :5], dy[2, :5] = np.nan, np.nan, np.inf
     slope = uploaded(dy)
@@ -124,8 +128,6 @@ def test_activation_gradient(layer: Activation) -> None:
 )
 def test_pool_gradient(layer: Pool, shape: tuple[int, int, int], before: Activation | None) -> None:
     """To the bit, with many equal pixels in a window, NaN among them, and NaN from behind."""
-    from app.training.gpu.kernels import PoolGradient
-
     x = RNG.integers(-2, 3, (3, *shape)).astype(np.float32) / 4
     x[2, 0, 0, :2] = np.nan
     y = layer.reference(x.copy(), {})
@@ -143,8 +145,6 @@ def test_pool_gradient(layer: Pool, shape: tuple[int, int, int], before: Activat
 
 @pytest.mark.parametrize(("rows", "columns"), [(1, 5), (24, 841), (64, 16), (33, 65), (32, 32), (200, 1)])
 def test_transpose(rows: int, columns: int) -> None:
-    from app.training.gpu.kernels import Transpose
-
     x = normal(3, rows, columns)
     y = poisoned(x.size)
     Transpose(architecture(), rows, columns)(null(), uploaded(x), y, 3)
@@ -157,8 +157,6 @@ def test_transpose(rows: int, columns: int) -> None:
 )
 def test_column_sums(images: int, columns: int, pixels: int) -> None:
     """Twice the same bits; NaN stays in its column. Room for more images changes nothing."""
-    from app.training.gpu.kernels import ColumnSums
-
     x = normal(images, columns, pixels)
     x[0, columns // 2, 0] = np.nan
     found = []
@@ -177,8 +175,6 @@ def test_column_sums(images: int, columns: int, pixels: int) -> None:
     ("images", "classes", "smoothing"), [(1, 10, 0.1), (300, 10, 0.0), (77, 3, 0.05), (9, 41, 1.0)]
 )
 def test_cross_entropy(images: int, classes: int, smoothing: float) -> None:
-    from app.training.gpu.kernels import CrossEntropy
-
     logits = 5 * RNG.integers(-3, 4, (images, classes)).astype(np.float32)  # equal ones among them
     labels = RNG.integers(0, classes, 500).astype(np.uint8)
     items = RNG.integers(0, 500, images)
@@ -201,8 +197,6 @@ def test_cross_entropy(images: int, classes: int, smoothing: float) -> None:
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_cross_entropy_of_what_is_no_number(value: float) -> None:
     """It reaches the loss, and only its own row of the gradient."""
-    from app.training.gpu.kernels import CrossEntropy
-
     logits = normal(70, 10)
     logits[33, 4] = value
     slope, result = poisoned(logits.size), poisoned(2, "float64")
@@ -216,9 +210,6 @@ def test_cross_entropy_of_what_is_no_number(value: float) -> None:
 @pytest.mark.parametrize("optimiser", [Sgd(), Sgd(0.1), AdamW(), AdamW(0.1)], ids=repr)
 def test_update(optimiser: Optimiser, l2: float) -> None:
     """To the bit over some steps; the L2 part of the loss to float64's rounding."""
-    from app.training.gpu.arena import layout
-    from app.training.gpu.kernels import Update
-
     shapes = {"a_bias": (5,), "a": (33, 19), "b": (3, 3, 2, 7), "b_bias": (7,)}
     places = layout(shapes)
     parameters = {name: normal(*shape) for name, shape in shapes.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -10,11 +9,10 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 from app.training.gpu import products
 from app.training.gpu.products import ConvSizes
 from tests.support.kernel_cases import architecture
-from tests.support.product_cases import ConvCase, GemmCase, Place, built, check_conv, check_gemm, compile_all
+from tests.support.product_cases import ConvCase, GemmCase, built, check_conv, check_gemm
+from tests.support.training_device import compile_all, poisoned
 
 pytestmark = pytest.mark.gpu
-GUARD = 64  # floats behind every result
-NAN_BYTES = 0xFF
 SMALL_CONV = ConvCase(ConvSizes(3, 9, 7, 10, 3, stride=2), (3, 1), "relu", True)
 CONVOLUTIONS = [
     SMALL_CONV,
@@ -57,40 +55,25 @@ GEMMS = [
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
     """All kernels, by all processors at once."""
-    compile_all(built([*GEMMS, *CONVOLUTIONS], architecture()))
+    compile_all([(build, architecture()) for build in built([*GEMMS, *CONVOLUTIONS], architecture())])
 
 
-@pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Results and workspaces begin as NaN, each in an allocation of its own."""
-    import cupy
-
-    from app.cuda.memory import device_array, uploaded
-
-    def empty(elements: int, dtype: str = "float32") -> cupy.ndarray:
-        array = device_array(elements, dtype)
-        array.data.memset(NAN_BYTES, array.nbytes)
-        return array
-
-    def get(array: cupy.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-        host, size = array.get().reshape(-1), int(np.prod(shape))
-        assert (host[size:].view(np.uint8) == NAN_BYTES).all(), "written behind the result"
-        return host[:size].reshape(shape)
-
-    monkeypatch.setattr(products, "device_array", empty)
-    return Place(architecture(), uploaded, lambda shape: empty(int(np.prod(shape)) + GUARD), get, cupy.cuda.Stream.null)
+@pytest.fixture(autouse=True)
+def poisoned_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workspaces begin as NaN, as results do, each in an allocation of its own."""
+    monkeypatch.setattr(products, "device_array", poisoned)
 
 
 @pytest.mark.parametrize("case", GEMMS, ids=str)
-def test_gemm(case: GemmCase, card: Place) -> None:
-    check_gemm(case, card)
+def test_gemm(case: GemmCase) -> None:
+    check_gemm(case)
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
-def test_convolutions(case: ConvCase, card: Place) -> None:
-    check_conv(case, card)
+def test_convolutions(case: ConvCase) -> None:
+    check_conv(case)
 
 
-def test_nan_and_infinity_go_where_they_belong(card: Place) -> None:
-    check_gemm(SMALL_GEMM, card, spoiled=True)
-    check_conv(SMALL_CONV, card, spoiled=True)
+def test_nan_and_infinity_go_where_they_belong() -> None:
+    check_gemm(SMALL_GEMM, spoiled=True)
+    check_conv(SMALL_CONV, spoiled=True)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import numpy as np
 import pytest
 
-from app.cuda.compiler import ARCHITECTURES, compile_kernel
-from app.kernels.train.train import FOLDER, TRAINING_KERNELS
+from app.cuda.compiler import ARCHITECTURES
+from app.kernels.train.train import TRAINING_KERNELS
 from app.network.definitions import NETWORKS
 from tests.support.networks_for_tests import ODD, SMOOTH
-from tests.support.training_device import Build, builds, settings_of
+from tests.support.training_device import Build, builds, compile_all, settings_of
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 from app.training.gpu.arena import ALIGNMENT, layout
 from app.training.gpu.kernels import MOST_PARTS, sum_parts
 
-PRODUCTS = ("train_gemm.cu", "train_conv", "train_sum_parts.cu")  # have tests of their own
+PRODUCTS = {"gemm", "conv", "conv_input", "conv_filters", "sum_parts"}  # have tests of their own
 
 
 @pytest.fixture(scope="module")
@@ -33,19 +31,13 @@ def needed() -> list[Build]:
 
 def test_every_kernel_compiles_as_it_is_needed(needed: list[Build]) -> None:
     """Each of the constants' sets for one architecture, each kernel for all of them."""
-    own = [build for build in needed if not build[0].startswith(PRODUCTS)]
-    assert {name for name, _ in own} == {row.source for row in TRAINING_KERNELS if not row.source.startswith(PRODUCTS)}
+    own = [build for build in needed if build[0] not in PRODUCTS]
+    assert {name for name, _ in own} == {row.name for row in TRAINING_KERNELS} - PRODUCTS
     first = {name: (name, constants) for name, constants in reversed(own)}
     jobs = {(build, ARCHITECTURES[at % len(ARCHITECTURES)]) for at, build in enumerate(own)}
     jobs |= {(build, arch) for build in first.values() for arch in ARCHITECTURES}
-
-    def compiled(job: tuple[Build, str]) -> tuple[str, bytes]:
-        (name, constants), arch = job
-        return name, compile_kernel(FOLDER / name, dict(constants), arch)
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name, cubin in pool.map(compiled, jobs):
-            assert f"\0{name.removesuffix('.cu')}\0".encode() in cubin, name
+    for name, cubin in compile_all(jobs):
+        assert f"\0{name}\0".encode() in cubin, name
 
 
 def test_weights_come_first_and_all_are_aligned() -> None:

@@ -1,11 +1,9 @@
-"""Training's products without a card: how they are cut, that they compile, and their kernels run by the processor."""
+"""Training's products without a card: how they are cut, and that they compile."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from app.cuda.compiler import ARCHITECTURES, resource_report
@@ -31,9 +29,8 @@ from app.training.gpu.tiles import (
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from app.training.gpu import products
-from tests.support.host_kernels import COMPILER, HostFunction, guarded, poisoned
-from tests.support.product_cases import ConvCase, GemmCase, Place, built, check_conv, check_gemm, compile_all
+from tests.support.product_cases import ConvCase, GemmCase, built
+from tests.support.training_device import Build, compile_all
 
 
 def network_convolutions() -> dict[str, ConvSizes]:
@@ -115,16 +112,16 @@ def test_each_file_says_what_it_is(path: Path) -> None:
 def test_compiles_for_every_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All kernels for two architectures, one for each of the others, since compiling takes its time."""
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
-    found = []
+    jobs: list[tuple[Build, str]] = []
     for arch, name in (("sm_75", "minidnn86.conv2"), ("sm_90a", "lenet5.conv2")):
         whole_one = GemmCase(99, 9, 9, transpose_a=True, bias=True, activation="relu")
         conv = ConvCase(CONVOLUTIONS[name], (1,), "tanh", True)
-        found += built([conv, whole_one, GemmCase(256, 128, 1024, transpose_b=True)], arch)
-    assert len({name for name, _, _ in found}) == 5
+        jobs += [(build, arch) for build in built([conv, whole_one, GemmCase(256, 128, 1024, transpose_b=True)], arch)]
+    assert len({name for (name, _), _ in jobs}) == 5
     others = [arch for arch in ARCHITECTURES if arch not in ("sm_75", "sm_90a")]
-    found += [(name, defines, arch) for (name, defines, _), arch in zip(list(found), others, strict=False)]
-    for (name, _, _), cubin in zip(found, compile_all(found), strict=True):
-        assert cubin.startswith(b"\x7fELF") and f"\0train_{name}\0".encode() in cubin
+    jobs += [(build, arch) for (build, _), arch in zip(list(jobs), others, strict=False)]
+    for name, cubin in compile_all(jobs):
+        assert cubin.startswith(b"\x7fELF") and f"\0{name}\0".encode() in cubin
 
 
 @pytest.mark.parametrize(
@@ -134,51 +131,6 @@ def test_compiles_for_every_architecture(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_nothing_is_spilled(case: GemmCase | ConvCase, arch: str) -> None:
     """Where a thread's registers are scarcest."""
-    name, defines, _ = built([case], arch)[0]
-    report = resource_report(FOLDER / f"train_{name}.cu", defines, arch)
+    name, constants = built([case], arch)[0]
+    report = resource_report(FOLDER / f"train_{name}.cu", dict(constants), arch)
     assert " 0 bytes spill stores" in report, report
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """The processor in the card's place; an access beyond an array's end is a crash."""
-    if COMPILER is None:
-        pytest.skip("g++ is not installed")
-    HostFunction.folder = tmp_path_factory.mktemp("host_kernels")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "training_kernel", HostFunction)
-        patch.setattr(products, "device_array", poisoned)
-        yield Place(
-            "host", guarded, lambda shape: poisoned(int(np.prod(shape))), lambda array, shape: array.reshape(shape)
-        )
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        GemmCase(1, 1, 1),
-        GemmCase(33, 10, 7, transpose_b=True, bias=True, activation="tanh"),
-        GemmCase(5, 65, 300, transpose_a=True, alpha=0.5, beta=-2.0, bias=True),
-        GemmCase(70, 12, 130, transpose_a=True, transpose_b=True, alpha=-1.5),
-    ],
-    ids=str,
-)
-def test_gemm_on_the_processor(case: GemmCase, host: Place) -> None:
-    check_gemm(case, host)
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        ConvCase(ConvSizes(3, 9, 7, 10, 3), (3, 1), "relu", True),
-        ConvCase(ConvSizes(16, 8, 9, 16, 3, stride=2), (2,), "sigmoid"),
-    ],
-    ids=str,
-)
-def test_convolutions_on_the_processor(case: ConvCase, host: Place) -> None:
-    check_conv(case, host)
-
-
-def test_nan_and_infinity_go_where_they_belong(host: Place) -> None:
-    check_gemm(GemmCase(5, 65, 300, transpose_a=True, alpha=0.5, beta=-2.0, bias=True), host, spoiled=True)
-    check_conv(ConvCase(ConvSizes(16, 8, 9, 16, 3, stride=2), (2,), "sigmoid"), host, spoiled=True)
