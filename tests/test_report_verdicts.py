@@ -49,6 +49,9 @@ def test_the_two_verdicts(
     accuracy = judge(LABELS, truth, expected, AGREED, least=least)
     told = report(CPU, accuracy)
     found = wide(told).split("\n\n")[1].splitlines()
+    correct = accuracy.answers.correct
+    counted = "unlabelled" if correct is None else f"{correct} / {BATCH} correct = {correct / BATCH:.2%}"
+    assert found[0] == f"Accuracy: {counted}" and (correct is None) is (truth is None)
     for line, start in zip(found[1:], [*lines, "agreement  PASSED: all 50 labels equal the stored"], strict=True):
         assert line.startswith(f"  {start}")
     assert told["passed"] is accuracy.passed is ("FAILED" not in found[1]) and told["agreement"]["passed"]

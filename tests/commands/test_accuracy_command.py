@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -32,8 +33,9 @@ CPU = ["accuracy", "--device", "cpu"]
 
 
 @pytest.fixture
-def shipped(release: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shipped(release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
     """lenet5 and mlp, with random weights and random test images."""
+    capsys.readouterr()  # what shipping printed
     data = Dataset(IMAGES[:, None], TRUTH, None, "random", "test")
     monkeypatch.setattr(accuracy, "load_fashion_mnist", lambda *_: data)
     return release
@@ -46,7 +48,6 @@ def correct(network: str) -> int:
 
 
 def test_table(shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
     lines = printed_wide(f"{' '.join(CPU)} --json {tmp_path / 'found.json'}", capsys).splitlines()
     begins = {line.split()[0]: at for at, line in enumerate(lines)}
     for network in ("lenet5", "mlp"):
@@ -64,7 +65,6 @@ def test_table(shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_one_network_as_json(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
     assert main([*CPU, "--network", "mlp", "--json", "-"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["networks"]
     assert row["network"] == "mlp"
@@ -92,7 +92,6 @@ def test_a_network_that_cannot_run_leaves_the_others(
     monkeypatch.setattr(accuracy.device, "describe_gpu", lambda: {"name": "some card", "architecture": "sm_80"})
     monkeypatch.setattr(accuracy, "plan", planned)
     monkeypatch.setattr(accuracy, "_on_gpu", lambda execution, images: accuracy._on_cpu(execution.graph, images))
-    capsys.readouterr()
     assert main(["accuracy"]) == 0
     out = capsys.readouterr().out
     assert "lenet5 is not served" in out and "PASSED: all 130" in out
@@ -102,23 +101,17 @@ def test_a_network_that_cannot_run_leaves_the_others(
 def test_another_error_is_not_a_row_of_the_table(
     shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*_: Any) -> Any:
-        raise UserError("cannot write the kernel cache")
-
-    monkeypatch.setattr(accuracy, "_on_cpu", broken)
-    capsys.readouterr()
+    monkeypatch.setattr(accuracy, "_on_cpu", Mock(side_effect=UserError("cannot write the kernel cache")))
     check_error(main(CPU), *capsys.readouterr(), "cannot write the kernel cache")
 
 
 def test_a_network_without_shipped_weights(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
     wrong = "no weights of network k7 are shipped: .* and ship them with python -m data_tools bundle$"
     check_error(main([*CPU, "--network", "k7"]), *capsys.readouterr(), wrong)
 
 
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
 def test_says_why_it_runs_on_the_cpu(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
     assert main(["accuracy", "--network", "mlp"]) == 0
     assert capsys.readouterr().err.startswith("note: running on the CPU: ")
 
