@@ -35,9 +35,9 @@ class Batch:
     reference: Reference
 
     def score(self, labels: np.ndarray, arithmetic: str | None) -> dict[str, Any]:
-        """(N,) labels → correct answers, labels that are not the float64 reference's, the largest margin among these.
+        """Count correct answers and labels (N,) that are not the float64 reference's; the largest margin of these.
 
-        wrong: whether they break the application's own rule for this arithmetic type; None: nobody's promise.
+        wrong: whether they break the accuracy rule for the arithmetic type; without a type they are not judged.
         """
         found = agree(labels, self.reference, "reference", arithmetic or "float32")
         expected = self.weights.expected_correct.get(len(labels))

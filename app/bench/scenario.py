@@ -58,7 +58,7 @@ def run_scenario(request: ScenarioRequest) -> int:
 
 
 def measured(scenario: str, batch: Batch, precision: str, card: Mapping[str, Any]) -> dict[str, Any]:
-    """One row of the document: times in ms, or the reason why there are none."""
+    """Measure one precision; return its row of the document: times in ms, or the reason why there are none."""
     with exit_on_interrupt():
         from app.cuda.memory import pinned_array
         from app.runtime.session import Session, default_chunk
@@ -86,11 +86,11 @@ def measured(scenario: str, batch: Batch, precision: str, card: Mapping[str, Any
 
 
 def offline(session: Any, images: np.ndarray, query: np.ndarray) -> tuple[np.ndarray, list[float], list[float], int]:
-    """Labels (N,) of the images, and the ms of each query: all images, from page-locked memory to readable labels.
+    """Time queries of all images, from page-locked memory to readable labels.
 
-    Every other query holds the first image again and again: its times come next, and should be no shorter. Last, how
-    many queries gave other labels than the first one. query: a page-locked array like the images, which are copied
-    into it outside the clock.
+    Every other query repeats the first image: its times should be no shorter. Returns the labels (N,) of the images,
+    the ms of each query of all images, those of each query of one image, and how many queries gave other labels than
+    the first one. query: a page-locked array like the images, which are copied into it outside the clock.
     """
     outputs = session.outputs(len(images))
     labels: np.ndarray | None = None
@@ -111,7 +111,7 @@ def offline(session: Any, images: np.ndarray, query: np.ndarray) -> tuple[np.nda
 
 
 def single_stream(session: Any, images: np.ndarray, query: np.ndarray) -> tuple[np.ndarray, list[float]]:
-    """Labels (N,), and the ms of each query: one image after another, the next when the last label is readable.
+    """Time one query for each image, the next when the last label is readable; return labels (N,) and ms.
 
     Each image is copied into ``query`` (1, C, H, W), page-locked, within the clock: a session replays a graph for
     arrays that it has met before.

@@ -1,4 +1,4 @@
-"""When a measurement has been repeated often enough. Pure functions."""
+"""The rule that ends a measurement. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHORT_MS = 0.2  # with a warm cache, several shorter launches are timed together
 
 
 def enough(samples_ms: Sequence[float], noise: float) -> bool:
-    """Whether the median is known to the share ``noise``, or more runs would take too long."""
+    """Return whether the median is known to within the share ``noise``, or more runs would take too long."""
     count = len(samples_ms)
     if count >= MOST_RUNS or (count >= PATIENCE and sum(samples_ms) >= SECONDS * 1e3):
         return True
@@ -22,12 +22,12 @@ def enough(samples_ms: Sequence[float], noise: float) -> bool:
 
 
 def together(ms: float, l2: str) -> int:
-    """How many launches one pair of events encloses: more than one only if short, and the cache may stay warm."""
+    """Return how many launches one pair of events encloses: several only if they are short and the cache is warm."""
     return 1 if l2 == "cold" or ms <= 0 else min(max(ceil(SHORT_MS / ms), 1), 50)
 
 
 def describe(noise: float, l2: str) -> str:
-    """The rule in words, for the header of a table."""
+    """Return the rule in words, for the header of a table."""
     cache = {
         "cold": "cold L2 (flushed before every run)",
         "warm": f"warm L2 (launches below {SHORT_MS} ms timed several at a time)",

@@ -1,4 +1,4 @@
-"""Device time of anything that can be enqueued on a stream, by CUDA events, until the median is steady."""
+"""Time work on a stream by CUDA events, until the median is steady."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONGEST_WAIT_US = 2000
 
 
 class Hold:
-    """Keeps a stream busy for a while: what the host enqueues meanwhile runs without a gap. arch: e.g. ``sm_90a``."""
+    """Keep a stream busy for a while, so that work enqueued meanwhile runs without gaps. arch: e.g. ``sm_90a``."""
 
     def __init__(self, arch: str) -> None:
         module = cupy.cuda.function.Module()
@@ -32,14 +32,14 @@ class Hold:
         self._packed = (ctypes.c_void_p * 1)(ctypes.addressof(self._nanoseconds))
 
     def __call__(self, stream: cupy.cuda.Stream, actions: int) -> None:
-        """About as long as the host takes to enqueue so many actions."""
+        """Occupy the stream for about as long as the host takes to enqueue so many actions."""
         self._nanoseconds.value = min(ENQUEUE_US * (actions + 1), LONGEST_WAIT_US) * 1000
         address = ctypes.addressof(self._packed)
         driver.launchKernel(self._wait.ptr, 1, 1, 1, 1, 1, 1, 0, stream.ptr, address, 0)
 
 
 class Clock:
-    """A stream of its own, and what it takes to time work on it. arch: e.g. ``sm_90a``."""
+    """A stream of its own and the means to time work on it. arch: e.g. ``sm_90a``."""
 
     def __init__(self, arch: str) -> None:
         self.stream = cupy.cuda.Stream(non_blocking=True)
@@ -49,7 +49,7 @@ class Clock:
         self._hold = Hold(arch)
 
     def time(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
-        """ms of one ``enqueue()``, which puts about ``actions`` actions on the stream.
+        """Time ``enqueue()``, which puts about ``actions`` actions on the stream; samples are ms of one call.
 
         l2: ``cold``: a buffer twice the size of the L2 cache is written before each run, outside of the events;
         ``warm``: short work is enqueued several times between the events.

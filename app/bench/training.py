@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # needs CuPy
 SCHEMA = "lenet5-inference/training/1"
 IMAGES = 60_000
 EPOCHS = 5  # measured, after one that is not
-NUMPY_BATCHES = 3  # likewise
+NUMPY_BATCHES = 3  # measured, after one that is not
 WATCHED = 8  # batches whose kernels are timed one by one
 ACTIONS = 100  # launches and events of a batch, about
 
@@ -57,7 +57,7 @@ class Case:
 
     @property
     def row(self) -> dict[str, Any]:
-        """What tells it from the others."""
+        """The fields that identify the training in the document."""
         return {"network": family(self.network), "hidden": self.hidden, "batch": self.batch}
 
 
@@ -89,7 +89,7 @@ def run_training(request: TrainingRequest) -> int:
 
 
 def measure(case: Case, arch: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Medians of the card and of NumPy, and each kernel's share of the card's time. Raises UserError."""
+    """Return medians of the card and of NumPy, and each kernel's share of the card's time. Raises UserError."""
     with exit_on_interrupt():
         from app.cuda.memory import DeviceMemoryError
         from app.training.gpu.engine import GpuEngine
@@ -118,7 +118,7 @@ def measure(case: Case, arch: str) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def _task(case: Case) -> tuple[Settings, Model, np.ndarray, np.ndarray]:
-    """The network by its recipe, but for the batch; one image is held out, as one must be."""
+    """Return the network's recipe with the case's batch size, its model, random images and labels; one is held out."""
     network, recipe = find_network(case.network), recipe_of(case.network)
     assert recipe is not None
     own = {"network": case.network, "batch": case.batch, "seed": 1, "images": IMAGES + 1, "validation": 1, "data": ""}
@@ -135,13 +135,13 @@ def _epoch_seconds(engine: loop.Engine, settings: Settings, progress: Progress) 
 
 
 def _batch_seconds(engine: loop.Engine, batches: Sequence[np.ndarray]) -> float:
-    """Of all but the first."""
+    """Return the median seconds of a batch; the first batch does not count."""
     taken = [clocked(partial(engine.train, [batch], 1, step))[1] for step, batch in enumerate(batches)]
     return median(taken[1:]) / 1e3
 
 
 def _shares(engine: Any, batches: Sequence[np.ndarray], arch: str) -> dict[str, float]:
-    """Kernel → its share of the kernels' time, the greatest first. The stream is held until a batch is enqueued."""
+    """Return kernel → share of the kernels' time, the greatest first. The stream waits until a batch is enqueued."""
     from app.bench.timer import Hold
 
     hold, ms = Hold(arch), dict[str, float]()
@@ -157,7 +157,7 @@ def _shares(engine: Any, batches: Sequence[np.ndarray], arch: str) -> dict[str, 
 
 @contextmanager
 def _watched(stream: Any) -> Iterator[list[tuple[str, EventPair]]]:
-    """While the block runs, every launch joins the list: the kernel's name, and the events around it."""
+    """Yield a list that every launch within the block joins: the kernel's name, and the events around it."""
     from app.cuda.events import EventPair
     from app.kernels import launch
 

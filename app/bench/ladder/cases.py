@@ -1,4 +1,4 @@
-"""What ``bench`` times: every layer of a network alone, and with the layers that a kernel may fuse into it. Pure."""
+"""The items that ``bench`` times: every layer alone, and with the layers that a kernel may fuse into it. Pure."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MATRIX_OPERATIONS = ("conv", "gemm")
 
 @dataclass(frozen=True)
 class Item:
-    """One table: a layer with those fused into it, and what kernels are asked for in each arithmetic type.
+    """One table: a layer with the layers fused into it, and the problem for kernels in each arithmetic type.
 
-    problems: as the application's plan words them, so that results can be looked up by ``auto``; operations other than
-    convolution and matrix product are listed by how their numbers are stored.
+    problems: equal to those of the application's plan, so that ``auto`` finds the results; operations other than
+    convolution and matrix product are listed by the type that their numbers are stored in.
     """
 
     name: str
@@ -42,18 +42,18 @@ class Item:
 
     @property
     def is_op(self) -> bool:
-        """Whether this is a convolution alone: what the seed systems call an op."""
+        """Whether this is a convolution alone, which the seed systems call an op."""
         return self.operation == "conv" and len(self.layers) == 1
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """The layers' NumPy references, one after the other."""
+        """Apply the layers' NumPy references, one after the other."""
         for layer in self.layers:
             x = layer.reference(x, parameters)
         return x
 
 
 def network_items(graph: Graph) -> list[Item]:
-    """Every layer that is an operation of its own, then every chain that a kernel may fuse, then two such at once."""
+    """Return every layer that is an operation, then every chain that a kernel may fuse, then pairs of such chains."""
     alone: list[Item] = []
     fused: list[Item] = []
     for at, step in enumerate(graph.steps):
@@ -68,7 +68,7 @@ def network_items(graph: Graph) -> list[Item]:
 
 
 def _pair_item(graph: Graph, at: int) -> Item | None:
-    """The chain from step ``at`` that a kernel takes whole, as the plan words it, in the types that any card serves."""
+    """Return the pair of chains from step ``at`` that one kernel takes, in the types that any card serves."""
     problems: dict[str, Problem] = {}
     taken = 0
     for precision in (row for row in OFFERED if row.paired):
@@ -112,14 +112,17 @@ def _has_matrix(steps: Sequence[Step]) -> bool:
 
 
 def _input_dtype(steps: Sequence[Step], at: int, stored: str) -> str:
-    """Images are bytes; scores behind the last matrix product are never stored in half precision."""
+    """Return the type that step ``at`` reads.
+
+    Images are bytes; scores behind the last matrix product are never stored in half precision.
+    """
     if all(isinstance(step.layer, Flatten) or step.layer.keeps_bytes for step in steps[:at]):
         return "uint8"
     return stored if _has_matrix(steps[at:]) else wide(stored)
 
 
 def shape_items(text: str) -> list[Item]:
-    """One convolution of the sizes ``C,H,W,M,K,S``. Raises UserError."""
+    """Return the item of one convolution with the sizes ``C,H,W,M,K,S``. Raises UserError."""
     try:
         channels, height, width, maps, kernel, stride = (int(part) for part in text.split(","))
     except ValueError:
@@ -139,7 +142,7 @@ def shape_items(text: str) -> list[Item]:
 
 
 def batch_sizes(options_batch: int, text: str | None) -> list[int]:
-    """Ascending sizes from ``--batch`` or ``--batches``; the last makes the main table. Raises UserError."""
+    """Return the sizes from ``--batch`` or ``--batches``, ascending. Raises UserError."""
     if text is None:
         return [options_batch]
     try:
@@ -152,7 +155,7 @@ def batch_sizes(options_batch: int, text: str | None) -> list[int]:
 
 
 def selected(only: str | None) -> set[str] | None:
-    """The variants' names from ``--only``; None for all. Raises UserError for an unknown one."""
+    """Return the variants' names from ``--only``, None for all. Raises UserError for an unknown one."""
     if only is None:
         return None
     known = {row.name for row in registry.VARIANTS}
@@ -164,10 +167,7 @@ def selected(only: str | None) -> set[str] | None:
 
 
 def rungs(item: Item, only: set[str] | None) -> list[tuple[str, Problem, Variant]]:
-    """(arithmetic type, problem, variant) of an item's table, type after type, in the order of the steps.
-
-    A variant that computes in none of the types listed is left out of those types' lists.
-    """
+    """Return (arithmetic type, problem, variant) for an item's table: type after type, by ascending step."""
     return [
         (dtype, problem, row)
         for dtype, problem in item.problems.items()
@@ -177,7 +177,7 @@ def rungs(item: Item, only: set[str] | None) -> list[tuple[str, Problem, Variant
 
 
 def parameters_of(item: Item, graph: Graph | None, seed: int = 0) -> Parameters:
-    """Weights for the item's NumPy reference: the graph's, or random ones."""
+    """Return weights for the item's NumPy reference: the graph's, or random ones."""
     if graph is not None:
         return graph.parameters
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""cuDNN's times of a convolution, through PyTorch where that can be imported: rows to compare with, nothing more."""
+"""cuDNN's times of a convolution, through PyTorch if it can be imported: rows to compare with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # needs CuPy
 
 
 def missing() -> str | None:
-    """Why there are no cuDNN rows, or None."""
+    """Return why there are no cuDNN rows, or None."""
     if importlib.util.find_spec("torch") is None:
         return "PyTorch is not installed"
     try:
@@ -32,9 +32,9 @@ def missing() -> str | None:
 
 
 def cudnn_row(problem: ConvProblem, dtype: str, images: int, clock: Clock, noise: float, l2: str) -> Result:
-    """The convolution and its bias alone, by the algorithm that cuDNN finds fastest; input in the arithmetic's type.
+    """Time the convolution and its bias alone, by the algorithm that cuDNN finds fastest; input in the arithmetic type.
 
-    In both layouts, whole and in pieces that fit the L2 cache; the row is the fastest of these, and its note names it.
+    Both layouts are tried, whole and in pieces that fit the L2 cache; the row is of the fastest, which its note names.
     """
     import torch
 
@@ -63,7 +63,7 @@ def cudnn_row(problem: ConvProblem, dtype: str, images: int, clock: Clock, noise
 
 
 def _piece(problem: ConvProblem, dtype: str, images: int, l2_bytes: int) -> int:
-    """As many images as let input and output lie in the cache together."""
+    """Return the number of images whose input and output fit in the cache together."""
     numbers = problem.channels * problem.height * problem.width + problem.maps * prod(problem.convolved)
     return min(max(l2_bytes // (numbers * (2 if dtype == "float16" else 4)), 1), images)
 

@@ -1,4 +1,4 @@
-"""What may go wrong with one kernel and leave the card, and the measuring of others, as they are."""
+"""Failures of one kernel that leave the card usable, so that the other kernels are measured."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ CUDA_ERRORS = ("CUDADriverError", "CUDARuntimeError")
 
 
 class Wrong(Exception):  # noqa: N818 - a verdict, not an error
-    """A kernel's result is not what it must be; the text says where and by how much."""
+    """A kernel's result is wrong; the text says where and by how much."""
 
 
 def reason_of(error: Exception) -> str | None:
-    """One line for what concerns one kernel alone: it does not compile, or cannot be launched. None for all else."""
+    """Return one line if the error concerns one kernel alone (it does not compile, or does not launch), else None."""
     if type(error) is RuntimeError:  # the compiler's; CUDA errors are of derived classes
         return compiler_reason(str(error))
     if type(error).__name__ in CUDA_ERRORS and getattr(error, "status", 0) in HARMLESS:
@@ -23,7 +23,7 @@ def reason_of(error: Exception) -> str | None:
 
 
 def compiler_reason(text: str) -> str:
-    """The first thing that the compiler complains about, on one line."""
+    """Return the compiler's first error on one line."""
     log = text.partition("\n")[2] or text
     asserted = re.search(r'static assertion failed with "([^"]*)"', log)
     found = asserted or re.search(r"\berror\s*:\s*(.*)", log)

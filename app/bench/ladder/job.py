@@ -20,13 +20,7 @@ from app.bench.peers.peers import compare
 from app.bench.scenario import run_scenario
 from app.bench.stop import describe
 from app.bench.training import run_training
-from app.commands.options.bench import (
-    BenchRequest,
-    KernelsRequest,
-    PeersRequest,
-    ScenarioRequest,
-    TrainingRequest,
-)
+from app.commands.options.bench import BenchRequest, KernelsRequest, PeersRequest, ScenarioRequest, TrainingRequest
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -40,7 +34,7 @@ from app.text import Column, paragraph, table
 
 @dataclass(frozen=True)
 class Job:
-    """What the options ask for, checked. graph: None with ``--shape``; batches: ascending, the last is the main one."""
+    """A checked request. graph: None with ``--shape``. batches: ascending, the last makes the main tables."""
 
     subject: str
     graph: Graph | None
@@ -120,22 +114,21 @@ def _measured(request: KernelsRequest, job: Job) -> tuple[dict[str, Any], list[T
         progress.total += sum(climber.rows(item) for item in job.ops) * (len(job.batches) - 1)
         progress.total += len(combinations(job.graph, job.only)) * len(job.batches) if job.graph else 0
         peaks = peak.measure(arch)
-        tables = [climber.climb(item, job.graph, main) for item in job.items]
+        tables = {main: [climber.climb(item, job.graph, main) for item in job.items]}
         if request.save_tuning:
-            notes.append(f"'auto' goes by these results from now on: {tuning.store(card['name'], tuned(tables))}")
+            notes.append(f"'auto' goes by these results from now on: {tuning.store(card['name'], tuned(tables[main]))}")
             known = tuning.load(card["name"])  # for the whole program
-        smaller = [[climber.climb(item, job.graph, size) for item in job.ops] for size in job.batches[:-1]]
+        tables |= {size: [climber.climb(item, job.graph, size) for item in job.ops] for size in job.batches[:-1]}
         whole = {
             size: whole_program(job.graph, arch, known, size, job.only, progress.update) if job.graph else []
             for size in job.batches
         }
-    for size, found in zip([main, *job.batches[:-1]], [tables, *smaller], strict=True):
-        notes += [
-            f"{table.item}: {size:,} images do not fit in device memory, {table.images:,} were used"
-            for table in found
-            if table.images < size
-        ]
-    by_size = [*zip(job.batches[:-1], smaller, strict=True), (main, tables)]
+    notes += [
+        f"{table.item}: {size:,} images do not fit in device memory, {table.images:,} were used"
+        for size, found in tables.items()
+        for table in found
+        if table.images < size
+    ]
     document = {
         "schema": SCHEMA,
         "date": utc_date(),
@@ -145,17 +138,19 @@ def _measured(request: KernelsRequest, job: Job) -> tuple[dict[str, Any], list[T
         "images": main,
         "settings": {"noise": request.noise, "l2": request.l2, "rule": describe(request.noise, request.l2)},
         "peaks": {"tflops": dict(peaks.tflops), "gbytes_per_s": peaks.gbytes_per_s},
-        "tables": [table_document(table, peaks) for table in tables],
-        "totals": totals(tables),
-        "batches": [{"images": size, "totals": totals(found), "whole_program": whole[size]} for size, found in by_size],
+        "tables": [table_document(table, peaks) for table in tables[main]],
+        "totals": totals(tables[main]),
+        "batches": [
+            {"images": size, "totals": totals(tables[size]), "whole_program": whole[size]} for size in job.batches
+        ],
         "whole_program": whole[main],
         "notes": notes,
     }
-    return document, tables
+    return document, tables[main]
 
 
 def _old_report(network: str, document: dict[str, Any], width: int) -> str:
-    """The figures of the system's report with ours, for a system that has op times."""
+    """Return the figures of the system's report beside ours; empty for a system without op times."""
     report = old_reports.kernel_reports(old_reports.load()).get(network)
     if report is None:
         return ""
@@ -166,7 +161,7 @@ def _old_report(network: str, document: dict[str, Any], width: int) -> str:
 
 
 def tuned(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
-    """The times of the registry's own variants, by problem and name, as ``auto`` looks them up."""
+    """Return the times of the registry's own variants by problem and name, as ``auto`` looks them up."""
     found: dict[Problem, dict[str, tuning.Tuned]] = {}
     for served in tables:
         for row in served.results:

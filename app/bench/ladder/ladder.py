@@ -1,9 +1,9 @@
-"""Checks and times every way to serve one item, on the current card."""
+"""Check and time every way to serve one item, on the current card."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
@@ -42,13 +42,13 @@ class Climber:
     step: Callable[[], object]
 
     def rows(self, item: Item) -> int:
-        """How many rows a table of the item will have, for a progress bar."""
+        """Return the number of rows that the item's table will have, for a progress bar."""
         cudnn = len(item.problems) if item.is_op and self.with_cudnn else 0
         debug = any(row.name == DEBUGGED and dtype == "float32" for dtype, _, row in rungs(item, self.only))
         return 1 + cudnn + len(rungs(item, self.only)) + (item.is_op and debug)
 
     def climb(self, item: Item, graph: Graph | None, images: int) -> Table:
-        """The item's table over ``images`` images, or as many as fit in device memory. Raises UserError if none do."""
+        """Measure the item over ``images`` images, or as many as fit in device memory. Raises UserError if none do."""
         while True:
             try:
                 measured = self._measure(item, images)
@@ -85,39 +85,33 @@ class Climber:
         return library.cudnn_row(problem, dtype, trial.images, trial.clock, self.noise, self.l2)
 
     def _row(self, trial: Trial, row: Variant, dtype: str, *, debug: bool = False) -> Result:
-        """Raises DeviceMemoryError if the oracle's or the kernel's own arrays do not fit."""
+        """Check and time one variant. Raises DeviceMemoryError if the oracle's or the kernel's arrays do not fit."""
         self.step()
         kind = DEBUG if debug else LIBRARY if row.needs_cublas else OURS
         name = f"{row.name}, device debug" if debug else row.name
         settings = self.known.parameters(trial.problem, row, self.arch)
-
-        def without_time(reason: str, *, wrong: bool = False) -> Result:
-            return Result(kind, name, dtype, row.step, settings=settings, reason=reason, wrong=wrong)
-
+        result = Result(kind, name, dtype, row.step, settings=settings)
         refusal = row.refusal(trial.problem, self.arch, settings)
         if refusal is not None:
-            return without_time(refusal)
+            return replace(result, reason=refusal)
         try:
             launch = trial.launch(row, settings, debug=debug)
             error = trial.check(launch)
             timing = trial.time(launch, self.noise, self.l2)
         except Wrong as wrong:
-            return without_time(str(wrong), wrong=True)
+            return replace(result, reason=str(wrong), wrong=True)
         except UserError as missing:  # cuBLAS
-            return without_time(str(missing))
+            return replace(result, reason=str(missing))
         except Exception as failure:
             reason = reason_of(failure)
             if reason is None:
                 raise
-            return without_time(reason, wrong=True)
-        times = timing.row
-        return Result(
-            kind, name, dtype, row.step, **times, error=error, settings=settings, instructions=row.instructions
-        )
+            return replace(result, reason=reason, wrong=True)
+        return replace(result, **timing.row, error=error, instructions=row.instructions)
 
 
 def cpu_row(item: Item, graph: Graph | None, images: int) -> Result:
-    """The NumPy reference in float32 on a few images; the best of several runs, scaled to ``images``."""
+    """Time the NumPy reference in float32 on a few images: the best of several runs, scaled to ``images``."""
     problem = next(iter(item.problems.values()))
     count = max(min(images, int(CPU_FLOPS / problem.flops), CPU_ELEMENTS // prod(item.in_shape)), 1)
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The card's measured limits, by kernels of our own: arithmetic in registers, and a copy within device memory."""
+"""Measured limits of the card: arithmetic in registers, and a copy within device memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOISE = 0.01
 
 
 class Loop(NamedTuple):
-    """constant: the file's; operations: a round and thread; serves: architecture number → whether it is there."""
+    """constant: names the loop in the file. operations: per round and thread. serves: architecture number → bool."""
 
     constant: str
     operations: int
@@ -43,7 +43,7 @@ LOOPS = {
 
 
 def measure(arch: str) -> Peaks:
-    """Every family of instructions that the architecture has, and a copy, counted as read and written."""
+    """Measure every family of instructions that the architecture has, and a copy (bytes read plus bytes written)."""
     clock = Clock(arch)
     number = architecture_number(arch)
     rates = {name: _rate(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
@@ -51,7 +51,7 @@ def measure(arch: str) -> Peaks:
 
 
 def _rate(clock: Clock, arch: str, loop: Loop) -> float:
-    """TFLOP/s."""
+    """Return TFLOP/s of the loop."""
     module = cupy.cuda.function.Module()
     module.load(compile_kernel(SOURCE, {loop.constant: 1}, arch))
     function = module.get_function("peak")
@@ -72,7 +72,7 @@ def _rate(clock: Clock, arch: str, loop: Loop) -> float:
 
 
 def _copy(clock: Clock) -> float:
-    """GB/s, of the largest buffers that fit."""
+    """Return GB/s of a copy between the largest buffers that fit."""
     size = COPY_BYTES
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What ``bench`` found, as records, and the figures derived from them. Pure."""
+"""The results of ``bench`` as records, and the figures derived from them. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CPU_NAME, CPU_RUNS = "CPU, NumPy", 3
 
 @dataclass(frozen=True)
 class Result:
-    """One row: a way to serve a problem, its time in ms over ``images`` images, or why there is none.
+    """One row: a way to serve a problem, its time in ms over the table's images, or the reason why there is none.
 
-    error: the worst error ÷ what is allowed for it. settings: the kernel's parameters that are not its defaults.
-    note: anything a reader of the time must know. wrong: the result was wrong, or the kernel failed.
-    instructions: the registry row's; empty for others, whose instructions are not known.
+    error: the worst error ÷ the error allowed. settings: the kernel's parameters that are not its defaults. note: what
+    a reader of the time must know. wrong: the result was wrong, or the kernel failed. instructions: the registry row's;
+    empty if they are not known.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Peaks:
 
 @dataclass(frozen=True)
 class Rates:
-    """What a time means: rates, and the larger of the shares of the card's measured arithmetic and bandwidth."""
+    """Rates of a time, and the larger of the shares of the card's measured arithmetic and bandwidth."""
 
     tflops: float
     gbytes_per_s: float
@@ -70,15 +70,19 @@ class Rates:
 
 
 def peak_name(instructions: str, dtype: str) -> str:
-    """Which peak kernels of that family are held against: the type's (tensor cores' mma.sync, but for float32), or
-    ``float16 hfma2``, ``float16 wgmma``."""
+    """Return the peak to compare kernels of that family with.
+
+    It is the type's (except for float32 that of mma.sync on tensor cores), ``float16 hfma2`` or ``float16 wgmma``.
+    """
     dtype = "float16" if dtype == "float16x2" else dtype
     return {"fma": "float32", "mma": dtype}.get(instructions, f"{dtype} {instructions}")
 
 
 def executed(problem: Problem) -> int:
-    """Operations an image that are carried out: of split operands three products for each that counts, or two where
-    one of both is a byte, which is not split."""
+    """Return the operations per image that the card carries out.
+
+    Split operands take three products for each that counts, or two if one of both is a byte, which is not split.
+    """
     if isinstance(problem, PairProblem):
         return executed(problem.first) + executed(problem.second)
     if isinstance(problem, ConvProblem | LinearProblem) and problem.dtype == "float16x2":
@@ -87,9 +91,9 @@ def executed(problem: Problem) -> int:
 
 
 def rates(problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "") -> Rates:
-    """The rates of a batch served in ``ms``, each array counted as moved once.
+    """Return the rates of a batch served in ``ms``, each array counted as moved once.
 
-    instructions: the family that multiplies; where it is not known, the fastest that the type has.
+    instructions: the family that multiplies; if it is not known, the fastest of the type counts.
     """
     flops, nbytes = problem.flops * images, bytes_moved(problem, images)
     tflops, gbytes = flops / ms / 1e9, nbytes / ms / 1e6
@@ -105,14 +109,14 @@ def rates(problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, in
 
 
 def library_ms(results: Sequence[Result], dtype: str) -> float | None:
-    """The time to compare with: cuBLAS's if it ran in that type, else cuDNN's."""
+    """Return the time to compare with: cuBLAS's if it ran in that type, else cuDNN's."""
     timed = [row for row in results if row.kind == LIBRARY and row.dtype == dtype and row.ms is not None]
     timed.sort(key=lambda row: row.step is None)  # the registry's library row has a step, cuDNN's has none
     return timed[0].ms if timed else None
 
 
 def previous_ms(results: Sequence[Result], index: int) -> float | None:
-    """The time of the step before that ran in the same type; the debug row's is that of the same step."""
+    """Return the time of the last earlier step that ran in the same type; for the debug row, of the same step."""
     own = results[index]
     if own.step is None or own.kind not in (OURS, DEBUG):
         return None
@@ -129,7 +133,7 @@ def previous_ms(results: Sequence[Result], index: int) -> float | None:
 
 
 def totals(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """The convolutions alone, added up: one row for each way to serve them, in the order of the tables.
+    """Add up the convolutions alone: one row for each way to serve them, in the order of the tables.
 
     ops: item → ms. sum_ms: None unless every convolution was timed over the same number of images.
     """
@@ -159,7 +163,7 @@ def totals(tables: Sequence[Table]) -> list[dict[str, Any]]:
 
 
 def _ratios(results: Sequence[Result], index: int) -> dict[str, float | None]:
-    """How many times as fast as the library, and as the step before, a row is."""
+    """Return how many times as fast as the library and as the step before the row is."""
     row = results[index]
     return {
         "library_ratio": speedup(library_ms(results, row.dtype), row.ms),
@@ -168,7 +172,7 @@ def _ratios(results: Sequence[Result], index: int) -> dict[str, float | None]:
 
 
 def table_document(table: Table, peaks: Peaks) -> dict[str, Any]:
-    """One table of the JSON document."""
+    """Return the table as plain data for the JSON document."""
     rows = []
     for index, row in enumerate(table.results):
         figures = None

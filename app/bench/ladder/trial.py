@@ -27,7 +27,7 @@ PRIMES = (1, 2, 3, 5, 7, 13, 31, 61, 127, 251)
 
 
 class Trial:
-    """A problem with data for ``images`` images on the current device. Raises DeviceMemoryError if they do not fit."""
+    """A problem with data for ``images`` images on the current card. Raises DeviceMemoryError if they do not fit."""
 
     def __init__(self, problem: Problem, images: int, arch: str, seed: int = 0) -> None:
         self.problem = problem
@@ -99,7 +99,7 @@ class Trial:
         return self.clock.time(lambda: launch(stream, images), noise, l2, len(config.actions) * pieces)
 
     def _oracle(self) -> tuple[cupy.ndarray, cupy.ndarray, float]:
-        """For the block: what each element must be, how far it may be from that, and the RMS of all."""
+        """Return for the block: exact values, the error allowed for each, the greatest RMS of all errors."""
         if self._wanted is None:
             device = [None if array is None else cupy.asarray(array) for array in self.parameters]
             found = expected(self.problem, cupy.asarray(self._block), *device)
@@ -107,7 +107,7 @@ class Trial:
         return self._wanted
 
     def _repeat(self, block: Any) -> None:
-        """Fill x with the block, again and again."""
+        """Fill x with copies of the block."""
         for start in range(0, self.x.nbytes, block.nbytes):
             count = min(block.nbytes, self.x.nbytes - start)
             runtime.memcpy(self.x.data.ptr + start, block.data.ptr, count, runtime.memcpyDeviceToDevice)
@@ -118,7 +118,7 @@ def _is_output(argument: Argument) -> bool:
 
 
 def _random(rng: np.random.Generator, argument: Argument, images: int) -> np.ndarray:
-    """(images, elements an image): bytes of all values, or normal numbers."""
+    """Return (images, elements per image): uniform bytes, or normally distributed numbers."""
     shape = (images, argument.per_image)
     if argument.dtype == "uint8":
         return rng.integers(0, 256, shape, dtype=np.uint8)
@@ -126,7 +126,7 @@ def _random(rng: np.random.Generator, argument: Argument, images: int) -> np.nda
 
 
 def _parameters(rng: np.random.Generator, problem: Problem) -> list[np.ndarray | None]:
-    """Weights, in the problem's layout, and bias (None if it has none), so that results are around 1; [] without."""
+    """Return weights in the problem's layout and bias (or None), scaled so that results are around 1; [] without."""
     if isinstance(problem, PairProblem):
         both = [*_parameters(rng, problem.first), *_parameters(rng, problem.second)]
         wanted = problem.arguments()[1:]
@@ -149,7 +149,7 @@ def _rows(array: cupy.ndarray, first: int, count: int, images: int) -> cupy.ndar
 
 
 def _worst(error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int) -> float:
-    """The greatest error ÷ tolerance. Raises Wrong above 1 or where there is NaN."""
+    """Return the greatest error ÷ tolerance. Raises Wrong if it is above 1 or NaN."""
     ratio = cupy.where(error == 0, 0.0, error / cupy.maximum(tolerance, 1e-300))
     wrong = ~(ratio <= 1)  # NaN is wrong, too
     bad = int(wrong.sum())
@@ -169,7 +169,7 @@ def _check_rms(found: float, most: float, first: int) -> None:
 
 
 def _check_labels(labels: cupy.ndarray, values: cupy.ndarray, tolerance: cupy.ndarray, first: int) -> None:
-    """Each label must be of a score that is the best, but for the tolerances of both. Raises Wrong."""
+    """Raise Wrong unless each label's score is the best one, within the tolerances of both scores."""
     classes = values.shape[1]
     labels = labels.astype(np.int64)
     index = cupy.minimum(labels, classes - 1)[:, None]

@@ -1,4 +1,4 @@
-"""Whole-program time of a network with one variant for all of its convolutions, through the application's session."""
+"""End-to-end time of a network with one variant for all its convolutions, through the application's session."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from app.runtime.cpu_session import CpuSession
 from app.runtime.defaults import DEFAULT_STREAMS
 from app.runtime.session import Session, default_chunk
 
-PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))  # what kernels of two layers alone serve comes last
+PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))  # last: precisions that only two-layer kernels serve
 SECONDS = 0.5  # of measured time
 WARMUP = 2
-CPU_IMAGES = 1000  # more would take the processor longer than the card takes for all else
+CPU_IMAGES = 1000  # more would take the processor longer than the card needs for everything else
 
 
 def combinations(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
-    """(precision, variant name): ``auto`` and every convolution variant in the precisions that it computes in."""
+    """Return (precision, variant name): every convolution variant in each precision that it has, and ``auto``."""
     if all(step.layer.operation != "conv" for step in graph.steps):
         return [(precision.name, "auto") for precision in PROGRAMS]
     rows = [row for row in registry.variants("conv") if not only or row.name in only]
@@ -46,9 +46,9 @@ def combinations(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
 def whole_program(
     graph: Graph, arch: str, known: Tuning, batch: int, only: set[str] | None, step: Callable[[], object]
 ) -> list[dict[str, Any]]:
-    """For each combination the end-to-end time in ms, from page-locked images to readable labels, or why none.
+    """Time each combination end to end, from page-locked images to readable labels; return rows of the document.
 
-    Few images are timed on the processor, too.
+    A batch of few images is timed on the processor, too. step: called after each combination.
     """
     images = random_images(graph.network.input_shape, batch)
     rows = [_on_cpu(graph, images)] if batch <= CPU_IMAGES else []
