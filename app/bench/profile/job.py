@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
+from app.bench.batch import random_images
 from app.bench.profile import api_calls, counters, trace
 from app.bench.profile.text import as_text
 from app.commands.options.profile import ProfileRequest, same_run
@@ -109,21 +110,17 @@ def load_images(graph: Graph, batch: int) -> tuple[np.ndarray, str]:
     from app.cuda.memory import pinned_array
 
     shape = graph.network.input_shape
+    try:
+        data = load_fashion_mnist("test") if shape == (1, 28, 28) else None
+    except UserError:
+        data = None
+    if data is None:
+        return random_images(shape, batch), "random bytes"
     images = pinned_array((batch, *shape), np.uint8)
-    if shape == (1, 28, 28):
-        try:
-            data = load_fashion_mnist("test")
-        except UserError:
-            pass
-        else:
-            for at in range(0, batch, len(data.images)):
-                part = images[at : at + len(data.images)]
-                part[:] = data.images[: len(part)]
-            return images, data.source
-    generator = np.random.default_rng(0)
-    for image in images:
-        image[:] = generator.integers(0, 256, shape, np.uint8)
-    return images, "random bytes"
+    for at in range(0, batch, len(data.images)):
+        part = images[at : at + len(data.images)]
+        part[:] = data.images[: len(part)]
+    return images, data.source
 
 
 def table(runs: Sequence[Sequence[Span]]) -> list[dict[str, Any]]:
