@@ -101,7 +101,7 @@ def measure(rows: Sequence[Variant], arch: str) -> list[Resources | Skipped]:
 
 
 def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -> Sequence[Resources | Skipped]:
-    """Compile the row for the first of the problems that it serves; if it serves none, say why."""
+    """Compile the row for the first of the problems that it serves; if it serves none, return the reason."""
     refusals = [row.refusal(problem, arch) for problem in problems]
     if None not in refusals:
         return [Skipped(row.operation, row.name, layer, str(refusals[0]))]
@@ -113,17 +113,17 @@ def examples(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
     """Layers of the row's operation, and what it may be asked for: alone in each type, then with what follows."""
     if row.operation in EXAMPLE_PAIRS:
         name, pair = EXAMPLE_PAIRS[row.operation]
-        whole = [[_requests(LENET5, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
+        whole = [[_problems(LENET5, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
         yield f"{name}1-2", [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
     for network, names in EXAMPLES:
         for layer in network.layers:
             if layer.name in names and layer.operation == row.operation:
-                requests = zip(*(_requests(network, layer.name, dtype)[:3] for dtype in row.dtypes), strict=True)
-                yield layer.name, [problem for alike in requests for problem in alike if problem is not None]
+                asked = zip(*(_problems(network, layer.name, dtype)[:3] for dtype in row.dtypes), strict=True)
+                yield layer.name, [problem for alike in asked for problem in alike if problem is not None]
 
 
-def _requests(network: Network, name: str, dtype: str) -> list[Problem | None]:
-    """What a layer may ask of a kernel: alone, then with one, two … of the layers behind it; None where it may not."""
+def _problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
+    """Return the layer's problems: alone, then with one, two … of the next layers; None where these do not fuse."""
     layers, shape = network.layers, network.input_shape
     index = next(index for index, layer in enumerate(layers) if layer.name == name)
     for layer in layers[:index]:

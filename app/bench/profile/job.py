@@ -161,7 +161,7 @@ def overlapping(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
 
 
 def _counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[list[dict[str, Any]], str | None]:
-    """Count the first chunk's kernels: rows of the document, or one line that says why there are none."""
+    """Count the first chunk's kernels; returns rows of the document, or the reason why there are none."""
     second = [index for index, span in enumerate(run) if span.kind == "h2d"][1:2]
     launched = [span for span in run[: second[0] if second else None] if span.entry]
     counted, note = counters.collect(same_run(request), [span.entry for span in launched])

@@ -57,7 +57,7 @@ def _sweep_layers(request: SweepRequest, targets: list[Target], notes: list[str]
 def find_targets(
     request: SweepRequest, graph: Graph, arch: str, known: tuning.Tuning
 ) -> tuple[list[Target], list[str]]:
-    """Find the layers to sweep, with their points; say why others of the operation are left out.
+    """Find the layers to sweep, with their points; the notes give the reason for each layer that is left out.
 
     Raises UserError for unknown names and values, and if no point can run on any layer.
     """

@@ -114,7 +114,7 @@ def _points(layer: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _remarks(layer: Mapping[str, Any]) -> Iterator[str]:
-    """What stands below a layer's table."""
+    """Yield the lines below a layer's table: the best point, what auto takes, points left out or wrong."""
     if (more := len(layer["points"]) - SHOWN_POINTS) > 0:
         yield f"… and {more} slower ones (--json has all)"
     if layer["best"]:

@@ -52,7 +52,7 @@ def profile_parser() -> argparse.ArgumentParser:
 
 
 def profile_request(options: argparse.Namespace) -> ProfileRequest:
-    """What ``profile`` is asked for."""
+    """Make the request from the parsed options."""
     return ProfileRequest(
         network=network_request(options),
         batch=options.batch,

@@ -80,7 +80,7 @@ def sweep_parser() -> argparse.ArgumentParser:
 
 
 def sweep_request(options: argparse.Namespace) -> SweepRequest:
-    """What ``sweep`` is asked for. Raises UserError if that is not one thing, and for options that do not apply."""
+    """Make the request. Raises UserError unless it names one thing to sweep, and for options that do not apply."""
     kernels = {"conv": options.conv, "fc": options.fc, "pool": options.pool}
     named = [(option, name) for option, name in kernels.items() if name is not None]
     if len(named) + options.pipeline != 1:
