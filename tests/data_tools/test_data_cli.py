@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +13,8 @@ from app.text import WIDTH
 from data_tools import commands, fashion_mnist
 from data_tools.__main__ import main
 from data_tools.idx import write_idx
+from tests.support.shell import ROOT, Refuses, check_error
 from tests.support.tiny_fashion import FILES, IMAGES, NAMES, isolate, write
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -26,13 +24,9 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write(tmp_path / "system")
 
 
-def test_fetch_prints_where_the_files_are(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fetch"]) == 0
-    assert capsys.readouterr().out == f"test: {system}\n"
-
-
-def test_fetch_into_a_directory_that_has_them(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fetch", "--data-dir", str(system), "--split", "test"]) == 0
+@pytest.mark.parametrize("options", [[], ["--data-dir", "{}", "--split", "test"]], ids=["found", "named"])
+def test_fetch_prints_where_the_files_are(options: list[str], system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fetch", *(option.format(system) for option in options)]) == 0
     assert capsys.readouterr().out == f"test: {system}\n"
 
 
@@ -62,13 +56,10 @@ def test_verify_tells_the_bad_and_the_missing(system: Path, capsys: pytest.Captu
     assert output.err == f"error: {bad.name} is not in {system}; {remedy}\n"
 
 
-def test_verify_does_not_fetch(
-    system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_does_not_fetch(system: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
     monkeypatch.setattr(fashion_mnist, "SYSTEM_DIR", tmp_path / "empty")
     monkeypatch.setattr(fashion_mnist, "fetch", lambda *_: pytest.fail("fetched"))
-    assert main(["verify"]) == 2
-    assert capsys.readouterr().err.endswith("; run: python -m data_tools fetch (and 1 more)\n")
+    refuses("verify", r"; run: python -m data_tools fetch \(and 1 more\)", main)
 
 
 def test_info(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,20 +72,17 @@ def test_info(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(counts) == 40
 
 
-def test_interrupt_one_line(system: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_interrupt_one_line(system: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setitem(commands.COMMANDS, "info", (interrupted, "x"))
-    assert main(["info"]) == 2
-    assert capsys.readouterr() == ("", f"{INTERRUPTED}\n")
+    refuses("info", INTERRUPTED.removeprefix("error: "), main)
 
 
-@pytest.mark.parametrize("arguments", [[], ["info", "--split", "none"], ["other"]])
-def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and "--help)" in error
+@pytest.mark.parametrize("command", ["", "info --split none", "other"])
+def test_wrong_arguments(command: str, refuses: Refuses) -> None:
+    refuses(command, r"--help\)", main)
 
 
 @pytest.mark.parametrize("command", ["", *commands.COMMANDS, "resize", "bundle"])
@@ -108,14 +96,13 @@ def test_help_fits_80_columns(
     assert lines[0].startswith("usage: ") and all(len(line) <= WIDTH for line in lines)
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "data_tools", *arguments]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
 def test_run_as_a_program(tmp_path: Path) -> None:
     done = run("--help")
     assert done.returncode == 0 and all(word in done.stdout for word in ("fetch", "verify", "info", "LENET_CACHE_DIR"))
     done = run("info", "--data-dir", str(tmp_path))
-    assert done.returncode == 2 and not done.stdout
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and str(tmp_path) in done.stderr
+    check_error(done.returncode, done.stdout, done.stderr, str(tmp_path))

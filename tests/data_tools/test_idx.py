@@ -15,6 +15,7 @@ import pytest
 
 from app.errors import UserError
 from data_tools.idx import GZIP_MAGIC, content_sha256, read_idx, write_idx
+from tests.support.shell import user_error
 
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 RAW = b"\0\0\x08\x03" + struct.pack(">III", 2, 3, 4) + IMAGES.tobytes()
@@ -74,10 +75,10 @@ def test_a_whole_file_of_another_type_or_rank_is_to_be_converted(tmp_path: Path,
         has = 2
     path = tmp_path / "file"
     path.write_bytes(declaring(*[2] * has, kind=codes.get(kind, 8), content=bytes(8 * 2**has)))
-    with pytest.raises(UserError, match=kind if kind in codes else f"rank {has}, where rank {rank}") as caught:
-        read_idx(path, rank)
+    error = user_error(lambda: read_idx(path, rank))
     what = "images must be uint8 (0 to 255), N x H x W" if rank == 3 else "labels must be uint8, N"
-    assert f"; {what}: convert them with NumPy" in str(caught.value) and "fresh copy" not in str(caught.value)
+    assert (kind if kind in codes else f"rank {has}, where rank {rank}") in error
+    assert f"; {what}: convert them with NumPy" in error and "fresh copy" not in error
 
 
 BAD_CONTENT = {
@@ -107,9 +108,8 @@ def test_refuses_bad_content(tmp_path: Path, case: str, zipped: bool) -> None:
 def check_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "images.gz"
     path.write_bytes(content)
-    with pytest.raises(UserError) as caught:
-        read_idx(path, rank=3, max_items=8)
-    assert message in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
+    error = user_error(lambda: read_idx(path, rank=3, max_items=8))
+    assert message in error and str(path) in error
 
 
 BAD_GZIP = {

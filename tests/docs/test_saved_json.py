@@ -19,7 +19,7 @@ from app.planning.tuning import Tuning
 from docs.generate import systems
 from docs.generate.__main__ import DOCUMENTS
 from docs.generate.figures import BENCH, FIGURES, FILES, OLD_REPORTS, Figures, check_of
-from tests.support.odd_json import garbled
+from tests.fuzz.mutate import garbled
 
 COUNT = 1000
 
@@ -37,7 +37,7 @@ def test_figures_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(COUNT):
         name = names[number % len(names)]
         try:
-            found = check_of(name)(parsed_json(garbled(good[name], rng)))
+            found = check_of(name)(parsed_json(garbled(rng, good[name])))
         except BadValueError as error:
             assert str(error).isprintable() and len(str(error)) < 500
             continue
@@ -70,7 +70,7 @@ def test_tuning_tables() -> None:
     taken = 0
     for _ in range(1000):
         try:
-            found = Tuning(tuning.TABLE(parsed_json(garbled(few, rng)))["entries"])
+            found = Tuning(tuning.TABLE(parsed_json(garbled(rng, few)))["entries"])
         except BadValueError as error:
             assert str(error).isprintable() and len(str(error)) < 500
             continue

@@ -61,6 +61,14 @@ def build() -> bytes:
     return compile_kernel(compiler.KERNEL_DIR / "pointwise" / "argmax_01_rows.cu", {}, "sm_80")
 
 
+@pytest.fixture
+def kernel(folder: Path, compiled: list[str]) -> Path:
+    """The cache's only file, a compiled kernel."""
+    build()
+    (file,) = (folder / "kernels").iterdir()
+    return file
+
+
 def modes(folder: Path) -> dict[str, int]:
     """Of everything from the parent of the cache down: whether group or others may do anything."""
     found = [folder.parent, folder, *folder.rglob("*")]
@@ -95,16 +103,14 @@ def test_older_caches_that_others_can_only_read_serve_on(
 @pytest.mark.parametrize("mode", [0o020, 0o002, 0o022])
 @pytest.mark.parametrize("place", [".", "kernels", "file"])
 def test_kernels_that_others_could_write_are_not_run(
-    place: str, mode: int, folder: Path, compiled: list[str], capsys: pytest.CaptureFixture[str]
+    place: str, mode: int, folder: Path, kernel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nor is anything written there; one line says what to do, and then all is well again."""
-    build()
-    (file,) = (folder / "kernels").iterdir()
-    open_to_all = file if place == "file" else folder / place
+    open_to_all = kernel if place == "file" else folder / place
     open_to_all.chmod(open_to_all.stat().st_mode | mode)
-    before = file.read_bytes()
+    before = kernel.read_bytes()
     assert [build(), build()] == [b"machine code 2", b"machine code 3"]
-    assert file.read_bytes() == before and len(list((folder / "kernels").iterdir())) == 1
+    assert kernel.read_bytes() == before and len(list((folder / "kernels").iterdir())) == 1
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and err.startswith(
         f"note: going on without {folder / 'kernels'}: other users can write"
@@ -115,12 +121,10 @@ def test_kernels_that_others_could_write_are_not_run(
     assert build() == b"machine code 1"
 
 
-def test_what_is_in_the_way_of_a_kernel_is_named(folder: Path, compiled: list[str]) -> None:
-    build()
-    (file,) = (folder / "kernels").iterdir()
-    file.unlink()
-    os.mkfifo(file)
-    with pytest.raises(UserError, match=rf"{file.name}: it is not a regular file\): remove what is in the way, or set"):
+def test_what_is_in_the_way_of_a_kernel_is_named(kernel: Path) -> None:
+    kernel.unlink()
+    os.mkfifo(kernel)
+    with pytest.raises(UserError, match=rf"{kernel.name}: it is not a regular file\): remove what is in the way, or"):
         build()
 
 

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import pickle
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from app.network.weights import load_weights
 from data_tools import idx
 from data_tools.dataset import load_files
 from data_tools.idx import read_idx, write_idx
+from tests.support.shell import user_error
 
 
 def written(write: Callable[[io.BytesIO], object]) -> bytes:
@@ -67,18 +69,14 @@ def test_it_is_named_whatever_it_is_given_for(kind: str, tmp_path: Path) -> None
         (lambda: read_idx(path, 1), "not an IDX file; store"),
         (lambda: load_weights(path), "not HDF5 weights; store its arrays"),
     ):
-        with pytest.raises(UserError) as caught:
-            read()
-        assert f"given.h5 is {kind}, {remedy}" in str(caught.value) and "\n" not in str(caught.value)
+        assert f"given.h5 is {kind}, {remedy}" in user_error(read)
 
 
 @pytest.mark.parametrize("kind", FILES)
 def test_it_is_named_when_it_is_gzipped(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "images.gz"
     path.write_bytes(gzip.compress(FILES[kind]))
-    with pytest.raises(UserError) as caught:
-        read_idx(path, 3)
-    assert f"images.gz is {kind}, not an IDX file" in str(caught.value)
+    assert f"images.gz is {kind}, not an IDX file" in user_error(lambda: read_idx(path, 3))
 
 
 def test_idx_and_hdf5_in_each_other_s_place(tmp_path: Path) -> None:
@@ -109,6 +107,6 @@ def test_images_beyond_the_limit_are_to_be_split(images: int, tmp_path: Path) ->
     with path.open("wb") as file:
         file.write(b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (images, 28, 28)))
         file.truncate(16 + images * 28 * 28)
-    with pytest.raises(UserError, match=r"bytes, more than the 2,14\d,\d{3},\d{3} that are read; split it") as caught:
-        load_files(path, None)
-    assert "fresh copy" not in str(caught.value) and idx.MAX_BYTES == 2**31
+    error = user_error(lambda: load_files(path, None))
+    assert re.search(r"bytes, more than the 2,14\d,\d{3},\d{3} that are read; split it", error)
+    assert "fresh copy" not in error and idx.MAX_BYTES == 2**31

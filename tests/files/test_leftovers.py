@@ -13,9 +13,9 @@ import pytest
 
 from app.files.writing import STALE_SECONDS, replacing, temporary_beside
 from data_tools.idx import write_idx
+from tests.support.shell import ROOT, python
 from tests.support.tiny_fashion import IMAGES
 
-ROOT = Path(__file__).parents[2]
 LONG_AGO = time.time() - STALE_SECONDS - 60
 WRITER = """
 import sys, time
@@ -51,7 +51,7 @@ def write_again(folder: Path) -> list[str]:
     """From a process that has not looked into the folder yet; returns the names that are there then."""
     script = "import sys; from pathlib import Path; from app.files.writing import replacing\n"
     script += "with replacing(Path(sys.argv[1])) as temporary: temporary.write_bytes(b'whole')"
-    subprocess.run([sys.executable, "-c", script, str(folder / "result")], cwd=ROOT, check=True)
+    python(script, folder / "result", check=True)
     return sorted(path.name for path in folder.iterdir())
 
 

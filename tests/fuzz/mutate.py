@@ -87,7 +87,7 @@ def changed(rng: Random, document: Any) -> Any:
     if what == 0:
         return rest
     if what == 1:
-        return {**rest, rng.choice(("", "x", key.upper(), key + " ", "ä\n")): document[key]}
+        return {**rest, rng.choice(("", "x", key.upper(), key + " ", "ä\n", *document)): document[key]}
     return {**document, key: changed(rng, document[key])}
 
 
@@ -100,3 +100,8 @@ def other_json(rng: Random, document: Any) -> bytes:
     if chance < 0.02:
         return b"[" * 50_000 + data
     return damaged(rng, data) if chance < 0.25 else data
+
+
+def garbled(rng: Random, document: Any) -> str:
+    """``other_json`` as text."""
+    return other_json(rng, document).decode("utf-8", "replace")

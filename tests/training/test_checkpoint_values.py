@@ -18,7 +18,7 @@ from app.files.checks import BadValueError
 from app.files.hdf5 import content_hash
 from app.training.checkpoint import Header, checked_progress, load_checkpoint, parsed
 from app.training.settings import SETTINGS
-from tests.support.odd_json import garbled
+from tests.fuzz.mutate import garbled
 from tests.support.shell import check_error, listing
 from tests.support.training_for_tests import OWN, Train, some_settings, unfinished
 
@@ -178,7 +178,7 @@ def test_headers_at_random() -> None:
     taken = 0
     for _ in range(3000):
         try:
-            header, model = parsed(garbled(sound, rng))
+            header, model = parsed(garbled(rng, sound))
         except BadValueError as error:
             assert str(error).isprintable() and len(str(error)) < 300
             continue
