@@ -95,33 +95,27 @@ def serve(
 
     scales: the factors of the results that it reads, see ``Served``.
     """
-    steps = graph.steps[at:]
     lead = _lead(graph, at)
-    head = steps[lead].layer
+    steps = graph.steps[at + lead :]
+    head = steps[0].layer
     if head.operation is None or (lead and head.operation != "gemm"):
         raise UserError(f"layer {head.name}: a Flatten must be followed by a fully connected layer on the GPU")
     pair = _pair(graph, at, arch, input_dtype, choices, scales) if choices.fuse else None
     if pair is not None:
         return pair
     chosen: tuple[Problem, Variant, dict[str, int], int] | None = None
-    for taken in range(len(steps) - lead if choices.fuse else 1):
-        epilogue = [step.layer for step in steps[lead + 1 : lead + 1 + taken]]
-        after = steps[lead + 1 + taken :]
-        found = _serve(graph, steps[lead], epilogue, after, arch, input_dtype, choices)
-        if found is not None:
-            chosen = (*found, taken)
+    for taken in range(1, len(steps) + 1 if choices.fuse else 2):
+        for problem in _problems(graph, steps, taken, input_dtype, choices):
+            found = choices.tuning.choose(problem, arch, choices.requested(head))
+            if found is not None:
+                chosen = (problem, *found, taken)
+                break
     if chosen is None:
-        raise UserError(_why_unserved(graph, steps[lead], arch, input_dtype, choices))
+        raise UserError(_why_unserved(graph, steps[0], arch, input_dtype, choices))
     problem, variant, settings, taken = chosen
-    heads = (steps[lead],)
-    return Served(
-        problem,
-        variant,
-        settings,
-        tuple(steps[: lead + 1 + taken]),
-        heads,
-        stored_parameters(graph, at, heads, problem, input_dtype),
-    )
+    heads = (steps[0],)
+    arrays = stored_parameters(graph, at, heads, problem, input_dtype)
+    return Served(problem, variant, settings, tuple(graph.steps[at : at + lead + taken]), heads, arrays)
 
 
 def _lead(graph: Graph, at: int) -> int:
@@ -198,16 +192,18 @@ def _longest(graph: Graph, steps: Sequence[Step], input_dtype: str, choices: Cho
     """The first step as half of a pair, with the longest epilogue that it can take; and the number of steps taken."""
     best: tuple[Problem, int] | None = None
     for taken in range(1, len(steps) + 1):
-        problems = _problems(graph, steps[0], [s.layer for s in steps[1:taken]], steps[taken:], input_dtype, choices)
+        problems = _problems(graph, steps, taken, input_dtype, choices)
         if problems:
             best = problems[0], taken
     return best
 
 
-def _problems(
-    graph: Graph, step: Step, epilogue: Sequence[Layer], after: Sequence[Step], input_dtype: str, choices: Choices
-) -> list[Problem]:
-    """The problems that a kernel may solve for this step: in the chosen precision first, then in the named kernel's."""
+def _problems(graph: Graph, steps: Sequence[Step], taken: int, input_dtype: str, choices: Choices) -> list[Problem]:
+    """The problems that a kernel may solve for the first ``taken`` steps, one layer and its epilogue.
+
+    The chosen precision comes first, then those of the named kernel.
+    """
+    step, epilogue, after = steps[0], [fused.layer for fused in steps[1:taken]], steps[taken:]
     wanted = BY_NAME[choices.precision]
     named = choices.requested(step.layer)
     # Scores are never rounded to half precision: from the last matrix product on everything is stored wide.
@@ -226,26 +222,10 @@ def _problems(
     return [problem for problem in problems if problem is not None]
 
 
-def _serve(
-    graph: Graph,
-    step: Step,
-    epilogue: Sequence[Layer],
-    after: Sequence[Step],
-    arch: str,
-    input_dtype: str,
-    choices: Choices,
-) -> tuple[Problem, Variant, dict[str, int]] | None:
-    for problem in _problems(graph, step, epilogue, after, input_dtype, choices):
-        found = choices.tuning.choose(problem, arch, choices.requested(step.layer))
-        if found is not None:
-            return problem, *found
-    return None
-
-
 def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices: Choices) -> str:
     """One line: the layer, and each variant's reason against it."""
     layer, named = step.layer, choices.requested(step.layer)
-    problems = _problems(graph, step, [], graph.steps[-1:], input_dtype, choices)
+    problems = _problems(graph, [step, graph.steps[-1]], 1, input_dtype, choices)  # as if no product followed
     who = named.name if named else "auto"
     what = f"no {layer.operation} kernel ({who}) serves layer {layer.name} in {choices.precision}"
     if not problems:
