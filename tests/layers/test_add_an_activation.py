@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.contributing import changed_files, listed_files
+
 ROOT = Path(__file__).parent.parent.parent
 KINDS, NAMES = "app/layers/activation.py", "app/layers/__init__.py"
 STRUCTS, SLOPES = "app/kernels/include/activations.cuh", "app/training/gradients/activation.py"
@@ -103,7 +105,10 @@ for node in nodes:
     if "leaky" in node.name:
         compile_kernel(node.variant.path, node.variant.config(node.problem).defines, "sm_90a")
 """
+# Without benchmark, which warns, and so fails, where it finds traces of xdist.
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark")
 TESTS = ["tests/layers/test_layers.py", "tests/layers/test_layer_rules.py", "tests/layers/test_gradients.py"]
+FOLDERS = ("app", "data_tools", "tests")
 CARD = ["tests/kernels/test_gpu_kernels.py", "tests/training/test_gpu_training_kernels.py"]
 
 
@@ -111,7 +116,7 @@ CARD = ["tests/kernels/test_gpu_kernels.py", "tests/training/test_gpu_training_k
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The application and its tests, with the edits."""
     place = tmp_path_factory.mktemp("copy")
-    for folder in ("app", "data_tools", "tests"):
+    for folder in FOLDERS:
         shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", place)
     for name, edits in EDITS.items():
@@ -124,19 +129,17 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python in the copy, with a compile cache of its own."""
-    environment = {**os.environ, "LENET_CACHE_DIR": str(place / "cache"), "PYTHONPATH": str(place)}
+    """Python in the copy, with a compile cache of its own. Its pytest is no worker of the one that runs this."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**own, "LENET_CACHE_DIR": str(place / "cache"), "PYTHONPATH": str(place)}
     return subprocess.run(
         [sys.executable, "-B", *arguments], cwd=place, env=environment, capture_output=True, text=True, timeout=600
     )
 
 
-def test_the_documents_list_these_files() -> None:
-    """In a section of its own: all of them, and nothing else that one would have to edit."""
-    documents = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if path.exists()]
-    text = "".join(path.read_text(encoding="utf-8") for path in documents)
-    (section,) = re.findall(r"^#+ Add an activation\n(.*?)(?:^#|\Z)", text, re.DOTALL | re.MULTILINE)
-    assert set(re.findall(r"\]\(([^)]+)\)", section)) == set(EDITS)
+def test_the_documents_list_these_files(copy: Path) -> None:
+    """In a section of its own: all that differ in the copy, which works, and nothing else."""
+    assert changed_files(copy, *FOLDERS) == set(EDITS) == listed_files("Add an activation")
 
 
 def test_it_is_compiled_and_planned(copy: Path) -> None:
@@ -146,7 +149,7 @@ def test_it_is_compiled_and_planned(copy: Path) -> None:
 
 def test_tests_of_layers_and_gradients_take_it_up(copy: Path) -> None:
     """Reference, fusing rules and gradient: without an edit to a test."""
-    done = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "leaky or Leaky", *TESTS)
+    done = run(copy, *PYTEST, "-k", "leaky or Leaky", *TESTS)
     assert done.returncode == 0, done.stdout
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None and int(passed[1]) >= 8
@@ -155,7 +158,7 @@ def test_tests_of_layers_and_gradients_take_it_up(copy: Path) -> None:
 @pytest.mark.gpu
 def test_its_kernels_equal_the_reference(copy: Path) -> None:
     """On every shape and in every kernel, as for the activations that are here."""
-    done = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "leaky_relu", *CARD)
+    done = run(copy, *PYTEST, "-k", "leaky_relu", *CARD)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout
 
 
