@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +21,7 @@ from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
 from app.planning.tuning import Tuned, Tuning
+from tests.support.contributing import ROOT, changed_files, listed_files
 from tests.support.networks_for_tests import random_graph
 from tests.support.requests import resolved
 
@@ -41,7 +46,7 @@ extern "C" __global__ void conv_my_own(const INPUT *x, const WEIGHT *w, const RE
     y[at] = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sum, HAS_BIAS ? bias[map] : REAL(0)));
 }
 """
-NAME = "my-own"
+NAME, KERNEL = "my-own", "app/kernels/conv/conv_99_my_own.cu"
 
 
 def configure(problem: ConvProblem, _: Parameters) -> LaunchConfig:
@@ -113,6 +118,51 @@ def test_auto_takes_it_only_if_its_row_says_so(row: Variant, automatic: bool) ->
 def test_the_command_line_shows_it(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["graph", "--conv", NAME]) == 0
     assert NAME in capsys.readouterr().out
+
+
+# Run in a copy of the tree with the kernel's file beside the others and its row in a table.
+IN_A_COPY = """
+from app.cuda.compiler import compile_kernel
+from app.kernels.registry import find
+from app.network.definitions import LENET5
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from tests.support.networks_for_tests import random_graph
+row = find("conv", "my-own")
+head = plan(random_graph(LENET5), "sm_90a", Choices(kernels={"conv": row})).nodes[0]
+assert head.variant is row
+compile_kernel(row.path, row.config(head.problem).defines, "sm_90a")
+"""
+ROW = """CONV_ROWS: tuple[Variant, ...] = (
+    Variant(
+        "conv",
+        99,
+        "my_own",
+        summary="the plainest that can be written",
+        system="this test",
+        dtypes=FLOATS,
+        refuses=serves_all,
+        configure=lambda problem, _: LaunchConfig(
+            types(problem) | conv_sizes(problem), (KernelLaunch(BLOCK, _pixel_grid(problem, problem.maps)),)
+        ),
+    ),
+"""
+
+
+def test_it_touches_the_files_that_the_documents_list(tmp_path: Path) -> None:
+    folders = ("app", "data_tools", "tests")
+    for folder in folders:
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / KERNEL).write_text(SOURCE, encoding="utf-8")
+    (rows,) = listed_files("Add a kernel")
+    head, begin, rest = (tmp_path / rows).read_text(encoding="utf-8").partition(ROW.splitlines(keepends=True)[0])
+    assert begin
+    (tmp_path / rows).write_text(head + ROW + rest, encoding="utf-8")
+    assert changed_files(tmp_path, *folders) == {KERNEL, rows}
+    environment = {**os.environ, "LENET_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-B", "-c", IN_A_COPY]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.gpu
