@@ -16,7 +16,7 @@ from app.training.progress import EpochResult
 from data_tools.idx import write_idx
 from tests.support.shell import check_error, listing
 from tests.support.training_for_tests import OWN, Train, some_settings, unfinished
-from tests.training.test_train_command import MLP, interrupt_after
+from tests.training.test_train_command import MLP, interrupted_after
 
 
 def test_checkpoint_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -74,8 +74,7 @@ def test_the_order_of_dropouts_does_not_matter(train: Train, place: Path, monkey
     for output, dropout in zip(("a.h5", "b.h5"), dropouts, strict=True):
         assert train(*MLP, "--epochs", "2", "--output", output, "--dropout", dropout)[0] == 0
     assert (place / "a.h5").read_bytes() == (place / "b.h5").read_bytes()
-    with monkeypatch.context() as patch:
-        interrupt_after(1, patch)
+    with interrupted_after(1):
         assert train(*MLP, "--epochs", "2", "--output", "c.h5", "--dropout", dropouts[0])[0] == 2
     assert train("--resume", "c.h5.checkpoint", *OWN[:4], "--dropout", dropouts[1], "--flip")[0] == 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,11 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.cli import main
 from app.network.definitions import NETWORKS, Network
-from app.network.weights import load_weights
 from app.training import loop
-from app.training.checkpoint import load_checkpoint
 from app.training.cpu_engine import CpuEngine
 from app.training.model import training_model
 from app.training.team import Alone, Team
@@ -180,63 +176,8 @@ def test_against_pytorch(pool: ThreadPoolExecutor) -> None:
         check_close(velocity[name], tensor.grad.numpy(), name)
 
 
-# --- the command
-
-
-@pytest.fixture
-def train_on_card(train: Train) -> Train:
-    """Runs the command on the GPU."""
-    return lambda *arguments: train("--device", "cuda", *arguments)
-
-
-def test_learns_and_writes(train_on_card: Train, place: Path) -> None:
-    code, out, err = train_on_card("--network", "mlp_37", *OWN, "--epochs", "8")
-    assert (code, err) == (0, "") and out.count("\nepoch ") == 8 and "slowly" not in out
-    weights = load_weights(place / "mlp_37_trained.h5")
-    assert weights.network == "mlp_37" and weights.arrays["fc1"].shape == (784, 37)
-    assert set(listing(place)) == {"images", "labels", "mlp_37_trained.h5"}
-    assert main(["--weights", "mlp_37_trained.h5", "--data", "images", "--labels", "labels"]) == 0
-
-
-@pytest.mark.parametrize("network", ["lenet5", "minidnn86"])
-def test_resumed_gives_the_same_bits(
-    network: str, train_on_card: Train, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from app.training.gpu.engine import GpuEngine
-
-    options = ["--network", network, *OWN, "--images", "40", "--epochs", "3"]
-    assert train_on_card(*options, "--output", "whole.h5")[0] == 0
-    real = GpuEngine._update
-
-    def update(self: GpuEngine, number: int, step: int) -> None:
-        if step == 2 * loop.batches_an_epoch(self.settings):
-            raise KeyboardInterrupt
-        real(self, number, step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(GpuEngine, "_update", update)
-        code, _, err = train_on_card(*options, "--output", "parts.h5")
-        assert code == 2 and "go on with --resume parts.h5.checkpoint" in err
-    code, out, _ = train_on_card("--resume", "parts.h5.checkpoint", *OWN[:4])
-    assert code == 0 and "epoch 3/3" in out and "epoch 2/3" not in out and "note:" not in out
-    assert (place / "whole.h5").read_bytes() == (place / "parts.h5").read_bytes()
-
-
-def test_loss_that_is_no_number(train_on_card: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last good epoch is kept."""
-    monkeypatch.setattr(loop, "FAR", math.inf)
-    options = ["--network", "mlp", *OWN, "--batch", "60", "--rate", "1000", "--weight-decay", "1000", "--epochs", "20"]
-    code, _, err = train_on_card(*options)
-    assert (
-        code == 2
-        and "loss became" in err
-        and "remove mlp_trained.h5.checkpoint, which holds the last whole epoch" in err
-    )
-    assert load_checkpoint(place / "mlp_trained.h5.checkpoint").settings.network == "mlp"
-
-
 @pytest.mark.parametrize("when", ["at first", "in the midst"])
-def test_out_of_memory(when: str, train_on_card: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory(when: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from app.cuda.memory import DeviceMemoryError
     from app.training.gpu import engine
 
@@ -248,6 +189,6 @@ def test_out_of_memory(when: str, train_on_card: Train, place: Path, monkeypatch
         monkeypatch.setattr(engine, "uploaded", full)
     else:
         monkeypatch.setattr(engine.GpuEngine, "_update", full)
-    code, _, err = train_on_card("--network", "mlp", *OWN)
+    code, _, err = train("--device", "cuda", "--network", "mlp", *OWN)
     assert (code, err.count("\n")) == (2, 1) and "too little free memory to train mlp with batches of 16: " in err
     assert listing(place) == before

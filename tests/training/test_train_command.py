@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,6 @@ from app.cli import main
 from app.cuda import device
 from app.network.definitions import NETWORKS
 from app.network.weights import load_weights, rounded
-from app.text import WIDTH
 from app.training import cpu_engine, loop
 from app.training.checkpoint import load_checkpoint, save_checkpoint
 from app.training.cpu_engine import dropout_mask
@@ -39,16 +41,19 @@ def check_failure(result: tuple[int, str, str], pattern: str) -> None:
     assert code == 2 and re.fullmatch(rf"error: .*{pattern}.*\n", err), err
 
 
-def interrupt_after(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C in the midst of the epoch after so many."""
-    real = cpu_engine.CpuEngine._update
+@contextmanager
+def interrupted_after(epochs: int, engine: Any = cpu_engine.CpuEngine) -> Iterator[None]:
+    """Trainings within the block get Ctrl-C in the midst of the epoch after so many."""
+    real = engine._update
 
-    def update(self: cpu_engine.CpuEngine, gradients: Any, step: int) -> float:
+    def update(self: Any, first: Any, step: int) -> Any:
         if step == epochs * loop.batches_an_epoch(self.settings) + 1:
             raise KeyboardInterrupt
-        return real(self, gradients, step)
+        return real(self, first, step)
 
-    monkeypatch.setattr(cpu_engine.CpuEngine, "_update", update)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_update", update)
+        yield
 
 
 # --- what comes out
@@ -71,14 +76,18 @@ def test_learns_and_writes(train: Train, place: Path) -> None:
     assert main(["--weights", "mlp_trained.h5", "--data", "images", "--labels", "labels", "--device", "cpu"]) == 0
 
 
-def test_another_width(train: Train, place: Path) -> None:
+@pytest.mark.parametrize(("width", "device"), [(7, "cpu"), pytest.param(37, "cuda", marks=pytest.mark.gpu)])
+def test_another_width(width: int, device: str, train: Train, place: Path) -> None:
     """``mlp_7`` is mlp with seven hidden units, for whoever reads the weights, too."""
-    code, out, err = train("--network", "mlp_7", *OWN, "--epochs", "1")
-    assert (code, err) == (0, "") and "training mlp_7 on the CPU with NumPy, slowly" in out
-    weights = load_weights(place / "mlp_7_trained.h5")
-    assert weights.network == "mlp_7" and weights.arrays["fc1"].shape == (784, 7) and weights.arrays["fc2_bias"].any()
-    own = ["--data", "images", "--labels", "labels", "--device", "cpu"]
-    assert main(["--weights", "mlp_7_trained.h5", *own]) == 0
+    name = f"mlp_{width}"
+    code, out, err = train("--network", name, *OWN, "--epochs", "8", "--device", device)
+    assert (code, err) == (0, "") and out.count("\nepoch ") == 8
+    assert (f"training {name} on the CPU with NumPy, slowly" in out) == ("slowly" in out) == (device == "cpu")
+    weights = load_weights(place / f"{name}_trained.h5")
+    assert weights.network == name and weights.arrays["fc1"].shape == (784, width) and weights.arrays["fc2_bias"].any()
+    assert set(listing(place)) == {"images", "labels", f"{name}_trained.h5"}
+    own = ["--data", "images", "--labels", "labels", "--device", device]
+    assert main(["--weights", f"{name}_trained.h5", *own]) == 0
 
 
 def test_json_alone_on_standard_output(train: Train) -> None:
@@ -131,50 +140,42 @@ def test_learning_curve(train: Train, place: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        [
-            *MLP,
-            "--optimiser",
-            "adamw",
-            "--rate",
-            "0.01",
-            "--dropout",
-            "fc1=0.2,fc2=0.5",
-            "--shift",
-            "2",
-            "--l2",
-            "0.01",
-        ],
-        ["--network", "lenet5", *OWN, "--images", "40"],
+        "--network mlp --optimiser adamw --rate 0.01 --dropout fc1=0.2,fc2=0.5 --shift 2 --l2 0.01",
+        "--network mlp --workers 2",
+        "--network lenet5 --images 40",
+        pytest.param("--network lenet5 --images 40 --device cuda", marks=pytest.mark.gpu),
+        pytest.param("--network minidnn86 --images 40 --device cuda", marks=pytest.mark.gpu),
     ],
-    ids=["mlp", "lenet5"],
 )
-def test_resumed_gives_the_same_bits(
-    options: list[str], train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = [*options, "--epochs", "4"]
-    assert train(*options, "--output", "whole.h5")[0] == 0
-    with monkeypatch.context() as patch:
-        interrupt_after(2, patch)
-        check_failure(train(*options, "--output", "parts.h5"), "interrupted.*go on with --resume parts.h5.checkpoint")
+def test_resumed_gives_the_same_bits(options: str, train: Train, place: Path) -> None:
+    """By as many processes, which need not be said again."""
+    words, device = [*OWN, *options.split(), "--epochs", "4"], "cpu"
+    engine: Any = cpu_engine.CpuEngine
+    if "cuda" in options:
+        from app.training.gpu.engine import GpuEngine
+
+        device, engine = "cuda", GpuEngine
+    assert train(*words, "--output", "whole.h5")[0] == 0
+    with interrupted_after(2, engine):
+        check_failure(train(*words, "--output", "parts.h5"), "interrupted.*go on with --resume parts.h5.checkpoint")
     assert not (place / "parts.h5").exists()
-    code, out, _ = train("--resume", "parts.h5.checkpoint", *OWN[:4])
-    assert code == 0 and "epoch 3/4" in out and "epoch 2/4" not in out
-    assert all(len(line) <= WIDTH for line in out.splitlines() if line.startswith("epoch "))
+    code, out, _ = train("--resume", "parts.h5.checkpoint", *OWN[:4], "--device", device)
+    assert code == 0 and "epoch 3/4" in out and "epoch 2/4" not in out and "note:" not in out
     assert (place / "whole.h5").read_bytes() == (place / "parts.h5").read_bytes()
     assert not list(place.glob("*.checkpoint"))
 
 
-def test_gone_on_elsewhere(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gone_on_elsewhere_or_by_fewer_workers(train: Train, place: Path) -> None:
     """Allowed, and said."""
-    with monkeypatch.context() as patch:
-        interrupt_after(1, patch)
+    with interrupted_after(1):
         assert train(*MLP, "--epochs", "2")[0] == 2
     read = load_checkpoint(place / CHECKPOINT)
     progress = read.progress
     assert progress.trained_on == "the CPU with NumPy"
-    save_checkpoint(place / CHECKPOINT, read.settings, replace(progress, trained_on="Some Card"))
-    code, out, err = train("--resume", CHECKPOINT, *OWN[:4])
+    save_checkpoint(place / CHECKPOINT, read.settings, replace(progress, trained_on="Some Card", workers=2))
+    code, out, err = train("--resume", CHECKPOINT, *OWN[:4], "--workers", "1")
     assert (code, err) == (0, "") and f"note: {CHECKPOINT} comes from Some Card: gone on elsewhere" in out
+    assert f"note: {CHECKPOINT} comes from 2 workers; with 1 bits may differ" in out
 
 
 def test_seeds_and_threads(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,22 +247,26 @@ def test_what_is_no_divergence() -> None:
         loop.check_sense(replace(before, history=(replace(bad, accuracy=0.9, validation_accuracy=1.0),)), few, 10)
 
 
-def test_loss_that_is_no_number(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last good epoch is kept."""
+@pytest.mark.parametrize("options", ["", "--workers 2", pytest.param("--device cuda", marks=pytest.mark.gpu)])
+def test_loss_that_is_no_number(options: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last good epoch is kept, and workers end at once."""
     monkeypatch.setattr(loop, "FAR", math.inf)
-    options = [*MLP, "--batch", "60", "--rate", "1000", "--weight-decay", "1000", "--epochs", "20"]
+    many = "--batch 60 --rate 1000 --weight-decay 1000 --epochs 20"
     wrong = (
-        f"the .*loss became (nan|inf).* epoch [0-9]+.*: remove {CHECKPOINT}, .* and train again with a smaller --rate"
+        f"the .*loss became (nan|inf).* epoch [0-9]+.*: remove {CHECKPOINT}, which holds the last whole epoch, "
+        "and train again with a smaller --rate"
     )
-    check_failure(train(*options), wrong)
-    assert all(np.isfinite(row).all() for row in h5py.File(place / CHECKPOINT)["history"])
+    begun = time.monotonic()
+    check_failure(train(*MLP, *many.split(), *options.split()), wrong)
+    assert "workers" not in options or time.monotonic() - begun < 8
+    assert load_checkpoint(place / CHECKPOINT).settings.network == "mlp"  # with finite figures, or it is refused
     assert not (place / "mlp_trained.h5").exists()
 
 
-def test_interrupted_before_there_is_anything(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_before_there_is_anything(train: Train, place: Path) -> None:
     before = listing(place)
-    interrupt_after(0, monkeypatch)
-    check_failure(train(*MLP), "interrupted; nothing half-written was left")
+    with interrupted_after(0):
+        check_failure(train(*MLP), "interrupted; nothing half-written was left")
     assert listing(place) == before
 
 

@@ -17,7 +17,7 @@ from app.training import command
 from tests.support.bundle_for_tests import folder, release
 from tests.support.shell import check_error, listing
 from tests.support.training_for_tests import OWN, Train, begin, ended, unfinished, wait_for
-from tests.training.test_train_command import CHECKPOINT, MLP, check_failure, interrupt_after
+from tests.training.test_train_command import CHECKPOINT, MLP, check_failure, interrupted_after
 
 __all__ = ["folder", "release"]  # fixtures
 
@@ -130,8 +130,7 @@ def test_two_trainings_into_one_place(train: Train, place: Path) -> None:
 
 def test_a_checkpoint_that_changed_meanwhile(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between reading it and having the place alone."""
-    with monkeypatch.context() as patch:
-        interrupt_after(1, patch)
+    with interrupted_after(1):
         assert train(*MLP, "--output", "a.h5")[0] == 2
     resumed = ["--resume", "a.h5.checkpoint", *OWN[:4]]
     for changed, options in (("a.h5.checkpoint", resumed), ("b.h5.checkpoint", [*MLP, "--output", "b.h5"])):

@@ -14,7 +14,7 @@ from app.errors import UserError
 from app.training import results
 from tests.support.shell import check_error, listing
 from tests.support.training_for_tests import Train, unfinished
-from tests.training.test_train_command import CHECKPOINT, MLP, check_failure, interrupt_after
+from tests.training.test_train_command import CHECKPOINT, MLP, check_failure, interrupted_after
 
 
 @pytest.mark.parametrize(
@@ -117,15 +117,13 @@ def test_an_interrupted_training_needs_no_other_option(
     monkeypatch.setattr(results, "draw", lambda settings, progress, folder: folder / "curve")
     own = ["--output", "a/b.h5", "--json", "log.json", "--plot", "plots"]
     (place / "a").mkdir()
-    with monkeypatch.context() as patch:
-        interrupt_after(1, patch)
+    with interrupted_after(1):
         check_failure(train(*MLP, "--epochs", "3", *own), "go on with --resume a/b.h5.checkpoint")
     (place / "log.json").write_text("precious")
     wrong = r"/log.json, the --json of the checkpoint, exists: name a file for the figures with --json"
     check_error(*train("--resume", "a/b.h5.checkpoint"), wrong)
     monkeypatch.chdir(place / "a")
-    with monkeypatch.context() as patch:
-        interrupt_after(2, patch)
+    with interrupted_after(2):
         hint = "--resume b.h5.checkpoint --output ../c.h5"
         check_failure(train("--resume", "b.h5.checkpoint", "--output", "../c.h5", "--json", "new.json"), hint)
     code, out, err = train(*hint.split())

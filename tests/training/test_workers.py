@@ -1,10 +1,8 @@
-"""``main.py train --workers N``: as one process within rounding, the same bits again; numbers that cannot be."""
+"""``main.py train --workers N``: as one process within rounding; numbers that cannot be."""
 
 from __future__ import annotations
 
 import errno
-import math
-import time
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,9 @@ import numpy as np
 import pytest
 
 from app.network.weights import load_weights
-from app.training import loop
 from tests.support.shell import check_error, listing
-from tests.support.training_for_tests import OWN, Train
-from tests.training.test_train_command import MLP, check_failure, interrupt_after
+from tests.support.training_for_tests import Train
+from tests.training.test_train_command import MLP, check_failure
 
 # --- what comes out
 
@@ -39,28 +36,6 @@ def test_as_one_process_within_rounding(count: int, options: list[str], train: T
             np.testing.assert_allclose(more[name][()], array[()], rtol=1e-4, atol=1e-5)
     assert f", {count} workers; best epoch" in str(load_weights(place / "more.h5").recipe)
     assert set(listing(place)) == {"images", "labels", "one.h5", "more.h5"}
-
-
-def test_resumed_gives_the_same_bits(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = [*MLP, "--epochs", "3", "--workers", "2", "--output"]
-    assert train(*options, "whole.h5")[0] == 0
-    with monkeypatch.context() as patch:
-        interrupt_after(2, patch)
-        check_failure(train(*options, "parts.h5"), "interrupted; .*go on with --resume parts.h5.checkpoint")
-    (place / "copy.checkpoint").write_bytes((place / "parts.h5.checkpoint").read_bytes())
-    code, out, _ = train("--resume", "parts.h5.checkpoint", *OWN[:4])  # by as many
-    assert code == 0 and "note" not in out
-    assert (place / "whole.h5").read_bytes() == (place / "parts.h5").read_bytes()
-    code, out, _ = train("--resume", "copy.checkpoint", *OWN[:4], "--workers", "1")  # not without a word
-    assert code == 0 and "note: copy.checkpoint comes from 2 workers; with 1 bits may differ" in out
-
-
-def test_loss_that_is_no_number(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "FAR", math.inf)
-    options = [*MLP, "--batch", "60", "--rate", "1000", "--weight-decay", "1000", "--epochs", "20", "--workers", "2"]
-    begun = time.monotonic()
-    check_failure(train(*options), "loss became (nan|inf).*: remove .* and train again with a smaller --rate")
-    assert time.monotonic() - begun < 8
 
 
 # --- mistakes
