@@ -1,6 +1,6 @@
-"""The report: one document for programs (JSON), and the same document as text for people. Pure but for writing.
+"""The report: one document for programs (JSON), and the same document as text for people.
 
-The schema is described in docs/report.md; its version changes when a field changes its meaning or goes.
+docs/report.md describes the schema. Its version changes when a field is removed or changes its meaning.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _layer(layer: LayerTime, among: Iterable[LayerTime] = ()) -> dict[str, Any]:
 
 
 def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
-    """The document for people: plain text, no colours, so that it reads the same in a file."""
+    """Return the document for people: plain text without colours, which reads the same in a file."""
     blocks = [
         _head(report, width),
         verdict_lines(report, width),
@@ -156,7 +156,7 @@ def _head(report: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _compared(report: Mapping[str, Any], width: int) -> list[str]:
-    """What ``--compare`` found: gain and differing labels; empty where it was not asked for."""
+    """Gain and differing labels that ``--compare`` found; no lines without that option."""
     other = report["compare"]
     if other is None:
         return []
@@ -236,7 +236,7 @@ def _times(report: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _finite(value: Any) -> Any:
-    """The same with null for numbers that JSON has not, as a margin is infinite where softmax leaves exactly 0."""
+    """Replace numbers that JSON lacks by null: a margin is infinite where softmax leaves exactly 0."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -245,7 +245,7 @@ def _finite(value: Any) -> Any:
 
 
 def write_json(report: Mapping[str, Any], path: Path | None) -> None:
-    """To a file, whole or not at all, or to standard output if ``path`` is None."""
+    """Write the report to a file, whole or not at all, or to standard output if ``path`` is None."""
     text = json.dumps(_finite(report), indent=2, allow_nan=False) + "\n"
     if path is None:
         sys.stdout.write(text)

@@ -14,7 +14,7 @@ SHOWN_DIFFERENCES = 10
 
 
 def verdicts(accuracy: Accuracy, cycle: Cycle | None) -> dict[str, Any]:
-    """The report's fields on the check: ``passed``, ``agreement`` and ``accuracy``. Correct answers are the cycle's."""
+    """Return the report's fields ``passed``, ``agreement`` and ``accuracy``. With a cycle, its answers are counted."""
     agreement, answers = accuracy.agreement, accuracy.answers
     return {
         "passed": accuracy.passed,
@@ -39,7 +39,7 @@ def verdicts(accuracy: Accuracy, cycle: Cycle | None) -> dict[str, Any]:
 
 
 def verdict_lines(report: Mapping[str, Any], width: int) -> list[str]:
-    """These fields for people. A warning replaces the note that nothing was asked of the answers."""
+    """Return these fields as text. A warning replaces the note that nothing was asked of the answers."""
     agreement, answers = report["agreement"], report["accuracy"]
     correct, total = answers["correct"], answers["total"]
     share = "unlabelled" if correct is None else f"{correct:,} / {total:,} correct = {correct / total:.2%}"

@@ -29,7 +29,7 @@ RESOURCES = (
 
 
 def kernels(request: KernelsRequest) -> int:
-    """Every row of the registry; with ``--resources`` also what each compiles to. Raises UserError."""
+    """Print every row of the registry, or with ``--resources`` what each compiles to. Raises UserError."""
     if request.arch is not None and not request.resources:
         raise UserError(f"--arch {request.arch} goes with --resources: add it, or leave --arch out")
     arch = request.arch or REFERENCE_ARCH

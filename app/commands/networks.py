@@ -21,7 +21,7 @@ LEGEND = "MFLOP: of one image; accuracy: of the shipped weights, on the first Fa
 
 
 def networks(output: Output) -> int:
-    """Every network with its input, layers, parameters, FLOPs an image and shipped accuracy. Raises UserError."""
+    """Print every network: input, layers, parameters, FLOPs per image, shipped accuracy. Raises UserError."""
     weights = shipped_weights()
     rows = [describe(network, weights.get(network.name)) for network in NETWORKS.values()]
     document: dict[str, Any] = {"schema": SCHEMA, "networks": rows}
@@ -64,7 +64,7 @@ def describe(network: Network, weights: Weights | None) -> dict[str, Any]:
 
 
 def _has(name: str, layer: Layer, network: Network, weights: Weights | None) -> bool:
-    """Whether the network has that array: biases are optional, and as in its weights, else as it is trained."""
+    """Whether the network has the array. Biases are optional: its weights decide, or else its training recipe."""
     if weights is not None:
         return name in weights.arrays
     recipe = recipe_of(network.name)
@@ -86,5 +86,5 @@ def _text(document: Mapping[str, Any], width: int) -> str:
 
 
 def _settings(settings: Mapping[str, int]) -> Iterator[str]:
-    """``maps=32`` and so on; a stride of 1 goes without saying."""
+    """``maps=32`` and so on, without strides of 1."""
     return (f"{name}={value}" for name, value in settings.items() if (name, value) != ("stride", 1))

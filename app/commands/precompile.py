@@ -64,8 +64,8 @@ def needed(execution: ExecutionPlan) -> Iterator[Build]:
 
 
 def _compile_all(builds: list[Build], arch: str) -> int:
-    """Compile what the cache lacks, a thread a core; returns how many those were."""
-    nvrtc()  # what is missing is missing once, not once a thread
+    """Compile what the cache lacks, one thread per core. Returns how many kernels that was."""
+    nvrtc()  # a missing library is reported once, not by every thread
     missing = sum(not is_cached(path, dict(defines), arch) for path, defines in builds)
     with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(usable_cores()) as pool:
 
