@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from app.bench.ladder.table import short_peak
+from app.bench.ladder.table import kernel_name, short_peak
 from app.figures import figure_of, save
 from app.precision import BY_DTYPE, SHORT
 
@@ -27,10 +27,8 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def label(row: Mapping[str, Any]) -> str:
-    """A row's name in a picture; its type only where it is not fp32."""
-    step = "" if row["step"] is None else f"{row['step']:02} "
-    kind = "" if row["dtype"] == "float32" else f" {SHORT[row['dtype']]}"
-    return f"{step}{row['name']}{kind}"
+    """Return a row's name in a picture, with its type unless that is fp32."""
+    return kernel_name(row) + ("" if row["dtype"] == "float32" else f" {SHORT[row['dtype']]}")
 
 
 def ladder_bars(document: Mapping[str, Any]) -> list[tuple[str, str, str, float]]:

@@ -80,9 +80,14 @@ def _kernel(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def kernel_name(row: Mapping[str, Any]) -> str:
+    """Return the row's step and name: ``02 direct``."""
+    return row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}"
+
+
 def _name(row: Mapping[str, Any]) -> list[str]:
     """The cells of ``KERNEL`` and ``TYPE``."""
-    return [row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}", SHORT[row["dtype"]]]
+    return [kernel_name(row), SHORT[row["dtype"]]]
 
 
 def _ratios(row: Mapping[str, Any]) -> Iterable[str]:

@@ -157,16 +157,19 @@ class Entrant:
         self.runs = min(max(ceil(TURN_MS / times[self.best[END_TO_END]][END_TO_END]), LEAST_RUNS), MOST_RUNS)
 
     def _turn(self) -> None:
-        engine = self.engines[self.best[END_TO_END]]
-        with engine.active():
-            for index in range(UNTIMED + self.runs):
-                ms = self._end_to_end(engine)
-                self._keep(END_TO_END, ms, self.host_labels, timed=index >= UNTIMED)
-        engine = self.engines[self.best[ON_CARD]]
-        with engine.active():
-            for index in range(UNTIMED + max(ceil(self.runs / PASSES), LEAST_SERIES)):
-                ms = self._on_card(engine)
-                self._keep(ON_CARD, ms, engine.card_labels(), timed=index >= UNTIMED)
+        for measurement, runs in ((END_TO_END, self.runs), (ON_CARD, max(ceil(self.runs / PASSES), LEAST_SERIES))):
+            setting = self.best[measurement]
+            engine = self.engines[setting]
+            with engine.active():
+                for index in range(UNTIMED + runs):
+                    if measurement == END_TO_END:
+                        ms, labels = self._end_to_end(engine), self.host_labels
+                    else:
+                        ms, labels = self._on_card(engine), engine.card_labels()
+                    if index >= UNTIMED:
+                        self.samples[measurement].append(ms)
+                        first = self.labels.setdefault(setting, labels.copy())
+                        self.unsteady += not np.array_equal(labels, first)
 
     def _end_to_end(self, engine: Engine) -> float:
         engine.wipe()
@@ -184,13 +187,6 @@ class Entrant:
             engine.synchronize()
 
         return clocked(passes)[1] / PASSES
-
-    def _keep(self, measurement: str, ms: float, labels: np.ndarray, *, timed: bool) -> None:
-        if not timed:
-            return
-        self.samples[measurement].append(ms)
-        first = self.labels.setdefault(self.best[measurement], labels.copy())
-        self.unsteady += not np.array_equal(labels, first)
 
     def _guarded(self, action: Callable[[], None]) -> str:
         """Return why the action failed, empty if it did not. A peer may fail in any way; an error of ours that is no
