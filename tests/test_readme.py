@@ -11,7 +11,7 @@ import pytest
 
 from app.cli import COMMANDS as PROGRAMS
 from app.console import BUG, USER_ERROR
-from app.runtime.defaults import DEFAULT_STREAMS
+from app.runtime.request import DEFAULT_STREAMS
 from app.text import WIDTH
 
 ROOT = Path(__file__).parent.parent

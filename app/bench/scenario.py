@@ -25,7 +25,7 @@ from app.planning.plan import plan
 from app.precision import PRECISIONS
 from app.report import publish
 from app.runtime.clock import clocked
-from app.runtime.defaults import DEFAULT_STREAMS
+from app.runtime.request import DEFAULT_STREAMS
 from app.runtime.statistics import summary
 from app.text import WIDTH, Column, fields, format_ms, paragraph, table
 

@@ -25,7 +25,7 @@ from app.planning.plan import ExecutionPlan, plan
 from app.precision import SHORT
 from app.report import publish
 from app.runtime.cpu_session import CpuSession, progress_bar
-from app.runtime.defaults import DEFAULT_STREAMS
+from app.runtime.request import DEFAULT_STREAMS
 from app.text import Column, paragraph, table
 from data_tools.dataset import Dataset, load_fashion_mnist
 

@@ -12,8 +12,7 @@ from app.errors import UserError
 from app.network.graph import REFERENCE_CHUNK, Graph
 from app.runtime.clock import clocked
 from app.runtime.cpu_session import CpuSession, progress_bar
-from app.runtime.defaults import DEFAULT_STREAMS, DEFAULT_WARMUP
-from app.runtime.request import RunRequest
+from app.runtime.request import DEFAULT_STREAMS, DEFAULT_WARMUP, RunRequest
 from app.runtime.result import Cycle, LayerTime, Outcome, Timing
 from data_tools.dataset import Dataset
 

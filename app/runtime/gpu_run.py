@@ -17,8 +17,7 @@ from app.planning.matching import Choices
 from app.planning.plan import notice, plan
 from app.runtime import timing
 from app.runtime.clock import host_timed
-from app.runtime.defaults import DEFAULT_STREAMS, DEFAULT_WARMUP
-from app.runtime.request import RunRequest
+from app.runtime.request import DEFAULT_STREAMS, DEFAULT_WARMUP, RunRequest
 from app.runtime.result import Compared, Cycle, Outcome, Timing
 from app.runtime.session import Session, chunk_size
 from app.runtime.stream_buffers import Outputs

@@ -1,4 +1,4 @@
-"""What the main job is asked to do."""
+"""The request of the main job, and the defaults of a run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 
 from app.output import Output
 from app.planning.request import NetworkRequest
+
+DEFAULT_STREAMS = 4  # chunks in flight at once
+DEFAULT_WARMUP = 5  # untimed runs
 
 
 @dataclass(frozen=True)

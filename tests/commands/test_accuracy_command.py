@@ -15,11 +15,11 @@ from app.cli import main
 from app.commands import accuracy
 from app.cuda.device import why_no_gpu
 from app.errors import UserError
-from app.network import shipped as bundled
 from app.network.accuracy import Reference
 from app.network.definitions import NETWORKS
 from app.network.graph import Graph
 from app.network.reference import load_reference, save_reference
+from app.network.shipped import find, record_checksums, reference_path
 from app.network.weights import load_weights
 from data_tools.dataset import Dataset
 from tests.support.bundle_for_tests import IMAGES, TRUTH, folder, release
@@ -42,7 +42,7 @@ def shipped(release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def correct(network: str) -> int:
-    reference = load_reference(load_weights(bundled.find(network)), NETWORKS[network])
+    reference = load_reference(load_weights(find(network)), NETWORKS[network])
     assert reference is not None
     return int((reference.labels[:100] == TRUTH[:100]).sum())
 
@@ -71,11 +71,11 @@ def test_one_network_as_json(shipped: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_labels_that_are_not_the_reference_fail(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    weights = load_weights(bundled.find("mlp"))
-    path = bundled.reference_path(bundled.find("mlp"))
+    weights = load_weights(find("mlp"))
+    path = reference_path(find("mlp"))
     other = Reference(np.full(130, 11, np.uint8), np.ones(130), np.ones(130))
     save_reference(path, other, weights.sha256, NETWORKS["mlp"])
-    bundled.record_checksums(path)
+    record_checksums(path)
     assert main(CPU) == 1
     assert "FAILED: 130 of 130 labels differ" in capsys.readouterr().out
 

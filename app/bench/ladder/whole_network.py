@@ -22,7 +22,7 @@ from app.precision import OFFERED
 from app.runtime import timing as measure
 from app.runtime.clock import host_timed
 from app.runtime.cpu_session import CpuSession
-from app.runtime.defaults import DEFAULT_STREAMS
+from app.runtime.request import DEFAULT_STREAMS
 from app.runtime.session import Session, default_chunk
 
 PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))  # last: precisions that only two-layer kernels serve

@@ -13,7 +13,7 @@ from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import IMAGES, LABELS, plan
 from app.planning.tuning import Tuning
-from app.runtime.defaults import DEFAULT_STREAMS
+from app.runtime.request import DEFAULT_STREAMS
 from app.runtime.session import Session, default_chunk
 from app.runtime.stream_buffers import Outputs
 

@@ -17,7 +17,7 @@ from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan
 from app.report import publish
-from app.runtime.defaults import DEFAULT_STREAMS
+from app.runtime.request import DEFAULT_STREAMS
 from app.runtime.statistics import speedup
 from app.text import WIDTH, Column, format_ms, paragraph, table
 

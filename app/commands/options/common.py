@@ -11,8 +11,7 @@ from app.console import Parser, whole_number
 from app.output import Output
 from app.planning.request import NetworkRequest
 from app.precision import PRECISIONS
-from app.runtime.defaults import DEFAULT_STREAMS
-from app.runtime.request import Pipeline
+from app.runtime.request import DEFAULT_STREAMS, Pipeline
 
 
 def network_options(parser: argparse.ArgumentParser) -> None:

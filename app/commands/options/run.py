@@ -19,8 +19,7 @@ from app.commands.options.common import (
 )
 from app.console import Parser, number, whole_number
 from app.precision import PRECISIONS
-from app.runtime.defaults import DEFAULT_WARMUP
-from app.runtime.request import ImagesRequest, RunRequest
+from app.runtime.request import DEFAULT_WARMUP, ImagesRequest, RunRequest
 from app.text import fields
 
 DESCRIPTION = "Classify images with LeNet-5 on an NVIDIA GPU, or on the CPU without one."
