@@ -65,8 +65,10 @@ def damaged(rng: Random, good: bytes) -> bytes:
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 2**31, 2**63, -(2**64), 10**400, 0.0, -0.0, 0.5, 1e308, 5e-324, 1e400, -1e400),
     *(float("nan"), "", "x", "-1", "1e999", "\0", "\ud800", "ä\n\u2028", "9" * 5000, "a" * 100_000),
-    *([], [[]], [0] * 3, {}, {"": {}}, {"schema": None}),
+    *([], [[]], [0] * 3, {}, {"": {}}, {"": 0}, {"schema": None}),
+    *(7, 2**31 - 1, 1e-308, "1", "\udc80", "é" * 3000),
 )
+GARBAGE = (b"[" * 5000, b"NaN", b"1e999", b"9" * 5000, b'"', b"\0", b"", b"{", b",")  # in the place of a byte
 
 
 def changed(rng: Random, document: Any) -> Any:
@@ -99,6 +101,9 @@ def other_json(rng: Random, document: Any) -> bytes:
     chance = rng.random()
     if chance < 0.02:
         return b"[" * 50_000 + data
+    if chance < 0.08:
+        at = rng.randrange(len(data))
+        return data[:at] + rng.choice(GARBAGE) + data[at + 1 :]
     return damaged(rng, data) if chance < 0.25 else data
 
 
