@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from itertools import chain
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +17,9 @@ from tests.support.networks_for_tests import ODD, SMOOTH
 from tests.support.training_device import Build, builds, compile_all, settings_of
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
+import cupy
+
+from app.kernels import launch
 from app.training.gpu.arena import ALIGNMENT, layout
 from app.training.gpu.kernels import MOST_PARTS, sum_parts
 
@@ -62,3 +68,40 @@ def test_parts_of_a_sum_grow_with_it(pixels: int) -> None:
     parts = [sum_parts(images, pixels) for images in range(1, 5000)]
     assert parts == sorted(parts) and parts[0] == 1 and parts[-1] <= MOST_PARTS
     assert all(part <= images for images, part in enumerate(parts, 1))
+
+
+def test_a_launch_is_checked_and_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no card can launch is refused; values have the type that their NumPy type says, also in later calls."""
+    found: list[tuple[Any, ...]] = []
+
+    def launch_kernel(*arguments: Any) -> None:
+        pointers = (ctypes.c_void_p * 3).from_address(arguments[-2])
+        kinds: tuple[Any, ...] = (ctypes.c_uint64, ctypes.c_float, ctypes.c_int32)
+        values = [kind.from_address(at or 0).value for kind, at in zip(kinds, pointers, strict=True)]
+        found.append((*arguments[:-2], *values))
+
+    monkeypatch.setattr(launch, "driver", SimpleNamespace(launchKernel=launch_kernel))
+    module: Any = SimpleNamespace(get_function=lambda name: SimpleNamespace(ptr=7))
+    stream = SimpleNamespace(ptr=99)
+    for threads in (0, 1025):
+        with pytest.raises(ValueError, match=f"f cannot have {threads} threads"):
+            launch.Function(module, "f", threads=threads)
+    function = launch.Function(module, "f", threads=64)
+    for grid in ((0, 1, 1), (2**31, 1, 1), (1, 65_536, 1), (1, 1, 0)):
+        with pytest.raises(ValueError, match="f cannot be launched on a grid"):
+            function(stream, grid)
+    for value in (3, 0.5, np.int64(3), np.zeros(3)):
+        with pytest.raises(TypeError, match=f"not {type(value).__name__}"):
+            function(stream, (1, 1, 1), value)
+    memory = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(1 << 40, 256, None, 0), 0)
+    array = cupy.ndarray((4, 4), "float32", memory)
+    with pytest.raises(ValueError, match="contiguous"):
+        function(stream, (1, 1, 1), array[:, 1])
+    function(stream, (5, 4, 3), None, np.float32(0.1), np.int32(-2))
+    function(stream, (1, 1, 1), array, np.float32(2), np.int32(8))
+    with pytest.raises(ValueError, match="shorter"):
+        function(stream, (1, 1, 1), array)
+    assert found == [
+        (7, 5, 4, 3, 64, 1, 1, 0, 99, 0, np.float32(0.1), -2),
+        (7, 1, 1, 1, 64, 1, 1, 0, 99, 1 << 40, 2, 8),
+    ]
