@@ -31,16 +31,17 @@ def train(request: TrainRequest) -> int:
     with exit_on_interrupt():
         kind, why_not = device.choose(request.device)
         task = choose(request, kind)
-        request, progress = task.request, task.progress
+        request, job = task.request, task.job
+        settings, progress = job.settings, job.progress
         if request.plot is not None:
             figures.prepare(request.plot)
         workers = request.workers or progress.workers
-        check_workers(workers, task.settings, kind)
+        check_workers(workers, settings, kind)
         where = device.describe_gpu()["name"] if kind == "cuda" else CPU
     with task.places.claimed():
         say: Callable[[str], object] = (lambda text: None) if request.json == "-" else tqdm.write
         slowly = "" if kind == "cuda" else f", slowly ({why_not})" if why_not else ", slowly"
-        say(f"training {task.settings.network} on {where}{slowly}: {task.settings.describe()}")
+        say(f"training {settings.network} on {where}{slowly}: {settings.describe()}")
         source = request.resume
         if progress.trained_on not in ("", where):
             say(f"note: {source} comes from {progress.trained_on}: gone on elsewhere, the last bits will differ")
@@ -49,15 +50,15 @@ def train(request: TrainRequest) -> int:
             say(f"note: as {source} was begun: {words}")
         if source is not None and workers != progress.workers:
             say(f"note: {source} comes from {progress.workers} workers; with {workers} bits may differ")
-        _run(task, replace(progress, workers=workers, trained_on=where), kind, say)
+        _run(task, replace(job, progress=replace(progress, workers=workers, trained_on=where)), say)
     return 0
 
 
-def _run(task: Task, progress: Progress, kind: str, say: Callable[[str], object]) -> None:
+def _run(task: Task, job: Job, say: Callable[[str], object]) -> None:
     """Train the remaining epochs and write the results. Raises UserError that says how to use the checkpoint."""
     try:
-        progress = _epochs(task, progress, kind, say)
-        with memory_errors(task.settings):
+        progress = _epochs(task, job, say)
+        with memory_errors(job.settings):
             write_results(task, progress, say)
     except loop.DivergedError as error:
         kept = task.places.checkpoint
@@ -72,11 +73,10 @@ def _run(task: Task, progress: Progress, kind: str, say: Callable[[str], object]
     task.places.checkpoint.unlink(missing_ok=True)  # last: until all is written, it alone has every epoch's figures
 
 
-def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], object]) -> Progress:
+def _epochs(task: Task, job: Job, say: Callable[[str], object]) -> Progress:
     """Train the remaining epochs, with a checkpoint after each."""
-    settings = task.settings
+    settings, progress = job.settings, job.progress
     images = settings.images - settings.validation
-    job = Job(settings, task.model, task.images, task.labels, progress, kind)
     with (
         deferred_interrupts() as check_interrupt,
         team_of(progress.workers, job, lambda: _resumable(task)) as team,
@@ -93,7 +93,7 @@ def _epochs(task: Task, progress: Progress, kind: str, say: Callable[[str], obje
                     bar.update(count)
 
                 progress = loop.run_epoch(engine, settings, progress, after_batches)
-                loop.check_sense(progress, task.labels, task.model.classes)
+                loop.check_sense(progress, job.labels, job.model.classes)
             save_checkpoint(task.places.checkpoint, settings, progress)
             say(progress.history[-1].describe(epoch, settings.epochs))
             check_interrupt()

@@ -29,7 +29,7 @@ def write_results(task: Task, progress: Progress, say: Callable[[str], object]) 
     if promise:
         say(f"correct on the test images: {promise}")
     if request.plot is not None:
-        say(f"drew {draw(task.settings, progress, request.plot)}")
+        say(f"drew {draw(task.job.settings, progress, request.plot)}")
     if request.json is not None:
         write_json(_document(task, progress, weights), None if request.json == "-" else Path(request.json))
 
@@ -53,7 +53,7 @@ def draw(settings: Settings, progress: Progress, folder: Path) -> Path:
 
 def _write_weights(task: Task, progress: Progress) -> Weights:
     """Write the best epoch's weights; with Fashion-MNIST, count what they get right among its test images first."""
-    settings, network = task.settings, task.model.network
+    settings, network = task.job.settings, task.job.model.network
     best = rounded(progress.best, settings.storage)  # as they will be read back: what is promised is promised of these
     workers = f", {progress.workers} workers" if progress.workers > 1 else ""
     found = f"best epoch {progress.best_epoch}, {progress.best_accuracy:.4f} on those held out"
@@ -80,7 +80,7 @@ def _write_weights(task: Task, progress: Progress) -> Weights:
 def _document(task: Task, progress: Progress, weights: Weights) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "settings": task.settings.as_dict(),
+        "settings": task.job.settings.as_dict(),
         "workers": progress.workers,
         "epochs": [vars(result) for result in progress.history],
         "best_epoch": progress.best_epoch,

@@ -14,10 +14,9 @@ from app.layers import Linear
 from app.network.definitions import Network
 from app.network.graph import find_network
 from app.training import checkpoint, loop
-from app.training.job import memory_errors
+from app.training.job import Job, memory_errors
 from app.training.model import Model, training_model
 from app.training.output_files import Places, check_sizes, find_places
-from app.training.progress import Progress
 from app.training.recipes import RECIPES, recipe_of
 from app.training.request import TrainRequest
 from app.training.settings import Recipe, Settings, as_option
@@ -33,19 +32,14 @@ VALIDATION_PART = 12  # 5,000 of 60,000
 class Task:
     """A training that can begin: everything is loaded and checked.
 
-    request: with the options that the checkpoint keeps; again: those of them that were not given; progress: from the
-    checkpoint, or before the first epoch; images: (N, C, H, W) uint8; labels: (N,) uint8; test: Fashion-MNIST's test
-    split, (N, 28, 28) and (N,), if the training uses Fashion-MNIST.
+    request: with the options that the checkpoint keeps; again: those of them that were not given; test: Fashion-MNIST's
+    test split, (N, 28, 28) and (N,), if the training uses Fashion-MNIST.
     """
 
     request: TrainRequest
-    settings: Settings
-    model: Model
-    progress: Progress
+    job: Job
     again: Mapping[str, str]
     data: Dataset
-    images: np.ndarray
-    labels: np.ndarray
     test: tuple[np.ndarray, np.ndarray] | None
     places: Places
 
@@ -79,7 +73,7 @@ def choose(request: TrainRequest, device: str) -> Task:
     with memory_errors(settings):
         progress = loop.start(model, settings) if content is None else content.progress
     progress = replace(progress, options=request.kept())
-    return Task(request, settings, model, progress, again, data, images, labels, test, places)
+    return Task(request, Job(settings, model, images, labels, progress, device), again, data, test, places)
 
 
 def _check_same(request: TrainRequest, stored: Settings) -> None:
