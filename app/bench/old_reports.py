@@ -198,16 +198,20 @@ def beside_old(bench: Row, report: OldReport) -> tuple[str, list[str], list[list
             )
         rows.append(_row(old.version, old, old.variant or "–", own))
     rows += _best_here(bench, report)
-    what, here = "conv1, conv2 and their sum", "the same steps"
+    what, span = "conv1, conv2 and their sum", ""
     if report.whole_program:
-        what, here = "the whole program", f"{here}, from images in page-locked memory to labels on the host,"
+        what, span = "the whole program", ", from images in page-locked memory to labels on the host"
     head = ["version of the report", "images", "conv1 ms", "conv2 ms", "ms", "here", "conv1 ms", "conv2 ms", "ms", "×"]
     if report.whole_program:  # there are no op times to show
         keep = (0, 1, 4, 5, 8, 9)
         head, rows = [head[at] for at in keep], [[row[at] for at in keep] for row in rows]
     cpu = bench["cpu"]
     where = f"{bench['device']['name']}, {bench['date']} (CPU: {cpu['name']}, one thread, NumPy {cpu['numpy']})"
-    return f"The report of {report.year} ({report.card}), {what}; here: {here} on {where}:", head, rows
+    return (
+        f"The report of {report.year} ({report.card}) timed {what}. Here the same steps ran on {where}{span}:",
+        head,
+        rows,
+    )
 
 
 def _row(version: str, old: OldVersion, variant: str, own: Sequence[float | None]) -> list[str]:

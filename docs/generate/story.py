@@ -47,12 +47,12 @@ def _sentence(figures: Figures, operation: str, name: str, dtype: str, base: str
             gained = speedup(base_ms, ms)
             parts.append(f"`{bench.network}` {format_ms(ms)} ms" + (f" (×{format_factor(gained)})" if gained else ""))
     what = "conv1 + conv2" if operation == "conv" else LARGE_LAYER
-    against = f"; in brackets how many times as fast as {base} in {SHORT[base_dtype]}" if base else ""
+    against = f"; brackets show how many times as fast as {base} in {SHORT[base_dtype]}" if base else ""
     first = next(iter(figures.benches.values()))
     items = [table["item"] for table in first.ops] if operation == "conv" else [LARGE_LAYER]
     shares = [f"{share(row)} on {item}" for item in items if (row := first.row(item, name, dtype)) and share(row)]
     peaks = f" Share of the nearer peak on `{first.network}`: {', '.join(shares)}." if shares else ""
-    return f"Measured in {SHORT[dtype]}, {what}{against}: {', '.join(parts)}.{peaks}"
+    return f"Times in {SHORT[dtype]} for {what}{against}: {', '.join(parts)}.{peaks}"
 
 
 def _ms(bench: Bench, operation: str, name: str, dtype: str) -> float | None:

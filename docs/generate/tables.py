@@ -56,11 +56,13 @@ def header(figures: Figures) -> str:
     head = ["network", "measured", "card", "driver", "CUDA", "CuPy", *map(short_peak, peak_names), "copy GB/s"]
     peaks_are = f"{', '.join(map(short_peak, peak_names))}: the card's measured TFLOP/s (tf32, fp16: by `mma.sync`)."
     rules = list(dict.fromkeys(bench.document["settings"]["rule"] for bench in benches.values()))
-    whose = f" (`{next(iter(benches))}`; the others by the `--noise` shown below)" if len(rules) > 1 else ""
+    rule = f"Rule of every measurement: {rules[0]}."
+    if len(rules) > 1:
+        rule = f"Rule for `{next(iter(benches))}`: {rules[0]}. The other networks use the `--noise` shown below."
     commands = [*map(bench_command, benches.values()), *map(command_of, (PROFILE, RESOURCES))]
     return (
         f"{markdown(head, rows, 6)}\n\n{peaks_are}\n\n"
-        f"Times{whose}: CUDA events; {rules[0]}. Rows that a table lacks were not in its run.\n\n"
+        f"CUDA events time the kernels. {rule} A row that a table lacks was not in its run.\n\n"
         "```console\n" + "\n".join([*commands, "python -m docs.generate --draw"]) + "\n```"
     )
 
@@ -179,7 +181,7 @@ def whole_program(figures: Figures) -> str:
     for name, bench in figures.benches.items():
         timed = [row for row in bench.document["whole_program"] if row["ms"]]
         fastest = min(timed, key=lambda row: row["ms"])
-        best.append(f"`{name}` by {fastest['conv']} in {fastest['precision']}")
+        best.append(f"{fastest['conv']} in {fastest['precision']} for `{name}`")
         for row in bench.document["whole_program"]:
             cells.setdefault((row["conv"], row["precision"]), {})[name] = format_ms(row["ms"]) or "–"
         for row in timed:
@@ -189,6 +191,10 @@ def whole_program(figures: Figures) -> str:
     rows = [[*key, *(found.get(network, "") for network in figures.benches)] for key, found in cells.items()]
     head = ["convolutions", "as", *(f"{name} ms" for name in figures.benches)]
     where = "; ".join(f"{variant} ({', '.join(networks)})" for variant, networks in below.items())
-    less = f"Less than their op times take: {where}." if below else "No variant takes less than its op times."
-    notes = filled(f"Fastest: {', '.join(best)}. {less}")
+    less = (
+        f"These variants take less than their op times: {where}."
+        if below
+        else "No variant takes less than its op times."
+    )
+    notes = filled(f"The fastest choice is {', '.join(best)}. {less}")
     return f"{_images(figures)} images:\n\n{markdown(head, rows, 2)}\n\n{notes}"

@@ -36,14 +36,16 @@ def targets(figures: Figures) -> str:
     autos = ["network", "as", "best single choice", "ms", "auto ms", "auto ÷ best", "met"]
     return "\n\n".join(
         [
-            "conv1 + conv2, 10,000 images. Floor: at the measured peaks, op by op the larger of arithmetic and moving "
-            "each array once. cuDNN before: as measured when the targets were set; here: in the same run as ours.",
+            "The table sums conv1 + conv2 over 10,000 images. The floor adds, op by op, the larger of two times at the "
+            "measured peaks: the arithmetic, and moving each array once. cuDNN was measured when the targets were set "
+            "(before), and in the same run as our kernels (here).",
             markdown(sums, [row for bench in benches for row in _sums(bench)], 3),
-            f"First layers in fp32, at most {FIRST_LAYER} × the larger of writing their output once at the measured "
-            f"copy rate and their arithmetic at {FP32_RATE:g} TFLOP/s, what large fp32 matrix products reach on the "
-            "card and the targets were set by. Last column: the arithmetic at the rate measured in registers instead.",
+            f"A first layer in fp32 may take at most {FIRST_LAYER} × the larger of two times: writing its output once "
+            f"at the measured copy rate, and its arithmetic at {FP32_RATE:g} TFLOP/s. Large fp32 matrix products reach "
+            "that rate on the card, and the targets were set by it. The last two columns take the arithmetic rate that "
+            "was measured in registers instead.",
             markdown(firsts, [_first_layer(bench) for bench in benches], 2),
-            f"The whole program with `auto`, at most {AUTO:.0%} slower than the best single choice:",
+            f"The whole program with `auto` may be at most {AUTO:.0%} slower than with the best single choice:",
             markdown(autos, [row for bench in benches for row in _autos(bench)], 3),
         ]
     )
