@@ -10,7 +10,6 @@ import pytest
 
 from app.bench.peers.text import ratios
 from app.commands.options.bench import bench_parser
-from app.network.definitions import NETWORKS
 from docs.generate.__main__ import README, SYSTEMS
 from docs.generate.checks import mistakes
 from docs.generate.figures import FIGURES, OLD_REPORTS, PEERS, TRAINING, Figures, command_of
@@ -86,7 +85,7 @@ def test_training(figures: Figures, tmp_path: Path) -> None:
 def test_accuracy(figures: Figures, release: Path) -> None:
     """lenet5 and mlp are shipped here, with 100 promised images."""
     found = [cells(line) for line in README.block("accuracy", figures).splitlines()[2:]]
-    assert [row[0] for row in found] == [f"`{name}`" for name in NETWORKS for _ in range(2)]
+    assert [row[0] for row in found] == [f"`{name}`" for name in PEERS for _ in range(2)]
     told = {(row[0], row[1].partition(":")[0]): row[1:] for row in found}
     assert told["`mlp`", "here"][1].endswith("%") and told["`mlp`", "here"][2:] == ["", "", ""]
     assert told["`fa19`", "here"] == ["here: not trained yet", "", "", "", ""]
@@ -99,7 +98,7 @@ def test_the_documents_made_up_here_are_as_described() -> None:
         assert not mistakes(name, json.loads(json.dumps(document)))
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", PEERS)
 def test_the_commands_shown_are_commands(network: str) -> None:
     options = bench_parser().parse_args(command_of(PEERS[network]).split()[3:])
     assert options.peers and (options.network, options.json) == (network, f"docs/benchmarks/{PEERS[network]}")
