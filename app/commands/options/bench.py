@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.commands.options.common import command, output_options, output_request
+from app.commands.options.common import batch_option, command, output_options, output_request
 from app.console import whole_number
 from app.errors import UserError
 from app.output import Output
@@ -95,49 +95,25 @@ def bench_parser() -> argparse.ArgumentParser:
     """The parser of ``bench``."""
     parser = command("bench", BENCH_EPILOG)
     what = parser.add_argument_group("what")
-    what.add_argument(
-        "--network", default="lenet5", metavar="NAME", help="name of the network to time (default: lenet5)"
-    )
-    what.add_argument(
-        "--shape",
-        metavar="C,H,W,M,K,S",
-        help="time one convolution of these sizes instead of a network: channels, height, width, maps, kernel, stride",
-    )
-    what.add_argument(
-        "--batch", type=whole_number(1), default=10_000, metavar="N", help="number of images (default: 10000)"
-    )
+    what.add_argument("--network", default="lenet5", metavar="NAME", help="network to time (default: lenet5)")
+    sizes = "one convolution instead of a network: channels, height, width, maps, kernel, stride"
+    what.add_argument("--shape", metavar="C,H,W,M,K,S", help=sizes)
+    batch_option(what)
     what.add_argument("--batches", metavar="N,N,…", help="several numbers of images; the main table is for the largest")
     what.add_argument("--only", metavar="NAME,…", help="time only these kernels; with --peers: only these engines")
     whole = parser.add_argument_group("the whole application instead of kernels (Fashion-MNIST test images)")
     kind = whole.add_mutually_exclusive_group()
     kind.add_argument("--peers", action="store_true", help="time PyTorch and JAX in turn with it, on the same card")
-    kind.add_argument(
-        "--scenario", choices=("offline", "single-stream"), help="time it as this scenario of MLPerf's LoadGen does"
-    )
-    kind.add_argument(
-        "--training", action="store_true", help="time epochs of training lenet5 and mlp, and NumPy on this CPU"
-    )
+    kind.add_argument("--scenario", choices=("offline", "single-stream"), help="time it as MLPerf's LoadGen does")
+    kind.add_argument("--training", action="store_true", help="time training of lenet5 and mlp, and NumPy on this CPU")
     whole.add_argument("--precision", choices=PRECISIONS, help="time only this arithmetic (default: all)")
-    whole.add_argument(
-        "--rounds",
-        type=whole_number(1, 1000),
-        metavar="N",
-        help=f"number of turns of each engine (default: {DEFAULT_ROUNDS})",
-    )
+    turns = f"number of turns of each engine (default: {DEFAULT_ROUNDS})"
+    whole.add_argument("--rounds", type=whole_number(1, 1000), metavar="N", help=turns)
     how = parser.add_argument_group("how")
-    how.add_argument(
-        "--l2",
-        default="cold",
-        choices=("cold", "warm"),
-        help="whether to flush the L2 cache between runs (cold, the default) or not (warm)",
-    )
-    how.add_argument(
-        "--noise",
-        type=float,
-        default=0.01,
-        metavar="X",
-        help="stop when the median is known to this share of itself (default: 0.01)",
-    )
+    flush = "whether to flush the L2 cache between runs (cold, the default) or not (warm)"
+    how.add_argument("--l2", default="cold", choices=("cold", "warm"), help=flush)
+    steady = "stop when the median is known to this share of itself (default: 0.01)"
+    how.add_argument("--noise", type=float, default=0.01, metavar="X", help=steady)
     out = parser.add_argument_group("output")
     output_options(out, "all figures")
     out.add_argument(

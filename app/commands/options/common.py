@@ -120,7 +120,7 @@ def pipeline_request(options: argparse.Namespace) -> Pipeline:
 
 def output_options(group: argparse._ActionsContainer, what: str) -> None:
     """``--json`` and ``--wide``. what: is written to the file, e.g. ``the report``."""
-    group.add_argument("--json", metavar="FILE", help=f"also write {what} to FILE as JSON; '-' prints only the JSON")
+    json_option(group, what)
     wide_option(group)
 
 
@@ -133,6 +133,24 @@ def device_option(group: argparse._ActionsContainer) -> None:
 def data_dir_option(group: argparse._ActionsContainer) -> None:
     """``--data-dir``."""
     group.add_argument("--data-dir", type=Path, metavar="DIR", help="folder that holds Fashion-MNIST's files")
+
+
+def json_option(group: argparse._ActionsContainer, what: str) -> None:
+    """``--json``. what: is written to the file, e.g. ``the report``."""
+    group.add_argument("--json", metavar="FILE", help=f"also write {what} to FILE as JSON; '-' prints only the JSON")
+
+
+def data_options(group: argparse._ActionsContainer) -> None:
+    """``--data-dir`` and ``--data``."""
+    data_dir_option(group)
+    own = "file of your own images: IDX (.gz or not), or HDF5 with x and y"
+    group.add_argument("--data", type=Path, metavar="FILE", help=own)
+
+
+def batch_option(group: argparse._ActionsContainer) -> None:
+    """``--batch`` of the commands that measure."""
+    batch = whole_number(1)
+    group.add_argument("--batch", type=batch, default=10_000, metavar="N", help="number of images (default: 10000)")
 
 
 def wide_option(group: argparse._ActionsContainer) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.commands.options.common import (
+    batch_option,
     command,
     network_options,
     network_request,
@@ -15,7 +16,6 @@ from app.commands.options.common import (
     pipeline_options,
     pipeline_request,
 )
-from app.console import whole_number
 from app.output import Output
 from app.planning.request import NetworkRequest
 from app.runtime.request import Pipeline
@@ -36,9 +36,7 @@ class ProfileRequest:
 def profile_parser() -> argparse.ArgumentParser:
     """The parser of ``profile``."""
     parser = command("profile")
-    parser.add_argument(
-        "--batch", type=whole_number(1), default=10_000, metavar="N", help="number of images (default: 10000)"
-    )
+    batch_option(parser)
     network_options(parser)
     pipeline_options(parser)
     parser.add_argument(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from app import VERSION
 from app.commands.options.common import (
     COMMANDS,
-    data_dir_option,
+    data_options,
     device_option,
     network_options,
     network_request,
@@ -63,10 +62,7 @@ def run_parser() -> argparse.ArgumentParser:
     device_option(parser)
     data = parser.add_argument_group("images")
     data.add_argument("--split", choices=("test", "train"), help="Fashion-MNIST images to use (default: test)")
-    data_dir_option(data)
-    data.add_argument(
-        "--data", type=Path, metavar="FILE", help="file of your own images: IDX (.gz or not), or HDF5 with x and y"
-    )
+    data_options(data)
     data.add_argument(
         "--labels", metavar="FILE", help="IDX file of the right labels for --data; 'none': answers are not checked"
     )

@@ -6,8 +6,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.commands.options.common import command, output_options, output_request
-from app.console import whole_number
+from app.commands.options.common import batch_option, command, output_options, output_request
 from app.errors import UserError
 from app.output import Output
 from app.precision import PRECISIONS
@@ -51,31 +50,16 @@ def sweep_parser() -> argparse.ArgumentParser:
     parser.add_argument("--conv", metavar="NAME", help="kernel for convolutions to sweep")
     parser.add_argument("--fc", metavar="NAME", help="kernel for fully connected layers to sweep")
     parser.add_argument("--pool", metavar="NAME", help="kernel for pooling layers to sweep")
-    parser.add_argument(
-        "--pipeline", action="store_true", help="sweep the main job's streams and chunk sizes instead of a kernel"
-    )
+    parser.add_argument("--pipeline", action="store_true", help="sweep the main job's streams and chunk sizes instead")
     parser.add_argument("--network", default="lenet5", metavar="NAME", help="name of the network (default: lenet5)")
-    parser.add_argument(
-        "--layer", metavar="NAME", help="sweep for this layer only (default: all that the kernel can compute)"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=V,…",
-        help="values to try of the parameter NAME (default: all); may be repeated",
-    )
-    parser.add_argument(
-        "--batch", type=whole_number(1), default=10_000, metavar="N", help="number of images (default: 10000)"
-    )
+    parser.add_argument("--layer", metavar="NAME", help="only this layer (default: all that the kernel can compute)")
+    values = "values to try of the parameter NAME (default: all); may be repeated"
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=V,…", help=values)
+    batch_option(parser)
     parser.add_argument("--fused", action="store_true", help="include the activation and pooling that follow the layer")
-    parser.add_argument(
-        "--precision", choices=PRECISIONS, help="arithmetic (default: fp32, or the first that the kernel has)"
-    )
+    parser.add_argument("--precision", choices=PRECISIONS, help="arithmetic (default: fp32 if the kernel has it)")
     output_options(parser, "all points")
-    parser.add_argument(
-        "--plot", type=Path, metavar="DIR", help="draw a heat map and a 3-D plot into DIR (needs matplotlib)"
-    )
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw heat map and 3-D plot into DIR (matplotlib)")
     return parser
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from app.commands.options.common import command, data_dir_option, device_option
+from app.commands.options.common import command, data_options, device_option, json_option
 from app.console import Switch
 from app.training.request import TrainRequest
 from app.training.settings import SETTINGS, WORKERS, Settings, parse_dropout
@@ -38,33 +38,34 @@ interruption, or a training that diverges (its loss is not a number, or over ten
 times that of guessing); 3 a bug.
 """
 
+# Settings of the recipe whose option takes one value.
+HOW = {
+    "epochs": "number of passes over the images",
+    "batch": "number of images between two updates of the weights",
+    "seed": "seed of all random numbers (default: 1)",
+    "optimiser": "rule that updates the weights; sgd is with momentum",
+    "rate": "highest learning rate, the peak of a one-cycle schedule",
+    "weight_decay": "share of the weights taken away in each update, times the rate",
+    "l2": "penalty in the loss: X/2 times the sum of the weights' squares",
+    "smoothing": "label smoothing: share of a label spread over all classes",
+    "shift": "largest random shift of an image, in pixels",
+}
+
 
 def train_parser() -> argparse.ArgumentParser:
     """The parser of ``train``; options that are not given are None."""
     parser = command("train", TRAIN_EPILOG)
     what = parser.add_argument_group("what")
-    what.add_argument(
-        "--network", metavar="NAME", help="name of the network to train from scratch; mlp_500 is a wider mlp"
-    )
+    what.add_argument("--network", metavar="NAME", help="network to train from scratch; mlp_500 is a wider mlp")
     what.add_argument("--resume", type=Path, metavar="FILE", help="checkpoint of an interrupted training to continue")
-    what.add_argument(
-        "--output", type=Path, metavar="FILE", help="file to write the weights to (default: NAME_trained.h5)"
-    )
+    what.add_argument("--output", type=Path, metavar="FILE", help="where to write weights (default: NAME_trained.h5)")
     what.add_argument("--overwrite", action="store_true", help="replace the weights that --output already holds")
     device_option(what)
     data = parser.add_argument_group("images")
-    data.add_argument(
-        "--images", **SETTINGS["images"].option, help="number of images to use, from the first on (default: all 60,000)"
-    )
-    data.add_argument(
-        "--validation",
-        **SETTINGS["validation"].option,
-        help="number of images held out to choose the best epoch (default: a twelfth)",
-    )
-    data_dir_option(data)
-    data.add_argument(
-        "--data", type=Path, metavar="FILE", help="file of your own images: IDX (.gz or not), or HDF5 with x and y"
-    )
+    data.add_argument("--images", **SETTINGS["images"].option, help="number of images to use (default: all 60,000)")
+    held_out = "number of images held out to choose the best epoch (default: a twelfth)"
+    data.add_argument("--validation", **SETTINGS["validation"].option, help=held_out)
+    data_options(data)
     data.add_argument("--labels", type=Path, metavar="FILE", help="IDX file of the right labels for --data")
     parser.add_argument(
         "--workers",
@@ -73,33 +74,12 @@ def train_parser() -> argparse.ArgumentParser:
         "--resume as many as before)",
     )
     how = parser.add_argument_group("how (default: the network's recipe)")
-    how.add_argument("--epochs", **SETTINGS["epochs"].option, help="number of passes over the images")
-    how.add_argument("--batch", **SETTINGS["batch"].option, help="number of images between two updates of the weights")
-    how.add_argument("--seed", **SETTINGS["seed"].option, help="seed of all random numbers (default: 1)")
-    how.add_argument(
-        "--optimiser", **SETTINGS["optimiser"].option, help="rule that updates the weights; sgd is with momentum"
-    )
-    how.add_argument(
-        "--rate", **SETTINGS["rate"].option, help="highest learning rate, the peak of a one-cycle schedule"
-    )
-    how.add_argument(
-        "--weight-decay",
-        **SETTINGS["weight_decay"].option,
-        help="share of the weights taken away in each update, times the rate",
-    )
-    how.add_argument(
-        "--l2", **SETTINGS["l2"].option, help="penalty in the loss: X/2 times the sum of the weights' squares"
-    )
-    how.add_argument(
-        "--smoothing", **SETTINGS["smoothing"].option, help="label smoothing: share of a label spread over all classes"
-    )
+    for name, text in HOW.items():
+        how.add_argument(f"--{name.replace('_', '-')}", **SETTINGS[name].option, help=text)
     how.add_argument("--dropout", metavar="LAYER=X,…", help="share of a layer's inputs to drop at random, or 'none'")
-    how.add_argument("--shift", **SETTINGS["shift"].option, help="largest random shift of an image, in pixels")
     how.add_argument("--flip", action=Switch, default=None, help="flip half of the images at random, or none")
     out = parser.add_argument_group("output")
-    out.add_argument(
-        "--json", metavar="FILE", help="also write settings and epochs to FILE as JSON; '-' prints only the JSON"
-    )
+    json_option(out, "settings and epochs")
     out.add_argument("--storage", **SETTINGS["storage"].option, help="number type of the weights in their file")
     out.add_argument("--plot", type=Path, metavar="DIR", help="draw the learning curve into DIR (needs matplotlib)")
     return parser
