@@ -19,7 +19,7 @@ from app.network.reference import compute_reference, load_reference
 from app.network.weights import Weights
 from app.planning.choices import load_graph
 from app.report import as_text, document, publish
-from app.runtime.request import ImagesRequest, RunRequest
+from app.runtime.request import RunRequest
 from app.runtime.result import Outcome
 from app.runtime.startup import Stopwatch
 from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
@@ -43,7 +43,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     watch.lap("context")
     with device.gpu_errors():  # page-locked memory may run out
         data, graph = load_data(request, graph, where == "cuda")
-    batch = batch_size(request.images, data)
+    batch = batch_size(request, data)
     watch.lap("data")
     # Run.
     if where == "cpu":
@@ -83,7 +83,7 @@ def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset,
         split = wanted.split or "test"
         announced = announce_fashion_mnist(split)
         _fitting(graph, announced)
-        batch_size(wanted, announced)
+        batch_size(request, announced)
         data = load_fashion_mnist(split, wanted.data_dir, allocate)
     else:
         for option, value in (("--data-dir", wanted.data_dir), ("--split", wanted.split)):
@@ -129,11 +129,11 @@ def _fitting(graph: Graph, data: Dataset) -> Graph:
     return fitting
 
 
-def batch_size(wanted: ImagesRequest, data: Dataset) -> int:
+def batch_size(request: RunRequest, data: Dataset) -> int:
     """How many images to classify. Raises UserError for more than there are, unless they are to be cycled."""
     available = len(data.images)
-    batch = min(DEFAULT_BATCH, available) if wanted.batch is None else wanted.batch
-    if batch > available and not wanted.cycle:
+    batch = min(DEFAULT_BATCH, available) if request.batch is None else request.batch
+    if batch > available and not request.images.cycle:
         raise UserError(
             f"--batch {batch} is more than the {available} images of {data.source}: "
             "add --cycle to stream them again and again, or ask for fewer"

@@ -11,10 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from app.errors import UserError
 from app.files.reading import first_bytes, present
 from app.network import shipped
+from app.options import option
 
 INPUTS = ("weights", "data", "labels", "resume")
 # Option → how a file begins that an earlier run wrote for it, and that may be replaced. None: its command decides.
@@ -27,15 +29,17 @@ START_BYTES = 64
 NO_FILE = {"json": "-", "labels": "none"}  # values of these options that name no file
 
 
-@dataclass(frozen=True)
+def wide_option() -> Any:
+    """``--wide``, for every command that prints tables."""
+    return option("print every column of the tables, even beyond the terminal's width", False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Output:
-    """How a command publishes its result. json: a file, or ``-`` for JSON alone on standard output; None: text alone.
+    """How a command publishes its result."""
 
-    wide: whether lines may be wider than the terminal.
-    """
-
-    json: str | None
-    wide: bool
+    json: str | None = option("also write {what} to FILE as JSON; '-' prints only the JSON", metavar="FILE")
+    wide: bool = wide_option()
 
 
 def check_outputs(options: Mapping[str, object]) -> None:
@@ -44,16 +48,16 @@ def check_outputs(options: Mapping[str, object]) -> None:
     options: name → value, None where it was not given.
     """
     written = _files(options, OUTPUTS)
-    for option, path in written.items():
-        check_writable(path, f"--{option}")
-    for (option, path), (other, read) in combinations((written | _files(options, INPUTS)).items(), 2):
-        if option in written and _same(path, read):
-            raise UserError(f"--{option} {path} is the same file as --{other} {read}: name different files")
-    for option, path in written.items():
-        ours = OUTPUTS[option]
+    for name, path in written.items():
+        check_writable(path, f"--{name}")
+    for (name, path), (other, read) in combinations((written | _files(options, INPUTS)).items(), 2):
+        if name in written and _same(path, read):
+            raise UserError(f"--{name} {path} is the same file as --{other} {read}: name different files")
+    for name, path in written.items():
+        ours = OUTPUTS[name]
         if ours is not None and present(path) and not ours.match(first_bytes(path, START_BYTES)):
             raise UserError(
-                f"--{option} {path} is there already, and no run of this program wrote it as --{option}: "
+                f"--{name} {path} is there already, and no run of this program wrote it as --{name}: "
                 "name another file, or remove it first"
             )
 

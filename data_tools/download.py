@@ -13,7 +13,7 @@ from pathlib import Path
 import requests
 from tqdm import tqdm
 
-from app import child_process
+from app.files import child_process
 from data_tools.transfer import AGAIN, DONE, HEADERS, READY, reason_of
 
 CONNECT_SECONDS = 5.0

@@ -14,11 +14,11 @@ ROOT = Path(__file__).parent.parent
 FLOORS = (
     "app.errors",
     "app.interrupts",
-    "app.child_process",
     "app.processor",
     "app.precision",
     "app.files",
     "app.console",
+    "app.options",
     "app.text",
     "app.figures",
     "app.cuda",

@@ -148,7 +148,7 @@ def every_parser() -> dict[str, argparse.ArgumentParser]:
 
 
 NOT_ONE_VALUE = (
-    *(argparse._AppendAction, argparse._StoreTrueAction),
+    *(argparse._AppendAction, argparse._StoreTrueAction, argparse._StoreFalseAction),
     *(argparse._HelpAction, argparse._VersionAction, argparse._SubParsersAction),
 )
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from app.bench.batch import UNWRITTEN, Batch, check_ready, load_batch
 from app.bench.document import card_text, utc_date
-from app.commands.options.bench import ScenarioRequest
+from app.commands.options.bench import BenchRequest
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -35,19 +35,19 @@ QUERIES = 50  # offline: each holds the whole batch
 WARMUP = 5
 
 
-def run_scenario(request: ScenarioRequest) -> int:
+def run_scenario(request: BenchRequest, scenario: str) -> int:
     """Measure, print and write. Returns 1 if labels were wrong, else 0. Raises UserError."""
     check_ready(request.network)
     card = device.describe_gpu()
     precisions = [request.precision] if request.precision else PRECISIONS
     with device.gpu_errors():
         batch = load_batch(request.network, request.batch)
-        bar = tqdm(precisions, desc=request.scenario, unit=" precisions", disable=None)
-        rows = [measured(request.scenario, batch, precision, card) for precision in bar]
+        bar = tqdm(precisions, desc=scenario, unit=" precisions", disable=None)
+        rows = [measured(scenario, batch, precision, card) for precision in bar]
     document = {
         "schema": SCHEMA,
         "date": utc_date(),
-        "scenario": request.scenario,
+        "scenario": scenario,
         "network": request.network,
         "device": card,
         "images": request.batch,

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from app.bench.document import card_text, utc_date
 from app.bench.profile.api_calls import Function, replaced
-from app.commands.options.bench import TrainingRequest
+from app.commands.options.bench import BenchRequest
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import deferred_interrupts, exit_on_interrupt
@@ -71,7 +71,7 @@ COLUMNS = (
 )
 
 
-def run_training(request: TrainingRequest) -> int:
+def run_training(request: BenchRequest) -> int:
     """Measure, print and write. Returns 0, raises UserError."""
     device.require_gpu("bench")
     card = device.describe_gpu()

@@ -7,11 +7,11 @@ from dataclasses import fields
 from math import prod
 from typing import Any
 
+from app.commands.options.networks import NetworksRequest
 from app.layers import Layer
 from app.network import shipped
 from app.network.definitions import NETWORKS, Network
 from app.network.weights import Weights, load_weights
-from app.output import Output
 from app.report import publish
 from app.text import Column, paragraph, table
 from app.training.recipes import recipe_of
@@ -20,12 +20,12 @@ SCHEMA = "lenet5-inference/networks/1"
 LEGEND = "MFLOP: of one image; accuracy: of the shipped weights, on the first Fashion-MNIST test images."
 
 
-def networks(output: Output) -> int:
+def networks(request: NetworksRequest) -> int:
     """Print every network: input, layers, parameters, FLOPs per image, shipped accuracy. Raises UserError."""
     weights = shipped_weights()
     rows = [describe(network, weights.get(network.name)) for network in NETWORKS.values()]
     document: dict[str, Any] = {"schema": SCHEMA, "networks": rows}
-    publish(document, _text, output)
+    publish(document, _text, request.output)
     return 0
 
 

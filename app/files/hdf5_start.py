@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from app import child_process
 from app.errors import UserError
+from app.files import child_process
 from app.files.formats import HDF5
 from app.files.reading import first_bytes
 

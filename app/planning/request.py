@@ -1,23 +1,40 @@
-"""The network options of a command, as given: names that ``choices.load_graph`` resolves."""
+"""The options that choose a network and how it runs, as given: names that ``choices.load_graph`` resolves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.options import option
+from app.precision import PRECISIONS
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class NetworkRequest:
-    """Which network to run, with which weights, kernels and precision.
+    """Which network to run, with which weights, kernels and precision."""
 
-    network: None for that of ``weights``; weights: None for those shipped. kernels: the options conv, fc and pool →
-    a kernel's name, ``auto``, or ``LAYER=NAME,LAYER=NAME``. fuse: whether one kernel may compute several layers.
-    """
+    network: str | None = option("name of the network (default: that of --weights, else lenet5)", metavar="NAME")
+    weights: Path | None = option("HDF5 file of weights (default: those shipped in weights/)")
+    conv: str = option(
+        "kernel for convolutions, or one for each: conv1=NAME,conv2=NAME (default: auto, the fastest known; "
+        "'main.py kernels' lists them)",
+        "auto",
+        metavar="NAME",
+    )
+    fc: str = option("kernel for fully connected layers (default: auto)", "auto", metavar="NAME")
+    pool: str = option("kernel for pooling layers (default: auto)", "auto", metavar="NAME")
+    latency: bool = option(
+        "split the sums of fully connected layers over more blocks: faster for a few images, rounds differently", False
+    )
+    precision: str = option(
+        "arithmetic of the GPU: how numbers are multiplied and stored; sums are float32. fp32x is as exact as "
+        "fp32, but runs on tensor cores. auto: fp32x where the card and the network allow it, else fp32",
+        "auto",
+        choices=("auto", *PRECISIONS),
+    )
+    fuse: bool = option("run each layer as a kernel of its own", True, name="--no-fuse")
 
-    network: str | None
-    weights: Path | None
-    kernels: Mapping[str, str]
-    latency: bool
-    precision: str
-    fuse: bool
+    @property
+    def kernels(self) -> dict[str, str]:
+        """Option → a kernel's name, ``auto``, or ``LAYER=NAME,LAYER=NAME``."""
+        return {"conv": self.conv, "fc": self.fc, "pool": self.pool}

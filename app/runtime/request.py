@@ -1,54 +1,97 @@
-"""The request of the main job, and the defaults of a run."""
+"""The options of the main job, and those that other commands share with it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from app.console import number, whole_number
+from app.options import option, options
 from app.output import Output
 from app.planning.request import NetworkRequest
+from app.precision import PRECISIONS
 
 DEFAULT_STREAMS = 4  # chunks in flight at once
 DEFAULT_WARMUP = 5  # untimed runs
 
 
-@dataclass(frozen=True)
+def device_option() -> Any:
+    """``--device``."""
+    return option("where to run; auto: a GPU if there is one", "auto", choices=("auto", "cuda", "cpu"))
+
+
+def data_dir_option() -> Any:
+    """``--data-dir``."""
+    return option("folder that holds Fashion-MNIST's files", metavar="DIR")
+
+
+def data_option() -> Any:
+    """``--data``."""
+    return option("file of your own images: IDX (.gz or not), or HDF5 with x and y")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """How a batch is cut up on the GPU. chunk: images per copy, None for the default."""
+    """How a batch is cut up on the GPU."""
 
-    streams: int
-    chunk: int | None
+    streams: int = option(
+        f"number of CUDA streams, which work on as many chunks at once (default: {DEFAULT_STREAMS})",
+        DEFAULT_STREAMS,
+        type=whole_number(1, 64),
+        metavar="N",
+    )
+    chunk: int | None = option(
+        "number of images copied to the GPU at a time (default: a fifth of the batch, at most 4096)",
+        type=whole_number(1),
+        metavar="N",
+    )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ImagesRequest:
-    """Which images to classify: Fashion-MNIST's, or those of the file ``data``.
+    """Which images to classify: Fashion-MNIST's, or those of the file ``data``."""
 
-    labels: a file of them, or ``none``. batch: None for the default; cycle: whether it may exceed the images there are.
-    """
-
-    split: str | None
-    data_dir: Path | None
-    data: Path | None
-    labels: str | None
-    batch: int | None
-    cycle: bool
+    split: str | None = option("Fashion-MNIST images to use (default: test)", choices=("test", "train"))
+    data_dir: Path | None = data_dir_option()
+    data: Path | None = data_option()
+    labels: str | None = option(
+        "IDX file of the right labels for --data; 'none': answers are not checked", metavar="FILE"
+    )
+    cycle: bool = option("repeat the images until --batch is reached", False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """The options of the main job. repeat: timed runs, None for the default; compare: a second precision to time.
+    """What the main job is asked to do."""
 
-    recheck: whether to recompute all reference labels; min_accuracy: share of correct answers below which it fails.
-    """
-
-    network: NetworkRequest
-    images: ImagesRequest
-    pipeline: Pipeline
-    device: str
-    repeat: int | None
-    warmup: int
-    compare: str | None
-    recheck: bool
-    min_accuracy: float | None
-    output: Output
+    batch: int | None = option(
+        "number of images to classify (default: 10000, or all if fewer)", type=whole_number(1), metavar="N"
+    )
+    device: str = device_option()
+    images: ImagesRequest = options("images")
+    network: NetworkRequest = options("network")
+    pipeline: Pipeline = options("pipeline (GPU)")
+    repeat: int | None = option(
+        "number of timed runs (default: 100 on a GPU, 1000 for up to 100 images; 1 on the CPU and with --cycle)",
+        group="measuring and checking",
+        type=whole_number(1, 100_000),
+        metavar="N",
+    )
+    warmup: int = option(
+        f"number of untimed GPU runs before (default: {DEFAULT_WARMUP})",
+        DEFAULT_WARMUP,
+        type=whole_number(0, 100_000),
+        metavar="N",
+    )
+    compare: str | None = option(
+        "also time the batch in this precision; print the gain and the labels that differ (GPU)",
+        choices=PRECISIONS,
+    )
+    recheck: bool = option("recompute every label with the float64 NumPy reference, and compare", False)
+    min_accuracy: float | None = option(
+        "fail, with exit code 1, if the share of correct answers is below X (0 to 1)",
+        type=number(0, 1),
+        metavar="X",
+    )
+    output: Output = options(what="the report")

@@ -4,40 +4,81 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from app.console import Switch
 from app.errors import UserError
-from app.files.checks import Check, fields, text
+from app.files import checks
+from app.files.checks import Check
+from app.options import option
+from app.runtime.request import data_dir_option, data_option, device_option
+from app.training.settings import SETTINGS, WORKERS, Settings, parse_dropout
 
 # Options that do not affect what is learned. A checkpoint keeps them, so that ``--resume`` need not repeat them.
 IMAGES = ("data", "labels", "data_dir")  # kept together
 OUTPUTS = ("plot", "json")
 KEPT = (*IMAGES, *OUTPUTS)
 MAX_LENGTH = 2000
-KEPT_CHECK: Check = fields({name: text(MAX_LENGTH) for name in KEPT}, optional=KEPT)
+KEPT_CHECK: Check = checks.fields({name: checks.text(MAX_LENGTH) for name in KEPT}, optional=KEPT)
+
+
+def _setting(name: str, help: str, group: str | None = None) -> Any:
+    """The option for one of the ``SETTINGS``."""
+    return option(help, group=group, **SETTINGS[name].option)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
-    """The options of ``train``; None: not given.
+    """The options of ``train``; None: not given. Raises UserError for a dropout that is not LAYER=SHARE,… or none."""
 
-    settings: fields of ``Settings`` that were given, ``network`` and ``images`` among them; json: a file, or ``-`` for
-    standard output; plot: a folder.
-    """
+    network: str | None = option("network to train from scratch; mlp_500 is a wider mlp", group="what", metavar="NAME")
+    resume: Path | None = option("checkpoint of an interrupted training to continue")
+    output: Path | None = option("where to write weights (default: NAME_trained.h5)")
+    overwrite: bool = option("replace the weights that --output already holds", False)
+    device: str = device_option()
+    workers: int | None = option(
+        "number of processes that share each batch, one for each GPU, or on the CPU's cores (default: 1; with --resume "
+        "as many as before)",
+        **WORKERS.option,
+    )
+    images: int | None = _setting("images", "number of images to use (default: all 60,000)", "images")
+    validation: int | None = _setting(
+        "validation", "number of images held out to choose the best epoch (default: a twelfth)"
+    )
+    data_dir: Path | None = data_dir_option()
+    data: Path | None = data_option()
+    labels: Path | None = option("IDX file of the right labels for --data")
+    epochs: int | None = _setting("epochs", "number of passes over the images", "how (default: the network's recipe)")
+    batch: int | None = _setting("batch", "number of images between two updates of the weights")
+    seed: int | None = _setting("seed", "seed of all random numbers (default: 1)")
+    optimiser: str | None = _setting("optimiser", "rule that updates the weights; sgd is with momentum")
+    rate: float | None = _setting("rate", "highest learning rate, the peak of a one-cycle schedule")
+    weight_decay: float | None = _setting(
+        "weight_decay", "share of the weights taken away in each update, times the rate"
+    )
+    l2: float | None = _setting("l2", "penalty in the loss: X/2 times the sum of the weights' squares")
+    smoothing: float | None = _setting("smoothing", "label smoothing: share of a label spread over all classes")
+    dropout: str | None = option("share of a layer's inputs to drop at random, or 'none'", metavar="LAYER=X,…")
+    shift: int | None = _setting("shift", "largest random shift of an image, in pixels")
+    flip: bool | None = option("flip half of the images at random, or none", action=Switch)
+    json: str | None = option(
+        "also write settings and epochs to FILE as JSON; '-' prints only the JSON", group="output", metavar="FILE"
+    )
+    storage: str | None = _setting("storage", "number type of the weights in their file")
+    plot: Path | None = option("draw the learning curve into DIR (needs matplotlib)", metavar="DIR")
 
-    settings: Mapping[str, Any]
-    resume: Path | None = None
-    output: Path | None = None
-    overwrite: bool = False
-    device: str = "auto"
-    workers: int | None = None
-    data: Path | None = None
-    labels: Path | None = None
-    data_dir: Path | None = None
-    plot: Path | None = None
-    json: str | None = None
+    def __post_init__(self) -> None:
+        parse_dropout(self.dropout or "none")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields of ``Settings`` that were given, ``network`` and ``images`` among them."""
+        # ``--data`` names a file; the setting is the hash of its images.
+        names = [field.name for field in fields(Settings) if field.name not in ("data", "biases")]
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return given | ({"dropout": parse_dropout(given["dropout"])} if "dropout" in given else {})
 
     def kept(self) -> dict[str, str]:
         """The options for the checkpoint to keep: absolute paths, or ``-``. Unprintable paths are left out."""

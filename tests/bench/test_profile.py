@@ -136,7 +136,7 @@ def test_the_same_run_again() -> None:
     asked = "--batch 7 --conv conv1=direct --weights w.h5 --no-fuse --latency --chunk 3 --trace t --counters --wide"
     request = requested("profile", asked)
     again = requested("profile", " ".join(same_run(request)[1:]))
-    assert again == replace(request, trace=None, counters=False, output=Output(None, False))
+    assert again == replace(request, trace=None, counters=False, output=Output(json=None, wide=False))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import pytest
 
 from app.cli import main
 from app.commands.options.common import COMMANDS, parser_of
-from app.commands.options.run import run_parser
 from data_tools.idx import write_idx
 from tests.support.shell import check_error, write_good_files
 
@@ -92,7 +91,7 @@ def options_of(parser: argparse.ArgumentParser) -> set[str]:
 
 
 def test_every_option_of_every_command_has_an_entry() -> None:
-    assert options_of(run_parser()) == set(RUN)
+    assert options_of(parser_of("run")) == set(RUN)
     assert {name: options_of(parser_of(name)) for name in COMMANDS} == {
         name: set(options.split()) for name, options in WORK.items()
     }

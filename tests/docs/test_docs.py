@@ -13,9 +13,7 @@ import pytest
 from app.bench import old_reports
 from app.bench.graphs import network_graph
 from app.bench.ladder.cases import network_items
-from app.commands.options.bench import bench_parser
-from app.commands.options.kernels import kernels_parser
-from app.commands.options.profile import profile_parser
+from app.commands.options.common import parser_of
 from app.errors import UserError
 from app.kernels.problems import key
 from docs.generate import __main__
@@ -181,9 +179,9 @@ def test_problems_are_read_back() -> None:
 
 def test_the_commands_shown_are_commands(figures: Figures) -> None:
     for bench in figures.benches.values():
-        options = bench_parser().parse_args(bench_command(bench).split()[3:])
+        options = parser_of("bench").parse_args(bench_command(bench).split()[3:])
         assert (options.network, options.batches) == (bench.network, "100,1000,5000,10000")
-    for name, parser in ((PROFILE, profile_parser()), (RESOURCES, kernels_parser())):
+    for name, parser in ((PROFILE, parser_of("profile")), (RESOURCES, parser_of("kernels"))):
         assert parser.parse_args(command_of(name).split()[3:]).json == f"docs/benchmarks/{name}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.bench.peers.text import ratios
-from app.commands.options.bench import bench_parser
+from app.commands.options.common import parser_of
 from docs.generate.__main__ import README, SYSTEMS
 from docs.generate.checks import mistakes
 from docs.generate.figures import FIGURES, OLD_REPORTS, PEERS, TRAINING, Figures, command_of
@@ -100,5 +100,5 @@ def test_the_documents_made_up_here_are_as_described() -> None:
 
 @pytest.mark.parametrize("network", PEERS)
 def test_the_commands_shown_are_commands(network: str) -> None:
-    options = bench_parser().parse_args(command_of(PEERS[network]).split()[3:])
+    options = parser_of("bench").parse_args(command_of(PEERS[network]).split()[3:])
     assert options.peers and (options.network, options.json) == (network, f"docs/benchmarks/{PEERS[network]}")

@@ -16,9 +16,8 @@ import h5py
 import numpy as np
 import pytest
 
-from app import child_process
 from app.errors import UserError
-from app.files import hdf5_process
+from app.files import child_process, hdf5_process
 from app.files.hdf5 import Wanted, file_image
 from app.files.hdf5_process import Reader
 from tests.support.hostile_hdf5 import endless

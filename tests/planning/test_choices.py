@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from app.commands.options.common import network_request, parser_of
 from app.errors import UserError
 from app.kernels import registry
 from app.kernels.variant import Variant
@@ -15,7 +14,7 @@ from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.planning.tuning import Tuning
 from app.precision import PRECISIONS
-from tests.support.requests import resolved
+from tests.support.requests import requested, resolved
 
 AUTO = dict.fromkeys(("conv", "gemm", "pool"))
 
@@ -92,8 +91,7 @@ def test_precision_and_fusion(precision: str) -> None:
 
 @pytest.mark.parametrize("command", ["run", "graph", "precompile", "profile"])
 def test_all_commands_that_run_a_network_take_the_same_options(command: str) -> None:
-    options = parser_of(command).parse_args(["--conv", "conv1=direct", "--precision", "fp16"])
-    graph, weights, chosen = load_graph(network_request(options))
+    graph, weights, chosen = load_graph(requested(command, "--conv conv1=direct --precision fp16").network)
     assert graph.network.name == weights.network == "lenet5"
     planned = plan(graph, "sm_90a", chosen)
     assert planned.nodes[0].variant.name == "direct" and planned.arithmetic == "float16"

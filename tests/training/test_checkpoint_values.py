@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from app.commands.options.train import train_parser
+from app.commands.options.common import parser_of
 from app.errors import UserError
 from app.files.checks import BadValueError
 from app.files.hdf5 import content_hash
@@ -172,7 +172,7 @@ def test_many_names_of_one_array(place: Path) -> None:
 
 def test_headers_at_random() -> None:
     """3,000: each is refused in one line, or means what an option could have said."""
-    rng, options = random.Random(16), train_parser()
+    rng, options = random.Random(16), parser_of("train")
     settings = some_settings(dropout=(("fc1", 0.25),))
     sound = json.loads(Header(settings, 1, 1, "the CPU", {"plot": "/x"}).text())
     taken = 0

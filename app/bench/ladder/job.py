@@ -20,7 +20,7 @@ from app.bench.peers.peers import compare
 from app.bench.scenario import run_scenario
 from app.bench.stop import describe
 from app.bench.training import run_training
-from app.commands.options.bench import BenchRequest, KernelsRequest, PeersRequest, ScenarioRequest, TrainingRequest
+from app.commands.options.bench import BenchRequest
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -50,17 +50,14 @@ class Job:
 
 def bench(request: BenchRequest) -> int:
     """Do the job that the request is for. Returns 1 if a result was wrong, else 0. Raises UserError."""
-    match request:
-        case PeersRequest():
-            return compare(request)
-        case ScenarioRequest():
-            return run_scenario(request)
-        case TrainingRequest():
-            return run_training(request)
-    return time_kernels(request)
+    if request.peers:
+        return compare(request)
+    if request.scenario is not None:
+        return run_scenario(request, request.scenario)
+    return run_training(request) if request.training else time_kernels(request)
 
 
-def time_kernels(request: KernelsRequest) -> int:
+def time_kernels(request: BenchRequest) -> int:
     """Check and time the kernels, print and write the tables. Returns 1 if a kernel was wrong, else 0.
 
     Raises UserError.
@@ -80,7 +77,7 @@ def time_kernels(request: KernelsRequest) -> int:
     return int(any(row.wrong for table in tables for row in table.results))
 
 
-def checked(request: KernelsRequest) -> Job:
+def checked(request: BenchRequest) -> Job:
     """Find everything that is wrong with the request before anything is measured. Raises UserError."""
     if not 0 < request.noise < 1:
         raise UserError(f"--noise {request.noise:g}: say a share between 0 and 1, e.g. 0.01")
@@ -97,7 +94,7 @@ def checked(request: KernelsRequest) -> Job:
     return Job(f"network {request.network}", graph, items, batches, only)
 
 
-def _measured(request: KernelsRequest, job: Job) -> tuple[dict[str, Any], list[Table]]:
+def _measured(request: BenchRequest, job: Job) -> tuple[dict[str, Any], list[Table]]:
     with exit_on_interrupt():  # these load CuPy
         from app.bench.ladder import peak
         from app.bench.ladder.ladder import Climber

@@ -20,7 +20,7 @@ from app.bench.peers.pieces import PIECES, WHOLE
 from app.bench.peers.rounds import Candidate, Engine, Entrant, in_turn
 from app.bench.peers.text import as_text, ratios
 from app.bench.peers.torch import TorchEngine, settings
-from app.commands.options.bench import PeersRequest
+from app.commands.options.bench import BenchRequest
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -29,6 +29,7 @@ from app.planning import tuning
 from app.precision import BY_NAME, OF_PEERS, PRECISIONS
 from app.report import publish
 
+DEFAULT_ROUNDS = 7
 SCHEMA = "lenet5-inference/peers/1"
 OURS, JAX = "ours", "jax-jit"
 # By what torch.compile is told; None: not compiled. Each is tried in several settings (peers_torch.settings).
@@ -37,7 +38,7 @@ ENGINES = (OURS, *MODES, JAX)
 PACKAGES = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "jax", "jaxlib", "numpy")
 
 
-def compare(request: PeersRequest) -> int:
+def compare(request: BenchRequest) -> int:
     """Measure, print and write. Returns 1 if our labels were wrong, else 0. Raises UserError."""
     wanted = engines(request.only)
     check_ready(request.network)
@@ -46,7 +47,7 @@ def compare(request: PeersRequest) -> int:
     with device.gpu_errors(), output_to_stderr():
         batch = load_batch(request.network, request.batch)
         found = candidates(wanted, request.precision, partial(_our_engine, arch=card["architecture"], known=known))
-        rows = measured(found, batch, request.rounds)
+        rows = measured(found, batch, request.rounds or DEFAULT_ROUNDS)
     document = as_document(rows, card, request)
     publish(document, as_text, request.output)
     return int(any(row["wrong"] for row in rows))
@@ -90,10 +91,10 @@ def measured(found: Sequence[Candidate], batch: Batch, rounds: int) -> list[dict
     return [entrant.row(batch) for entrant in entrants]
 
 
-def as_document(rows: list[dict[str, Any]], card: dict[str, Any], request: PeersRequest) -> dict[str, Any]:
+def as_document(rows: list[dict[str, Any]], card: dict[str, Any], request: BenchRequest) -> dict[str, Any]:
     """The figures as plain data."""
     command = f"python main.py bench --peers --network {request.network} --batch {request.batch}"
-    command += f" --rounds {request.rounds}"
+    command += f" --rounds {request.rounds or DEFAULT_ROUNDS}"
     command += f" --precision {request.precision}" if request.precision else ""
     command += f" --only {request.only}" if request.only else ""
     return {
@@ -104,7 +105,7 @@ def as_document(rows: list[dict[str, Any]], card: dict[str, Any], request: Peers
         "device": card,
         "software": versions(),
         "images": request.batch,
-        "rounds": request.rounds,
+        "rounds": request.rounds or DEFAULT_ROUNDS,
         "rows": rows,
         "ratios": ratios(rows),
     }

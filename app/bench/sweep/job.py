@@ -67,7 +67,7 @@ def find_targets(
     row = registry.find(operation, name)
     if row is None:
         raise UserError(f"a sweep is of one {operation} kernel, not of auto: choose one (see 'kernels')")
-    values = parse_settings(request.settings, row)
+    values = parse_settings(request.set or (), row)
     own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
     if request.precision not in (None, *own):  # a plan would take the kernel's first type instead
         raise UserError(
@@ -87,13 +87,13 @@ def find_targets(
     for layer in layers if request.layer is None else [request.layer]:
         try:
             problem = problem_of(graph, layer, row, arch, request.precision or Choices.precision, request.fused)
-            targets.append(make_target(layer, problem, row, request.images, arch, values, known))
+            targets.append(make_target(layer, problem, row, request.batch, arch, values, known))
         except UserError as error:
             notes.append(f"{layer} left out: {error}")
             refusal = error
             continue
         before = known.known(problem, row, arch)
-        if before is not None and before.images > request.images:
+        if before is not None and before.images > request.batch:
             notes.append(f"{layer} was tuned over {before.images:,} images: fewer do not change what 'auto' takes")
     if not targets:
         raise refusal

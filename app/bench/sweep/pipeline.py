@@ -36,9 +36,9 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
     with exit_on_interrupt():
         from app.runtime import timing as measure
         from app.runtime.session import Session, default_chunk
-    default = (DEFAULT_STREAMS, default_chunk(request.images))
-    grid = settings(request.images, default)
-    images = random_images(graph.network.input_shape, request.images)
+    default = (DEFAULT_STREAMS, default_chunk(request.batch))
+    grid = settings(request.batch, default)
+    images = random_images(graph.network.input_shape, request.batch)
 
     def run(streams: int, chunk: int) -> Figures | None:
         with Session(execution, chunk=chunk, streams=streams, always_in_chunks=True) as session:
@@ -55,7 +55,7 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
         publish(report, as_text, request.output)
         if request.plot is not None:
             times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
-            plots.draw_pipeline(request.plot, request.network, request.images, times)
+            plots.draw_pipeline(request.plot, request.network, request.batch, times)
     if len(points) < len(grid):
         raise UserError(f"interrupted after {len(points)} of {len(grid)} points")
     return 0
@@ -89,7 +89,7 @@ def as_document(
         "card": card,
         "network": request.network,
         "precision": request.precision or Choices.precision,
-        "images": request.images,
+        "images": request.batch,
         "runs": REPEAT,
         "warmup": WARMUP,
         "finished": len(points),

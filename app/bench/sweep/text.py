@@ -31,7 +31,7 @@ def as_document(
         "variant": row.name,
         "precision": SHORT[targets[0].problem.dtype],
         "fused": request.fused,
-        "images": request.images,
+        "images": request.batch,
         "finished": sum(target.finished for target in targets),
         "total": sum(len(target.grid) for target in targets),
         "tuning_table": table,

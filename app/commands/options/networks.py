@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass
 
-from app.commands.options.common import command, output_options, output_request
+from app.options import options
 from app.output import Output
 
 
-def networks_parser() -> argparse.ArgumentParser:
-    """The parser of ``networks``."""
-    parser = command("networks")
-    output_options(parser, "the list")
-    return parser
+@dataclass(frozen=True, kw_only=True)
+class NetworksRequest:
+    """The options of ``networks``."""
+
+    output: Output = options(what="the list")
 
 
-def networks_request(options: argparse.Namespace) -> Output:
-    """What ``networks`` is asked for."""
-    return output_request(options)
+REQUEST = NetworksRequest

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 
-from app.commands.options.common import command, network_options, network_request
+from app.options import option, options
 from app.planning.request import NetworkRequest
 
-PRECOMPILE_EPILOG = """\
+EPILOG = """\
 examples:
   python main.py precompile                 for this machine's card
   python main.py precompile --arch sm_90a   for another card; needs no GPU here
@@ -16,24 +15,13 @@ examples:
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PrecompileRequest:
-    """arch: the architecture to compile for, None for this card's. all: whether to compile every precision."""
+    """The options of ``precompile``."""
 
-    network: NetworkRequest
-    arch: str | None
-    all: bool
-
-
-def precompile_parser() -> argparse.ArgumentParser:
-    """The parser of ``precompile``."""
-    parser = command("precompile", PRECOMPILE_EPILOG)
-    network_options(parser)
-    parser.add_argument("--arch", metavar="NAME", help="GPU architecture to compile for (default: this card's)")
-    parser.add_argument("--all", action="store_true", help="compile for every precision that the architecture has")
-    return parser
+    network: NetworkRequest = options("network")
+    arch: str | None = option("GPU architecture to compile for (default: this card's)", group="what", metavar="NAME")
+    all: bool = option("compile for every precision that the architecture has", False)
 
 
-def precompile_request(options: argparse.Namespace) -> PrecompileRequest:
-    """What ``precompile`` is asked for."""
-    return PrecompileRequest(network_request(options), options.arch, options.all)
+REQUEST = PrecompileRequest

@@ -1,71 +1,36 @@
-"""``main.py profile``: its options, as a request, and back into arguments."""
+"""``main.py profile``: its options, and the arguments of the process that counts for it."""
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.commands.options.common import (
-    batch_option,
-    command,
-    network_options,
-    network_request,
-    output_options,
-    output_request,
-    pipeline_options,
-    pipeline_request,
-)
+from app.console import whole_number
+from app.options import option, options
 from app.output import Output
 from app.planning.request import NetworkRequest
 from app.runtime.request import Pipeline
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProfileRequest:
-    """batch: images a run; trace: the file for the timeline; counters: whether ncu counts, too."""
+    """The options of ``profile``."""
 
-    network: NetworkRequest
-    batch: int
-    pipeline: Pipeline
-    trace: Path | None
-    counters: bool
-    output: Output
-
-
-def profile_parser() -> argparse.ArgumentParser:
-    """The parser of ``profile``."""
-    parser = command("profile")
-    batch_option(parser)
-    network_options(parser)
-    pipeline_options(parser)
-    parser.add_argument(
-        "--trace", type=Path, metavar="FILE", help="write a timeline to FILE, for Perfetto or chrome://tracing"
-    )
-    parser.add_argument(
-        "--counters", action="store_true", help="also read each kernel's hardware counters with Nsight Compute (ncu)"
-    )
-    output_options(parser, "all figures")
-    return parser
+    batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
+    network: NetworkRequest = options("network")
+    pipeline: Pipeline = options("pipeline (GPU)")
+    trace: Path | None = option("write a timeline to FILE, for Perfetto or chrome://tracing", group="output")
+    counters: bool = option("also read each kernel's hardware counters with Nsight Compute (ncu)", False)
+    output: Output = options(what="all figures")
 
 
-def profile_request(options: argparse.Namespace) -> ProfileRequest:
-    """Make the request from the parsed options."""
-    return ProfileRequest(
-        network=network_request(options),
-        batch=options.batch,
-        pipeline=pipeline_request(options),
-        trace=options.trace,
-        counters=options.counters,
-        output=output_request(options),
-    )
+REQUEST = ProfileRequest
 
 
 def same_run(request: ProfileRequest) -> list[str]:
     """Arguments of ``main.py`` that make another process profile the same pipeline, without timeline or counters."""
     network = request.network
-    values: dict[str, object] = {name: getattr(network, name) for name in ("network", "weights", "precision")}
-    values |= {**network.kernels, "batch": request.batch, **vars(request.pipeline)}
     flags = {"no-fuse": not network.fuse, "latency": network.latency}
-    given = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    values = vars(network) | {"batch": request.batch, **vars(request.pipeline)}
+    given = [f"--{name}={value}" for name, value in values.items() if value is not None and type(value) is not bool]
     return ["profile", *given, *(f"--{name}" for name, on in flags.items() if on)]

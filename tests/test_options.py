@@ -1,0 +1,82 @@
+"""Requests: from the fields of a frozen dataclass to options, and from parsed options back to the request."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, dataclass, fields
+from pathlib import Path
+from typing import get_args, get_origin, get_type_hints
+
+import pytest
+
+from app.commands.options.common import COMMANDS, parser_of, request_of
+from app.console import Parser
+from app.errors import UserError
+from app.options import add_options, option, options, read_request
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    """A group of options."""
+
+    depth: int = option("how deep {what} is", 3, type=int)
+    fuse: bool = option("keep {what} apart", True, name="--no-fuse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    """A request."""
+
+    file_name: Path | None = option("a file")
+    inner: Inner = options("the hole", what="the hole")
+    red: bool = option("paint it red", False, group="colours", exclusive=True)
+    blue: bool = option("paint it blue", False, exclusive=True)
+
+
+def parser() -> Parser:
+    made = Parser(prog="dig")
+    add_options(made, Outer)
+    return made
+
+
+def read(line: str) -> Outer:
+    return read_request(Outer, vars(parser().parse_args(line.split())))
+
+
+def test_a_request_is_read_from_its_own_options() -> None:
+    assert read("") == Outer(file_name=None, inner=Inner(depth=3, fuse=True), red=False, blue=False)
+    assert read("--file-name a --depth 5 --no-fuse --blue") == Outer(
+        file_name=Path("a"), inner=Inner(depth=5, fuse=False), red=False, blue=True
+    )
+    with pytest.raises(UserError, match="not allowed with argument --red"):
+        read("--red --blue")
+
+
+def test_help_has_the_groups_and_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = parser().format_help().partition("options:")[2]
+    assert "how deep the hole is" in text and "--file-name FILE" in text
+    assert (
+        text.index("the hole:")
+        < text.index("--depth")
+        < text.index("--no-fuse")
+        < text.index("colours:")
+        < text.index("--red")
+    )
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "run"])
+def test_every_command_has_a_frozen_request_that_its_types_describe(name: str) -> None:
+    line = {"sweep": ["--pipeline"]}.get(name, [])
+    check(request_of(name, parser_of(name).parse_args(line)))
+
+
+def check(request: object) -> None:
+    hints = get_type_hints(type(request))
+    for one in fields(request):  # type: ignore[arg-type]
+        value = getattr(request, one.name)
+        with pytest.raises(FrozenInstanceError):
+            setattr(request, one.name, value)
+        kinds = [get_origin(kind) or kind for kind in get_args(hints[one.name]) or (hints[one.name],)]
+        assert isinstance(value, tuple(kinds)), one.name
+        if hasattr(value, "__dataclass_fields__"):
+            check(value)
