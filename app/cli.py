@@ -1,7 +1,5 @@
 """The command line: what can be asked for, and how errors reach the user."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Mapping, Sequence

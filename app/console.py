@@ -1,7 +1,5 @@
 """One-line errors, exit codes and robust output streams for every program here."""
 
-from __future__ import annotations
-
 import argparse
 import codecs
 import errno

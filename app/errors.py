@@ -1,7 +1,5 @@
 """The one exception that users see, and suggestions for mistyped names."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Draw and save figures with matplotlib; check their folder before the work."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

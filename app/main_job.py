@@ -1,7 +1,5 @@
 """The main job: load, run, check, report."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Options as data: a frozen request whose fields say how each is given, and the parser that is made of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields, is_dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The files that a command writes besides its main result: looked at before the work, so that nothing is lost by it."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

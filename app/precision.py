@@ -1,7 +1,5 @@
 """What a precision is: one row each, from the finest to the coarsest. Every table of precisions is made from these."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

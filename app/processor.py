@@ -1,7 +1,5 @@
 """What this machine grants the process: cores, address space, and how freed memory is kept."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

@@ -3,8 +3,6 @@
 docs/report.md describes the schema. Its version changes when a field is removed or changes its meaning.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """Plain text for people: tables, fields and paragraphs that fit the terminal, and numbers of a few figures."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import textwrap

@@ -1,7 +1,5 @@
 """The accuracy check in the report: as plain data, and as text in which no verdict can be taken for the other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

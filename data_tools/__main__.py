@@ -1,7 +1,5 @@
 """``python -m data_tools``: fetch, verify, describe and resize Fashion-MNIST; ship weights."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Ship trained weights: put them into weights/ with their promises and their float64 reference results."""
 
-from __future__ import annotations
-
 import argparse
 from itertools import combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands of ``python -m data_tools`` and their options."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

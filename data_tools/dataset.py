@@ -1,7 +1,5 @@
 """Images to classify, with labels if there are any, from Fashion-MNIST or from the user's own IDX or HDF5 files."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

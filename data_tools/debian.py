@@ -1,7 +1,5 @@
 """Unpack a Debian package without installing it and without root, with the system's own apt-get."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

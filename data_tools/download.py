@@ -1,7 +1,5 @@
 """Download one file over HTTP: bounded in size, time and memory, and quick to say that there is no network."""
 
-from __future__ import annotations
-
 import queue
 import subprocess
 import sys

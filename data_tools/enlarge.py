@@ -1,7 +1,5 @@
 """Write image files in another size, bit-identical to what the networks' Resize layer computes."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

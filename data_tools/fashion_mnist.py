@@ -4,8 +4,6 @@
 No file is used before the SHA-256 of its whole content has been checked.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

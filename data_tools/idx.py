@@ -4,8 +4,6 @@ A file is two zero bytes, the type (0x08), the rank, one big-endian uint32 per d
 The reader trusts none of it: what it returns is exactly the file's content, or it raises UserError.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import math

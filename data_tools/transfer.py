@@ -3,8 +3,6 @@
 A hostile answer can cost the libraries that read it any time and memory; here it costs only this process's.
 """
 
-from __future__ import annotations
-
 import resource
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fixtures for all tests, and the rule for tests marked ``gpu``: skipped, with the reason, where there is none."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@
 any result differed or a batch that came again was not captured as a graph.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

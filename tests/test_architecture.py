@@ -1,7 +1,5 @@
 """The rules of the house: what may import what, and the placeholders that must be filled."""
 
-from __future__ import annotations
-
 import ast
 import re
 import warnings

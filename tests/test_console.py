@@ -1,7 +1,5 @@
 """Exit codes: 2 for what the user can put right, 3 for a bug; 1 is kept for a failed accuracy check."""
 
-from __future__ import annotations
-
 import argparse
 import errno
 import io

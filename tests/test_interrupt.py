@@ -1,7 +1,5 @@
 """Ctrl-C, SIGTERM and SIGHUP at any moment: one line, exit code 2, soon, and nothing half-written."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

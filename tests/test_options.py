@@ -1,7 +1,5 @@
 """Requests: from the fields of a frozen dataclass to options, and from parsed options back to the request."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError, dataclass, fields
 from pathlib import Path
 from typing import get_args, get_origin, get_type_hints

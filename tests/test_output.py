@@ -1,7 +1,5 @@
 """No command writes over what it reads, over another of its outputs, or over a file that it did not write before."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

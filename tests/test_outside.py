@@ -1,7 +1,5 @@
 """The guard itself: what tries to fetch something fails its test, and nothing of the user's is found."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """What a precision is stands in one file: no other table of precisions in the application or beside it."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

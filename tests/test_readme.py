@@ -1,7 +1,5 @@
 """The README's commands do what it says, and the files that it, CONTRIBUTING.md and docs/architecture.md name exist."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

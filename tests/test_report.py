@@ -1,7 +1,5 @@
 """The report's document and text, made from synthetic outcomes."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

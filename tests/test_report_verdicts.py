@@ -1,7 +1,5 @@
 """The check in the report: two verdicts, and the labels that differ."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Standard output and error closed, full or no longer read: the exit code is always one of those documented."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

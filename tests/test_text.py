@@ -1,7 +1,5 @@
 """Tables and paragraphs fit the width that they are given."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

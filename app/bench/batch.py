@@ -1,7 +1,5 @@
 """The images that whole applications are measured on, and what their labels are held against."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the documents of ``bench`` have in common. Pure but for the clock."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any

@@ -1,7 +1,5 @@
 """Networks to measure: with their shipped weights, else with random ones, since no time depends on the weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

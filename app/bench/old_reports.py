@@ -1,7 +1,5 @@
 """The figures of the five old reports, and a table of one report's figures beside ours."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Needs no GPU. Every row of the registry is compiled for layers of the networks: 
 both layers of a pair.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator, Sequence

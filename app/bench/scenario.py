@@ -4,8 +4,6 @@ Offline: one query holds all samples; what counts is samples a second. Single-st
 issued when the last has returned; what counts is the 90th percentile of the latency.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

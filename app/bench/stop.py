@@ -1,7 +1,5 @@
 """The rule that ends a measurement. Pure functions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil
 

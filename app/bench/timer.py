@@ -1,7 +1,5 @@
 """Time work on a stream by CUDA events, until the median is steady."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from pathlib import Path

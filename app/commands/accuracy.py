@@ -1,7 +1,5 @@
 """``main.py accuracy``: correct answers of every shipped network on the first test images, beside the old reports'."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from typing import Any

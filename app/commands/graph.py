@@ -1,7 +1,5 @@
 """``main.py graph``: a network's layers, and the launches that they become."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from app.commands.kernels import REFERENCE_ARCH

@@ -1,7 +1,5 @@
 """``main.py kernels``: every kernel, and what each compiles to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

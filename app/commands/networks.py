@@ -1,7 +1,5 @@
 """``main.py networks``: every network, its layers and figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from math import prod

@@ -1,7 +1,5 @@
 """``main.py precompile``: compiles beforehand whatever the main job would compile. Needs no GPU."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

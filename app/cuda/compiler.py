@@ -3,8 +3,6 @@
 Compiling needs neither a GPU nor a CUDA toolkit: only the NVRTC library, which the ``cuda`` extra installs.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

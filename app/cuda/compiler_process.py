@@ -1,7 +1,5 @@
 """Compile in separate processes (see ``compiler_worker``): safe from any thread, and Ctrl-C interrupts it."""
 
-from __future__ import annotations
-
 import atexit
 import marshal
 import signal

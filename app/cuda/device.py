@@ -1,7 +1,5 @@
 """Choose the device that runs the network; if no GPU can be used, explain why in one line."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import platform

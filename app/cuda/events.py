@@ -1,7 +1,5 @@
 """Time between two events on a stream."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import cupy

@@ -1,7 +1,5 @@
 """Capture a repeated batch as a CUDA graph: one launch instead of several calls per chunk."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import RLock

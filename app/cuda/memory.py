@@ -1,7 +1,5 @@
 """Allocate arrays on the device and in page-locked host memory, one allocation each."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trust in the cache: other users could plant kernels there, which this program would run as its own."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import stat

@@ -3,8 +3,6 @@
 Composed checks describe a JSON document; their errors name the place in it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Helper processes: Python programs that work for this one and end with it."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

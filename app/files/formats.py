@@ -1,7 +1,5 @@
 """Recognise files of the wrong kind by their first bytes, never by their names, so that errors can name the kind."""
 
-from __future__ import annotations
-
 import re
 
 HDF5 = b"\x89HDF\r\n\x1a\n"

@@ -6,8 +6,6 @@ in this process a file whose hash is known. Both check every dataset before they
 imported only where it is used: a program that reads through the child needs none.
 """
 
-from __future__ import annotations
-
 import hashlib
 import uuid
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The process that reads HDF5 files for another one: it answers one request after the other, within limits."""
 
-from __future__ import annotations
-
 import json
 import math
 import mmap

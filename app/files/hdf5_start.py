@@ -4,8 +4,6 @@ It needs as long as importing NumPy and h5py takes. Where the options name an HD
 and gets ready while this process imports NumPy itself; so this module must not import NumPy.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

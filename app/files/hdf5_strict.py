@@ -4,8 +4,6 @@ Links and datasets may point into other files (even those of a file opened from 
 petabytes, filters inflate, and what was never stored reads as zeros.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import os

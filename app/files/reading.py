@@ -1,7 +1,5 @@
 """Read files safely: only regular ones, only up to a limit, with every fault reported in one line."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

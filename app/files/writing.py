@@ -1,7 +1,5 @@
 """The cache directory, and writing files so that half of one never shows."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

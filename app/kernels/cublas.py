@@ -1,7 +1,5 @@
 """cuBLAS for the library rows of the registry, on the stream that a launch is given."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Mapping
 from contextlib import suppress

@@ -6,8 +6,6 @@ are multiplied: ``float64``, ``float32``, ``float16x2`` (float32 in memory, mult
 added and activations computed in float32 (float64 for float64).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Generic, TypeVar

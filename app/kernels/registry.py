@@ -4,8 +4,6 @@ A variant's file, entry point and name follow from one another: ``conv_02_direct
 by ``--conv direct``.
 """
 
-from __future__ import annotations
-
 from app.errors import UserError
 from app.kernels.conv.as_gemm import CONV_GEMM_ROWS
 from app.kernels.conv.direct import CONV_ROWS

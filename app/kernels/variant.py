@@ -1,7 +1,5 @@
 """What a registry row is made of: which problems a kernel serves, and the launches that serve one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

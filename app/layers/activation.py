@@ -1,7 +1,5 @@
 """Functions of one element: ReLU, tanh and sigmoid."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod

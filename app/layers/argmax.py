@@ -1,7 +1,5 @@
 """From scores to the label."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Two-dimensional convolution (cross-correlation) without padding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

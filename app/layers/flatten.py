@@ -1,7 +1,5 @@
 """From feature maps to one row of features an image."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar

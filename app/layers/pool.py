@@ -1,7 +1,5 @@
 """Average and maximum pooling."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce

@@ -1,7 +1,5 @@
 """Images enlarged by bilinear interpolation, in exact integer arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

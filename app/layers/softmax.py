@@ -1,7 +1,5 @@
 """From scores to probabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -12,8 +12,6 @@ chance gives a warning.
 Pure functions; nothing here knows where labels come from.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

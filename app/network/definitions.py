@@ -1,7 +1,5 @@
 """The networks, as data: a name, an input shape and a list of layers. Adding one touches no other file."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass

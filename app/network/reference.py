@@ -1,7 +1,5 @@
 """Compute the float64 reference, store its results on the test images beside the shipped weights, and load them."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -4,8 +4,6 @@ A damaged HDF5 file can load silently with wrong values. The content is therefor
 opens the very bytes that were hashed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read, check and write a network's weights in HDF5, with the correct answers that they promise."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Resolve a command's network options: the graph, its weights, and the choices that a plan is made with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from app.cuda import device

@@ -1,7 +1,5 @@
 """Find the kernel for the next layers: one layer with what can be fused into it, or two layers as a pair."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Plan how a graph runs on a GPU: which layers are fused, which kernel serves each node, which buffers hold what."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from math import prod
 

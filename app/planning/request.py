@@ -1,7 +1,5 @@
 """The options that choose a network and how it runs, as given: names that ``choices.load_graph`` resolves."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A layer's parameters as its kernel reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ A table is one JSON file per card: problem (``problems.key``) → variant → pa
 for the H100 in app/kernels/tuned/; what ``bench`` and ``sweep`` find goes to the user's cache and overrides it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The host's clock, for everything that is timed from a call until it returns. All times in milliseconds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from time import perf_counter
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The main job on the CPU: the NumPy references over the batch, with per-layer times."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

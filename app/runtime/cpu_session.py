@@ -1,7 +1,5 @@
 """The CPU session: the NumPy references in cache-sized chunks, one thread a core."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The main job on a GPU: stream the batch, then measure its parts."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace

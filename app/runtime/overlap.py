@@ -3,8 +3,6 @@
 An interval is (start, stop) in milliseconds on one clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The options of the main job, and those that other commands share with it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

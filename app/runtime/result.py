@@ -1,7 +1,5 @@
 """The result of a measured run, on either device: the report needs nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

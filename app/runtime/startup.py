@@ -1,7 +1,5 @@
 """One-off costs of a command by name, counted from the start of its process."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

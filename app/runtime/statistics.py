@@ -3,8 +3,6 @@
 Percentiles are nearest ranks, as MLPerf's LoadGen takes them: always one of the samples, never a value between two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import ceil, floor, sqrt
 

@@ -1,7 +1,5 @@
 """Bind a plan's kernels to buffers: to those of a stream, which chunks are copied into, or to host memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

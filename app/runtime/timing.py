@@ -4,8 +4,6 @@ Kernels and copies are timed with CUDA events; end-to-end time with the host clo
 labels, device idle at the start. All times in milliseconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """A whole batch without copies: the kernels read the images and write the labels in host memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import cupy

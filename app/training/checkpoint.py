@@ -3,8 +3,6 @@
 The settings and some figures are JSON in an attribute, the header; every value read is checked as an option is.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """``main.py train``: train a network, epoch by epoch, with a checkpoint after each."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace

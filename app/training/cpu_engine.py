@@ -1,7 +1,5 @@
 """The arithmetic of training in NumPy, on the processor's cores."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Everything that a process needs to take part in a training, and its engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

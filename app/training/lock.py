@@ -1,7 +1,5 @@
 """Keep other trainings from writing the same files, by a lock file beside each file that a training will write."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The training loop: epochs of minibatches, validation, the best parameters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The loss: softmax with cross-entropy against smoothed labels, and the L2 penalty of the weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

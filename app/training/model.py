@@ -1,7 +1,5 @@
 """A network for training: the layers that have gradients, the parameters, and the gradients of a share of a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod, sqrt

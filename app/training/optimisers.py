@@ -1,7 +1,5 @@
 """Optimisers, and the one-cycle schedule of rate and momentum."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

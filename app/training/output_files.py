@@ -1,7 +1,5 @@
 """The files that a training writes, checked before it begins: hours later nothing is lost or overwritten."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

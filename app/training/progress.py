@@ -1,7 +1,5 @@
 """The state of a training between two epochs: everything that a checkpoint keeps besides the settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

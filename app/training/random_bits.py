@@ -3,8 +3,6 @@
 The mixing function is SplitMix64's (Steele, Lea, Flood, 2014). It needs integer arithmetic only, as on the GPU.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """How each network is trained unless the options say otherwise."""
 
-from __future__ import annotations
-
 from app.network.definitions import family
 from app.training.settings import Recipe
 

@@ -1,7 +1,5 @@
 """What a training leaves when it ends: weights with their accuracy, the learning curve, the figures as JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

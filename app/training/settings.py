@@ -1,7 +1,5 @@
 """The settings of a training: type and bounds of each, for the command line and for checkpoints. No NumPy here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """From the request and the checkpoint, if there is one, to the images and the settings."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace

@@ -8,8 +8,6 @@ batches and for the images held out. Dropout and augmentation are functions of t
 hence their rounding, depends on the team's size. A share may be empty: its gradients are 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Protocol

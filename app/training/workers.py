@@ -4,8 +4,6 @@ Only rank 0 prints and writes. The workers run the same loop silently and end wi
 ends too early, the training ends with one line.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

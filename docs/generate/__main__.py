@@ -1,7 +1,5 @@
 """``python -m docs.generate``: writes the measured figures into the documents and draws their pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

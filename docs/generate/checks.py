@@ -1,7 +1,5 @@
 """Checks the JSON files that the documents are made of: docs/schemas/, and the rules that a schema cannot express."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """A Markdown document whose measured blocks cog writes: ``<!-- [[[cog NAME() ]]] -->`` to ``<!-- [[[end]]] -->``."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections import Counter

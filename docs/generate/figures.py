@@ -1,7 +1,5 @@
 """The JSON files under docs/benchmarks/ that the documents are made of, each read once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 A text chunk of each PNG holds the JSON file's name and hash: a picture of another run is found without matplotlib.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Callable, Iterator, Mapping

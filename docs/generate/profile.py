@@ -1,7 +1,5 @@
 """The tables of docs/kernels.md that show what ``profile`` measured and what kernels compile to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from app.bench.old_reports import Row

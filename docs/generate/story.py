@@ -1,7 +1,5 @@
 """How much each kernel gained over the step that it improves on."""
 
-from __future__ import annotations
-
 from app.bench.ladder.results import DEBUG
 from app.precision import SHORT
 from app.runtime.statistics import speedup

@@ -1,7 +1,5 @@
 """The blocks of docs/systems.md, and README's table of accuracies: each system's report beside what is here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The tables of docs/kernels.md that show what ``bench`` measured."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The targets that were set for the fastest kernels, beside the measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import prod
 

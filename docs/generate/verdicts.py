@@ -1,7 +1,5 @@
 """The ideas that the old reports kept or dropped, and what each is worth today."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

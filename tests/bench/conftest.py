@@ -1,7 +1,5 @@
 """Fixtures for the tests of bench without a card."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.bench.peers import rounds

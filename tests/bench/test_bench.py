@@ -1,7 +1,5 @@
 """The parts of ``bench`` that need no GPU: what is timed, the stop rule, derived figures, text, pictures, options."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The whole ``bench`` command with the card replaced: what it prints, writes and keeps."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

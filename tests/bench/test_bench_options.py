@@ -1,7 +1,5 @@
 """What each of bench's jobs refuses, without a GPU: options of another job, and values that cannot be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The benchmark's oracle, run on NumPy in place of CuPy, against the layers' references; and what it lets pass."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

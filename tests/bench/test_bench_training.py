@@ -1,7 +1,5 @@
 """``bench --training``: what it prints and writes with the card replaced, and small on the card."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Hardware counters: what Nsight Compute prints is read by column, and its failures become one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

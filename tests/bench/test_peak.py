@@ -1,7 +1,5 @@
 """What kernels are held against: a peak for each family of instructions, by all the operations that are carried out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``bench --peers``: options, ratios, text, JSON and exit codes; with fakes, and tiny on a card."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

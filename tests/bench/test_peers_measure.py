@@ -1,7 +1,5 @@
 """How ``bench --peers`` measures: in turn, every output checked, failures kept apart; and the frameworks' networks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from time import sleep

@@ -1,7 +1,5 @@
 """``bench --peers``: nothing of an earlier run of ours is left on the card for a later one to pass off as its own."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

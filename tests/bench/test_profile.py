@@ -1,7 +1,5 @@
 """``main.py profile`` without a GPU: calls counted, spans recorded, tables, timelines; and its errors."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``bench --scenario``: which queries are issued, what is computed from them, text and JSON; with a fake session."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """``sweep``: its grid, what it skips, what it keeps when interrupted, what it prints and stores, and its errors."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``sweep --pipeline``, and the pictures of sweeps."""
 
-from __future__ import annotations
-
 from math import isnan
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Where the commands are tried: an empty folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

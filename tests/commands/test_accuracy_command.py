@@ -1,7 +1,5 @@
 """``main.py accuracy``: counts of every shipped network beside the reports', what is not shipped, what fails."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Mistakes in the commands beside the main job, and in the options that choose kernels: exit code 2 and one line."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What users get wrong: each mistake ends with exit code 2 and one line that names it and the remedy; no debris."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The command line: what a run prints and writes, and when its accuracy check passes."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The commands beside the main job: their help, what graph and kernels print, what measuring needs."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

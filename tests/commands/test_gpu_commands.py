@@ -1,7 +1,5 @@
 """``bench``, ``sweep`` and ``profile`` on the card, small: tables, JSON, pictures and timelines of every variant."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

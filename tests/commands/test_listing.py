@@ -1,7 +1,5 @@
 """``main.py kernels``: the listing, and what the compiler says of each kernel."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """No option is accepted without effect: on each device it does something that shows, or it is said that it does not."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``main.py precompile``: the cache is filled with what the main job asks for, once; mistakes are one line."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

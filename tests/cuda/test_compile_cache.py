@@ -1,7 +1,5 @@
 """The compiler's cache: what is compiled once is not compiled again, whatever matters is part of its key."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The compiler's processes: Ctrl-C at any moment is ours to handle, and what they do is what NVRTC does."""
 
-from __future__ import annotations
-
 import os
 import signal
 import struct

@@ -1,7 +1,5 @@
 """Why there is no GPU, cause by cause, with a driver library that the test makes up."""
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any
 

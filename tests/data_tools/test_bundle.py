@@ -1,7 +1,5 @@
 """Shipped weights: how a release is made, found, pinned and refused when damaged; random weights, in a folder apart."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``python -m data_tools``: what it prints, its exit codes, and never a traceback."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Datasets from Fashion-MNIST and from the user's own IDX and HDF5 files."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

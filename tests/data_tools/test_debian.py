@@ -1,7 +1,5 @@
 """Getting the data from a Debian package, with fake apt-get and dpkg-deb."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

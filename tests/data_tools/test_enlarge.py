@@ -1,7 +1,5 @@
 """``python -m data_tools resize``: the files that it writes, and what it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

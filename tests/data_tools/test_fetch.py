@@ -1,7 +1,5 @@
 """Fetching Fashion-MNIST, or a small stand-in for it, from a loopback server in all its moods."""
 
-from __future__ import annotations
-
 import gzip
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """Mirrors that break HTTP, or never end: each failure is one line, soon, and takes no more memory than it may."""
 
-from __future__ import annotations
-
 import gc
 import socket
 import subprocess

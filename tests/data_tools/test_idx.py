@@ -1,7 +1,5 @@
 """The IDX reader returns exactly the file's content or raises a UserError of one line that names the file."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import itertools

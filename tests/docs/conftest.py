@@ -1,7 +1,5 @@
 """A folder of figures that are made up, so that what the documents hold of them can be said beforehand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The documents hold what their generator makes of the committed figures; the generator itself, on made-up ones."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

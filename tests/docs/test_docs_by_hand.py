@@ -1,7 +1,5 @@
 """Tables that are written by hand, beside the stored reports that they quote: README.md and docs/fast-path.md."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The documents' prose and pictures say nothing that the stored figures do not say."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

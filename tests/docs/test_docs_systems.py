@@ -1,7 +1,5 @@
 """docs/systems.md beyond op times: whole passes, training and accuracy, on made-up figures and where there are none."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Saved JSON that commands read, altered at random: refused in one line, or good for all that is made of it."""
 
-from __future__ import annotations
-
 import json
 import random
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The descriptions of JSON documents in docs/schemas/, and what is stored or written against them."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """The cache is the user's alone; kernels and tables that another user could have put there are not believed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every reader takes regular files of a limited size only: no pipe is waited for, no device is read to its end."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What is given in the place of images, labels or weights is recognised and named, with the remedy."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

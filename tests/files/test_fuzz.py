@@ -1,7 +1,5 @@
 """Every reader meets thousands of broken files with an object that keeps its promises, or with one line, in time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

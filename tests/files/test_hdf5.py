@@ -1,7 +1,5 @@
 """The strict HDF5 reader: what it refuses, what it reads, and that no damage gets past it as anything but UserError."""
 
-from __future__ import annotations
-
 import struct
 import time
 from collections.abc import Callable, Iterator

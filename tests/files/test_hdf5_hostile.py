@@ -1,7 +1,5 @@
 """Damaged and hostile HDF5: nothing is made up, nothing is read twice, and whatever becomes of HDF5 is one line."""
 
-from __future__ import annotations
-
 import random
 import time
 import zlib

@@ -1,7 +1,5 @@
 """The process that reads HDF5: whatever becomes of it, and whatever it answers, is one line and leaves nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

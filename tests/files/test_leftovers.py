@@ -1,7 +1,5 @@
 """What a killed process was writing goes at a later run that writes to the same folder; nothing else does."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 python -m tests.fuzz --seed 7 --minutes 30 --target tuning; --cases 1 --first 343 runs one again.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Right checksums for damaged HDF5 metadata, so that the library believes them and reads on."""
 
-from __future__ import annotations
-
 import struct
 
 MASK = 0xFFFFFFFF

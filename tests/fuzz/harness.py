@@ -1,7 +1,5 @@
 """Runs cases: each must end, in time, in what its reader promises or in one line for the user."""
 
-from __future__ import annotations
-
 import signal
 import traceback
 import warnings

@@ -1,7 +1,5 @@
 """HDF5: weights, data, checkpoints and references, damaged as bytes and with checksums that are right again."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from dataclasses import replace

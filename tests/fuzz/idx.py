@@ -1,7 +1,5 @@
 """IDX files, plain and gzipped, also with what is inside damaged and the checksum right again."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Compiled kernels in the cache: whatever is not exactly what was put there is none."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

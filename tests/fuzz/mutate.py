@@ -1,7 +1,5 @@
 """Ways to break a good file: of bytes, whatever they mean, and of JSON, which stays JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from random import Random

@@ -1,7 +1,5 @@
 """JSON that commands read: tuning tables, and the figures that documents are made of. SHA256SUMS, too."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

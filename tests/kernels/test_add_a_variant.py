@@ -1,7 +1,5 @@
 """A kernel of one's own takes one file and one row: listed, compiled, chosen and run like those that are here."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Following one launch takes few files: those that run for it, found by tracing, are those that the document lists."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

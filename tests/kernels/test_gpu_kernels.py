@@ -1,7 +1,5 @@
 """Every kernel in the registry against the layers' NumPy references, element by element, on the card."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

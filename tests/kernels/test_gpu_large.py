@@ -1,7 +1,5 @@
 """Kernels on large batches, every element checked on the card: the networks' layers, and more than 2**31 elements."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache

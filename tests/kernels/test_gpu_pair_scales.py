@@ -1,7 +1,5 @@
 """lenet5 with layers of any scale on the card: every kernel of two layers, through the session, as exact as float32."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any

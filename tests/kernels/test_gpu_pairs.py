@@ -1,7 +1,5 @@
 """Kernels that take two layers at once, on the card: every element, any batch, poisoned memory, NaN, extreme images."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every kernel on problems, parameters and batches that nobody chose, held against the float64 reference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The planted errors that prove the sanitizers' harness: they compile, and each is caught by its tool."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

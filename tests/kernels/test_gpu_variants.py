@@ -1,7 +1,5 @@
 """Whole networks on each variant by name: many streams and small chunks change nothing, and routes agree to the bit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

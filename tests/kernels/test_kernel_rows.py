@@ -1,7 +1,5 @@
 """Rows of the registry: they serve what they must, with launches that the hardware takes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

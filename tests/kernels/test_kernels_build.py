@@ -1,7 +1,5 @@
 """Every kernel compiles for every architecture that its row declares; the files and the registry agree."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Packed parameters of the pair of convolutions, multiplied as the tensor cores of a warp do it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Rows of kernels that take two layers at once: how their parameters are packed, scaled and split. Without a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

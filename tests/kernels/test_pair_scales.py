@@ -3,8 +3,6 @@
 Scaling layers by factors whose product is 1 leaves the scores as they are, and so float32's error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache

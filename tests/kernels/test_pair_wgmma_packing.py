@@ -1,7 +1,5 @@
 """Packed parameters of the two matrix products, multiplied as the tensor cores of a warpgroup and of a warp do it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

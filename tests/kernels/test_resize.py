@@ -1,7 +1,5 @@
 """Enlarged images: the layer's definition, the two routes to the same bits, and what cannot be enlarged."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from math import floor, prod
 from pathlib import Path

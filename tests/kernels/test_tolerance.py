@@ -1,7 +1,5 @@
 """The kernels' tests can fail: what the tolerance table lets pass, and what it does not. Without a GPU."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

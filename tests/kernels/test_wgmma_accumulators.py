@@ -1,7 +1,5 @@
 """What enters the tensor cores of a warpgroup is defined: read from the PTX of the kernels, without a GPU."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """An activation and a network of one's own touch the files that the documents list: done in a copy of the tree."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

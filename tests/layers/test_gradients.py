@@ -1,7 +1,5 @@
 """Gradients: every layer and whole networks against central differences in float64, and against PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 

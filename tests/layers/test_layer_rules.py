@@ -1,7 +1,5 @@
 """Each layer's rules: its shapes, what it refuses, and what it asks a kernel for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import prod
 

@@ -1,7 +1,5 @@
 """Each layer's NumPy reference against ONNX Runtime and against its definition written as plain loops."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from math import prod

@@ -1,7 +1,5 @@
 """The accuracy check must be able to fail: near-ties are excused, nothing else is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The README's lines that convert a PyTorch model, held against the same model computed in PyTorch's own layout."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Graphs: inferred shapes, weights that fit or not, and the reference against ONNX Runtime."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from math import prod

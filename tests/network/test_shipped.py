@@ -1,7 +1,5 @@
 """The shipped weights keep their promises, by an engine that shares no code with ours."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

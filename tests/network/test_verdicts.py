@@ -1,8 +1,6 @@
 """Nonsense cannot pass: labels at random, weights of any scale, another network, an absurd pixel scale, a model near
 chance; and what is right passes whatever its scale."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

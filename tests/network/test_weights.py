@@ -1,7 +1,5 @@
 """Weights files: what is read, what is refused, and writing without leftovers."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """From ``--conv``, ``--fc``, ``--pool``, ``--latency``, ``--precision`` and ``--no-fuse`` to the plan's choices."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

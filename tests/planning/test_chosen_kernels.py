@@ -4,8 +4,6 @@ chosen_kernels.json holds it, as it was before rows said which kernels are autom
 ship other times for a card, is to change that file on purpose.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

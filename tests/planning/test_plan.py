@@ -1,7 +1,5 @@
 """Plans: which layers are fused, which kernels serve, which buffers and parameters they are given."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from math import prod

@@ -1,7 +1,5 @@
 """What the user decides about a plan: precision, kernels by layer, and what was measured before."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

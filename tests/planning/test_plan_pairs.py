@@ -1,7 +1,5 @@
 """Plans with kernels that take two layers at once: where they are chosen, and where the ordinary ones are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

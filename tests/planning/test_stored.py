@@ -1,7 +1,5 @@
 """Weights as they are stored on the card: what float16 cannot hold is one clear error, where fp16 was asked for."""
 
-from __future__ import annotations
-
 import pytest
 
 from app.errors import UserError

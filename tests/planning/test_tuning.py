@@ -1,7 +1,5 @@
 """Tuning tables: stored, merged, overridden and refused when damaged; and what ``auto`` makes of them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

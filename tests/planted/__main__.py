@@ -1,7 +1,5 @@
 """``python -m tests.planted TECHNIQUE``: launch a kernel with a planted error, as any other kernel is launched."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

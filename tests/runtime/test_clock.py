@@ -1,7 +1,5 @@
 """The two clocks: what they enclose, and in which order."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The CPU session: the reference's labels, whatever the batch and the number of threads."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The main job on the card, through the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

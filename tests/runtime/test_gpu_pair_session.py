@@ -1,7 +1,5 @@
 """lenet5 on the kernels that take two layers at once: the same bits however a batch is cut, and the right labels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

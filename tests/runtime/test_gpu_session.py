@@ -1,7 +1,5 @@
 """The GPU session: results do not depend on how a batch is cut; nothing is allocated or awaited in the hot loop."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ten seconds of the soak test; ``make soak`` runs it for ten minutes."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Overlap, shares and verdicts of timelines: cases worked by hand, and brute force on a grid."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import astuple
 from itertools import pairwise

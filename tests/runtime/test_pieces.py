@@ -1,7 +1,5 @@
 """How a batch is cut into chunks."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Percentiles by nearest rank, only of enough samples; the interval of the median; ratios of times."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

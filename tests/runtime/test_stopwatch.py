@@ -1,7 +1,5 @@
 """What start-up costs, part by part, from the start of the process."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Sessions in several threads: nothing that one does may break what another captures; tests/soak.py tries it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from threading import Thread

@@ -1,7 +1,5 @@
 """Shipped weights for tests: of two networks, random, in a folder apart."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

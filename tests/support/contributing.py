@@ -1,7 +1,5 @@
 """What CONTRIBUTING.md says must be edited to add a thing."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

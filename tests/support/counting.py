@@ -1,7 +1,5 @@
 """A stand-in for a CUDA event or stream that counts how often the host waits for it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

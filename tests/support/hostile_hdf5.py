@@ -1,7 +1,5 @@
 """HDF5 files that the library does not stand, made by hand or by seeded damage whose checksums are put right again."""
 
-from __future__ import annotations
-
 import io
 import random
 import re

@@ -1,7 +1,5 @@
 """What the GPU tests ask of the kernels: every row × each of its types × a grid of problems, and how many images."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """The problems that every kernel must serve, and the few of them that tests compile."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

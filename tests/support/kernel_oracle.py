@@ -3,8 +3,6 @@
 ``sums_in_half`` works on CuPy arrays as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, reduce

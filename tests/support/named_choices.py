@@ -1,7 +1,5 @@
 """What a plan is made with, in the words of the command line: kernels by their names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from app.kernels import registry

@@ -1,7 +1,5 @@
 """Small graphs with random weights, for tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An engine that shares no code with ours: networks as ONNX models, run by ONNX Runtime."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

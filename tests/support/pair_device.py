@@ -1,7 +1,5 @@
 """Kernels of two layers on the card: weights, images of several kinds, poisoned shared memory, and what is right."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Sums are exact (float64); what is stored on the way is rounded as in the kernels
 holds NaN here, so that a product of it with zero shows. The mma kernel of both convolutions: pair_mma_emulation.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 Sums are exact (float64); what is stored on the way is rounded as in the kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

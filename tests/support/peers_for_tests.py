@@ -1,7 +1,5 @@
 """Engines for tests of ``bench --peers``, and a batch that needs no files."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 

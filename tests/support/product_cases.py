@@ -1,7 +1,5 @@
 """Training's products against float64 on random operands: the same checks for a card and for the host."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What the bodies of commands take, made as the command line makes it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from app.commands.options.common import parser_of, request_of

@@ -1,7 +1,5 @@
 """lenet5 with layers, maps and hidden values of any scale, and how exact a plain implementation of it is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Holds JSON documents against their descriptions in docs/schemas/."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from functools import cache

@@ -1,7 +1,5 @@
 """The program as a user meets it: a process of its own, what it leaves behind, and how it must report an error."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

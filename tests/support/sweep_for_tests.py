@@ -1,7 +1,5 @@
 """A variant with two parameters whose times are canned, to sweep without a card."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

@@ -1,7 +1,5 @@
 """A small stand-in for Fashion-MNIST's test split, so that finding and fetching it can be tested without it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

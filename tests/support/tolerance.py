@@ -1,7 +1,5 @@
 """Holds results against the tolerance table, element by element."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rows of the registry made up for tests."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

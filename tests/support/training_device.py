@@ -1,7 +1,5 @@
 """What tests of training on the GPU share: which kernels a network needs, and device arrays with guards."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What tests of training share: images that are easily learned, settings, a checkpoint, a training as a process."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import time

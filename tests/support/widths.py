@@ -1,7 +1,5 @@
 """Holds printed tables against the terminal's width."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

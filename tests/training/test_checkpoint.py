@@ -1,7 +1,5 @@
 """Checkpoints of a training: read as written, and refused in one line when damaged, foreign or of other settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

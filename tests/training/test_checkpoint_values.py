@@ -1,7 +1,5 @@
 """A checkpoint whose hash is right: each of its values is checked as an option is, before anything is trained."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

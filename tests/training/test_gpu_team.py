@@ -1,7 +1,5 @@
 """``train --workers`` on two GPUs, where there are as many and NCCL."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

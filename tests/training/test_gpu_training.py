@@ -1,7 +1,5 @@
 """Training on the card as a whole: gradients of every network, the same bits twice and resumed, and what goes wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

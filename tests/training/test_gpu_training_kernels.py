@@ -1,7 +1,5 @@
 """Training's kernels on the card, each against its NumPy reference: every element, outputs poisoned and guarded."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

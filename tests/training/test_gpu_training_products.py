@@ -1,7 +1,5 @@
 """Training's products on the card: every element against float64, poisoned memory, the same bits twice."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")

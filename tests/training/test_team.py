@@ -1,7 +1,5 @@
 """What members of a team do together, as threads here: sums with the same bits for all, batches as one alone would."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

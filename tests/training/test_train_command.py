@@ -1,7 +1,5 @@
 """``main.py train``: what it writes, going on after an interruption to the same bits, mistakes that lose nothing."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

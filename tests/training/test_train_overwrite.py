@@ -1,7 +1,5 @@
 """``main.py train`` writes over nothing that is not its own, and only one at a time writes to a place."""
 
-from __future__ import annotations
-
 import errno
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where ``main.py train`` writes: nothing over its own files, no name found out to be bad after hours, nothing lost."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

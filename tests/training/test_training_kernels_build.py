@@ -1,7 +1,5 @@
 """Training's kernels without a GPU: what each network needs of them compiles, and where things lie."""
 
-from __future__ import annotations
-
 import ctypes
 from itertools import chain
 from types import SimpleNamespace

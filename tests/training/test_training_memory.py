@@ -1,7 +1,5 @@
 """Training where there is too little memory, or where the network is too large for its files: one line, and when."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Callable
 from pathlib import Path

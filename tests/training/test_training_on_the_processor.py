@@ -1,7 +1,5 @@
 """Some of the card's tests of training, run by the processor: the kernels' own arithmetic without a card."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

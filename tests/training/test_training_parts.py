@@ -1,7 +1,5 @@
 """The pieces of training that have no loop in them: random bits, augmentation, optimisers, the schedule."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Training's products without a card: how they are cut, and that they compile."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

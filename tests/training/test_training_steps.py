@@ -1,7 +1,5 @@
 """How often training looks up: batches done together, and Ctrl-C between the pieces of the CPU's work."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """What happens when one of the processes of ``train --workers N`` ends before its time, or all should end."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """``main.py train --workers N``: as one process within rounding; numbers that cannot be."""
 
-from __future__ import annotations
-
 import errno
 from multiprocessing import get_context
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The items that ``bench`` times: every layer alone, and with the layers that a kernel may fuse into it. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod

@@ -1,7 +1,5 @@
 """Failures of one kernel that leave the card usable, so that the other kernels are measured."""
 
-from __future__ import annotations
-
 import re
 
 # CUDA errors that concern one launch and leave the card usable: invalid value, out of memory, out of resources.

@@ -1,7 +1,5 @@
 """``main.py bench``: every kernel variant checked against float64, timed and compared, layer by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

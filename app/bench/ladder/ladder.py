@@ -1,7 +1,5 @@
 """Check and time every way to serve one item, on the current card."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

@@ -3,8 +3,6 @@
 It shares no code with the kernels: sums grow term by term in CuPy's element-wise arithmetic, which needs no library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod

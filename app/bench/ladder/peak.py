@@ -1,7 +1,5 @@
 """Measured limits of the card: arithmetic in registers, and a copy within device memory."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pictures of a bench document: ladder, roofline, time against batch size."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

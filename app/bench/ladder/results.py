@@ -1,7 +1,5 @@
 """The results of ``bench`` as records, and the figures derived from them. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

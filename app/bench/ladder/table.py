@@ -1,7 +1,5 @@
 """The text of a bench document. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -17,8 +17,6 @@ rule would let float16 pass for float32. So pairs are held against what a plain 
 top of that is for results so few that their greatest error is a matter of luck.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ The batch repeats a block of random images whose number is a prime, so that the 
 what every element of the whole output must be, and no kernel's tiling repeats at the same pace.
 """
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

@@ -1,7 +1,5 @@
 """End-to-end time of a network with one variant for all its convolutions, through the application's session."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from math import ceil

@@ -1,7 +1,5 @@
 """A network in JAX: a peer to compare with."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Callable

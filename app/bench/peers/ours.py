@@ -1,7 +1,5 @@
 """The application among its peers: the session of the main job."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 import cupy

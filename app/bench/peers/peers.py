@@ -1,7 +1,5 @@
 """``main.py bench --peers``: the application beside PyTorch and JAX, same weights, images and card, in turn."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence

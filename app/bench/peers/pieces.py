@@ -1,7 +1,5 @@
 """A batch in pieces whose activations stay in the L2 cache from layer to layer: what peers are tried with. Pure."""
 
-from __future__ import annotations
-
 from math import prod
 
 from app.network.graph import Graph

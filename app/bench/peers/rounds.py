@@ -8,8 +8,6 @@ A framework has several ways to run the same network. All are tried for a moment
 each of both measurements.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Ratios between engines, and the text of a peers document. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A network in PyTorch, written for speed: a peer to compare with."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

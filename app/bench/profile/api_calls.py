@@ -1,7 +1,5 @@
 """Count and time the CUDA API calls that the host makes in a run: their functions are wrapped for a while."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -3,8 +3,6 @@
 The functions that the session calls are replaced while a run is recorded; the session itself is as in any other run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The profile document as text for people."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

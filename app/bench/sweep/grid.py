@@ -1,7 +1,5 @@
 """The points of a sweep: the parameters to try on each layer, the loop that measures them, and its results."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress

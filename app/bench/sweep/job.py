@@ -1,7 +1,5 @@
 """``main.py sweep``: time a kernel over the grid of its parameters and store the best point for this card."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial

@@ -1,7 +1,5 @@
 """``main.py sweep --pipeline``: end-to-end time of the main job over streams and chunk sizes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Draw a sweep as a heat map, and as the 3-D bar plot that system 2 drew of its tile widths."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, nan

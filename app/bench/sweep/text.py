@@ -1,7 +1,5 @@
 """The report of a sweep: the JSON document, and the same as text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``main.py accuracy``: its options."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``main.py bench``: its options."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path

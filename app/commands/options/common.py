@@ -1,7 +1,5 @@
 """The parser and the request of each command."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 from types import ModuleType

@@ -1,7 +1,5 @@
 """What each command does, in one line."""
 
-from __future__ import annotations
-
 # Every command and what it does, in the order of ``main.py --help``.
 COMMANDS = {
     "networks": "List every network: input, layers, parameters, FLOPs, accuracy.",

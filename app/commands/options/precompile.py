@@ -1,7 +1,5 @@
 """``main.py precompile``: its options."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from app.options import option, options

@@ -1,7 +1,5 @@
 """``main.py profile``: its options, and the arguments of the process that counts for it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

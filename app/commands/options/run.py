@@ -1,7 +1,5 @@
 """The main job: what ``main.py`` takes without a command."""
 
-from __future__ import annotations
-
 from app.commands.options.descriptions import COMMANDS
 from app.runtime.request import RunRequest
 from app.text import fields

@@ -1,7 +1,5 @@
 """Registry rows of convolutions computed as matrix products: im2col, library, implicit GEMM."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 

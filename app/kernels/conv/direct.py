@@ -1,7 +1,5 @@
 """Registry rows of direct convolutions: each thread sums whole windows in its own registers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import prod
 

@@ -1,7 +1,5 @@
 """The registry row of the register-patch convolution: the fastest on the fp32 pipes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import product
 

@@ -1,7 +1,5 @@
 """The registry row of the tensor-core convolution, and its filters packed as the tensor cores' operands."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Registry rows of the kernels that compute two convolutions at once, with ReLU and pooling after each."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from app.kernels.fused.scaling import Arrays, balance_convolutions, scale_for, split

@@ -1,7 +1,5 @@
 """Registry rows of the kernels that compute two matrix products at once, ReLU between and argmax after them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from app.kernels.conv.tensor_core import rounded_to_tf32

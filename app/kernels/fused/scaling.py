@@ -6,8 +6,6 @@ that any image can give it. That bound may be loose: a sum of two float16 keeps 
 and down to 2**-29 where the low half is scaled once more (LOW_SCALE), as features and the products' weights are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Registry rows of the matrix products of fully connected layers."""
 
-from __future__ import annotations
-
 from app.kernels.problems import Argument, LinearProblem
 from app.kernels.variant import (
     BLOCK,

@@ -1,7 +1,5 @@
 """Registry rows of pooling, resizing, activations, softmax and argmax."""
 
-from __future__ import annotations
-
 from math import prod
 
 from app.kernels.problems import ITEMSIZE, ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem

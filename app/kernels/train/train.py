@@ -1,7 +1,5 @@
 """All training kernels: what each does and which system had it. app/training/gpu/ launches them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Arenas: one device array for all parameters, weights first; gradients and slots have arenas of the same layout."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod

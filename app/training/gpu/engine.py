@@ -1,7 +1,5 @@
 """The arithmetic of training on the current GPU, by our own kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Each is called with a stream, device arrays and mostly the number of images, enqueues its work and returns at once.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A team of GPUs of one machine that adds up with NVIDIA's NCCL, through CuPy's binding."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Iterator

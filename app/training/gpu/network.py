@@ -1,7 +1,5 @@
 """A model on the device: from the indices of images to logits, and back to the gradients of all parameters."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

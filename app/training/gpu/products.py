@@ -5,8 +5,6 @@ All arrays are contiguous float32 on the device, as large as needed or larger, a
 The order of a sum depends on the sizes of the call alone: results are bit-identical, on any card.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 app/training/gradients/ defines what a stage computes.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from math import prod

@@ -4,8 +4,6 @@ The order of an element's sum does not depend on the tile, only on the number of
 not on the card, so results are bit-identical on every card.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from itertools import product

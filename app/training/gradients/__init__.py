@@ -4,8 +4,6 @@
 of the loss by the layer's output into those by its input and by its parameters. All in the float type of x.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

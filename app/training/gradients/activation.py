@@ -1,7 +1,5 @@
 """Activations: the slope is a function of the output."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Convolution: both gradients are matrix products over im2col pieces that fit a core's cache."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from app.layers import Conv2d, Parameters

@@ -1,7 +1,5 @@
 """Flatten: the gradient is reshaped to the input's shape."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from app.layers import Flatten, Parameters, Shape

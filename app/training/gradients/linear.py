@@ -1,7 +1,5 @@
 """Fully connected layer: two matrix products with transposes, and column sums for the bias."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from app.layers import Linear, Parameters

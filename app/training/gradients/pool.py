@@ -1,7 +1,5 @@
 """Average and maximum pooling; windows may overlap."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
