@@ -13,7 +13,7 @@ from tests.support.contributing import changed_files, listed_files
 
 ROOT = Path(__file__).parent.parent.parent
 KINDS, NAMES = "app/layers/activation.py", "app/layers/__init__.py"
-STRUCTS, SLOPES = "app/kernels/include/activations.cuh", "app/training/gradients/activation.py"
+STRUCTS, SLOPES = "app/kernels/include/activations.cuh", "app/training/gradients.py"
 NETWORKS = "app/network/definitions.py"
 # By file, what to replace by what: LeakyReLU in whole, and a network that has it behind each kind of layer.
 EDITS: dict[str, list[tuple[str, str]]] = {
@@ -55,7 +55,7 @@ struct TANH {""",
         )
     ],
     SLOPES: [
-        ("import Activation, Parameters", "import Activation, LeakyRelu, Parameters"),
+        ("    Layer,\n", "    Layer,\n    LeakyRelu,\n"),
         ("    Tanh: ", "    LeakyRelu: lambda y: np.where(y > 0, y.dtype.type(1), y.dtype.type(0.01)),\n    Tanh: "),
     ],
     NETWORKS: [

@@ -1,5 +1,5 @@
 // The gradient of pooling, and of the activation before it: each input pixel gathers from the windows that hold it, so
-// that windows may overlap and no two threads add to one place. Windows in the order of app/training/gradients/pool.py.
+// that windows may overlap and no two threads add to one place. Windows in the order of app/training/gradients.py.
 //
 // From: lenet5, fa19, minidnn86 (which only went forward).
 // Data: x, dx (maps, H, W), y, dy (maps, PH, PW) float32, maps = images * CHANNELS. The maximum takes all of its

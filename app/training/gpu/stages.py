@@ -1,6 +1,6 @@
 """The layers on the device, forward and backward. Arrays are allocated once, for the largest batch.
 
-app/training/gradients/ defines what a stage computes.
+app/training/gradients.py defines what a stage computes.
 """
 
 from abc import ABC, abstractmethod
