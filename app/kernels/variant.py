@@ -19,6 +19,7 @@ STATIC_SHARED_LIMIT = 48 << 10
 BLOCK = 256  # threads a block in kernels that give each thread one output element
 MAX_GRID_Y = 65_535
 FLOATS = ("float32", "float64")
+STORED = (*FLOATS, "float16")
 # Operation → the folder of its kernels; those of all others are pointwise.
 FAMILIES = {"conv": "conv", "gemm": "gemm", "conv_pair": "fused", "gemm_pair": "fused"}
 
@@ -96,18 +97,9 @@ class LaunchConfig:
         return tuple(action for action in self.actions if isinstance(action, KernelLaunch))
 
 
-def no_parameters(_: Any) -> dict[str, int]:
-    """The default parameters of a variant that has none."""
-    return {}
-
-
-def serves_all(_: Any) -> None:
-    """``refuses`` of a variant that serves every problem of its operation, some parameters apart."""
-
-
 @dataclass(frozen=True)
 class Variant:
-    """One kernel. ``refuses`` says why it cannot serve a problem, or returns None; ``configure`` serves it.
+    """One kernel. ``configure`` serves a problem; ``refuses`` says why no parameters can, or returns None.
 
     summary: the idea. system: the seed systems that had it. limits: what it does not serve, in words.
     tunables: for each parameter the values a sweep tries; defaults: problem → the values used without a sweep.
@@ -122,16 +114,16 @@ class Variant:
     technique: str
     summary: str
     system: str
-    dtypes: tuple[str, ...]
-    refuses: Callable[[Any], str | None]
     configure: Callable[[Any, Parameters], LaunchConfig]
+    dtypes: tuple[str, ...]
+    refuses: Callable[[Any], str | None] = lambda _: None
     limits: str = ""
     min_arch: int = 75
     only_arch: int | None = None
     pools: bool = False
     reads_host: bool = False
     tunables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    defaults: Callable[[Any], dict[str, int]] = no_parameters
+    defaults: Callable[[Any], dict[str, int]] = lambda _: {}
     automatic: bool = False
     needs_cublas: bool = False
     instructions: str = "fma"

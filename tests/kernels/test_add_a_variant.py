@@ -63,7 +63,6 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Variant]:
         summary="the plainest that can be written",
         system="this test",
         dtypes=FLOATS,
-        refuses=lambda _: None,
         configure=configure,
         folder=tmp_path,
     )
@@ -139,7 +138,6 @@ ROW = """CONV_ROWS: tuple[Variant, ...] = (
         summary="the plainest that can be written",
         system="this test",
         dtypes=FLOATS,
-        refuses=serves_all,
         configure=lambda problem, _: LaunchConfig(
             types(problem) | conv_sizes(problem), (KernelLaunch(BLOCK, _pixel_grid(problem, problem.maps)),)
         ),

@@ -16,7 +16,6 @@ def toy_variant(step: int, name: str, **changes: Any) -> Variant:
         summary="for tests",
         system="none",
         dtypes=("float32",),
-        refuses=lambda _: None,
         configure=lambda problem, parameters: LaunchConfig({}, (launch,)),
         automatic=True,
     )

@@ -1,6 +1,7 @@
 """Registry rows of convolutions computed as matrix products: im2col, library, implicit GEMM."""
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -10,6 +11,7 @@ from app.kernels.variant import (
     BLOCK,
     FLOATS,
     STATIC_SHARED_LIMIT,
+    STORED,
     Grid,
     KernelLaunch,
     LaunchConfig,
@@ -20,7 +22,6 @@ from app.kernels.variant import (
     conv_sizes,
     pooling,
     reordered_weights,
-    serves_all,
     tiles,
     types,
     workspace_images,
@@ -137,62 +138,54 @@ def _register_tiled(problem: ConvProblem, parameters: Parameters) -> LaunchConfi
     return LaunchConfig(defines, (launch,))
 
 
+_row = partial(Variant, "conv", automatic=True)
 CONV_GEMM_ROWS: tuple[Variant, ...] = (
     Variant(
         "conv",
         0,
         "cublas",
-        summary="the library row: im2col kernel in pieces, cuBLAS, layout kernel",
-        system="none (the yardstick)",
+        "the library row: im2col kernel in pieces, cuBLAS, layout kernel",
+        "none (the yardstick)",
+        _cublas,
         dtypes=("float32",),
-        refuses=serves_all,
-        configure=_cublas,
         limits="the order of summation is cuBLAS's; needs a workspace of MIB",
         tunables=_WORKSPACE,
         defaults=lambda _: {**_WORKSPACE_DEFAULT},
         needs_cublas=True,
     ),
-    Variant(
-        "conv",
+    _row(
         8,
         "im2col_gemm",
-        summary="im2col kernel, shared-memory tiled GEMM and layout as separate kernels",
-        system="lenet5, k7, minidnn86",
+        "im2col kernel, shared-memory tiled GEMM and layout as separate kernels",
+        "lenet5, k7, minidnn86",
+        _im2col_gemm,
         dtypes=FLOATS,
-        refuses=serves_all,
-        configure=_im2col_gemm,
         limits="needs a workspace of MIB",
         tunables={"TILE": (8, 16, 32)} | _WORKSPACE,
         defaults=lambda _: {"TILE": 16} | _WORKSPACE_DEFAULT,
-        automatic=True,
     ),
-    Variant(
-        "conv",
+    _row(
         9,
         "implicit_gemm",
-        summary="im2col fused into the tiled GEMM's loads, layout into its stores; tiles of maps x pixels",
-        system="fa19, k7",
-        dtypes=(*FLOATS, "float16"),
-        refuses=serves_all,
-        configure=_implicit_gemm,
+        "im2col fused into the tiled GEMM's loads, layout into its stores; tiles of maps x pixels",
+        "fa19, k7",
+        _implicit_gemm,
+        dtypes=STORED,
         limits="BM x BN at most 1,024",
         tunables={"BM": (4, 8, 12, 16, 24, 32), "BN": (16, 24, 32, 64), "BK": (8, 16, 25, 32, 49)},
         defaults=_implicit_gemm_defaults,
-        automatic=True,
     ),
-    Variant(
-        "conv",
+    _row(
         10,
         "register_tiled",
-        summary="register-tiled implicit GEMM: 8 x 8 outputs a thread, double-buffered shared memory",
-        system="fa19, lenet5",
+        "register-tiled implicit GEMM: 8 x 8 outputs a thread, double-buffered shared memory",
+        "fa19, lenet5",
+        _register_tiled,
         dtypes=("float32",),
         refuses=_register_tiled_refuses,
-        configure=_register_tiled,
         limits="C*K*K at most 16,384 (constant memory); pooling 2 x 2",
         pools=True,
         tunables={"BM": (16, 32, 64), "BN": (64, 128, 256, 512), "BK": (4, 5, 7, 8, 16), "TM": (4, 8), "TN": (4, 8)},
         defaults=_register_tiled_defaults,
-        automatic=True,
     ),
 )

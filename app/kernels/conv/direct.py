@@ -1,6 +1,7 @@
 """Registry rows of direct convolutions: each thread sums whole windows in its own registers."""
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -11,6 +12,7 @@ from app.kernels.variant import (
     FLOATS,
     MAX_GRID_Y,
     STATIC_SHARED_LIMIT,
+    STORED,
     Action,
     ConstantCopy,
     Grid,
@@ -21,7 +23,6 @@ from app.kernels.variant import (
     Variant,
     conv_sizes,
     reordered_weights,
-    serves_all,
     tiles,
     types,
 )
@@ -170,116 +171,49 @@ def _specialised(problem: ConvProblem, parameters: Parameters, together: int = 1
     return _from_constant(problem, types(problem) | conv_sizes(problem) | {"TILE": tile}, launch, together)
 
 
-def _half2(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    return _specialised(problem, parameters, together=2)
-
+# What rows share by where the filters lie. Each adds step, technique, summary, system and configure.
+_in_memory = partial(Variant, "conv", dtypes=STORED, refuses=_too_many_maps, limits=MAPS_LIMIT, automatic=True)
+_in_constants = partial(Variant, "conv", dtypes=FLOATS, limits=CONSTANT_LIMIT, automatic=True)
+_in_constants_tiled = partial(_in_constants, tunables={"TILE": TILES}, defaults=_default_tile)
 
 CONV_ROWS: tuple[Variant, ...] = (
-    Variant(
-        "conv",
-        1,
-        "image_loop",
-        summary="one thread per output element of one image, which loops over all images",
-        system="fa19",
-        dtypes=(*FLOATS, "float16"),
-        refuses=_too_many_maps,
-        configure=_image_loop,
-        limits=MAPS_LIMIT,
-        automatic=True,
+    _in_memory(
+        1, "image_loop", "one thread per output element of one image, which loops over all images", "fa19", _image_loop
     ),
-    Variant(
-        "conv",
-        2,
-        "direct",
-        summary="one thread per output element, images over the grid",
-        system="lenet5, fa19, minidnn86",
-        dtypes=(*FLOATS, "float16"),
-        refuses=_too_many_maps,
-        configure=_direct,
-        limits=MAPS_LIMIT,
-        automatic=True,
-    ),
-    Variant(
-        "conv",
+    _in_memory(2, "direct", "one thread per output element, images over the grid", "lenet5, fa19, minidnn86", _direct),
+    _in_memory(
         3,
         "shared_tile",
-        summary="input and filter tiles in shared memory, channel by channel",
-        system="lenet5, fa19, k7",
-        dtypes=(*FLOATS, "float16"),
-        refuses=_too_many_maps,
-        configure=_shared_tile,
-        limits=MAPS_LIMIT,
+        "input and filter tiles in shared memory, channel by channel",
+        "lenet5, fa19, k7",
+        _shared_tile,
         tunables={"TILE": TILES},
         defaults=_default_tile,
-        automatic=True,
     ),
-    Variant(
-        "conv",
-        4,
-        "constant",
-        summary="direct, filters in constant memory, a launch for each slice of 64 KB",
-        system="fa19, lenet5",
-        dtypes=FLOATS,
-        refuses=serves_all,
-        configure=_constant,
-        limits=CONSTANT_LIMIT,
-        automatic=True,
+    _in_constants(
+        4, "constant", "direct, filters in constant memory, a launch for each slice of 64 KB", "fa19, lenet5", _constant
     ),
-    Variant(
-        "conv",
-        5,
-        "shared_constant",
-        summary="input tiles in shared memory, filters in constant memory",
-        system="k7, fa19",
-        dtypes=FLOATS,
-        refuses=serves_all,
-        configure=_shared_constant,
-        limits=CONSTANT_LIMIT,
-        tunables={"TILE": TILES},
-        defaults=_default_tile,
-        automatic=True,
+    _in_constants_tiled(
+        5, "shared_constant", "input tiles in shared memory, filters in constant memory", "k7, fa19", _shared_constant
     ),
-    Variant(
-        "conv",
+    _in_constants_tiled(
         6,
         "specialised",
-        summary="one kernel per layer size: all sizes and the tile are compile-time constants",
-        system="fa19",
-        dtypes=FLOATS,
-        refuses=serves_all,
-        configure=_specialised,
-        limits=CONSTANT_LIMIT,
-        tunables={"TILE": TILES},
-        defaults=_default_tile,
-        automatic=True,
+        "one kernel per layer size: all sizes and the tile are compile-time constants",
+        "fa19",
+        _specialised,
     ),
-    Variant(
-        "conv",
-        7,
-        "unrolled",
-        summary="specialised, with __restrict__ and unrolled filter loops",
-        system="minidnn86, fa19",
-        dtypes=FLOATS,
-        refuses=serves_all,
-        configure=_specialised,
-        limits=CONSTANT_LIMIT,
-        tunables={"TILE": TILES},
-        defaults=_default_tile,
-        automatic=True,
+    _in_constants_tiled(
+        7, "unrolled", "specialised, with __restrict__ and unrolled filter loops", "minidnn86, fa19", _specialised
     ),
-    Variant(
-        "conv",
+    _in_constants_tiled(
         11,
         "half2",
-        summary="unrolled in FP16 arithmetic: two output maps in one register, conversions in loads and stores",
-        system="minidnn86",
+        "unrolled in FP16 arithmetic: two output maps in one register, conversions in loads and stores",
+        "minidnn86",
+        partial(_specialised, together=2),
         dtypes=("float16",),
-        refuses=serves_all,
-        configure=_half2,
         limits="two maps' filters at most 64 KB (constant memory)",
-        tunables={"TILE": TILES},
-        defaults=_default_tile,
-        automatic=True,
         instructions="hfma2",
     ),
 )

@@ -1,5 +1,7 @@
 """Registry rows of the kernels that compute two convolutions at once, with ReLU and pooling after each."""
 
+from functools import partial
+
 import numpy as np
 
 from app.kernels.fused.scaling import Arrays, balance_convolutions, scale_for, split
@@ -189,54 +191,38 @@ def map_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
     return np.ascontiguousarray(fragments).reshape(64 // maps, 50, maps // 16, 32, 4, 2)
 
 
+_row = partial(Variant, "conv_pair", pools=True, automatic=True)
+_hopper_row = partial(
+    _row, refuses=_refuses_wgmma, limits=HOPPER, min_arch=90, only_arch=90, reads_host=True, instructions="wgmma"
+)
+
 CONV_PAIR_ROWS: tuple[Variant, ...] = (
-    Variant(
-        "conv_pair",
+    _row(
         1,
         "mma",
-        summary="both convolutions with ReLU and pooling on chip, one image a warp: tensor-core products by mma",
-        system="none of them",
+        "both convolutions with ReLU and pooling on chip, one image a warp: tensor-core products by mma",
+        "none of them",
+        _mma,
         dtypes=("float16", "float16x2"),
         refuses=_refuses_convolutions,
-        configure=_mma,
         limits="lenet5's two convolutions of bytes",
         min_arch=80,
-        pools=True,
-        automatic=True,
         instructions="mma",
     ),
-    Variant(
-        "conv_pair",
+    _hopper_row(
         2,
         "wgmma",
-        summary="both convolutions with ReLU and pooling on chip: warpgroup tensor-core products, float16",
-        system="none of them",
+        "both convolutions with ReLU and pooling on chip: warpgroup tensor-core products, float16",
+        "none of them",
+        _wgmma,
         dtypes=("float16",),
-        refuses=_refuses_wgmma,
-        configure=_wgmma,
-        limits=HOPPER,
-        min_arch=90,
-        only_arch=90,
-        pools=True,
-        reads_host=True,
-        automatic=True,
-        instructions="wgmma",
     ),
-    Variant(
-        "conv_pair",
+    _hopper_row(
         3,
         "wgmma_split",
-        summary="step 2 with each operand the sum of two float16: as exact as float32",
-        system="none of them",
+        "step 2 with each operand the sum of two float16: as exact as float32",
+        "none of them",
+        _wgmma_split,
         dtypes=("float16x2",),
-        refuses=_refuses_wgmma,
-        configure=_wgmma_split,
-        limits=HOPPER,
-        min_arch=90,
-        only_arch=90,
-        pools=True,
-        reads_host=True,
-        automatic=True,
-        instructions="wgmma",
     ),
 )

@@ -1,5 +1,7 @@
 """Registry rows of the kernels that compute two matrix products at once, ReLU between and argmax after them."""
 
+from functools import partial
+
 import numpy as np
 
 from app.kernels.conv.tensor_core import rounded_to_tf32
@@ -156,39 +158,35 @@ def _as_float32(bias: np.ndarray | None) -> np.ndarray | None:
     return None if bias is None else bias.astype(np.float32)
 
 
+_row = partial(Variant, "gemm_pair", dtypes=("float16", "float16x2"), automatic=True)
+
 GEMM_PAIR_ROWS: tuple[Variant, ...] = (
-    Variant(
-        "gemm_pair",
+    _row(
         1,
         "mma",
-        summary="two products, ReLU between and argmax after them: the first on tensor cores, the second in registers",
-        system="none of them",
-        dtypes=("float16", "float16x2"),
+        "two products, ReLU between and argmax after them: the first on tensor cores, the second in registers",
+        "none of them",
+        _products,
         refuses=_refuses_products,
-        configure=_products,
         limits="sizes that fit whole tiles, no activation but ReLU",
         min_arch=80,
         tunables=PRODUCT_TUNABLES,
         # float16x2: what fits cards with 99 KB of shared memory a block.
         defaults=lambda problem: {"ROWS": 48 if _is_split(problem) else 80, "STAGES": 2},
-        automatic=True,
         instructions="mma",
     ),
-    Variant(
-        "gemm_pair",
+    _row(
         2,
         "wgmma",
-        summary="step 1 by warpgroup tensor-core products, fed by warps of their own; the second product on them, too",
-        system="none of them",
-        dtypes=("float16", "float16x2"),
+        "step 1 by warpgroup tensor-core products, fed by warps of their own; the second product on them, too",
+        "none of them",
+        _products_wgmma,
         refuses=_refuses_products_wgmma,
-        configure=_products_wgmma,
         limits="sm_90 alone: its instructions are in no other card; 128 hidden values, no activation but ReLU",
         min_arch=90,
         only_arch=90,
         tunables=PRODUCT_WGMMA_TUNABLES,
         defaults=lambda _: {"ROWS": 80, "STAGES": 4},
-        automatic=True,
         instructions="wgmma",
     ),
 )

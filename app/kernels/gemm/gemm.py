@@ -1,10 +1,13 @@
 """Registry rows of the matrix products of fully connected layers."""
 
+from functools import partial
+
 from app.kernels.problems import Argument, LinearProblem
 from app.kernels.variant import (
     BLOCK,
     FLOATS,
     STATIC_SHARED_LIMIT,
+    STORED,
     Action,
     KernelLaunch,
     LaunchConfig,
@@ -132,90 +135,63 @@ def _split_k(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     return LaunchConfig(defines, (add_up, finish), workspace, workspace_images(workspace))
 
 
+# What rows share by whether they take the argmax. Each adds step, technique, summary, system and configure.
+_plain_row = partial(Variant, "gemm", refuses=_no_argmax, limits="no argmax")
+_argmax_row = partial(
+    Variant, "gemm", refuses=_short_argmax, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
+)
+
 GEMM_ROWS: tuple[Variant, ...] = (
-    Variant(
-        "gemm",
+    _plain_row(
         0,
         "cublas",
-        summary="the library's float32 product; bias, activation and other storage types in passes of their own",
-        system="the yardstick",
+        "the library's float32 product; bias, activation and other storage types in passes of their own",
+        "the yardstick",
+        _cublas,
         dtypes=("float32",),
-        refuses=_no_argmax,
-        configure=_cublas,
-        limits="no argmax",
         needs_cublas=True,
     ),
-    Variant(
-        "gemm",
-        1,
-        "naive",
-        summary="one thread per output element",
-        system="mlp, minidnn86",
-        dtypes=(*FLOATS, "float16"),
-        refuses=_no_argmax,
-        configure=_naive,
-        limits="no argmax",
-        automatic=True,
-    ),
-    Variant(
-        "gemm",
+    _plain_row(1, "naive", "one thread per output element", "mlp, minidnn86", _naive, dtypes=STORED, automatic=True),
+    _plain_row(
         2,
         "shared_tiled",
-        summary="square tiles of both operands in shared memory",
-        system="lenet5, k7",
+        "square tiles of both operands in shared memory",
+        "lenet5, k7",
+        _shared_tiled,
         dtypes=FLOATS,
-        refuses=_no_argmax,
-        configure=_shared_tiled,
-        limits="no argmax",
         tunables={"TILE": (8, 16, 32)},
         defaults=lambda _: {"TILE": 16},
         automatic=True,
     ),
-    Variant(
-        "gemm",
+    _argmax_row(
         3,
         "register_tiled",
-        summary="register tiles from double-buffered shared memory, argmax by shuffles",
-        system="lenet5, k7",
+        "register tiles from double-buffered shared memory, argmax by shuffles",
+        "lenet5, k7",
+        _register_tiled,
         dtypes=("float32",),
-        refuses=_short_argmax,
-        configure=_register_tiled,
-        limits=f"argmax over at most {MOST_CLASSES} classes",
         tunables={"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)},
         defaults=_register_tiled_defaults,
-        automatic=True,
     ),
-    Variant(
-        "gemm",
+    _argmax_row(
         4,
         "tensor_core",
-        summary="step 3's tiles multiplied by mma.sync, float32 sums, conversion fused into the loads",
-        system="none",
+        "step 3's tiles multiplied by mma.sync, float32 sums, conversion fused into the loads",
+        "none",
+        _tensor_core,
         dtypes=("float16", "tfloat32"),
-        refuses=_short_argmax,
-        configure=_tensor_core,
-        limits=f"argmax over at most {MOST_CLASSES} classes",
         min_arch=80,
-        tunables={
-            "BM": (32, 64, 128),
-            "BN": (16, 32, 64, 128),
-            "BK": (16, 32, 64),
-            "WM": (16, 32, 64),
-            "WN": (16, 32, 64),
-        },
+        tunables={"BM": (32, 64, 128), "BN": (16, 32, 64, 128)} | dict.fromkeys(("BK", "WM", "WN"), (16, 32, 64)),
         defaults=_tensor_core_defaults,
-        automatic=True,
         instructions="mma",
     ),
-    Variant(
-        "gemm",
+    _plain_row(
         5,
         "split_k",
-        summary="the depth cut over blocks, parts added in a fixed order; for small batches, only with --latency",
-        system="none",
+        "the depth cut over blocks, parts added in a fixed order; for small batches, only with --latency",
+        "none",
+        _split_k,
         dtypes=("float32",),
-        refuses=_no_argmax,
-        configure=_split_k,
         limits="no argmax; another order of summation than steps 1 to 3",
         tunables={"BM": (1, 2, 4, 8), "BN": (32, 64, 128), "PART": (16, 32, 64, 128)},
         defaults=_split_k_defaults,

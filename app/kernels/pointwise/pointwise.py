@@ -1,12 +1,13 @@
 """Registry rows of pooling, resizing, activations, softmax and argmax."""
 
+from functools import partial
 from math import prod
 
 from app.kernels.problems import ITEMSIZE, ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.variant import (
     BLOCK,
-    FLOATS,
     STATIC_SHARED_LIMIT,
+    STORED,
     KernelLaunch,
     LaunchConfig,
     Parameters,
@@ -14,11 +15,9 @@ from app.kernels.variant import (
     activation_name,
     elementwise,
     same_types,
-    serves_all,
     tiles,
 )
 
-STORED = (*FLOATS, "float16")
 RESIZED = 16  # about how many outputs a thread of a resizing computes
 
 
@@ -74,16 +73,16 @@ def _resize_bilinear(problem: ResizeProblem, _: Parameters) -> LaunchConfig:
     return LaunchConfig(constants, (KernelLaunch(BLOCK, lambda images: (images * problem.channels * parts, 1, 1)),))
 
 
-def _activation_elementwise(problem: ActivationProblem, _: Parameters) -> LaunchConfig:
+def _activation(problem: ActivationProblem, _: Parameters) -> LaunchConfig:
     constants: dict[str, str | int] = {"SIZE": problem.size, "ACTIVATION": activation_name(problem.function)}
     return elementwise(same_types(problem.dtype) | constants, problem.size)
 
 
-def _softmax_rows(problem: SoftmaxProblem, _: Parameters) -> LaunchConfig:
+def _softmax(problem: SoftmaxProblem, _: Parameters) -> LaunchConfig:
     return elementwise(same_types(problem.dtype) | {"CLASSES": problem.classes}, 32)  # a warp for each row
 
 
-def _argmax_rows(problem: ArgmaxProblem, _: Parameters) -> LaunchConfig:
+def _argmax(problem: ArgmaxProblem, _: Parameters) -> LaunchConfig:
     return elementwise(same_types(problem.dtype) | {"N": problem.classes}, 1)
 
 
@@ -91,74 +90,57 @@ def _argmax_refuses(problem: ArgmaxProblem) -> str | None:
     return "a label is one byte: at most 256 classes" if problem.classes > 256 else None
 
 
+_row = partial(Variant, dtypes=STORED, automatic=True)
+
 OTHER_ROWS: tuple[Variant, ...] = (
-    Variant(
-        "pool",
-        1,
-        "direct",
-        summary="one thread per output element, any window and stride",
-        system="lenet5, minidnn86",
-        dtypes=STORED,
-        refuses=serves_all,
-        configure=_pool_direct,
-        automatic=True,
+    _row(
+        "pool", 1, "direct", "one thread per output element, any window and stride", "lenet5, minidnn86", _pool_direct
     ),
     Variant(
         "pool",
         2,
         "shared",
-        summary="the input tile is staged in shared memory before it is pooled",
-        system="lenet5 (tried and dropped there)",
+        "the input tile is staged in shared memory before it is pooled",
+        "lenet5 (tried and dropped there)",
+        _pool_shared,
         dtypes=STORED,
-        refuses=serves_all,
-        configure=_pool_shared,
         limits="a window fits into shared memory",
         tunables={"TILE": (4, 8, 16, 32)},
         defaults=_pool_shared_defaults,
     ),
-    Variant(
+    _row(
         "resize",
         1,
         "bilinear",
-        summary="bilinear interpolation of bytes in exact integers, four neighbours a thread and store",
-        system="fa19, k7, minidnn86",
+        "bilinear interpolation of bytes in exact integers, four neighbours a thread and store",
+        "fa19, k7, minidnn86",
+        _resize_bilinear,
         dtypes=("uint8",),
-        refuses=serves_all,
-        configure=_resize_bilinear,
-        automatic=True,
     ),
-    Variant(
+    _row(
         "activation",
         1,
         "elementwise",
-        summary="ReLU, tanh or sigmoid, one thread per element",
-        system="lenet5, fa19, mlp",
-        dtypes=STORED,
-        refuses=serves_all,
-        configure=_activation_elementwise,
-        automatic=True,
+        "ReLU, tanh or sigmoid, one thread per element",
+        "lenet5, fa19, mlp",
+        _activation,
     ),
-    Variant(
+    _row(
         "softmax",
         1,
         "rows",
-        summary="one warp per row: maximum and sum by shuffles, then the division",
-        system="fa19, minidnn86, mlp",
-        dtypes=STORED,
-        refuses=serves_all,
-        configure=_softmax_rows,
-        automatic=True,
+        "one warp per row: maximum and sum by shuffles, then the division",
+        "fa19, minidnn86, mlp",
+        _softmax,
     ),
-    Variant(
+    _row(
         "argmax",
         1,
         "rows",
-        summary="one thread per row",
-        system="lenet5",
-        dtypes=STORED,
+        "one thread per row",
+        "lenet5",
+        _argmax,
         refuses=_argmax_refuses,
-        configure=_argmax_rows,
         limits="at most 256 classes (a label is one byte)",
-        automatic=True,
     ),
 )
