@@ -5,29 +5,29 @@ import re
 HDF5 = b"\x89HDF\r\n\x1a\n"
 START_BYTES = 512  # ``recognise`` looks at no more
 
-_PICTURES = {
-    b"\x89PNG\r\n\x1a\n": "PNG",
-    b"\xff\xd8\xff": "JPEG",
-    b"GIF87a": "GIF",
-    b"GIF89a": "GIF",
-    b"II*\0": "TIFF",
-    b"MM\0*": "TIFF",
+# What the content of each kind begins with.
+_BEGINNINGS = {
+    rb"\x89PNG\r\n\x1a\n": "a PNG picture",
+    rb"\xff\xd8\xff": "a JPEG picture",
+    rb"GIF8[79]a": "a GIF picture",
+    rb"II\*\0|MM\0\*": "a TIFF picture",
+    rb"RIFF.{4}WEBP": "a WebP picture",
+    rb"BM.{4}\0{4}": "a BMP picture",
+    re.escape(HDF5): "an HDF5 file",
+    rb"\x93NUMPY": "a NumPy array (.npy)",
+    rb"%PDF-": "a PDF document",
+    rb"\x1f\x8b": "a gzip file",
+    rb"BZh": "a bzip2 archive",
+    rb"\xfd7zXZ\0": "an xz archive",
+    rb"\x28\xb5\x2f\xfd": "a zstd archive",
+    rb"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    rb"PAR1": "a Parquet table",
+    rb"MATLAB 5\.0": "a MATLAB file",
+    rb"\0\0[\x08-\x0e][\x01-\x08]": "an IDX file",
+    rb".{4}\0{4}\{\"": "a safetensors file",  # the length of its JSON header, below 4 GiB, and the header
+    rb"\x80[\x02-\x05][\x20-\x7e\x80-\x9f]": "a Python pickle, as PyTorch's old .pt and .pth files are",
+    rb"\x08[\x01-\x1f](\x12[\x00-\x7f][\x20-\x7e]|\x1a|\x22|\x3a|\x42)": "an ONNX model",  # ir_version, producer
 }
-_OTHERS = {
-    HDF5: "an HDF5 file",
-    b"\x93NUMPY": "a NumPy array (.npy)",
-    b"%PDF-": "a PDF document",
-    b"\x1f\x8b": "a gzip file",
-    b"BZh": "a bzip2 archive",
-    b"\xfd7zXZ\0": "an xz archive",
-    b"\x28\xb5\x2f\xfd": "a zstd archive",
-    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
-    b"PAR1": "a Parquet table",
-    b"MATLAB 5.0": "a MATLAB file",
-}
-_ONNX = re.compile(rb"\x08[\x01-\x1f](\x12[\x00-\x7f][\x20-\x7e]|\x1a|\x22|\x3a|\x42)")  # ir_version, then its producer
-_PICKLE = re.compile(rb"\x80[\x02-\x05][\x20-\x7e\x80-\x9f]")
-_IDX = re.compile(rb"\0\0[\x08-\x0e][\x01-\x08]")
 
 
 def recognise(start: bytes) -> str | None:
@@ -35,27 +35,10 @@ def recognise(start: bytes) -> str | None:
 
     start: the first ``START_BYTES`` of the content, or all of it if it is shorter.
     """
-    for magic, name in _PICTURES.items():
-        if start.startswith(magic):
-            return f"a {name} picture"
-    if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
-        return "a WebP picture"
-    if start[:2] == b"BM" and start[6:10] == bytes(4):
-        return "a BMP picture"
-    for magic, name in _OTHERS.items():
-        if start.startswith(magic):
-            return name
     if start.startswith(b"PK\3\4"):
         return _zip(start)
-    if _IDX.match(start):
-        return "an IDX file"
-    if start[8:10] == b'{"' and int.from_bytes(start[:8], "little") < 1 << 32:
-        return "a safetensors file"
-    if _PICKLE.match(start):
-        return "a Python pickle, as PyTorch's old .pt and .pth files are"
-    if _ONNX.match(start):
-        return "an ONNX model"
-    return _text(start)
+    kinds = (name for beginning, name in _BEGINNINGS.items() if re.match(beginning, start, re.DOTALL))
+    return next(kinds, None) or _text(start)
 
 
 def _zip(start: bytes) -> str:
