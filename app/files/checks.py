@@ -15,61 +15,49 @@ class BadValueError(ValueError):
     """Why a value is refused: one printable line."""
 
 
-def whole(least: int, most: int) -> Check:
-    """A whole number from ``least`` to ``most``."""
+def _that(holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] = lambda value: value) -> Check:
+    """Check that ``holds``, then check or convert what passed; the error is the value and the ``fault``."""
 
-    def check(value: Any) -> int:
-        if type(value) is not int:  # True is an int, too
-            raise BadValueError(f"{shown(value)} is not a whole number")
-        if not least <= value <= most:
-            raise BadValueError(f"{shown(value)} is not between {least} and {most:,}")
-        return value
+    def check(value: Any) -> Any:
+        if not holds(value):
+            raise BadValueError(f"{shown(value)} {fault}")
+        return then(value)
 
     return check
+
+
+def whole(least: int, most: int) -> Check:
+    """A whole number from ``least`` to ``most``."""
+    within = _that(lambda value: least <= value <= most, f"is not between {least} and {most:,}")
+    return _that(lambda value: type(value) is int, "is not a whole number", within)  # True is an int, too
 
 
 def number(least: float, most: float, above: bool = False) -> Check:
     """A number, as float, from ``least`` (or only ``above`` it) up to ``most``."""
-
-    def check(value: Any) -> float:
-        if type(value) not in (int, float):
-            raise BadValueError(f"{shown(value)} is not a number")
-        if not least <= value <= most or (above and value == least):  # NaN is neither
-            raise BadValueError(
-                f"{shown(value)} is not {'above' if above else 'at least'} {least:g} and at most {most:g}"
-            )
-        return float(value)
-
-    return check
+    within = _that(
+        lambda value: least <= value <= most and not (above and value == least),  # NaN is neither
+        f"is not {'above' if above else 'at least'} {least:g} and at most {most:g}",
+        float,
+    )
+    return _that(lambda value: type(value) in (int, float), "is not a number", within)
 
 
 def text(most: int = 200) -> Check:
     """One line of at most ``most`` printable characters."""
-
-    def check(value: Any) -> str:
-        if not isinstance(value, str) or not value.isprintable() or len(value) > most:
-            raise BadValueError(f"{shown(value)} is not one line of up to {most} characters")
-        return value
-
-    return check
+    return _that(
+        lambda value: isinstance(value, str) and value.isprintable() and len(value) <= most,
+        f"is not one line of up to {most} characters",
+    )
 
 
 def one_of(*values: str) -> Check:
     """One of these words."""
-
-    def check(value: Any) -> str:
-        if value not in values or not isinstance(value, str):
-            raise BadValueError(f"{shown(value)} is none of {', '.join(values)}")
-        return value
-
-    return check
+    return _that(lambda value: isinstance(value, str) and value in values, f"is none of {', '.join(values)}")
 
 
 def flag(value: Any) -> bool:
     """True or false."""
-    if not isinstance(value, bool):
-        raise BadValueError(f"{shown(value)} is neither true nor false")
-    return value
+    return _that(lambda value: isinstance(value, bool), "is neither true nor false")(value)
 
 
 def nullable(check: Check) -> Check:
@@ -79,24 +67,20 @@ def nullable(check: Check) -> Check:
 
 def items(check: Check, least: int = 0) -> Check:
     """A list of at least ``least`` values, each of which passes ``check``."""
-
-    def check_all(value: Any) -> list[Any]:
-        if not isinstance(value, list) or len(value) < least:
-            raise BadValueError(f"{shown(value)} is not a list" + (f" of {least} or more" if least else ""))
-        return [_at(f"[{at}]", check, item) for at, item in enumerate(value)]
-
-    return check_all
+    return _that(
+        lambda value: isinstance(value, list) and len(value) >= least,
+        "is not a list" + (f" of {least} or more" if least else ""),
+        lambda value: [_at(f"[{at}]", check, item) for at, item in enumerate(value)],
+    )
 
 
 def row(*checks: Check) -> Check:
     """A list with one value for each check, in order; returned as a tuple."""
-
-    def check_all(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list) or len(value) != len(checks):
-            raise BadValueError(f"{shown(value)} is not a list of {len(checks)}")
-        return tuple(_at(f"[{at}]", check, item) for at, (check, item) in enumerate(zip(checks, value, strict=True)))
-
-    return check_all
+    return _that(
+        lambda value: isinstance(value, list) and len(value) == len(checks),
+        f"is not a list of {len(checks)}",
+        lambda value: tuple(_at(f"[{at}]", checks[at], item) for at, item in enumerate(value)),
+    )
 
 
 def mapping(check: Check) -> Check:
@@ -155,10 +139,7 @@ def shown(value: Any) -> str:
     return said if len(said) <= MAX_SHOWN else f"{said[: MAX_SHOWN - 1]}…"
 
 
-def _object(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise BadValueError(f"{shown(value)} is not an object")
-    return value
+_object = _that(lambda value: isinstance(value, dict), "is not an object")
 
 
 def _at(place: str, check: Check, value: Any) -> Any:
