@@ -33,8 +33,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **{"allow_abbrev": False, **settings})
         self.suggest_on_error = False  # argparse's own, from Python 3.14 on: ours is the same in every Python
         self._given: set[str] = set()
-        self.register("action", None, _Once)
-        self.register("action", "store", _Once)
+        self.register("action", None, _Store)
+        self.register("action", "store", _Store)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, but refuse unknown arguments: a command's own parser knows the nearest option."""
@@ -68,23 +68,21 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Once(argparse.Action):
-    """Stores an option's value and refuses a second one."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        cast(Parser, parser).note(option, self)
-        setattr(namespace, self.dest, values)
-
-
-class Switch(argparse.BooleanOptionalAction):
-    """``--flip`` or ``--no-flip``, one of them once at most."""
+    """Mixed into a kind of action: refuses an option that was given before."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
         cast(Parser, parser).note(option, self)
         super().__call__(parser, namespace, values, option)
+
+
+class _Store(_Once, argparse._StoreAction):
+    pass
+
+
+class Switch(_Once, argparse.BooleanOptionalAction):
+    """``--flip`` or ``--no-flip``, one of them once at most."""
 
 
 def guarded(body: Callable[[], int]) -> int:
