@@ -39,7 +39,7 @@ Allocate = Callable[[tuple[int, ...], np.dtype, int], np.ndarray]
 """Returns an array of this shape and type. The third argument is the size of a chunk in bytes, 0 without chunks."""
 
 
-def _ordinary(shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
+def _ordinary(shape: tuple[int, ...], kind: np.dtype, _: int) -> np.ndarray:
     return np.empty(shape, kind)
 
 
@@ -95,8 +95,8 @@ class StrictFile:
                 dataset.read_direct(array)
             return array
 
-    def attribute(self, name: str) -> str | int | float | np.ndarray | None:
-        """The root attribute ``name``: one fixed-length string, a number or an array of them; None if there is none.
+    def attribute(self, name: str) -> Attribute | None:
+        """The root attribute ``name``: one fixed-length string, a number or a list of them; None if there is none.
 
         Raises UserError if it is unreadable, larger than 64 KiB or of any other type.
         """
@@ -115,9 +115,7 @@ class StrictFile:
             if math.prod(shape) * kind.get_size() > MAX_ATTRIBUTE_BYTES:
                 raise UserError(f"{self._path}: attribute {name!r} is larger than 64 KiB; remove it")
             value = self._file.attrs[name]
-            if is_text:
-                return value.decode()
-            return np.asarray(value, value.dtype.newbyteorder("=")) if shape else value.item()
+            return value.decode() if is_text else value.tolist()
 
     def _is_group(self, name: bytes) -> bool:
         """Looks through hard links only: the two other kinds could lead out of the file."""
@@ -270,8 +268,4 @@ def contents(file: StrictFile, wanted: Wanted, allocate: Allocate = _ordinary) -
         if name in names:
             arrays[name] = file.array(name, left, allocate)
             left -= arrays[name].nbytes
-    return Contents(names, arrays, {name: _plain(value) for name, value in attributes.items() if value is not None})
-
-
-def _plain(value: str | int | float | np.ndarray) -> Attribute:
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    return Contents(names, arrays, {name: value for name, value in attributes.items() if value is not None})
