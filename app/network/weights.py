@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,7 @@ def load_weights(path: Path | None = None) -> Weights:
     kind = None if content.startswith(HDF5) else recognise(content[:START_BYTES])
     if kind is not None:
         raise UserError(f"{path} is {kind}, not HDF5 weights; store its arrays as conv1, fc1 and so on (README)")
-    found = (read_pinned if pinned else read_untrusted)(path, content, _wanted())
-    return _parse(path, content, found, vouched=pinned or _CHECKSUM in found.attributes)
+    return _parse(path, content, read_pinned if pinned else read_untrusted, pinned)
 
 
 def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
@@ -126,7 +125,7 @@ def save_weights(
         attributes["recipe"] = recipe
     stored = {name: _stored(array, storage) for name, array in arrays.items()}
     content = file_image(stored, {**attributes, _CHECKSUM: _checksum(stored, attributes)})
-    _parse(path, content, read_pinned(path, content, _wanted()))
+    _parse(path, content, read_pinned)
     if not overwrite and path.is_file() and read_file(path, MAX_BYTES) == content:
         return
     with replacing(path, overwrite=overwrite) as temporary:
@@ -152,10 +151,6 @@ def _shape(shape: tuple[int, ...]) -> str:
     return f"({','.join(map(str, shape))})"
 
 
-class _BadError(Exception):
-    """What is wrong with a weights file, and the remedy; ``_parse`` puts the path before it."""
-
-
 def _checksum(arrays: Mapping[str, np.ndarray], attributes: Attributes) -> str:
     """Hash the arrays, in the type in which they are stored, and the checked attributes."""
     about = {name: attributes[name] for name in _CHECKED if name in attributes}
@@ -163,18 +158,17 @@ def _checksum(arrays: Mapping[str, np.ndarray], attributes: Attributes) -> str:
 
 
 def _check_checksum(found: Contents) -> None:
-    """Raise _BadError for a wrong checksum, or a missing one in a file whose schema has it."""
+    """Raise BadValueError for a wrong checksum, or a missing one in a file whose schema has it."""
     written = found.attributes.get("schema") == SCHEMA or _CHECKSUM in found.attributes
     if written and found.attributes.get(_CHECKSUM) != _checksum(found.arrays, found.attributes):
         changed = f"or, if it was changed on purpose, remove attributes 'schema' and {_CHECKSUM!r}"
-        raise _BadError(f"its content is not what its checksum is of; get a fresh copy, {changed}")
+        raise BadValueError(f"its content is not what its checksum is of; get a fresh copy, {changed}")
 
 
-def _wanted() -> Wanted:
-    return Wanted(None, _ATTRIBUTES, MAX_BYTES)
-
-
-def _parse(path: Path, content: bytes, found: Contents, vouched: bool = True) -> Weights:
+def _parse(
+    path: Path, content: bytes, read: Callable[[Path, bytes, Wanted], Contents], pinned: bool = False
+) -> Weights:
+    found = read(path, content, Wanted(None, _ATTRIBUTES, MAX_BYTES))
     attributes = found.attributes
     try:
         _check_checksum(found)
@@ -189,23 +183,25 @@ def _parse(path: Path, content: bytes, found: Contents, vouched: bool = True) ->
             expected_correct=_attribute(attributes, "expected_correct", {}),
             sha256=hashlib.sha256(content).hexdigest(),
             storage="float16" if all(array.dtype == np.float16 for array in found.arrays.values()) else "float32",
-            vouched=vouched,
+            vouched=pinned or _CHECKSUM in attributes,
         )
-    except _BadError as error:
+    except BadValueError as error:
         raise UserError(f"{path}: {error}") from error
 
 
 def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
     if not arrays:
-        raise _BadError("holds no datasets; name a file with a network's weights")
+        raise BadValueError("holds no datasets; name a file with a network's weights")
     for name, array in arrays.items():
         if not _NAME.fullmatch(name):
-            raise _BadError(f"dataset {printable(repr(name))} is not named like fc1 or fc1_bias; rename or remove it")
+            raise BadValueError(
+                f"dataset {printable(repr(name))} is not named like fc1 or fc1_bias; rename or remove it"
+            )
         _check_numbers(name, array)
     for name in arrays:
         layer = name.removesuffix("_bias")
         if layer not in arrays or (layer != name and arrays[name].shape != arrays[layer].shape[-1:]):
-            raise _BadError(
+            raise BadValueError(
                 f"{name} does not go with {layer}, which is missing or has another number of outputs; add it"
             )
 
@@ -213,19 +209,19 @@ def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
 def _check_numbers(name: str, array: np.ndarray) -> None:
     if array.ndim not in ((1,) if name.endswith("_bias") else (2, 4)) or array.size == 0:
         kinds = "filters (K,K,in,out), matrices (in,out) and biases <layer>_bias (out,)"
-        raise _BadError(f"{name} is {_shape(array.shape)}; store only {kinds}, none of them empty")
+        raise BadValueError(f"{name} is {_shape(array.shape)}; store only {kinds}, none of them empty")
     if array.dtype.kind != "f":
-        raise _BadError(f"{name} holds {array.dtype} numbers; store them as float32")
+        raise BadValueError(f"{name} holds {array.dtype} numbers; store them as float32")
     bad = array.size - int(np.isfinite(array).sum())
     if bad:
-        raise _BadError(f"{name} holds {bad:,} NaN or infinite values; train the network again")
+        raise BadValueError(f"{name} holds {bad:,} NaN or infinite values; train the network again")
 
 
 def _float32(name: str, array: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float32)
     if not np.isfinite(narrow).all():
-        raise _BadError(f"{name} holds values beyond the range of float32; scale the weights down")
+        raise BadValueError(f"{name} holds values beyond the range of float32; scale the weights down")
     return narrow
 
 
@@ -264,11 +260,11 @@ def _attribute(attributes: Attributes, name: str, default: Any = None) -> Any:
     try:
         return check(attributes[name]) if name in attributes else default
     except BadValueError as error:
-        raise _BadError(f"attribute {name!r} is not {needed}; correct or remove it") from error
+        raise BadValueError(f"attribute {name!r} is not {needed}; correct or remove it") from error
 
 
 def _network(attributes: Attributes) -> str:
     if attributes.get("kind") is not None:
-        raise _BadError("it is a training's checkpoint, not weights; train --resume makes weights of it")
+        raise BadValueError("it is a training's checkpoint, not weights; train --resume makes weights of it")
     _attribute(attributes, "schema")
     return _attribute(attributes, "network", DEFAULT_NETWORK)
