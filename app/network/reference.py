@@ -44,8 +44,7 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
             check_interrupt()
             found.append(part)
             progress.update(len(part.labels))
-    names = ("labels", "margins", "magnitudes")
-    return Reference(**{name: np.concatenate([getattr(part, name) for part in found]) for name in names})
+    return Reference(**{name: np.concatenate([getattr(part, name) for part in found]) for name in vars(found[0])})
 
 
 def _of_chunk(graph: Graph, images: np.ndarray) -> Reference:
@@ -83,7 +82,7 @@ def load_reference(weights: Weights, network: Network) -> Reference | None:
         raise UserError(f"{path} belongs to other weights; {_BUNDLE} {origin}")
     if found.attributes.get("network") != network.digest:  # another network may have arrays of the same shapes
         return None
-    return Reference(found.arrays["labels"], found.arrays["margins"], found.arrays["magnitudes"])
+    return Reference(**found.arrays)
 
 
 def shipped_reference(weights: Weights, network: Network) -> Reference:
@@ -97,11 +96,6 @@ def shipped_reference(weights: Weights, network: Network) -> Reference:
 
 def save_reference(path: Path, reference: Reference, weights_sha256: str, network: Network) -> None:
     """Write the results of the weights with this hash in the network, atomically and reproducibly. Raises UserError."""
-    arrays: dict[str, np.ndarray] = {
-        "labels": reference.labels.astype(np.uint8),
-        "margins": reference.margins.astype(np.float64),
-        "magnitudes": reference.magnitudes.astype(np.float32),
-    }
-    content = file_image(arrays, {"weights_sha256": weights_sha256, "network": network.digest})
+    content = file_image(vars(reference), {"weights_sha256": weights_sha256, "network": network.digest})
     with replacing(path) as temporary:
         temporary.write_bytes(content)
