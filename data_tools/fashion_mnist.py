@@ -40,30 +40,25 @@ class DataFile:
         return 4 + 4 * len(self.shape) + math.prod(self.shape)
 
 
+def _files(prefix: str, count: int, images: str, labels: str) -> tuple[DataFile, DataFile]:
+    return (
+        DataFile(f"{prefix}-images-idx3-ubyte", (count, 28, 28), images),
+        DataFile(f"{prefix}-labels-idx1-ubyte", (count,), labels),
+    )
+
+
 SPLITS = {  # split: its images and its labels
-    "test": (
-        DataFile(
-            "t10k-images-idx3-ubyte",
-            (10_000, 28, 28),
-            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        ),
-        DataFile(
-            "t10k-labels-idx1-ubyte",
-            (10_000,),
-            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-        ),
+    "test": _files(
+        "t10k",
+        10_000,
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     ),
-    "train": (
-        DataFile(
-            "train-images-idx3-ubyte",
-            (60_000, 28, 28),
-            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        ),
-        DataFile(
-            "train-labels-idx1-ubyte",
-            (60_000,),
-            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        ),
+    "train": _files(
+        "train",
+        60_000,
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
     ),
 }
 MIRRORS = (
