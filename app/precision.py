@@ -7,24 +7,21 @@ from dataclasses import dataclass
 class Precision:
     """One way to compute a network.
 
-    name: as on the command line and in reports. dtype: how numbers are multiplied, a problem's ``dtype``. stored: how
-    activations lie in memory between the layers.
-    near_tie: share of an image's magnitudes below which a margin is a near-tie. near_ties_share: share of the images
-    that may differ in near-ties.
+    name: as on the command line and in reports. dtype: how numbers are multiplied, a problem's ``dtype``.
+    near_tie: share of an image's magnitudes below which a margin is a near-tie. colour: in plots.
+    stored: how activations lie in memory between the layers.
     coarse: operands are rounded to 11 significant bits before they are multiplied.
     offered: it may be asked for on the command line. paired: kernels of two layers compute in it.
     fallback: dtype for single layers, which no kernel serves in this precision; empty: kernels serve them.
     peers: name of the precision of other systems that ours is compared with, as accurate by whatever means; empty:
-    none. jax: JAX's name of what float32 may be multiplied in. cudnn: name of cuDNN's row in ``bench``. colour: in
-    plots.
+    none. jax: JAX's name of what float32 may be multiplied in. cudnn: name of cuDNN's row in ``bench``.
     """
 
     name: str
     dtype: str
-    stored: str
     near_tie: float
-    near_ties_share: float
     colour: str
+    stored: str = "float32"
     coarse: bool = False
     offered: bool = True
     paired: bool = False
@@ -32,6 +29,11 @@ class Precision:
     peers: str = ""
     jax: str = ""
     cudnn: str = ""
+
+    @property
+    def near_ties_share(self) -> float:
+        """Share of the images that may differ in near-ties."""
+        return 0.01 if self.coarse else 0.001
 
 
 # A margin is a near-tie below this share of the magnitudes: so many roundings of the arithmetic, 2**-24 each in float32
@@ -42,56 +44,25 @@ class Precision:
 # Near-ties may differ in near_ties_share of the images, and always in one. Measured on the shipped networks: none of
 # 10,000 images in fp32 and fp32x, three in tf32 and fp16.
 ROWS = (
+    Precision("fp64", "float64", 64 * 2.0**-53, "tab:gray", stored="float64", offered=False),
+    Precision("fp32", "float32", 64 * 2.0**-24, "tab:blue", peers="fp32", jax="float32", cudnn="cuDNN, TF32 off"),
+    Precision("fp32x", "float16x2", 64 * 2.0**-24, "tab:purple", paired=True, fallback="float32", peers="fp32"),
     Precision(
-        name="fp64",
-        dtype="float64",
-        stored="float64",
-        near_tie=64 * 2.0**-53,
-        near_ties_share=0.001,
-        colour="tab:gray",
-        offered=False,
-    ),
-    Precision(
-        name="fp32",
-        dtype="float32",
-        stored="float32",
-        near_tie=64 * 2.0**-24,
-        near_ties_share=0.001,
-        colour="tab:blue",
-        peers="fp32",
-        jax="float32",
-        cudnn="cuDNN, TF32 off",
-    ),
-    Precision(
-        name="fp32x",
-        dtype="float16x2",
-        stored="float32",
-        near_tie=64 * 2.0**-24,
-        near_ties_share=0.001,
-        colour="tab:purple",
-        paired=True,
-        fallback="float32",
-        peers="fp32",
-    ),
-    Precision(
-        name="tf32",
-        dtype="tfloat32",
-        stored="float32",
-        near_tie=4 * 2.0**-11,
-        near_ties_share=0.01,
-        colour="tab:orange",
+        "tf32",
+        "tfloat32",
+        4 * 2.0**-11,
+        "tab:orange",
         coarse=True,
         peers="tf32",
         jax="tensorfloat32",
         cudnn="cuDNN, TF32 on",
     ),
     Precision(
-        name="fp16",
-        dtype="float16",
+        "fp16",
+        "float16",
+        8 * 2.0**-11,
+        "tab:green",
         stored="float16",
-        near_tie=8 * 2.0**-11,
-        near_ties_share=0.01,
-        colour="tab:green",
         coarse=True,
         paired=True,
         peers="fp16",
