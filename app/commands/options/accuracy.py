@@ -20,6 +20,3 @@ class AccuracyRequest:
     precision: str = option("arithmetic of the GPU, as for main.py", "auto", choices=("auto", *PRECISIONS))
     data_dir: Path | None = data_dir_option()
     output: Output = options(what="the counts")
-
-
-REQUEST = AccuracyRequest

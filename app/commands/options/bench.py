@@ -92,6 +92,3 @@ class BenchRequest:
     def _refuse(self, names: Iterable[str], why: str) -> None:
         for name in self._given(names):
             raise UserError(f"--{name.replace('_', '-')} {why}")
-
-
-REQUEST = BenchRequest

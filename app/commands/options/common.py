@@ -6,10 +6,21 @@ from types import ModuleType
 from typing import Any
 
 from app import VERSION
-from app.commands.options.descriptions import COMMANDS
 from app.console import Parser
 from app.options import add_options, read_request
 
+# Every command beside the main job and what it does, in the order of ``main.py --help``.
+COMMANDS = {
+    "networks": "List every network: input, layers, parameters, FLOPs, accuracy.",
+    "accuracy": "Count the correct answers of every network, beside its report's.",
+    "graph": "Print a network: shapes, FLOPs, bytes, each layer's kernel.",
+    "kernels": "List every kernel: the idea, its origin, limits and types.",
+    "precompile": "Compile the main job's kernels before its first run.",
+    "bench": "Check and time every kernel, layer by layer (GPU).",
+    "sweep": "Find the best tile sizes of one kernel for this card (GPU).",
+    "profile": "Show where the main job's time goes: kernels, copies, calls (GPU).",
+    "train": "Train a network on Fashion-MNIST, on a GPU or slowly on the CPU.",
+}
 MAIN_JOB = "run"
 DESCRIPTIONS = COMMANDS | {MAIN_JOB: "Classify images with LeNet-5 on an NVIDIA GPU, or on the CPU without one."}
 
@@ -26,7 +37,7 @@ def parser_of(name: str) -> Parser:
     )
     if name == MAIN_JOB:
         parser.add_argument("--version", action="version", version=f"lenet5-inference {VERSION}")
-    add_options(parser, module.REQUEST)
+    add_options(parser, _request_type(name))
     return parser
 
 
@@ -35,8 +46,14 @@ def request_of(name: str, options: argparse.Namespace) -> Any:
 
     Raises UserError for options that contradict each other.
     """
-    return read_request(_options_module(name).REQUEST, vars(options))
+    return read_request(_request_type(name), vars(options))
 
 
 def _options_module(name: str) -> ModuleType:
     return importlib.import_module(f"app.commands.options.{name}")
+
+
+def _request_type(name: str) -> type:
+    """``GraphRequest`` for ``graph``."""
+    request: type = getattr(_options_module(name), f"{name.capitalize()}Request")
+    return request

@@ -16,6 +16,3 @@ class GraphRequest:
         "GPU architecture to plan for (default: this card's, else sm_90a)", group="output", metavar="NAME"
     )
     wide: bool = wide_option()
-
-
-REQUEST = GraphRequest

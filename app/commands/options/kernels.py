@@ -15,6 +15,3 @@ class KernelsRequest:
     )
     arch: str | None = option("GPU architecture that --resources compiles for (default: sm_90a)", metavar="NAME")
     output: Output = options(what="the table")
-
-
-REQUEST = KernelsRequest

@@ -11,6 +11,3 @@ class NetworksRequest:
     """The options of ``networks``."""
 
     output: Output = options(what="the list")
-
-
-REQUEST = NetworksRequest

@@ -22,9 +22,6 @@ class ProfileRequest:
     output: Output = options(what="all figures")
 
 
-REQUEST = ProfileRequest
-
-
 def same_run(request: ProfileRequest) -> list[str]:
     """Arguments of ``main.py`` that make another process profile the same pipeline, without timeline or counters."""
     network = request.network

@@ -1,10 +1,11 @@
 """The main job: what ``main.py`` takes without a command."""
 
-from app.commands.options.descriptions import COMMANDS
+from app.commands.options.common import COMMANDS
 from app.runtime.request import RunRequest
 from app.text import fields
 
-REQUEST = RunRequest
+__all__ = ["EPILOG", "USAGE", "RunRequest"]
+
 USAGE = "%(prog)s [options]\n       %(prog)s COMMAND [options]"
 LISTED = "\n".join(fields(COMMANDS.items()))
 EPILOG = f"""\

@@ -58,6 +58,3 @@ class SweepRequest:
     def _named(self) -> list[tuple[str, str]]:
         kernels = {"conv": self.conv, "fc": self.fc, "pool": self.pool}
         return [(option, name) for option, name in kernels.items() if name is not None]
-
-
-REQUEST = SweepRequest

@@ -2,6 +2,8 @@
 
 from app.training.request import TrainRequest
 
+__all__ = ["EPILOG", "TrainRequest"]
+
 EPILOG = """\
 examples:
   python main.py train --network lenet5
@@ -27,5 +29,3 @@ exit codes: 0 the weights are written; 2 a usage, data or device error, an
 interruption, or a training that diverges (its loss is not a number, or over ten
 times that of guessing); 3 a bug.
 """
-
-REQUEST = TrainRequest
