@@ -6,7 +6,7 @@ docs/report.md describes the schema. Its version changes when a field is removed
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,26 @@ from app.network.graph import Graph
 from app.network.weights import Weights
 from app.output import Output
 from app.precision import SHORT
-from app.runtime.result import Compared, LayerTime, Outcome, Timing
+from app.runtime.result import Cycle, LayerTime, Outcome, Timing
 from app.runtime.startup import own
 from app.runtime.statistics import summary
 from app.text import WIDTH, Column, fields, format_ms, paragraph, table, terminal_width
-from app.verdicts import difference_lines, verdict_lines, verdicts
 from data_tools.dataset import Dataset
 
 SCHEMA = "lenet5-inference/report/4"
 SHOWN_LABELS = 6
+SHOWN_DIFFERENCES = 10
+DIFFERENCE = "  image {index}: {label} instead of {reference}, float64 margin {margin:.3g} ({kind})"
+VERDICTS = {True: "PASSED", False: "FAILED", None: "not judged"}
+DEVICES = {
+    "cuda": "{name} ({architecture}, {multiprocessors} SMs), "
+    "driver {driver} (CUDA {driver_cuda}), CUDA {cuda}, CuPy {cupy}",
+    "cpu": "CPU: {name}, {threads} threads, NumPy {numpy}",
+}
+TRACED = (
+    "H2D {h2d_ms:.3f} ms, kernels {kernels_ms:.3f} ms, D2H {d2h_ms:.3f} ms, together {span_ms:.3f} ms; "
+    "{overlap:.0%} of copy time behind kernels"
+)
 COLUMNS = [
     *(Column(head, left=True) for head in ("layer", "kernel")),
     *(Column("ms"), Column("± ms"), Column("GFLOP", optional=1)),
@@ -48,34 +59,28 @@ def document(
 
     one_off_ms, command_ms: a Stopwatch's ``spent`` and ``elapsed``. compared_agreement: of the outcome's ``compared``.
     """
-    end_to_end = outcome.end_to_end
-    cycle, use, on_card, compared = outcome.cycle, outcome.usage, outcome.on_card, outcome.compared
+    on_card = outcome.on_card
     names = data.classes and (weights.classes or data.classes)
     first = outcome.labels[:SHOWN_LABELS].tolist()
     return {
         "schema": SCHEMA,
         "device": outcome.device,
         "network": {"name": graph.network.name, "input_shape": list(graph.network.input_shape)},
-        "weights": {
-            "path": str(weights.path),
-            "sha256": weights.sha256,
-            "vouched": weights.vouched,
-            "recipe": weights.recipe,
-        },
+        "weights": {"path": str(weights.path)} | {n: getattr(weights, n) for n in ("sha256", "vouched", "recipe")},
         "data": {"source": data.source, "split": data.split, "dtype": data.images.dtype.name},
         "precision": SHORT[outcome.arithmetic],
         "batch": batch,
         "settings": outcome.settings,
-        **verdicts(accuracy, cycle),
+        **_verdicts(accuracy, outcome.cycle),
         "first_labels": [names[label] if names else str(label) for label in first],
         "layers": [_layer(layer, outcome.layers) for layer in outcome.layers],
         "op_times": [_layer(layer) for layer in outcome.op_times],
-        "on_card_ms": None if on_card is None else {**_percentiles(on_card), "images": outcome.on_card_images},
+        "on_card_ms": None if on_card is None else _percentiles(on_card) | {"images": outcome.on_card_images},
         "raw_copy_ms": None if outcome.raw_copy is None else _percentiles(outcome.raw_copy),
-        "compare": None if compared is None else _compare(outcome, compared, compared_agreement),
-        "pipeline": None if use is None else vars(use),
-        "end_to_end_ms": _percentiles(end_to_end),
-        "images_per_s": batch / end_to_end.median * 1e3,
+        "compare": _compare(outcome, compared_agreement),
+        "pipeline": outcome.usage and vars(outcome.usage),
+        "end_to_end_ms": _percentiles(outcome.end_to_end),
+        "images_per_s": batch / outcome.end_to_end.median * 1e3,
         "device_memory_bytes": outcome.device_bytes,
         "peak_device_memory_bytes": outcome.peak_device_bytes,
         "one_off_ms": dict(one_off_ms),
@@ -87,18 +92,40 @@ def document(
     }
 
 
-def _compare(outcome: Outcome, compared: Compared, agreement: Agreement | None) -> dict[str, Any]:
+def _verdicts(accuracy: Accuracy, cycle: Cycle | None) -> dict[str, Any]:
+    """Both verdicts. With a cycle, its answers are counted."""
+    agreement, answers = accuracy.agreement, vars(accuracy.answers)
+    if cycle is not None:
+        answers = answers | {"correct": cycle.correct, "total": cycle.total, "expected": None}
+    return {
+        "passed": accuracy.passed,
+        "agreement": {
+            "passed": agreement.holds,
+            "verdict": agreement.verdict,
+            "reference": agreement.source,
+            "compared": agreement.compared,
+            "near_ties_allowed": agreement.most,
+            "differences": [vars(difference) for difference in agreement.differences],
+        },
+        "accuracy": answers,
+    }
+
+
+def _compare(outcome: Outcome, agreement: Agreement | None) -> dict[str, Any] | None:
+    compared = outcome.compared
+    if compared is None or agreement is None:
+        return None
     return {
         "precision": compared.precision,
         "end_to_end_ms": _percentiles(compared.end_to_end),
         "gain": outcome.end_to_end.median / compared.end_to_end.median,
-        "compared": 0 if agreement is None else agreement.compared,
-        "differences": [] if agreement is None else [vars(difference) for difference in agreement.differences],
+        "compared": agreement.compared,
+        "differences": [vars(difference) for difference in agreement.differences],
     }
 
 
 def _percentiles(timing: Timing) -> dict[str, float | None]:
-    return {**summary(timing.samples, (50, 90, 99)), "min": min(timing.samples)}
+    return summary(timing.samples, (50, 90, 99)) | {"min": min(timing.samples)}
 
 
 def _layer(layer: LayerTime, among: Iterable[LayerTime] = ()) -> dict[str, Any]:
@@ -121,7 +148,7 @@ def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
     """Return the document for people: plain text without colours, which reads the same in a file."""
     blocks = [
         _head(report, width),
-        verdict_lines(report, width),
+        _verdict_lines(report, width),
         _layers(report, width),
         _times(report, width),
         paragraph(report["limit"], width),
@@ -133,16 +160,10 @@ def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
 def _head(report: Mapping[str, Any], width: int) -> list[str]:
     device, weights = report["device"], report["weights"]
     unvouched = "" if weights["vouched"] else "; no checksum in it says that it is whole"
-    if device["kind"] == "cuda":
-        software = f"driver {device['driver']} (CUDA {device['driver_cuda']}), CUDA {device['cuda']}"
-        where = f"{device['name']} ({device['architecture']}, {device['multiprocessors']} SMs), {software}"
-        where += f", CuPy {device['cupy']}"
-    else:
-        where = f"CPU: {device['name']}, {device['threads']} threads, NumPy {device['numpy']}"
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report["settings"].items())
     more = ", …" if report["batch"] > len(report["first_labels"]) else ""
     pairs = [
-        ("device", where),
+        ("device", DEVICES[device["kind"]].format_map(device)),
         ("weights", f"{weights['path']} (sha256 {weights['sha256'][:12]}…{unvouched})"),
         ("images", f"{report['data']['source']} ({report['data']['dtype']})"),
         ("settings", settings),
@@ -151,6 +172,28 @@ def _head(report: Mapping[str, Any], width: int) -> list[str]:
     ]
     title = f"{report['network']['name']} in {report['precision']} on {report['batch']:,} images"
     return [title, *fields(pairs, width)]
+
+
+def _verdict_lines(report: Mapping[str, Any], width: int) -> list[str]:
+    """A warning replaces the note that nothing was asked of the answers."""
+    agreement, answers = report["agreement"], report["accuracy"]
+    correct, total = answers["correct"], answers["total"]
+    share = "unlabelled" if correct is None else f"{correct:,} / {total:,} correct = {correct / total:.2%}"
+    pairs = []
+    if answers["passed"] is not None or not answers["warning"]:
+        pairs.append(("answers", f"{VERDICTS[answers['passed']]}: {answers['verdict']}"))
+    if answers["warning"]:
+        pairs.append(("answers", f"WARNING: {answers['warning']}"))
+    pairs.append(("agreement", f"{VERDICTS[agreement['passed']]}: {agreement['verdict']}"))
+    return [f"Accuracy: {share}", *fields(pairs, width), *_difference_lines(agreement["differences"])]
+
+
+def _difference_lines(differences: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line for each of the first labels that differ from the reference's."""
+    kinds = {True: "near-tie", False: "WRONG"}
+    lines = [DIFFERENCE.format(kind=kinds[one["excused"]], **one) for one in differences[:SHOWN_DIFFERENCES]]
+    more = len(differences) - SHOWN_DIFFERENCES
+    return [*lines, f"  … and {more} more (all in --json)"] if more > 0 else lines
 
 
 def _compared(report: Mapping[str, Any], width: int) -> list[str]:
@@ -163,17 +206,17 @@ def _compared(report: Mapping[str, Any], width: int) -> list[str]:
         f"--precision {other['precision']} takes {ms:.3f} ms end to end, {other['gain']:.2f} × as fast, and "
         f"{changed} label{'' if changed == 1 else 's'} of {other['compared']:,} compared differ from the reference"
     )
-    return [*paragraph(line, width), *difference_lines(other["differences"])]
+    return [*paragraph(line, width), *_difference_lines(other["differences"])]
 
 
 def _layers(report: Mapping[str, Any], width: int) -> list[str]:
     on_gpu = report["device"]["kind"] == "cuda"
     what = "images on the card, no transfers; medians of CUDA events" if on_gpu else "thread time ÷ threads"
     images = report["layers"][0]["images"]
-    rows = [_cells(layer) for layer in report["layers"]]
+    rows = [*map(_cells, report["layers"])]
     if on_gpu and report["op_times"]:
-        rows.append(["Op times (convolution and bias alone, output unpooled; no transfers)"])
-        rows += [_cells(layer) for layer in report["op_times"]]
+        remark = "Op times (convolution and bias alone, output unpooled; no transfers)"
+        rows += [[remark], *map(_cells, report["op_times"])]
     return [*paragraph(f"Layers ({images:,} images; {what})", width), *table(COLUMNS, rows, width)]
 
 
@@ -192,20 +235,13 @@ def _cells(layer: Mapping[str, Any]) -> list[str]:
 
 def _times(report: Mapping[str, Any], width: int) -> list[str]:
     pairs = []
-    on_card, pipeline, whole, raw = (
-        report[name] for name in ("on_card_ms", "pipeline", "end_to_end_ms", "raw_copy_ms")
-    )
+    on_card, whole, raw = report["on_card_ms"], report["end_to_end_ms"], report["raw_copy_ms"]
     if on_card is not None:
         p90 = "" if on_card["p90"] is None else f", {on_card['p90']:.3f} p90"
         what = f"{on_card['images']:,} images; kernels only, no transfers"
         pairs.append(("on the card", f"{on_card['p50']:.3f} ms median{p90} ({what})"))
-    if pipeline is not None:
-        traced = (
-            f"H2D {pipeline['h2d_ms']:.3f} ms, kernels {pipeline['kernels_ms']:.3f} ms, "
-            f"D2H {pipeline['d2h_ms']:.3f} ms, together {pipeline['span_ms']:.3f} ms; "
-            f"{pipeline['overlap']:.0%} of copy time behind kernels"
-        )
-        pairs.append(("in chunks, traced", traced))
+    if report["pipeline"] is not None:
+        pairs.append(("in chunks, traced", TRACED.format_map(report["pipeline"])))
     transfers = "pinned host memory → host labels, transfers included" if on_card is not None else "images → labels"
     took = f"{whole['p50']:.3f} ms"
     if whole["runs"] > 1:

@@ -27,7 +27,6 @@ FLOORS = (
     "app.planning",
     "data_tools",
     "app.runtime",
-    "app.verdicts",
     "app.report",
     "app.training",
     "app.commands.options",

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from app.network.accuracy import agree, judge
-from app.report import as_text
-from app.verdicts import SHOWN_DIFFERENCES
+from app.report import SHOWN_DIFFERENCES, as_text
 from tests.test_report import AGREED, BATCH, CPU, LABELS, STORED, report, wide
 
 

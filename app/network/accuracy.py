@@ -107,13 +107,13 @@ class Answers:
     passed: None if neither is given. verdict: why, in a sentence. warning: "" unless the answers are near chance.
     """
 
+    passed: bool | None
+    verdict: str
+    warning: str
     correct: int | None
     total: int
     expected: int | None
     least: float | None
-    passed: bool | None
-    verdict: str
-    warning: str
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def judge(
     """
     total = len(labels)
     if truth is None:
-        return Accuracy(agreement, Answers(None, total, expected, least, None, "the images have no labels", ""))
+        return Accuracy(agreement, Answers(None, "the images have no labels", "", None, total, expected, least))
     correct = int((labels == truth).sum())
     told: list[str] = []
     broken: list[str] = []
@@ -195,7 +195,7 @@ def judge(
     verdict = "; ".join(broken or told) or "nothing is promised for these images, and no --min-accuracy given"
     passed = not broken if broken or told else None
     return Accuracy(
-        agreement, Answers(correct, total, expected, least, passed, verdict, _warning(correct, total, classes))
+        agreement, Answers(passed, verdict, _warning(correct, total, classes), correct, total, expected, least)
     )
 
 
