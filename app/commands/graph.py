@@ -8,7 +8,8 @@ from app.kernels.problems import bytes_moved
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.choices import load_graph, target
-from app.planning.plan import Node, plan
+from app.planning.matching import Node
+from app.planning.plan import plan
 from app.text import Column, paragraph, table, terminal_width
 
 LAYERS = [

@@ -1,6 +1,6 @@
 """Find the kernel for the next layers: one layer with what can be fused into it, or two layers as a pair."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,11 +9,18 @@ import numpy as np
 from app.errors import UserError
 from app.kernels import registry
 from app.kernels.fused.scaling import scale_features, unscale_features, within_range
-from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem, Problem, operation
+from app.kernels.problems import (
+    ConvPairProblem,
+    ConvProblem,
+    LinearPairProblem,
+    PairProblem,
+    Problem,
+    alone,
+    operation,
+)
 from app.kernels.variant import Variant
 from app.layers import Flatten, Layer
 from app.network.graph import Graph, Step
-from app.planning.stored import stored_parameters
 from app.planning.tuning import Tuning
 from app.precision import BY_NAME, wide
 
@@ -44,54 +51,49 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Served:
-    """A kernel, its parameters that differ from its defaults, and the layers that it computes.
+class Node:
+    """One launch: a kernel, and the layers that it computes.
 
-    heads: the layers with weights; arrays: these weights, in the problem's layout and dtype. scales: powers of two that
-    multiply the channels of its results, and that the next kernel's weights divide out; None: results are unscaled.
+    head: the layer that others are fused into. steps: all of its layers, in the network's order. settings: the
+    variant's parameters that differ from its defaults; settings_alone: the same for a convolution measured without its
+    epilogue, see ``problems.alone``. parameters: the arrays between input and output, in the problem's layout and
+    dtype, None if absent. scales: powers of two that multiply the channels of its results, and that the next kernel's
+    weights divide out; None: results are unscaled. reads, writes: buffer names, in the order of the arguments.
     """
 
+    head: Layer
+    steps: tuple[Step, ...]
     problem: Problem
     variant: Variant
     settings: dict[str, int]
-    steps: tuple[Step, ...]
-    heads: tuple[Step, ...]
-    arrays: tuple[np.ndarray | None, ...] = field(repr=False)
+    parameters: tuple[np.ndarray | None, ...] = field(repr=False)
     scales: np.ndarray | None = field(default=None, repr=False)
+    settings_alone: dict[str, int] = field(default_factory=dict)
+    reads: str = ""
+    writes: tuple[str, ...] = ()
 
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All layers that it computes."""
+        return tuple(step.layer for step in self.steps)
 
-def check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
-    """Raises UserError unless every key is an operation or a layer of the network.
+    @property
+    def name(self) -> str:
+        """The layers' names, joined: ``conv1+relu1+pool1``."""
+        return "+".join(layer.name for layer in self.layers)
 
-    Raises ValueError for a kernel of another operation, which no option can name.
-    """
-    operations = {step.layer.name: step.layer.operation for step in graph.steps}
-    for target, row in kernels.items():
-        operation = operations.get(target, target)
-        if operation is None or not registry.variants(operation):
-            named = [layer for layer, own in operations.items() if own is not None]
-            raise UserError(f"network {graph.network.name} has no layer '{target}': choose one of {', '.join(named)}")
-        if row is not None and row.operation != operation:
-            raise ValueError(f"{target} takes a {operation} kernel, {row.name} is a {row.operation} kernel")
-
-
-def check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
-    """Raises UserError if a kernel of two layers was named whose operation is not among those ``taken``."""
-    for pair, row in choices.named_pairs.items():
-        if pair not in taken:
-            kind = pair.removesuffix("_pair")
-            raise UserError(
-                f"kernel {row.name} serves nothing in network {graph.network.name}: it takes two {kind} layers "
-                "in a row, fused, with no kernel named for either; choose another"
-            )
+    @property
+    def flops(self) -> int:
+        """Operations of all layers for one image."""
+        return sum(step.layer.flops(step.in_shape) for step in self.steps)
 
 
 def serve(
     graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None = None
-) -> Served:
+) -> Node:
     """Find the kernel that starts at step ``at`` and takes the most layers. Raises UserError if there is none.
 
-    scales: the factors of the results that it reads, see ``Served``.
+    scales: the factors of the results that it reads, see ``Node``.
     """
     lead = _lead(graph, at)
     steps = graph.steps[at + lead :]
@@ -111,9 +113,17 @@ def serve(
     if chosen is None:
         raise UserError(_why_unserved(graph, steps[0], arch, input_dtype, choices))
     problem, variant, settings, taken = chosen
-    heads = (steps[0],)
-    arrays = stored_parameters(graph, at, heads, problem, input_dtype)
-    return Served(problem, variant, settings, tuple(graph.steps[at : at + lead + taken]), heads, arrays)
+    return Node(
+        head,
+        tuple(graph.steps[at : at + lead + taken]),
+        problem,
+        variant,
+        settings,
+        stored_parameters(graph, at, steps[:1], problem, input_dtype),
+        settings_alone=(
+            choices.tuning.parameters(alone(problem), variant, arch) if isinstance(problem, ConvProblem) else {}
+        ),
+    )
 
 
 def _lead(graph: Graph, at: int) -> int:
@@ -123,7 +133,7 @@ def _lead(graph: Graph, at: int) -> int:
 
 def _pair(
     graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None
-) -> Served | None:
+) -> Node | None:
     """A kernel for this layer and the next of its kind; None if there is none, or if one was named for either layer.
 
     Raises UserError if the kernel named for both cannot serve them.
@@ -152,7 +162,7 @@ def _pair(
             if reader is not None and isinstance(reader.problem, LinearPairProblem):
                 arrays, written = scaled, found_scales
         if within_range(problem, arrays):
-            return Served(problem, *served, tuple(graph.steps[at:behind]), heads, arrays, written)
+            return Node(heads[0].layer, tuple(graph.steps[at:behind]), problem, *served, arrays, written)
         reason = "with these weights it would lose numbers; take auto, or a kernel of single layers"
     if named is not None:
         raise UserError(f"kernel {named.name} does not serve {'+'.join(head.layer.name for head in heads)}: {reason}")
@@ -235,3 +245,38 @@ def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices
     refusals = {row.name: row.refusal(problem, arch) for row, problem in reversed(asked)}
     reasons = "; ".join(f"{name} {reason}" for name, reason in refusals.items())
     return f"{what} ({reasons}): choose another kernel or --precision"
+
+
+def stored_parameters(
+    graph: Graph, at: int, heads: Sequence[Step], problem: Problem, input_dtype: str
+) -> tuple[np.ndarray | None, ...]:
+    """The heads' parameters; the first layer that does not keep bytes takes the pixel scale into its own.
+
+    Raises UserError for weights to be stored in float16 that it cannot hold.
+    """
+    first = graph.steps[at]
+    scale = graph.pixel_scale(np.dtype(input_dtype)) if at == graph.scaled_at else 1.0
+    flattened = first.in_shape if isinstance(first.layer, Flatten) else None
+    arrays: list[np.ndarray | None] = []
+    names: list[str] = []
+    for head in heads:
+        arrays += head.layer.device_parameters(head.in_shape, graph.parameters, scale=scale, flattened=flattened)
+        names += [head.layer.name, f"{head.layer.name}_bias"]
+        scale, flattened = 1.0, None  # only the first head reads pixels, or what was flattened
+    dtypes = [argument.dtype for argument in problem.arguments()[1:]]
+    return tuple(
+        None if array is None else _stored(name, array, dtype)
+        for name, array, dtype in zip(names, arrays, dtypes, strict=False)
+    )
+
+
+def _stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+    """The parameter as stored on the card. Raises UserError if float16 cannot hold its greatest number."""
+    if dtype == "float16":
+        largest, limits = np.abs(array).max(), np.finfo(np.float16)
+        if largest > limits.max or 0 < largest < limits.smallest_normal:
+            raise UserError(
+                f"fp16 cannot hold the weights of {name}: the greatest, as the card would store it, is {largest:.2g}, "
+                f"and float16 goes from {limits.smallest_normal:.1g} to {limits.max:,.0f}; take --precision fp32"
+            )
+    return np.ascontiguousarray(array, dtype=dtype)

@@ -1,17 +1,17 @@
 """Plan how a graph runs on a GPU: which layers are fused, which kernel serves each node, which buffers hold what."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from math import prod
-
-import numpy as np
 
 from app.cuda.compiler import architecture_number
 from app.errors import UserError
-from app.kernels.problems import ConvProblem, LinearProblem, Problem, alone, operation
+from app.kernels import registry
+from app.kernels.problems import ConvProblem, LinearProblem, operation
 from app.kernels.variant import Variant
-from app.layers import Argmax, Layer, Shape
+from app.layers import Argmax
 from app.network.graph import Graph
-from app.planning.matching import Choices, check_kernels, check_pairs, serve
+from app.planning.matching import Choices, Node, serve
 from app.precision import BY_NAME, DTYPES
 
 IMAGES = "images"
@@ -19,36 +19,6 @@ LOGITS = "logits"
 LABELS = "labels"
 PIXELS = "pixels"  # the output of a layer that keeps bytes
 TENSOR_CORES = 80  # the first architecture whose tensor cores the kernels use
-
-
-@dataclass(frozen=True)
-class Node:
-    """One launch: a layer (``head``) with those fused into it.
-
-    layers: all of them, in the network's order. settings: the variant's parameters that differ from its defaults;
-    settings_alone: the same for a convolution measured without its epilogue, see ``problems.alone``.
-    reads, writes: buffer names, in the order of the arguments. parameters: the arrays between input and output,
-    in the problem's layout and dtype, None if absent. scales: the factors of its results, see ``Served``.
-    """
-
-    head: Layer
-    layers: tuple[Layer, ...]
-    in_shape: Shape
-    out_shape: Shape
-    problem: Problem
-    variant: Variant
-    settings: dict[str, int]
-    flops: int
-    parameters: tuple[np.ndarray | None, ...] = field(repr=False)
-    scales: np.ndarray | None = field(default=None, repr=False)
-    reads: str = ""
-    writes: tuple[str, ...] = ()
-    settings_alone: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The layers' names, joined: ``conv1+relu1+pool1``."""
-        return "+".join(layer.name for layer in self.layers)
 
 
 @dataclass(frozen=True)
@@ -75,7 +45,7 @@ class ExecutionPlan:
 def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype: str = "uint8") -> ExecutionPlan:
     """Fuse layers, choose kernels and assign buffers. Raises UserError for unknown layers and unserved ones."""
     choices = choices or Choices()
-    check_kernels(graph, choices.kernels)
+    _check_kernels(graph, choices.kernels)
     has_tensor_cores = architecture_number(arch) >= TENSOR_CORES
     if choices.precision == "auto":
         if has_tensor_cores:
@@ -92,10 +62,36 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
     while at < len(graph.steps):
         reads = nodes[-1].problem.arguments() if nodes else ()
         dtype = next((argument.dtype for argument in reads if argument.name == "y"), input_dtype)
-        nodes.append(_next_node(graph, at, arch, dtype, choices, nodes[-1].scales if nodes else None))
+        nodes.append(serve(graph, at, arch, dtype, choices, nodes[-1].scales if nodes else None))
         at += len(nodes[-1].layers)
-    check_pairs(graph, {operation(node.problem) for node in nodes}, choices)
+    _check_pairs(graph, {operation(node.problem) for node in nodes}, choices)
     return _with_buffers(nodes, graph, arch, input_dtype)
+
+
+def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
+    """Raises UserError unless every key is an operation or a layer of the network.
+
+    Raises ValueError for a kernel of another operation, which no option can name.
+    """
+    operations = {step.layer.name: step.layer.operation for step in graph.steps}
+    for target, row in kernels.items():
+        wanted = operations.get(target, target)
+        if wanted is None or not registry.variants(wanted):
+            named = [layer for layer, own in operations.items() if own is not None]
+            raise UserError(f"network {graph.network.name} has no layer '{target}': choose one of {', '.join(named)}")
+        if row is not None and row.operation != wanted:
+            raise ValueError(f"{target} takes a {wanted} kernel, {row.name} is a {row.operation} kernel")
+
+
+def _check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
+    """Raises UserError if a kernel of two layers was named whose operation is not among those ``taken``."""
+    for pair, row in choices.named_pairs.items():
+        if pair not in taken:
+            kind = pair.removesuffix("_pair")
+            raise UserError(
+                f"kernel {row.name} serves nothing in network {graph.network.name}: it takes two {kind} layers "
+                "in a row, fused, with no kernel named for either; choose another"
+            )
 
 
 def notice(execution: ExecutionPlan, choices: Choices) -> str | None:
@@ -106,27 +102,6 @@ def notice(execution: ExecutionPlan, choices: Choices) -> str | None:
         return None
     where = f"with these weights and {execution.input_dtype} images on {execution.arch}"
     return f"ordinary kernels run {', '.join(execution.unpaired)}: no fused one covers them {where}"
-
-
-def _next_node(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None) -> Node:
-    """The node that starts at step ``at``. scales: the factors of the results that it reads."""
-    served = serve(graph, at, arch, input_dtype, choices, scales)
-    problem, variant = served.problem, served.variant
-    return Node(
-        head=served.heads[0].layer,
-        layers=tuple(step.layer for step in served.steps),
-        in_shape=served.steps[0].in_shape,
-        out_shape=served.steps[-1].out_shape,
-        problem=problem,
-        variant=variant,
-        settings=served.settings,
-        flops=sum(step.layer.flops(step.in_shape) for step in served.steps),
-        parameters=served.arrays,
-        scales=served.scales,
-        settings_alone=(
-            choices.tuning.parameters(alone(problem), variant, arch) if isinstance(problem, ConvProblem) else {}
-        ),
-    )
 
 
 def _with_buffers(nodes: list[Node], graph: Graph, arch: str, input_dtype: str) -> ExecutionPlan:

@@ -18,7 +18,8 @@ from app.cuda.memory import DeviceMemoryError, device_array, is_pinned, pinned_c
 from app.errors import UserError
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import ConvProblem, alone, bytes_moved
-from app.planning.plan import IMAGES, Node
+from app.planning.matching import Node
+from app.planning.plan import IMAGES
 from app.runtime.clock import host_timed
 from app.runtime.overlap import Timeline, Usage, usage
 from app.runtime.result import LayerTime, Timing
@@ -96,7 +97,7 @@ def on_card(session: Session, images: np.ndarray, repeat: int, warmup: int) -> O
         after(index, launch, node.name, node.flops, bytes_moved(node.problem, count)) for index, (node, launch) in nodes
     )
     op_times = tuple(
-        after(index, launch, node.head.name, node.head.flops(node.in_shape), bytes_moved(launch.kernel.problem, count))
+        after(index, launch, node.head.name, launch.kernel.problem.flops, bytes_moved(launch.kernel.problem, count))
         for index, node, launch, _ in ops
     )
     device_bytes = buffers.nbytes + sum(y.nbytes for *_, y in ops)

@@ -14,8 +14,8 @@ from app.errors import UserError
 from app.kernels.problems import ConvPairProblem, LinearPairProblem
 from app.kernels.registry import variants
 from app.network.graph import Graph
-from app.planning.matching import Choices
-from app.planning.plan import Node, plan
+from app.planning.matching import Choices, Node
+from app.planning.plan import plan
 from tests.support import pair_emulation, pair_mma_emulation
 from tests.support.scaled_networks import (
     biased,

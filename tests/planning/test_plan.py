@@ -91,15 +91,15 @@ def test_every_plan_is_sound(network: Network, precision: str, fuse: bool, kerne
     written = {IMAGES}
     latest, shape = IMAGES, graph.network.input_shape
     for node in planned.nodes:
-        assert node.in_shape == shape
-        shape = node.out_shape
+        assert node.steps[0].in_shape == shape
+        shape = node.steps[-1].out_shape
         assert node.variant.refusal(node.problem, ARCH, node.settings) is None
         # What it reads is what the node before it wrote, and it writes none of that.
         assert node.reads == latest and node.reads in written and node.reads not in node.writes
         latest = node.writes[0]
         written.update(node.writes)
         x, *rest = node.problem.arguments()
-        assert (x.name, x.per_image) == ("x", prod(node.in_shape))
+        assert (x.name, x.per_image) == ("x", prod(node.steps[0].in_shape))
         arguments = [x, *rest[len(node.parameters) :]]
         for buffer, argument in zip([node.reads, *node.writes], arguments, strict=True):
             dtype, elements = planned.buffers[buffer]

@@ -17,7 +17,7 @@ from cupy_backends.cuda.api import driver
 from app.bench.profile.api_calls import Function, loaded_cublas, replaced
 from app.kernels.launch import Launch
 from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
-from app.planning.plan import Node
+from app.planning.matching import Node
 from app.runtime.overlap import one_at_a_time
 from app.runtime.session import Session
 
