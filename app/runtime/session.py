@@ -27,8 +27,7 @@ from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array, uploaded
 from app.errors import UserError
 from app.kernels.launch import Kernel
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
-from app.runtime.stream_buffers import Outputs, StreamBuffers, copy
-from app.runtime.zero_copy import Direct
+from app.runtime.stream_buffers import Direct, Outputs, StreamBuffers, copy
 
 MOST_CHUNKS = 64  # in a graph: with more, one call instead of many saves nothing
 LARGEST_CHUNK = 4096  # images; nothing is gained beyond

@@ -8,21 +8,11 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from app.cuda.memory import device_array, pinned_array
+from app.cuda.memory import device_array, is_pinned, mapped, pinned_array
 from app.kernels.launch import Kernel, Launch
-from app.planning.plan import ExecutionPlan
+from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 
 Weights = Sequence[Sequence[Any]]  # on the device, for each node of a plan
-
-
-def bound(
-    plan: ExecutionPlan, kernels: Sequence[Kernel], weights: Weights, buffers: Mapping[str, cupy.ndarray], images: int
-) -> list[Launch]:
-    """The plan's launches on these buffers, for up to ``images`` images."""
-    return [
-        kernel.bind([buffers[node.reads], *arrays, *(buffers[name] for name in node.writes)], images)
-        for node, kernel, arrays in zip(plan.nodes, kernels, weights, strict=True)
-    ]
 
 
 def copy(target: int, source: int, nbytes: int, direction: int, stream: int) -> None:
@@ -30,19 +20,28 @@ def copy(target: int, source: int, nbytes: int, direction: int, stream: int) -> 
     runtime.memcpyAsync(target, source, nbytes, direction, stream)
 
 
-class StreamBuffers:
-    """One stream with its own device buffers and the kernels bound to them, for chunks of up to ``chunk`` images.
+class Buffers:
+    """A plan's kernels, bound for up to ``images`` images to buffers on the device and to those in ``host``.
 
-    named: the buffers by the plan's names.
+    named: the buffers on the device, by the plan's names.
     """
 
-    def __init__(self, plan: ExecutionPlan, kernels: list[Kernel], weights: list[list[Any]], chunk: int) -> None:
-        self.chunk = chunk
-        self.named = {name: device_array(chunk * n, dtype) for name, (dtype, n) in plan.buffers.items()}
-        self.stream = cupy.cuda.Stream(non_blocking=True)
-        self.copied = cupy.cuda.Event(disable_timing=True)  # the staging buffer has been read
-        self.staging: np.ndarray | None = None
-        self.launches = bound(plan, kernels, weights, self.named, chunk)
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        kernels: Sequence[Kernel],
+        weights: Weights,
+        images: int,
+        host: Mapping[str, cupy.ndarray],
+    ) -> None:
+        self.named = {
+            name: device_array(images * n, dtype) for name, (dtype, n) in plan.buffers.items() if name not in host
+        }
+        buffers = {**host, **self.named}
+        self.launches: list[Launch] = [
+            kernel.bind([buffers[node.reads], *arrays, *(buffers[name] for name in node.writes)], images)
+            for node, kernel, arrays in zip(plan.nodes, kernels, weights, strict=True)
+        ]
 
     @property
     def arrays(self) -> list[cupy.ndarray]:
@@ -53,6 +52,17 @@ class StreamBuffers:
     def nbytes(self) -> int:
         """Device memory held."""
         return sum(array.nbytes for array in self.arrays)
+
+
+class StreamBuffers(Buffers):
+    """One stream with its own device buffers and the kernels bound to them, for chunks of up to ``chunk`` images."""
+
+    def __init__(self, plan: ExecutionPlan, kernels: Sequence[Kernel], weights: Weights, chunk: int) -> None:
+        super().__init__(plan, kernels, weights, chunk, {})
+        self.chunk = chunk
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.copied = cupy.cuda.Event(disable_timing=True)  # the staging buffer has been read
+        self.staging: np.ndarray | None = None
 
     def stage(self, images: np.ndarray) -> np.ndarray:
         """Copy the images into the page-locked staging buffer as soon as that is free; return them there."""
@@ -70,3 +80,32 @@ class Outputs:
 
     labels: np.ndarray
     logits: np.ndarray | None = None
+
+
+class Direct(Buffers):
+    """A whole batch in place: the first kernel reads the images over the bus, the last one writes the labels over it.
+
+    There is no copy to wait for. Raises DeviceMemoryError if the buffers in between do not fit. Use it only if
+    ``serves`` returns True.
+    """
+
+    def __init__(
+        self, plan: ExecutionPlan, kernels: Sequence[Kernel], weights: Weights, images: np.ndarray, outputs: Outputs
+    ) -> None:
+        self._count, self._outputs = len(images), outputs
+        host = {IMAGES: mapped(images), LABELS: mapped(outputs.labels)}
+        super().__init__(plan, kernels, weights, self._count, host)
+
+    @staticmethod
+    def serves(plan: ExecutionPlan, arrays: Sequence[np.ndarray]) -> bool:
+        """Whether the plan's first kernel can read host memory, and the arrays are page-locked and 16-byte aligned."""
+        return plan.nodes[0].variant.reads_host and all(is_pinned(a) and a.ctypes.data % 16 == 0 for a in arrays)
+
+    def enqueue(self, stream: cupy.cuda.Stream) -> None:
+        """Enqueue the batch on one stream and return at once."""
+        for launch in self.launches:
+            launch(stream.ptr, self._count)
+        logits = self._outputs.logits
+        if logits is not None:  # many, and written in pieces too small for the bus
+            rows = logits[: self._count]
+            copy(rows.ctypes.data, self.named[LOGITS].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream.ptr)

@@ -15,8 +15,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from app.bench.peers.ours import OurEngine
 from app.runtime.session import Session
-from app.runtime.stream_buffers import StreamBuffers
-from app.runtime.zero_copy import Direct
+from app.runtime.stream_buffers import Direct, StreamBuffers
 
 
 class FakeArray:
@@ -44,7 +43,7 @@ def test_all_that_a_run_writes_is_overwritten_before_it() -> None:
         _made(StreamBuffers, named={"images": arrays[3]}, launches=launches[:1]),
         _made(StreamBuffers, named={"labels": arrays[4]}, launches=launches[1:2]),
     ]
-    direct = _made(Direct, _own={"activations0": arrays[5], "logits": arrays[6]}, _launches=launches[2:])
+    direct = _made(Direct, named={"activations0": arrays[5], "logits": arrays[6]}, launches=launches[2:])
     engine = _made(OurEngine, _session=_made(Session, stream_buffers=stream_buffers, direct=direct))
     engine.wipe()
     assert all((array.bytes == UNWRITTEN).all() for array in arrays)

@@ -108,7 +108,7 @@ def test_runs_repeat_to_the_bit(weights: str, precision: str) -> None:
 def test_read_over_the_bus_or_in_chunks(why: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the same labels; only the former holds a batch's features at once."""
     from app.cuda.memory import DeviceMemoryError, pinned_array
-    from app.runtime import stream_buffers, zero_copy
+    from app.runtime import stream_buffers
 
     graph = paired("shipped", precision)
     images = pinned_array((1500, *LENET5.input_shape), np.uint8)
@@ -126,7 +126,7 @@ def test_read_over_the_bus_or_in_chunks(why: str, precision: str, monkeypatch: p
             def full_card(*_: Any) -> None:
                 raise DeviceMemoryError
 
-            monkeypatch.setattr(zero_copy, "device_array", full_card)
+            monkeypatch.setattr(stream_buffers, "device_array", full_card)
         for _ in range(3):
             outputs.labels.fill(255)
             running.run(images, outputs)
