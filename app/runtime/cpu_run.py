@@ -1,7 +1,6 @@
 """The main job on the CPU: the NumPy references over the batch, with per-layer times."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from app.network.graph import REFERENCE_CHUNK, Graph
 from app.runtime.clock import clocked
 from app.runtime.cpu_session import CpuSession, progress_bar
 from app.runtime.request import DEFAULT_STREAMS, DEFAULT_WARMUP, RunRequest
-from app.runtime.result import Cycle, LayerTime, Outcome, Timing
+from app.runtime.result import LayerTime, Outcome, Timing, count_passes
 from data_tools.dataset import Dataset
 
 
@@ -33,7 +32,7 @@ def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int) -> 
         session.run(first, np.empty(len(first), np.uint8))  # warm-up
         for _ in range(repeat):
             session.seconds.clear()
-            cycle, ms = clocked(partial(_passes, session, data, batch, labels, progress))
+            cycle, ms = clocked(lambda: count_passes(_passes(session, images, batch, progress), data.labels, labels))
             samples.append(ms)
             spent.append(session.seconds.copy())
     threads = session.threads_for(len(labels))
@@ -88,16 +87,10 @@ def _without_effect(request: RunRequest) -> tuple[str, ...]:
 
 
 def _passes(
-    session: CpuSession, data: Dataset, batch: int, labels: np.ndarray, progress: Callable[[int], None]
-) -> Cycle:
-    """Run over the data as often as the batch needs; write the first pass's labels to ``labels``."""
-    images, truth = data.images, data.labels
-    correct = unsteady = 0
+    session: CpuSession, images: np.ndarray, batch: int, progress: Callable[[int], None]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Run over the images as often as the batch needs; yield the number and the labels of each pass."""
     for start in range(0, batch, len(images)):
-        count = min(batch - start, len(images))
-        found = labels if start == 0 else np.empty(count, np.uint8)
-        session.run(images[:count], found, progress)
-        unsteady += not np.array_equal(found, labels[:count])
-        if truth is not None:
-            correct += int((found == truth[:count]).sum())
-    return Cycle(None if truth is None else correct, batch, unsteady)
+        labels = np.empty(min(batch - start, len(images)), np.uint8)
+        session.run(images[: len(labels)], labels, progress)
+        yield len(labels), labels

@@ -1,7 +1,7 @@
 """The main job on a GPU: stream the batch, then measure its parts."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,7 @@ from app.planning.plan import notice, plan
 from app.runtime import timing
 from app.runtime.clock import host_timed
 from app.runtime.request import DEFAULT_STREAMS, DEFAULT_WARMUP, RunRequest
-from app.runtime.result import Compared, Cycle, Outcome, Timing
+from app.runtime.result import Compared, Cycle, Outcome, Timing, count_passes
 from app.runtime.session import Session, chunk_size
 from app.runtime.stream_buffers import Outputs
 from data_tools.dataset import Dataset
@@ -131,23 +131,17 @@ def _cycled(session: Session, data: Dataset, batch: int, outputs: Outputs, repea
     """Stream the batch in passes; write the first pass's labels to ``outputs`` and compare later ones with them."""
     from tqdm import tqdm  # not worth its import where nothing is streamed
 
-    images, truth = data.images, data.labels
+    images = data.images
     pair = (session.outputs(len(images)), session.outputs(len(images)))
     session.run(images, outputs)  # warm-up
     outputs.labels.fill(255)
-    correct = unsteady = 0
+    cycles: list[Cycle] = []
     with tqdm(total=repeat * batch, unit=" images", unit_scale=True, disable=not sys.stderr.isatty()) as progress:
 
-        def passes() -> None:
-            nonlocal correct, unsteady
-            correct = 0
-            for index, (count, labels) in enumerate(session.cycle(images, batch, pair)):
-                if index == 0:
-                    outputs.labels[:] = labels
-                unsteady += not np.array_equal(labels, outputs.labels[:count])
-                if truth is not None:
-                    correct += int((labels == truth[:count]).sum())
+        def passes() -> Iterator[tuple[int, np.ndarray]]:
+            for count, labels in session.cycle(images, batch, pair):
+                yield count, labels
                 progress.update(count)
 
-        end_to_end = host_timed(passes, repeat)
-    return end_to_end, Cycle(None if truth is None else correct, batch, unsteady)
+        end_to_end = host_timed(lambda: cycles.append(count_passes(passes(), data.labels, outputs.labels)), repeat)
+    return end_to_end, replace(cycles[-1], unsteady=sum(cycle.unsteady for cycle in cycles))

@@ -1,5 +1,6 @@
 """The result of a measured run, on either device: the report needs nothing else."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,22 @@ class Cycle:
     correct: int | None
     total: int
     unsteady: int
+
+
+def count_passes(passes: Iterable[tuple[int, np.ndarray]], truth: np.ndarray | None, first: np.ndarray) -> Cycle:
+    """Count the correct labels of all passes, and the passes with other labels than the first.
+
+    passes: images and labels (N,) of each; the first pass's labels are written to ``first``. truth: right labels (N,).
+    """
+    correct = total = unsteady = 0
+    for index, (count, labels) in enumerate(passes):
+        if index == 0:
+            first[:] = labels
+        unsteady += not np.array_equal(labels, first[:count])
+        if truth is not None:
+            correct += int((labels == truth[:count]).sum())
+        total += count
+    return Cycle(None if truth is None else correct, total, unsteady)
 
 
 @dataclass(frozen=True)
