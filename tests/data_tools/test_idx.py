@@ -175,28 +175,6 @@ def test_too_little_memory(tmp_path: Path) -> None:
         read_idx(tmp_path / "images", rank=3, allocate=allocate)
 
 
-def test_mutated_gzip_is_refused_or_read_exactly(tmp_path: Path) -> None:
-    rng = np.random.default_rng(7)
-    images = rng.integers(0, 4, (3, 5, 6), np.uint8)
-    path = tmp_path / "images.gz"
-    write_idx(path, images)
-    good = path.read_bytes()
-    refused = 0
-    for _ in range(1500):
-        bad = bytearray(good)
-        if rng.random() < 0.3:
-            del bad[rng.integers(len(bad)) :]
-        for position in rng.integers(0, max(len(bad), 1), rng.integers(1, 4)):
-            if bad:
-                bad[position] ^= 1 << rng.integers(8)
-        path.write_bytes(bad)
-        try:
-            np.testing.assert_array_equal(read_idx(path, rank=3), images)
-        except UserError:
-            refused += 1
-    assert refused > 1000
-
-
 @pytest.mark.parametrize("shape", [(1,), (300,), (2, 3, 4)])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_write_then_read(tmp_path: Path, shape: tuple[int, ...], suffix: str) -> None:

@@ -71,12 +71,13 @@ def make_own_weights(folder: Path) -> Pair:
     """Weights as ``train`` writes them."""
     path = folder / "weights.h5"
     save_weights(path, ARRAYS, network="mlp", classes="abcd", recipe="epochs 1", expected_correct={100: 91})
+    saved = load_weights(path)
 
     def read(path: Path) -> None:
         found = load_weights(path)
         check_weights(found)
-        if b"sha256" in path.read_bytes():  # the name of the hash that vouches for the arrays
-            assert all(np.array_equal(array, ARRAYS[name]) for name, array in found.arrays.items()), "other values"
+        if found.vouched:  # what was hit is nothing that counts
+            np.testing.assert_equal(vars(replace(found, path=saved.path, sha256=saved.sha256)), vars(saved))
 
     return generator([path.read_bytes()]), read
 
