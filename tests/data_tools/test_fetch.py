@@ -1,11 +1,11 @@
 """Fetching Fashion-MNIST, or a small stand-in for it, from a loopback server in all its moods."""
 
 import gzip
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from subprocess import Popen
 
@@ -14,89 +14,73 @@ import pytest
 from app.errors import UserError
 from data_tools import download, fashion_mnist
 from data_tools.fashion_mnist import fetch, load_split
+from tests.data_tools.test_hostile_mirrors import Server
 from tests.support.tiny_fashion import FILES, NAMES, check_loaded, check_only_the_files, names, write
 
 Use = Callable[..., None]
 
 
-class MirrorServer(ThreadingHTTPServer):
-    """Counts what was asked for; its stalled answers end when it is released."""
+def http(status: int, body: bytes, length: int | None = None) -> bytes:
+    """An answer. length: what it declares, if that is not its body's."""
+    declared = len(body) if length is None else length
+    return f"HTTP/1.1 {status} Status\r\nContent-Length: {declared}\r\nConnection: close\r\n\r\n".encode() + body
 
-    def __init__(self, files: dict[str, bytes]) -> None:
-        super().__init__(("127.0.0.1", 0), Mirror)
-        self.files = files
+
+# What a mirror of that name sends for a file that it is asked for the n-th time; others send the file.
+MOODS: dict[str, Callable[[bytes, int], bytes]] = {
+    "absent": lambda body, _: http(404, b"<html>not here</html>"),
+    "flaky": lambda body, asked: http(503, b"") if asked < 3 else http(200, body),
+    "portal": lambda body, _: http(200, b"<html>log in first</html>"),
+    "other": lambda body, _: http(200, gzip.compress(gzip.decompress(body)[:-1] + b"?")),
+    "endless": lambda body, _: http(200, bytes(1 << 20)),
+    "cut": lambda body, _: http(200, body[: len(body) // 2], len(body)),
+    "stalling": lambda body, _: http(200, body[: len(body) // 2], len(body)),
+}
+
+
+class Mirrors:
+    """Serves /MIRROR/FILE and counts what was asked for; stalled answers end when it is released."""
+
+    def __init__(self, files: Path) -> None:
+        self._files = files
         self.asked: Counter[str] = Counter()
         self.released = threading.Event()
+        self.server = Server(self._get, self._head)
 
+    def _get(self, client: socket.socket, path: str) -> None:
+        self.asked[path] += 1
+        mirror, name = path[1:].split("/")
+        body = (self._files / name).read_bytes()
+        client.sendall(MOODS[mirror](body, self.asked[path]) if mirror in MOODS else http(200, body))
+        if mirror == "stalling":
+            self.released.wait(10)
 
-class Mirror(BaseHTTPRequestHandler):
-    """Serves /MIRROR/FILE; what becomes of it, MIRROR says."""
-
-    server: MirrorServer
-
-    def do_HEAD(self) -> None:
-        if self.path.startswith("/silent"):
-            self.server.released.wait(10)
-        self.answer(200, b"")
-
-    def do_GET(self) -> None:
-        self.server.asked[self.path] += 1
-        mirror, name = self.path[1:].split("/")
-        body = self.server.files[name]
-        if mirror == "absent":
-            self.answer(404, b"<html>not here</html>")
-        elif mirror == "flaky" and self.server.asked[self.path] < 3:
-            self.answer(503, b"")
-        elif mirror == "portal":
-            self.answer(200, b"<html>log in first</html>")
-        elif mirror == "other":
-            self.answer(200, gzip.compress(gzip.decompress(body)[:-1] + b"?"))
-        elif mirror == "endless":
-            self.answer(200, bytes(1 << 20))
-        elif mirror == "cut":
-            self.answer(200, body[: len(body) // 2], length=len(body))
-        elif mirror == "stalling":
-            self.answer(200, body[: len(body) // 2], length=len(body))
-            self.wfile.flush()
-            self.server.released.wait(10)
-        else:
-            self.answer(200, body)
-
-    def answer(self, status: int, body: bytes, length: int | None = None) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body) if length is None else length))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+    def _head(self, client: socket.socket, path: str) -> None:
+        if path.startswith("/silent"):
+            self.released.wait(10)
+        client.sendall(http(200, b""))
 
 
 @pytest.fixture
-def server(cache: Path, tmp_path: Path) -> Iterator[MirrorServer]:
-    http = MirrorServer({path.name: path.read_bytes() for path in write(tmp_path / "source").iterdir()})
-    thread = threading.Thread(target=http.serve_forever, args=(0.01,))
-    thread.start()
-    yield http
-    http.released.set()
-    http.shutdown()
-    http.server_close()
-    thread.join()
+def server(cache: Path, tmp_path: Path) -> Iterator[Mirrors]:
+    mirrors = Mirrors(write(tmp_path / "source"))
+    yield mirrors
+    mirrors.released.set()
+    mirrors.server.close()
 
 
 @pytest.fixture
-def use(monkeypatch: pytest.MonkeyPatch, server: MirrorServer) -> Use:
+def use(monkeypatch: pytest.MonkeyPatch, server: Mirrors) -> Use:
     """Makes these the only mirrors."""
 
     def use(*mirrors: str) -> None:
-        bases = (f"http://127.0.0.1:{server.server_port}/{mirror}/" for mirror in mirrors)
-        monkeypatch.setattr(fashion_mnist, "MIRRORS", tuple(bases))
+        monkeypatch.setattr(fashion_mnist, "MIRRORS", tuple(f"{server.server.url}{mirror}/" for mirror in mirrors))
 
     return use
 
 
 def test_fetches_from_the_first_mirror(
-    cache: Path, server: MirrorServer, use: Use, capsys: pytest.CaptureFixture[str]
+    cache: Path, server: Mirrors, use: Use, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use("good", "spare")
     check_loaded()
@@ -108,7 +92,7 @@ def test_fetches_from_the_first_mirror(
 
 
 @pytest.mark.parametrize("bad", ["absent", "portal", "other", "endless", "cut", "stalling", "silent"])
-def test_next_mirror_where_one_fails(cache: Path, server: MirrorServer, use: Use, bad: str) -> None:
+def test_next_mirror_where_one_fails(cache: Path, server: Mirrors, use: Use, bad: str) -> None:
     use(bad, "good")
     check_loaded()
     check_only_the_files(cache)
@@ -117,14 +101,14 @@ def test_next_mirror_where_one_fails(cache: Path, server: MirrorServer, use: Use
     assert server.asked[f"/{bad}/{NAMES[1]}.gz"] == 0, "a mirror that failed is not asked again"
 
 
-def test_server_errors_are_tried_again(cache: Path, server: MirrorServer, use: Use) -> None:
+def test_server_errors_are_tried_again(cache: Path, server: Mirrors, use: Use) -> None:
     use("flaky")
     check_loaded()
     assert server.asked[f"/flaky/{NAMES[0]}.gz"] == 3
 
 
 def test_when_all_fails_the_error_says_it_all(
-    cache: Path, server: MirrorServer, use: Use, monkeypatch: pytest.MonkeyPatch
+    cache: Path, server: Mirrors, use: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad = ("absent", "portal", "endless", "cut")
     use(*bad, "silent")
@@ -145,7 +129,7 @@ def test_when_all_fails_the_error_says_it_all(
 
 
 def test_a_bad_cached_file_is_replaced(
-    cache: Path, server: MirrorServer, use: Use, capsys: pytest.CaptureFixture[str]
+    cache: Path, server: Mirrors, use: Use, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use("good")
     load_split("test")

@@ -97,9 +97,11 @@ ENDLESS: dict[str, Callable[[socket.socket], None]] = {
 
 
 class Server:
-    """Answers every GET by calling ``answer``, and HEAD with ``head``; ``url`` is its address."""
+    """Answers every GET by calling ``answer`` with the socket and the path, and HEAD by ``head``; at ``url``."""
 
-    def __init__(self, answer: Callable[[socket.socket], None], head: bytes) -> None:
+    def __init__(
+        self, answer: Callable[[socket.socket, str], None], head: Callable[[socket.socket, str], None]
+    ) -> None:
         self._answer, self._head = answer, head
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/"
@@ -119,10 +121,8 @@ class Server:
 
     def _meet(self, client: socket.socket) -> None:
         with client, suppress(OSError):
-            if client.recv(4096).startswith(b"HEAD"):
-                client.sendall(self._head)
-            else:
-                self._answer(client)
+            method, path, *_ = client.recv(4096).decode("latin-1").split(" ")
+            (self._head if method == "HEAD" else self._answer)(client, path)
 
 
 class Serve(Protocol):
@@ -147,7 +147,7 @@ def serve() -> Iterator[Serve]:
     servers = []
 
     def start(answer: Callable[[socket.socket], None], head: bytes = OK + EMPTY + b"\r\n") -> str:
-        servers.append(Server(answer, head))
+        servers.append(Server(lambda client, _: answer(client), lambda client, _: client.sendall(head)))
         return servers[-1].url
 
     yield start
