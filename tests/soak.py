@@ -84,34 +84,33 @@ class Thread:
 
     def _page_locked(self, session: Any) -> None:
         items = self._items()
-        self._run(session, self._pinned(items), items, "page-locked")
+        self._run(session, self._pinned(items), self._outputs(session, len(items)), items, "page-locked")
 
     def _pageable(self, session: Any) -> None:
         items = self._items()
-        self._run(session, self._soak.images[items], items, "pageable")
+        self._run(session, self._soak.images[items], self._outputs(session, len(items)), items, "pageable")
 
-    def _run(self, session: Any, images: np.ndarray, items: np.ndarray, route: str) -> None:
-        outputs = self._outputs(session, len(items))
-        session.run(images, outputs)
-        self._check(route, items, outputs)
+    def _run(self, session: Any, images: np.ndarray, outputs: Any, items: np.ndarray, route: str) -> None:
+        """Run a batch into poisoned outputs and compare them."""
+        session.run(images, _poisoned(outputs))
+        self._compare(route, items, outputs.labels, self._soak.labels[self._precision])
+        if outputs.logits is not None:
+            self._compare(f"{route}, logits", items, outputs.logits, self._soak.logits[self._precision])
+        self.batches[route] += 1
 
     def _again(self, session: Any) -> None:
         """A batch in the same arrays: enqueued, captured, then replayed with other images in them."""
         items = self._items(most=9 * 60)  # as many chunks as a graph may have
         images, outputs = self._pinned(items), self._outputs(session, len(items))
         for _ in range(2):
-            self._poison(outputs)
-            session.run(images, outputs)
-            self._check("page-locked", items, outputs)
+            self._run(session, images, outputs, items, "page-locked")
         route = "chunks replayed" if session.direct is None else "read over the bus"
         if not session.replays(images, outputs):
             self.differences.append(f"{self._precision}: a batch of {len(items)} images was not captured")
         for _ in range(TIMES):
             items = self._items(count=len(items))
             images[:] = self._soak.images[items]
-            self._poison(outputs)
-            session.run(images, outputs)
-            self._check(route, items, outputs)
+            self._run(session, images, outputs, items, route)
 
     def _cycle(self, session: Any) -> None:
         items = self._items()
@@ -137,26 +136,20 @@ class Thread:
         return pinned_copy(self._soak.images[items])
 
     def _outputs(self, session: Any, count: int, *, logits: bool | None = None) -> Any:
-        outputs = session.outputs(count, logits=bool(self._rng.integers(2)) if logits is None else logits)
-        self._poison(outputs)
-        return outputs
-
-    def _poison(self, outputs: Any) -> None:
-        outputs.labels.fill(255)
-        if outputs.logits is not None:
-            outputs.logits.fill(np.nan)
-
-    def _check(self, route: str, items: np.ndarray, outputs: Any) -> None:
-        self._compare(route, items, outputs.labels, self._soak.labels[self._precision])
-        if outputs.logits is not None:
-            self._compare(f"{route}, logits", items, outputs.logits, self._soak.logits[self._precision])
-        self.batches[route] += 1
+        return _poisoned(session.outputs(count, logits=bool(self._rng.integers(2)) if logits is None else logits))
 
     def _compare(self, what: str, items: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
         wanted = expected[items]
         if found.tobytes() != wanted.tobytes():
             rows = (found != wanted).reshape(len(items), -1).any(axis=1)
             self.differences.append(f"{self._precision}, {what}: {rows.sum()} of {len(items)} images differ")
+
+
+def _poisoned(outputs: Any) -> Any:
+    outputs.labels.fill(255)
+    if outputs.logits is not None:
+        outputs.logits.fill(np.nan)
+    return outputs
 
 
 def _session(execution: ExecutionPlan, **settings: Any) -> Any:
