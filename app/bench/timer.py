@@ -6,12 +6,12 @@ from pathlib import Path
 
 import cupy
 from cupy.cuda import runtime
-from cupy_backends.cuda.api import driver
 
 from app.bench.stop import enough, together
 from app.cuda.compiler import compile_kernel
 from app.cuda.events import EventPair
 from app.cuda.memory import device_array
+from app.kernels.launch import Function, loaded
 from app.runtime.result import Timing
 
 WAIT = Path(__file__).with_name("wait.cu")
@@ -23,17 +23,14 @@ class Hold:
     """Keep a stream busy for a while, so that work enqueued meanwhile runs without gaps. arch: e.g. ``sm_90a``."""
 
     def __init__(self, arch: str) -> None:
-        module = cupy.cuda.function.Module()
-        module.load(compile_kernel(WAIT, {}, arch))
-        self._wait = module.get_function("wait")
         self._nanoseconds = ctypes.c_longlong()
-        self._packed = (ctypes.c_void_p * 1)(ctypes.addressof(self._nanoseconds))
+        wait = Function(loaded(compile_kernel(WAIT, {}, arch)), "wait", threads=1)
+        self._launch = wait.bound([self._nanoseconds], tuple)
 
     def __call__(self, stream: cupy.cuda.Stream, actions: int) -> None:
         """Occupy the stream for about as long as the host takes to enqueue so many actions."""
         self._nanoseconds.value = min(ENQUEUE_US * (actions + 1), LONGEST_WAIT_US) * 1000
-        address = ctypes.addressof(self._packed)
-        driver.launchKernel(self._wait.ptr, 1, 1, 1, 1, 1, 1, 0, stream.ptr, address, 0)
+        self._launch(stream.ptr, (1, 1, 1))
 
 
 class Clock:

@@ -2,17 +2,17 @@
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import cupy
 from cupy.cuda import runtime
-from cupy_backends.cuda.api import driver
 
 from app.bench.ladder.results import Peaks
 from app.bench.timer import Clock
 from app.cuda.compiler import architecture_number, compile_kernel
 from app.cuda.memory import DeviceMemoryError, device_array
+from app.kernels.launch import Function, loaded
 
 SOURCE = Path(__file__).with_name("peak.cu")
 CHAINS, UNROLL, THREADS = 8, 16, 256  # as in the file
@@ -42,27 +42,19 @@ LOOPS = {
 
 def measure(arch: str) -> Peaks:
     """Measure every family of instructions that the architecture has, and a copy (bytes read plus bytes written)."""
-    clock = Clock(arch)
-    number = architecture_number(arch)
+    clock, number = Clock(arch), architecture_number(arch)
     rates = {name: _rate(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
     return Peaks(rates, _copy(clock))
 
 
 def _rate(clock: Clock, arch: str, loop: Loop) -> float:
     """Return TFLOP/s of the loop."""
-    module = cupy.cuda.function.Module()
-    module.load(compile_kernel(SOURCE, {loop.constant: 1}, arch))
-    function = module.get_function("peak")
+    function = Function(loaded(compile_kernel(SOURCE, {loop.constant: 1}, arch)), "peak", threads=THREADS)
     blocks = BLOCKS_EACH * runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
     out = device_array(THREADS, "float32")
     rounds = ctypes.c_int(64)
     values = (ctypes.c_void_p(out.data.ptr), ctypes.c_float(0.5), ctypes.c_float(1.0), rounds)
-    packed = (ctypes.c_void_p * 4)(*(ctypes.addressof(value) for value in values))
-
-    def launch() -> None:
-        address = ctypes.addressof(packed)
-        driver.launchKernel(function.ptr, blocks, 1, 1, THREADS, 1, 1, 0, clock.stream.ptr, address, 0)
-
+    launch = partial(function.bound(values, lambda count: (count, 1, 1)), clock.stream.ptr, blocks)
     short = clock.time(launch, NOISE, "warm").median
     rounds.value = max(int(64 * TARGET_MS / short), 64)
     ms = clock.time(launch, NOISE, "warm").median
@@ -80,8 +72,6 @@ def _copy(clock: Clock) -> float:
             if size < 1 << 20:
                 raise
         size //= 2
-    direction = runtime.memcpyDeviceToDevice
-    ms = clock.time(
-        lambda: runtime.memcpyAsync(target.data.ptr, source.data.ptr, size, direction, clock.stream.ptr), NOISE, "warm"
-    ).median
-    return 2 * size / ms / 1e6
+    addresses, direction = (target.data.ptr, source.data.ptr), runtime.memcpyDeviceToDevice
+    copy = partial(runtime.memcpyAsync, *addresses, size, direction, clock.stream.ptr)
+    return 2 * size / clock.time(copy, NOISE, "warm").median / 1e6
