@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from app.text import fields, paragraph
+
 
 def utc_date() -> str:
     """Return the time as documents state it: ``2026-11-21 21:06 UTC``."""
@@ -14,3 +16,9 @@ def card_text(card: Mapping[str, Any]) -> str:
     """Describe the card of a document and the software that drives it, in one line."""
     driver = f"driver {card['driver'] or 'unknown'} (CUDA {card['driver_cuda']})"
     return f"{card['name']} ({card['architecture']}), {driver}, CUDA {card['cuda']}, CuPy {card['cupy']}"
+
+
+def heading(title: str, document: Mapping[str, Any], pairs: dict[str, str], width: int) -> list[str]:
+    """Return the title with the document's date, a line for its card, and one for each further name and text."""
+    card = {"card": card_text(document["device"])}
+    return [*paragraph(f"{title}, {document['date']}", width), *fields((card | pairs).items(), width)]

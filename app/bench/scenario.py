@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from app.bench.batch import UNWRITTEN, Batch, check_ready, load_batch
-from app.bench.document import card_text, utc_date
+from app.bench.document import heading, utc_date
 from app.commands.options.bench import BenchRequest
 from app.cuda import device
 from app.errors import UserError
@@ -25,7 +25,7 @@ from app.report import publish
 from app.runtime.clock import clocked
 from app.runtime.request import DEFAULT_STREAMS
 from app.runtime.statistics import summary
-from app.text import WIDTH, Column, fields, format_ms, paragraph, table
+from app.text import WIDTH, Column, format_ms, table
 
 SCHEMA = "lenet5-inference/scenario/1"
 OFFLINE, SINGLE_STREAM = "offline", "single-stream"
@@ -140,21 +140,12 @@ def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
     else:
         what, start = f"{QUERIES} queries of {images} samples", "images in page-locked memory"
         shown = "identical: p50 with one image repeated"
-    pairs = {
-        "card": card_text(document["device"]),
-        "latency": f"host clock, from {start} to readable labels; ms, nearest rank; {shown}",
-    }
+    pairs = {"latency": f"host clock, from {start} to readable labels; ms, nearest rank; {shown}"}
+    title = f"LoadGen's {document['scenario']} scenario: {document['network']}, {what}"
     heads = ("as", *(() if one else ("samples/s",)), "p50", "p90", "p99", *(() if one else ("identical",)))
     columns = [Column(head, left=head in ("as", "")) for head in (*heads, "correct", "other", "")]
-    return "\n".join(
-        [
-            *paragraph(
-                f"LoadGen's {document['scenario']} scenario: {document['network']}, {what}, {document['date']}", width
-            ),
-            *fields(pairs.items(), width),
-            *table(columns, (_cells(row, one) for row in document["rows"]), width),
-        ]
-    )
+    cells = (_cells(row, one) for row in document["rows"])
+    return "\n".join([*heading(title, document, pairs, width), *table(columns, cells, width)])
 
 
 def _cells(row: Mapping[str, Any], one: bool) -> list[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from app.bench.document import card_text, utc_date
+from app.bench.document import card_text, heading, utc_date
 from app.bench.profile.api_calls import Function, replaced
 from app.commands.options.bench import BenchRequest
 from app.cuda import device
@@ -27,7 +27,7 @@ from app.processor import usable_cores
 from app.report import publish
 from app.runtime.clock import clocked
 from app.runtime.statistics import median
-from app.text import INDENT, WIDTH, Column, fields, format_factor, paragraph, table
+from app.text import INDENT, WIDTH, Column, format_factor, paragraph, table
 from app.training import loop
 from app.training.cpu_engine import CpuEngine, cpu_pool
 from app.training.model import Model, training_model
@@ -186,8 +186,7 @@ def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
         "CPU": f"{document['rows'][0]['cpu']}; median of {NUMPY_BATCHES} batches",
     }
     lines = [
-        *paragraph(f"Training, epochs of {IMAGES:,} images, {document['date']}", width),
-        *fields(pairs.items(), width),
+        *heading(f"Training, epochs of {IMAGES:,} images", document, pairs, width),
         *table(COLUMNS, map(_cells, document["rows"]), width),
         "Share of the kernels' time",
     ]

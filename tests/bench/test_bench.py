@@ -65,7 +65,7 @@ def document() -> dict[str, Any]:
         "device": dict.fromkeys(("driver", "cuda", "driver_cuda", "cupy"), "1")
         | {"name": "Some Card", "architecture": "sm_90a"},
         "settings": {"rule": "the rule"},
-        "peaks": {"tflops": dict(PEAKS.tflops), "gbytes_per_s": PEAKS.gbytes_per_s},
+        "peaks": vars(PEAKS),
         "tables": [table_document(each, PEAKS) for each in tables],
         "totals": totals(tables),
         "batches": [{"images": size, "totals": totals(tables), "whole_program": programs} for size in (10, 100)],
@@ -160,7 +160,7 @@ def test_totals_add_up_only_what_is_complete() -> None:
     rows = {(row["name"], row["dtype"]): row for row in totals([first, second])}
     assert rows["direct", "float32"]["sum_ms"] == 24.0
     assert rows["shared-tile", "float32"]["previous_ratio"] == 4.0
-    shortened = replace(second, results=second.results[:-1])
+    shortened = replace(second, rows=second.rows[:-1])
     assert [row["sum_ms"] for row in totals([first, shortened]) if row["name"] == "half2"] == [None]
     assert all(row["sum_ms"] is None for row in totals([first, replace(second, images=50)]))
 

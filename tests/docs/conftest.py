@@ -45,7 +45,7 @@ def bench_document(network: str) -> dict[str, Any]:
         "cpu": {"kind": "cpu", "name": "Some CPU", "threads": 2, "numpy": "2.0"},
         "images": 10_000,
         "settings": {"noise": 0.01, "l2": "cold", "rule": "the rule"},
-        "peaks": {"tflops": dict(peaks.tflops), "gbytes_per_s": peaks.gbytes_per_s},
+        "peaks": vars(peaks),
         "tables": [table_document(table, peaks) for table in tables],
         "totals": totals(tables),
         "batches": [{"images": size, "totals": totals(tables), "whole_program": programs} for size in SIZES],

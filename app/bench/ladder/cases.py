@@ -1,7 +1,7 @@
 """The items that ``bench`` times: every layer alone, and with the layers that a kernel may fuse into it. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -28,10 +28,14 @@ class Item:
     convolution and matrix product are listed by the type that their numbers are stored in.
     """
 
-    name: str
     layers: tuple[Layer, ...]
     in_shape: Shape
     problems: dict[str, Problem]
+
+    @property
+    def name(self) -> str:
+        """The layers' names: ``conv1+relu1``."""
+        return "+".join(layer.name for layer in self.layers)
 
     @property
     def operation(self) -> str:
@@ -52,20 +56,15 @@ class Item:
 
 def network_items(graph: Graph) -> list[Item]:
     """Return every layer that is an operation, then every chain that a kernel may fuse, then pairs of such chains."""
-    alone: list[Item] = []
-    fused: list[Item] = []
-    for at, step in enumerate(graph.steps):
-        if step.layer.operation is None:
-            continue
-        for taken in range(len(graph.steps) - at):
-            item = _item(graph, at, taken)
-            if item is not None:
-                (fused if taken else alone).append(item)
-    pairs = (_pair_item(graph, at) for at in range(len(graph.steps)))
-    return [*alone, *fused, *(item for item in pairs if item is not None)]
+    count = len(graph.steps)
+    operations = [at for at, step in enumerate(graph.steps) if step.layer.operation is not None]
+    alone = (_item(graph, at, 0) for at in operations)
+    fused = (_item(graph, at, taken) for at in operations for taken in range(1, count - at))
+    pairs = (_pair_item(graph, at) for at in range(count))
+    return [item for item in (*alone, *fused, *pairs) if item.problems]
 
 
-def _pair_item(graph: Graph, at: int) -> Item | None:
+def _pair_item(graph: Graph, at: int) -> Item:
     """Return the pair of chains from step ``at`` that one kernel takes, in the types that any card serves."""
     problems: dict[str, Problem] = {}
     taken = 0
@@ -77,13 +76,10 @@ def _pair_item(graph: Graph, at: int) -> Item | None:
         rows = registry.variants(operation(problem))
         if any(row.refusal(problem, a) is None for row in rows for a in ARCHITECTURES):
             problems[precision.dtype] = problem
-    if not problems:
-        return None
-    layers = tuple(step.layer for step in graph.steps[at : at + taken])
-    return Item("+".join(layer.name for layer in layers), layers, graph.steps[at].in_shape, problems)
+    return Item(tuple(step.layer for step in graph.steps[at : at + taken]), graph.steps[at].in_shape, problems)
 
 
-def _item(graph: Graph, at: int, taken: int) -> Item | None:
+def _item(graph: Graph, at: int, taken: int) -> Item:
     step, epilogue = graph.steps[at], [later.layer for later in graph.steps[at + 1 : at + 1 + taken]]
     after = graph.steps[at + 1 + taken :]
     problems: dict[str, Problem] = {}
@@ -99,10 +95,7 @@ def _item(graph: Graph, at: int, taken: int) -> Item | None:
         )
         if problem is not None and problem not in problems.values():
             problems[problem.dtype] = problem
-    if not problems:
-        return None
-    layers = (step.layer, *epilogue)
-    return Item("+".join(layer.name for layer in layers), layers, step.in_shape, problems)
+    return Item((step.layer, *epilogue), step.in_shape, problems)
 
 
 def _has_matrix(steps: Sequence[Step]) -> bool:
@@ -122,21 +115,16 @@ def _input_dtype(steps: Sequence[Step], at: int, stored: str) -> str:
 def shape_items(text: str) -> list[Item]:
     """Return the item of one convolution with the sizes ``C,H,W,M,K,S``. Raises UserError."""
     try:
-        channels, height, width, maps, kernel, stride = (int(part) for part in text.split(","))
+        channels, height, width, maps, kernel, stride = sizes = [*map(int, text.split(","))]
     except ValueError:
         raise UserError(f"--shape {text}: say six whole numbers C,H,W,M,K,S, e.g. 12,33,33,24,5,1") from None
-    if min(channels, height, width, maps, kernel, stride) < 1 or kernel > min(height, width):
+    if min(sizes) < 1 or kernel > min(height, width):
         raise UserError(f"--shape {text}: all must be at least 1, and K at most H and W")
+    problem = ConvProblem(channels, height, width, maps, kernel, stride)
     problems: dict[str, Problem] = {
-        precision.dtype: ConvProblem(
-            *(channels, height, width, maps, kernel, stride),
-            input_dtype=precision.stored,
-            dtype=precision.dtype,
-            output_dtype=precision.stored,
-        )
-        for precision in SINGLE
+        row.dtype: replace(problem, input_dtype=row.stored, dtype=row.dtype, output_dtype=row.stored) for row in SINGLE
     }
-    return [Item("conv", (Conv2d("conv", maps, kernel, stride),), (channels, height, width), problems)]
+    return [Item((Conv2d("conv", maps, kernel, stride),), (channels, height, width), problems)]
 
 
 def batch_sizes(options_batch: int, text: str | None) -> list[int]:
@@ -144,7 +132,7 @@ def batch_sizes(options_batch: int, text: str | None) -> list[int]:
     if text is None:
         return [options_batch]
     try:
-        sizes = sorted({int(part) for part in text.split(",")})
+        sizes = sorted({*map(int, text.split(","))})
     except ValueError:
         raise UserError(f"--batches {text}: say whole numbers, e.g. 100,1000,5000,10000") from None
     if not 1 <= sizes[0] <= sizes[-1] <= MAX_BATCH:

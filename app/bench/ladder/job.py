@@ -12,7 +12,7 @@ from app.bench.document import utc_date
 from app.bench.graphs import network_graph
 from app.bench.ladder import cudnn, plots
 from app.bench.ladder.cases import Item, batch_sizes, network_items, rungs, selected, shape_items
-from app.bench.ladder.results import CPU, DEBUG, LIBRARY, SCHEMA, Table, table_document, totals
+from app.bench.ladder.results import DEBUG, SCHEMA, Table, table_document, totals
 from app.bench.ladder.table import as_text
 from app.bench.peers.peers import compare
 from app.bench.scenario import run_scenario
@@ -72,7 +72,7 @@ def time_kernels(request: BenchRequest) -> int:
     publish(document, text, request.output)
     if request.plot is not None:
         plots.draw(document, request.plot)
-    return int(any(row.wrong for table in tables for row in table.results))
+    return int(any(row.wrong for table in tables for row in table.rows))
 
 
 def checked(request: BenchRequest) -> Job:
@@ -103,8 +103,7 @@ def _measured(request: BenchRequest, job: Job) -> tuple[dict[str, Any], list[Tab
     known, arch, main = tuning.load(card["name"]), card["architecture"], job.batches[-1]
     notes = [f"no cuDNN rows: {no_cudnn}"] if no_cudnn else []
     with tqdm(desc="bench", unit=" rows", disable=None) as progress:
-        with_cudnn = no_cudnn is None
-        climber = Climber(arch, known, request.noise, request.l2, job.only, with_cudnn, lambda: progress.update())
+        climber = Climber(arch, known, request.noise, request.l2, job.only, no_cudnn is None, progress.update)
         progress.total = sum(climber.rows(item) for item in job.items)
         progress.total += sum(climber.rows(item) for item in job.ops) * (len(job.batches) - 1)
         progress.total += len(combinations(job.graph, job.only)) * len(job.batches) if job.graph else 0
@@ -132,7 +131,7 @@ def _measured(request: BenchRequest, job: Job) -> tuple[dict[str, Any], list[Tab
         "cpu": device.describe_cpu(usable_cores()),
         "images": main,
         "settings": {"noise": request.noise, "l2": request.l2, "rule": describe(request.noise, request.l2)},
-        "peaks": {"tflops": dict(peaks.tflops), "gbytes_per_s": peaks.gbytes_per_s},
+        "peaks": vars(peaks),
         "tables": [table_document(table, peaks) for table in tables[main]],
         "totals": totals(tables[main]),
         "batches": [
@@ -159,9 +158,8 @@ def tuned(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
     """Return the times of the registry's own variants by problem and name, as ``auto`` looks them up."""
     found: dict[Problem, dict[str, tuning.Tuned]] = {}
     for served in tables:
-        for row in served.results:
-            library_of_others = row.kind == LIBRARY and row.step is None
-            if row.ms is not None and row.kind not in (CPU, DEBUG) and not library_of_others:
+        for row in served.rows:
+            if row.ms is not None and row.step is not None and row.kind != DEBUG:  # the CPU and cuDNN have no step
                 entry = tuning.Tuned(dict(row.settings), row.ms, served.images)
                 found.setdefault(served.problems[row.dtype], {})[row.name] = entry
     return found

@@ -45,14 +45,14 @@ class Table:
     is_op: bool
     images: int
     problems: Mapping[str, Problem]
-    results: tuple[Result, ...]
+    rows: tuple[Result, ...]
 
 
 @dataclass(frozen=True)
 class Peaks:
     """Measured limits of the card: TFLOP/s by ``peak_name``, and GB/s of a copy within device memory."""
 
-    tflops: Mapping[str, float]
+    tflops: dict[str, float]
     gbytes_per_s: float
 
 
@@ -118,16 +118,10 @@ def previous_ms(results: Sequence[Result], index: int) -> float | None:
     own = results[index]
     if own.step is None or own.kind not in (OURS, DEBUG):
         return None
-    before = [
-        row
-        for row in results
-        if row.kind == OURS
-        and row.dtype == own.dtype
-        and row.ms is not None
-        and row.step is not None
-        and (row.step < own.step or (own.kind == DEBUG and row.step == own.step))
-    ]
-    return max(before, key=lambda row: row.step or 0).ms if before else None
+    timed = [row for row in results if row.kind == OURS and row.dtype == own.dtype and row.ms is not None]
+    last = own.step if own.kind == DEBUG else own.step - 1
+    before = {row.step: row.ms for row in timed if row.step is not None and row.step <= last}
+    return before[max(before)] if before else None
 
 
 def totals(tables: Sequence[Table]) -> list[dict[str, Any]]:
@@ -138,7 +132,7 @@ def totals(tables: Sequence[Table]) -> list[dict[str, Any]]:
     ops = [table for table in tables if table.is_op]
     rows: dict[tuple[str, str], tuple[Result, dict[str, float]]] = {}
     for table in ops:
-        for row in table.results:
+        for row in table.rows:
             if row.ms is not None:
                 rows.setdefault((row.name, row.dtype), (row, {}))[1][table.item] = row.ms
     comparable = len({table.images for table in ops}) == 1
@@ -147,15 +141,9 @@ def totals(tables: Sequence[Table]) -> list[dict[str, Any]]:
         for row, each in rows.values()
     ]
     return [
-        {
-            "kind": row.kind,
-            "name": row.name,
-            "dtype": row.dtype,
-            "step": row.step,
-            "ops": each,
-            "sum_ms": row.ms,
-            **_ratios(summed, index),
-        }
+        {name: getattr(row, name) for name in ("kind", "name", "dtype", "step")}
+        | {"ops": each, "sum_ms": row.ms}
+        | _ratios(summed, index)
         for index, (row, (_, each)) in enumerate(zip(summed, rows.values(), strict=True))
     ]
 
@@ -172,18 +160,11 @@ def _ratios(results: Sequence[Result], index: int) -> dict[str, float | None]:
 def table_document(table: Table, peaks: Peaks) -> dict[str, Any]:
     """Return the table as plain data for the JSON document."""
     rows = []
-    for index, row in enumerate(table.results):
+    for index, row in enumerate(table.rows):
         figures = None
         if row.ms is not None:
             found = rates(table.problems[row.dtype], row.dtype, table.images, row.ms, peaks, row.instructions)
             share = None if row.kind == CPU else found.share  # of the card's peaks
-            figures = vars(found) | {"share": share} | _ratios(table.results, index)
+            figures = vars(found) | {"share": share} | _ratios(table.rows, index)
         rows.append(vars(row) | {"settings": dict(row.settings), "rates": figures})
-    return {
-        "item": table.item,
-        "operation": table.operation,
-        "is_op": table.is_op,
-        "images": table.images,
-        "problems": {dtype: key(problem) for dtype, problem in table.problems.items()},
-        "rows": rows,
-    }
+    return vars(table) | {"problems": {dtype: key(own) for dtype, own in table.problems.items()}, "rows": rows}

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from app.bench.document import card_text
+from app.bench.document import heading
 from app.precision import SHORT
-from app.text import WIDTH, Column, fields, format_factor, format_ms, paragraph, table
+from app.text import WIDTH, Column, format_factor, format_ms, paragraph, table
 
 KERNEL, TYPE = Column("kernel", left=True), Column("type", left=True)
 RATIOS = (Column("× library"), Column("× before"))
@@ -25,8 +25,7 @@ def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
     parts = [_header(document, width), *(_item(item, width) for item in document["tables"])]
     if document["totals"]:
         parts.append(_totals(document["totals"], width))
-    if document["totals"] and len(document["batches"]) > 1:
-        parts.append(_batches(document["batches"], width))
+        parts += [_batches(document["batches"], width)] if len(document["batches"]) > 1 else []
     parts += [_whole_program(batch, width) for batch in document["batches"] if batch["whole_program"]]
     parts += [paragraph(f"note: {note}", width) for note in document["notes"]]
     return "\n\n".join("\n".join(lines) for lines in parts)
@@ -36,7 +35,6 @@ def _header(document: Mapping[str, Any], width: int) -> list[str]:
     peaks = document["peaks"]
     arithmetic = ", ".join(f"{short_peak(name)} {rate:.1f}" for name, rate in peaks["tflops"].items())
     pairs = {
-        "card": card_text(document["device"]),
         "peaks": f"measured: {arithmetic} TFLOP/s (tf32 and fp16 alone: by mma.sync); "
         f"copy {peaks['gbytes_per_s']:,.0f} GB/s",
         "times": f"CUDA events, images on the card; {document['settings']['rule']}",
@@ -45,8 +43,7 @@ def _header(document: Mapping[str, Any], width: int) -> list[str]:
         "by all fp16 products) and bandwidth (mem); '× library', '× before': times as fast as cuBLAS (else cuDNN), "
         "as the step before, in the same type",
     }
-    title = f"Bench of {document['subject']}, {document['images']:,} images, {document['date']}"
-    return [*paragraph(title, width), *fields(pairs.items(), width)]
+    return heading(f"Bench of {document['subject']}, {document['images']:,} images", document, pairs, width)
 
 
 def short_peak(name: str) -> str:
@@ -83,9 +80,9 @@ def kernel_name(row: Mapping[str, Any]) -> str:
     return row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}"
 
 
-def _name(row: Mapping[str, Any]) -> list[str]:
+def _name(row: Mapping[str, Any]) -> tuple[str, str]:
     """The cells of ``KERNEL`` and ``TYPE``."""
-    return [kernel_name(row), SHORT[row["dtype"]]]
+    return kernel_name(row), SHORT[row["dtype"]]
 
 
 def _ratios(row: Mapping[str, Any]) -> Iterable[str]:
@@ -95,7 +92,7 @@ def _ratios(row: Mapping[str, Any]) -> Iterable[str]:
 
 def _totals(rows: Sequence[Mapping[str, Any]], width: int) -> list[str]:
     ops = list(dict.fromkeys(op for row in rows for op in row["ops"]))
-    columns = (KERNEL, TYPE, *map(Column, ops), Column("+".join(ops)), *RATIOS)
+    columns = (KERNEL, TYPE, *map(Column, (*ops, "+".join(ops))), *RATIOS)
     cells = (
         [*_name(row), *(format_ms(row["ops"].get(op)) for op in ops), format_ms(row["sum_ms"]), *_ratios(row)]
         for row in rows
@@ -106,10 +103,12 @@ def _totals(rows: Sequence[Mapping[str, Any]], width: int) -> list[str]:
 
 def _batches(batches: Sequence[Mapping[str, Any]], width: int) -> list[str]:
     """Sums of op times, a column for each batch size."""
-    names = {(row["name"], row["dtype"]): _name(row) for batch in batches for row in batch["totals"]}
-    sums = [{(row["name"], row["dtype"]): row["sum_ms"] for row in batch["totals"]} for batch in batches]
+    sums: list[dict[tuple[str, ...], float]] = [
+        {_name(row): row["sum_ms"] for row in batch["totals"]} for batch in batches
+    ]
     columns = (KERNEL, TYPE, *(Column(f"{batch['images']:,}") for batch in batches))
-    cells = ([*name, *(format_ms(found.get(own)) for found in sums)] for own, name in names.items())
+    names = dict.fromkeys(name for found in sums for name in found)
+    cells = ([*name, *(format_ms(found.get(name)) for found in sums)] for name in names)
     return ["Sum of the op times by batch size, ms", *table(columns, cells, width)]
 
 

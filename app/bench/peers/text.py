@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from app.bench.document import card_text
+from app.bench.document import heading
 from app.precision import BY_NAME
-from app.text import WIDTH, Column, fields, format_factor, format_ms, paragraph, table
+from app.text import WIDTH, Column, format_factor, format_ms, paragraph, table
 
 MEASURES = {"on_card_ms": "on the card", "end_to_end_ms": "end to end"}
 ROWS = (
@@ -14,12 +14,7 @@ ROWS = (
     *(Column("end to end"), Column("p10", optional=3), Column("p90", optional=1), Column("p99", optional=1)),
     *(Column("correct"), Column("other"), Column("margin", optional=1), Column("", left=True)),
 )
-RATIOS = (
-    Column("ours", left=True),
-    Column("peer", left=True),
-    Column("as", left=True),
-    *map(Column, MEASURES.values()),
-)
+RATIOS = (*(Column(head, left=True) for head in ("ours", "peer", "as")), *map(Column, MEASURES.values()))
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -51,7 +46,6 @@ def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
 
 def _header(document: Mapping[str, Any], width: int) -> list[str]:
     pairs = {
-        "card": card_text(document["device"]),
         "software": ", ".join(f"{name} {version}" for name, version in document["software"].items()),
         "on card": "passes over resident images enqueued back to back, ÷ their number; until the device is idle",
         "end to end": "from the call, device idle, with bytes in page-locked memory to readable labels on the host",
@@ -59,8 +53,7 @@ def _header(document: Mapping[str, Any], width: int) -> list[str]:
         "rounds together, in ms",
         "labels": "of the timed runs: correct; not the float64 reference's ('other'), the largest margin of these",
     }
-    title = f"{document['network']} beside its peers, {document['images']:,} images, {document['date']}"
-    return [*paragraph(title, width), *fields(pairs.items(), width)]
+    return heading(f"{document['network']} beside its peers, {document['images']:,} images", document, pairs, width)
 
 
 def _row(row: Mapping[str, Any]) -> list[str]:
