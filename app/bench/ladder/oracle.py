@@ -5,7 +5,10 @@ It shares no code with the kernels: sums grow term by term in CuPy's element-wis
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import reduce
+from itertools import product
 from math import prod
+from operator import add
 
 import cupy
 import numpy as np
@@ -41,9 +44,8 @@ def expected(problem: Problem, x: cupy.ndarray, *parameters: cupy.ndarray | None
             found = _pair(problem, x, *parameters)
         case PoolProblem():
             maps = x.astype(np.float64).reshape(-1, problem.channels, problem.height, problem.width)
-            found = [
-                _pooled(v, problem.window, problem.stride, problem.is_max, problem.pooled) for v in (maps, abs(maps))
-            ]
+            window = problem.window, problem.stride, problem.is_max, problem.pooled
+            found = [_pooled(values, *window) for values in (maps, abs(maps))]
         case ResizeProblem():
             values = _resized(problem, x.reshape(-1, problem.channels, problem.height, problem.width))
             found = [values, values]
@@ -115,9 +117,8 @@ def _activated(function: str, x: cupy.ndarray) -> cupy.ndarray:
 
 def _magnitude(problem: Half, x: cupy.ndarray, w: cupy.ndarray, bias: cupy.ndarray | None) -> cupy.ndarray:
     """The layer without its activation, of the operands' magnitudes: what rounding errors scale with."""
-    return _layer(
-        replace(problem, activation=""), *(None if a is None else abs(a.astype(np.float64)) for a in (x, w, bias))
-    )
+    magnitudes = (None if a is None else abs(a.astype(np.float64)) for a in (x, w, bias))
+    return _layer(replace(problem, activation=""), *magnitudes)
 
 
 def _terms(problem: Half, x: cupy.ndarray, w: cupy.ndarray) -> Iterator[tuple[cupy.ndarray, cupy.ndarray]]:
@@ -130,36 +131,28 @@ def _terms(problem: Half, x: cupy.ndarray, w: cupy.ndarray) -> Iterator[tuple[cu
     channels, height, width, maps, kernel, stride = problem.sizes
     x, w = x.reshape(-1, channels, height, width), w.reshape(channels, kernel, kernel, maps)
     down, across = ((size - 1) * stride + 1 for size in problem.convolved)
-    for c in range(channels):
-        for p in range(kernel):
-            for q in range(kernel):
-                yield x[:, None, c, p : p + down : stride, q : q + across : stride], w[c, p, q][:, None, None]
+    for c, p, q in product(range(channels), range(kernel), range(kernel)):
+        yield x[:, None, c, p : p + down : stride, q : q + across : stride], w[c, p, q][:, None, None]
 
 
 def _rounder(dtype: str) -> Callable[[cupy.ndarray], cupy.ndarray]:
     """float64 → float64 with the significant bits that the arithmetic keeps of its operands."""
-    if dtype in ("float16", "float32"):
-        return lambda x: x.astype(dtype).astype(np.float64)
     if dtype == "tfloat32":
-        return lambda x: _to_tf32(x.astype(np.float32)).astype(np.float64)
-    return lambda x: x
+        return _to_tf32
+    return lambda x: x.astype(dtype).astype(np.float64) if dtype in ("float16", "float32") else x
 
 
 def _to_tf32(x: cupy.ndarray) -> cupy.ndarray:
-    bits = cupy.ascontiguousarray(x).view(np.uint32)
-    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    bits = cupy.ascontiguousarray(x.astype(np.float32)).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
 
 def _pooled(x: cupy.ndarray, window: int, stride: int, is_max: bool, size: tuple[int, int]) -> cupy.ndarray:
     """(images, C, H, W) → (images, C, *size)."""
     down, across = ((length - 1) * stride + 1 for length in size)
-    result = None
-    for p in range(window):
-        for q in range(window):
-            part = x[:, :, p : p + down : stride, q : q + across : stride]
-            result = part if result is None else cupy.maximum(result, part) if is_max else result + part
-    assert result is not None
-    return result if is_max else result / window**2
+    places = product(range(window), range(window))
+    parts = (x[:, :, p : p + down : stride, q : q + across : stride] for p, q in places)
+    return reduce(cupy.maximum, parts) if is_max else reduce(add, parts) / window**2
 
 
 def _resized(problem: ResizeProblem, x: cupy.ndarray) -> cupy.ndarray:

@@ -4,6 +4,7 @@ The batch repeats a block of random images whose number is a prime, so that the 
 what every element of the whole output must be, and no kernel's tiling repeats at the same pace.
 """
 
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -33,6 +34,7 @@ class Trial:
         self.arch = arch
         self.clock = Clock(arch)
         arguments = {argument.name: argument for argument in problem.arguments()}
+        outputs = [argument for argument in arguments.values() if argument.name in ("y", "labels")]
         rng = np.random.default_rng(seed)
         most = min(images_at_once(problem), images)
         self._period = max(prime for prime in PRIMES if prime <= most)
@@ -40,9 +42,8 @@ class Trial:
         self.x = device_array(arguments["x"].per_image * images, arguments["x"].dtype)
         self._repeat(uploaded(block.reshape(-1)))
         self.parameters = _parameters(rng, problem)
-        self.outputs = [device_array(a.per_image * images, a.dtype) for a in arguments.values() if _is_output(a)]
+        self.outputs = {each.name: device_array(each.per_image * images, each.dtype) for each in outputs}
         self._block = block
-        self._wanted: tuple[cupy.ndarray, cupy.ndarray, float] | None = None
         cupy.cuda.Device().synchronize()  # the data have arrived; the clock's stream waits for no other
 
     def launch(self, row: Variant, parameters: Parameters | None = None, *, debug: bool = False) -> Launch:
@@ -52,12 +53,12 @@ class Trial:
         """
         kernel = Kernel(row, self.problem, self.arch, parameters, debug=debug)
         arrays = [None if array is None else uploaded(array) for array in kernel.pack(self.parameters)]
-        return kernel.bind([self.x, *arrays, *self.outputs], self.images)
+        return kernel.bind([self.x, *arrays, *self.outputs.values()], self.images)
 
     def run(self, launch: Launch) -> None:
         """Launch once on poisoned outputs, and wait."""
         cupy.cuda.Device().synchronize()
-        for y in self.outputs:
+        for y in self.outputs.values():
             y.data.memset_async(0xFF, y.nbytes, self.clock.stream)  # NaN, or a label beyond all classes
         launch(self.clock.stream.ptr, self.images)
         self.clock.stream.synchronize()
@@ -68,21 +69,21 @@ class Trial:
         Raises Wrong if that is above 1 or not a number.
         """
         self.run(launch)
-        outputs = dict(zip((a.name for a in self.problem.arguments() if _is_output(a)), self.outputs, strict=True))
+        results = {name: y.reshape(self.images, -1) for name, y in self.outputs.items()}
         try:
-            exact, each, most_rms = self._oracle()
+            exact, each, most_rms = self._oracle
             worst = 0.0
             for first in range(0, self.images, self._period):
                 count = min(self._period, self.images - first)
                 values, tolerance = exact[:count], each[:count]
-                if "y" in outputs:
-                    y = _rows(outputs["y"], first, count, self.images).astype(np.float64)
+                if "y" in results:
+                    y = results["y"][first : first + count].astype(np.float64)
                     error = abs(y - values)
                     worst = max(worst, _worst(error, tolerance, y, values, first))
                     if count == self._period and most_rms < np.inf:
                         _check_rms(rms(error), most_rms, first)
-                if "labels" in outputs:
-                    _check_labels(_rows(outputs["labels"], first, count, self.images)[:, 0], values, tolerance, first)
+                if "labels" in results:
+                    _check_labels(results["labels"][first : first + count, 0], values, tolerance, first)
             return worst
         except cupy.cuda.memory.OutOfMemoryError:
             raise DeviceMemoryError("the oracle's arrays") from None
@@ -96,23 +97,18 @@ class Trial:
         stream, images = self.clock.stream.ptr, self.images
         return self.clock.time(lambda: launch(stream, images), noise, l2, len(config.actions) * pieces)
 
+    @cached_property
     def _oracle(self) -> tuple[cupy.ndarray, cupy.ndarray, float]:
-        """Return for the block: exact values, the error allowed for each, the greatest RMS of all errors."""
-        if self._wanted is None:
-            device = [None if array is None else cupy.asarray(array) for array in self.parameters]
-            found = expected(self.problem, cupy.asarray(self._block), *device)
-            self._wanted = (found.exact, *allowed(self.problem, found))
-        return self._wanted
+        """For the block: exact values, the error allowed for each, the greatest RMS of all errors."""
+        device = [None if array is None else cupy.asarray(array) for array in self.parameters]
+        found = expected(self.problem, cupy.asarray(self._block), *device)
+        return found.exact, *allowed(self.problem, found)
 
     def _repeat(self, block: Any) -> None:
         """Fill x with copies of the block."""
         for start in range(0, self.x.nbytes, block.nbytes):
             count = min(block.nbytes, self.x.nbytes - start)
             runtime.memcpy(self.x.data.ptr + start, block.data.ptr, count, runtime.memcpyDeviceToDevice)
-
-
-def _is_output(argument: Argument) -> bool:
-    return argument.name in ("y", "labels")
 
 
 def _random(rng: np.random.Generator, argument: Argument, images: int) -> np.ndarray:
@@ -140,10 +136,6 @@ def _parameters(rng: np.random.Generator, problem: Problem) -> list[np.ndarray |
     w = rng.standard_normal(shape) / (magnitude * np.sqrt(prod(shape[:-1])))
     bias = rng.standard_normal(shape[-1]).astype(arguments["bias"].dtype) if problem.bias else None
     return [w.astype(arguments["w"].dtype), bias]
-
-
-def _rows(array: cupy.ndarray, first: int, count: int, images: int) -> cupy.ndarray:
-    return array.reshape(images, -1)[first : first + count]
 
 
 def _worst(error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int) -> float:
