@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from app.bench.ladder.results import CPU, DEBUG
 from app.bench.ladder.table import kernel_name, short_peak
 from app.figures import figure_of, save
 from app.precision import BY_DTYPE, SHORT
 
-DEBUG = "debug"
 MARKERS = "osD^v<>PX*h"
 
 
@@ -29,25 +29,23 @@ def label(row: Mapping[str, Any]) -> str:
     return kernel_name(row) + ("" if row["dtype"] == "float32" else f" {SHORT[row['dtype']]}")
 
 
+def _timed(document: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """(op, row) of every timed row of the convolutions alone."""
+    tables = (table for table in document["tables"] if table["is_op"])
+    return [(table["item"], row) for table in tables for row in table["rows"] if row["ms"] is not None]
+
+
 def ladder_bars(document: Mapping[str, Any]) -> list[tuple[str, str, str, float]]:
     """(op, label, type, ms) of every timed row of the convolutions alone."""
-    return [
-        (table["item"], label(row), row["dtype"], row["ms"])
-        for table in document["tables"]
-        if table["is_op"]
-        for row in table["rows"]
-        if row["ms"] is not None
-    ]
+    return [(op, label(row), row["dtype"], row["ms"]) for op, row in _timed(document)]
 
 
 def roofline_points(document: Mapping[str, Any]) -> list[tuple[str, str, str, float, float]]:
     """(op, label, type, FLOPs a byte, TFLOP/s) of every row timed on the card, the debug one left out."""
     return [
-        (table["item"], label(row), row["dtype"], row["rates"]["intensity"], row["rates"]["tflops"])
-        for table in document["tables"]
-        if table["is_op"]
-        for row in table["rows"]
-        if row["ms"] is not None and row["kind"] not in ("cpu", DEBUG)
+        (op, label(row), row["dtype"], row["rates"]["intensity"], row["rates"]["tflops"])
+        for op, row in _timed(document)
+        if row["kind"] not in (CPU, DEBUG)
     ]
 
 
@@ -67,12 +65,10 @@ def ladder(document: Mapping[str, Any]) -> Any:
         axis.barh(places, [bar[3] for bar in own], color=[BY_DTYPE[bar[2]].colour for bar in own])
         axis.set_yticks(places, [bar[1] for bar in own])
         axis.invert_yaxis()
-        axis.set_xscale("log")
+        axis.set(xscale="log", xlabel="ms", title=op)
         axis.margins(x=0.15)
         for place, bar in zip(places, own, strict=True):
             axis.text(bar[3], place, f" {bar[3]:,.0f}" if bar[3] >= 100 else f" {bar[3]:.3g}", va="center", fontsize=8)
-        axis.set_xlabel("ms")
-        axis.set_title(op)
     figure.suptitle(_title(document, f"Op times, {document['images']:,} images"))
     return figure
 
@@ -88,8 +84,8 @@ def roofline(document: Mapping[str, Any]) -> Any:
         ridges = [peak * 1e3 / peaks["gbytes_per_s"] for peak in peaks["tflops"].values()]  # FLOPs a byte
         low = min(point[3] for point in own) / 4
         high = max(*(2 * ridge for ridge in ridges), *(4 * point[3] for point in own))
-        for name, peak in peaks["tflops"].items():
-            xs = sorted({low, max(peak * 1e3 / peaks["gbytes_per_s"], low), high})
+        for (name, peak), ridge in zip(peaks["tflops"].items(), ridges, strict=True):
+            xs = sorted({low, max(ridge, low), high})
             roof = [min(peak, x * peaks["gbytes_per_s"] / 1e3) for x in xs]
             dtype, *family = name.split()
             style, label = "--" if family else "-", f"measured peak {short_peak(name)}: {peak:.0f} TFLOP/s"
@@ -97,11 +93,8 @@ def roofline(document: Mapping[str, Any]) -> Any:
         for index, (_, name, dtype, intensity, rate) in enumerate(own):
             marker = MARKERS[index % len(MARKERS)]
             axis.plot(intensity, rate, marker, color=BY_DTYPE[dtype].colour, label=name)
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.set_xlabel("FLOPs a byte (each array moved once)")
-        axis.set_ylabel("TFLOP/s")
-        axis.set_title(f"{op}; copy {peaks['gbytes_per_s']:,.0f} GB/s")
+        axis.set(title=f"{op}; copy {peaks['gbytes_per_s']:,.0f} GB/s", xscale="log", yscale="log")
+        axis.set(xlabel="FLOPs a byte (each array moved once)", ylabel="TFLOP/s")
         axis.grid(True, which="major", alpha=0.3)
         axis.legend(fontsize=6, loc="lower right", ncols=2)
     figure.suptitle(_title(document, f"Roofline, {document['images']:,} images"))
@@ -110,20 +103,16 @@ def roofline(document: Mapping[str, Any]) -> Any:
 
 def batch_sizes(document: Mapping[str, Any]) -> Any:
     """Lines: the sum of the op times over the number of images."""
-    batches = document["batches"]
     lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
-    for batch in batches:
+    for batch in document["batches"]:
         for row in batch["totals"]:
-            if row["sum_ms"] is not None and row["kind"] != "cpu":
+            if row["sum_ms"] is not None and row["kind"] != CPU:
                 lines.setdefault((label(row), row["dtype"]), []).append((batch["images"], row["sum_ms"]))
     figure, (axis,) = figure_of(9, 6.5)
     for index, ((name, dtype), points) in enumerate(lines.items()):
         style = f"{MARKERS[index % len(MARKERS)]}-"
         axis.plot(*zip(*points, strict=True), style, color=BY_DTYPE[dtype].colour, alpha=0.7, label=name)
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.set_xlabel("images")
-    axis.set_ylabel("sum of the op times, ms")
+    axis.set(xscale="log", yscale="log", xlabel="images", ylabel="sum of the op times, ms")
     axis.grid(True, which="major", alpha=0.3)
     figure.legend(fontsize=7, loc="outside right upper")
     axis.set_title(_title(document, "Time against batch size"), fontsize=10)
