@@ -1,6 +1,7 @@
 """The images that whole applications are measured on, and what their labels are held against."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from app.network.weights import Weights, load_weights
 from data_tools.dataset import load_fashion_mnist
 
 UNWRITTEN = 255  # no label: what outputs hold before a timed run
+L2_BYTES = 50 << 20  # where the card does not say; the H100's
 
 
 @dataclass(frozen=True)
@@ -79,3 +81,14 @@ def random_images(shape: Shape, count: int) -> np.ndarray:
     images = pinned_array((count, *shape), np.uint8)
     images[:] = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
     return images
+
+
+def piece_size(graph: Graph, images: int, itemsize: int, l2_bytes: int) -> int:
+    """Images a piece, all of equal length: as many as let a layer's input and output lie in the cache together.
+
+    The whole batch where it fits, and where no such length divides it well. itemsize: bytes of an activation's number.
+    """
+    most = max(prod(step.in_shape) + prod(step.out_shape) for step in graph.steps) * itemsize
+    fitting = min(max(l2_bytes // most, 1), images)
+    size = max(size for size in range(1, fitting + 1) if images % size == 0)
+    return size if 4 * size >= fitting else images

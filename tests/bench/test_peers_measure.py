@@ -9,11 +9,10 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from app.bench.batch import UNWRITTEN, Batch
+from app.bench.batch import UNWRITTEN, Batch, piece_size
 from app.bench.peers import jax, torch
 from app.bench.peers.jax import JaxEngine
 from app.bench.peers.peers import OURS
-from app.bench.peers.pieces import piece_size
 from app.bench.peers.rounds import Candidate, Engine, in_turn, one_line
 from app.bench.peers.torch import Setting, TorchEngine, own_code, settings
 from app.errors import UserError

@@ -1,12 +1,11 @@
 """Engines for tests of ``bench --peers``, and a batch that needs no files."""
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import numpy as np
 
 from app.bench.batch import UNWRITTEN, Batch
-from app.bench.peers.rounds import Candidate, Entrant
+from app.bench.peers.rounds import Candidate, Engine, Entrant
 from app.network.definitions import NETWORKS
 from app.network.reference import compute_reference
 from app.network.weights import Weights
@@ -25,18 +24,14 @@ def small_batch(network: str = "lenet5", count: int = 40) -> Batch:
     return Batch(graph, weights, images, reference.labels, reference)
 
 
-class FakeEngine:
+class FakeEngine(Engine):
     """Answers ``answer``; keeps a diary of what it was asked."""
 
     note = "a note"
-    arithmetic: str | None = None
 
     def __init__(self, answer: np.ndarray, labels: np.ndarray, diary: list[str], name: str) -> None:
         self.answer, self.labels, self.diary, self.name = answer, labels, diary, name
         self.card = np.full_like(answer, UNWRITTEN)
-
-    def active(self) -> AbstractContextManager[object]:
-        return nullcontext()
 
     def load(self) -> None:
         self.card[:] = UNWRITTEN

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.peers.pieces import L2_BYTES, piece_size
+from app.bench.batch import L2_BYTES, piece_size
+from app.bench.peers.rounds import Engine
 from app.errors import UserError
 from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Softmax
 from app.layers.pool import Pool
@@ -20,13 +21,11 @@ from app.precision import BY_NAME
 DIRECT_BYTES = 256 << 10
 
 
-class JaxEngine:
-    """JAX on one batch: a jitted function, which writes new arrays each time. Its methods are ``Engine``'s.
+class JaxEngine(Engine):
+    """JAX on one batch: a jitted function, which writes new arrays each time.
 
     platform: ``cpu`` for tests. XLA chooses the layouts itself: it transposes to what suits a convolution.
     """
-
-    arithmetic: str | None = None
 
     def __init__(
         self,

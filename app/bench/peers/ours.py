@@ -1,11 +1,10 @@
 """The application among its peers: the session of the main job."""
 
-from contextlib import AbstractContextManager, nullcontext
-
 import cupy
 import numpy as np
 
 from app.bench.batch import UNWRITTEN
+from app.bench.peers.rounds import Engine
 from app.errors import UserError
 from app.network.graph import Graph
 from app.planning.matching import Choices
@@ -16,18 +15,15 @@ from app.runtime.session import Session, default_chunk
 from app.runtime.stream_buffers import Outputs
 
 
-class OurEngine:
-    """The application on one batch; its methods are ``Engine``'s.
-
-    End to end runs a session as the main job opens it. On the card runs one chunk that holds the whole batch.
-    """
+class OurEngine(Engine):
+    """The application: end to end a session as the main job opens it, on the card one chunk of the whole batch."""
 
     def __init__(
         self, graph: Graph, images: np.ndarray, labels: np.ndarray, precision: str, arch: str, known: Tuning
     ) -> None:
         execution = plan(graph, arch, Choices(precision, tuning=known))
         count = len(images)
-        self.arithmetic: str | None = execution.arithmetic
+        self.arithmetic = execution.arithmetic
         self._images, self._outputs, self._count = images, Outputs(labels, None), count
         self._session = Session(execution, chunk=default_chunk(count), streams=DEFAULT_STREAMS)
         self._resident = Session(execution, chunk=count, streams=1)
@@ -36,9 +32,6 @@ class OurEngine:
         self._buffers = self._resident.stream_buffers[0]
         kernels = ", ".join(f"{node.name}: {node.variant.name}" for node in execution.nodes)
         self.note = f"chunks of {self._session.chunk:,}; {kernels}"
-
-    def active(self) -> AbstractContextManager[object]:
-        return nullcontext()
 
     def load(self) -> None:
         _overwrite(self._resident)

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from importlib import metadata
 from typing import Any
@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from app.bench.batch import Batch, check_ready, load_batch
+from app.bench.batch import check_ready, load_batch
 from app.bench.document import utc_date
 from app.bench.peers.jax import JaxEngine
-from app.bench.peers.pieces import PIECES, WHOLE
-from app.bench.peers.rounds import Candidate, Engine, Entrant, in_turn
+from app.bench.peers.rounds import Candidate, Entrant, in_turn
 from app.bench.peers.text import as_text, ratios
 from app.bench.peers.torch import TorchEngine, settings
 from app.commands.options.bench import BenchRequest
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
-from app.network.graph import Graph
 from app.planning import tuning
 from app.precision import BY_NAME, OF_PEERS, PRECISIONS
 from app.report import publish
@@ -30,7 +28,7 @@ from app.report import publish
 DEFAULT_ROUNDS = 7
 SCHEMA = "lenet5-inference/peers/1"
 OURS, JAX = "ours", "jax-jit"
-# By what torch.compile is told; None: not compiled. Each is tried in several settings (peers_torch.settings).
+# Engine → mode of torch.compile; None: not compiled. Each is tried in several settings (torch.settings).
 MODES = {"torch-eager": None, "torch-max-autotune": "max-autotune", "torch-reduce-overhead": "reduce-overhead"}
 ENGINES = (OURS, *MODES, JAX)
 PACKAGES = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "jax", "jaxlib", "numpy")
@@ -40,13 +38,35 @@ def compare(request: BenchRequest) -> int:
     """Measure, print and write. Returns 1 if our labels were wrong, else 0. Raises UserError."""
     wanted = engines(request.only)
     check_ready(request.network)
+    with exit_on_interrupt():  # these load CuPy
+        from app.bench.peers.ours import OurEngine
+        from app.cuda.memory import pinned_array
+
     card = device.describe_gpu()
-    known = tuning.load(card["name"])
+    ours = partial(OurEngine, arch=card["architecture"], known=tuning.load(card["name"]))
+    rounds = request.rounds or DEFAULT_ROUNDS
     with device.gpu_errors(), output_to_stderr():
         batch = load_batch(request.network, request.batch)
-        found = candidates(wanted, request.precision, partial(_our_engine, arch=card["architecture"], known=known))
-        rows = measured(found, batch, request.rounds or DEFAULT_ROUNDS)
-    document = as_document(rows, card, request)
+        found = candidates(wanted, request.precision, ours)
+        entrants = [Entrant(candidate, pinned_array((len(batch.images),), np.uint8)) for candidate in found]
+        with tqdm(total=len(entrants) * (rounds + 1), desc="peers", unit=" turns", disable=None) as progress:
+            in_turn(entrants, batch, rounds, progress.update)
+    rows = [entrant.row(batch) for entrant in entrants]
+    options = {"network": request.network, "batch": request.batch, "rounds": rounds}
+    options |= {"precision": request.precision, "only": request.only}
+    given = "".join(f" --{name} {value}" for name, value in options.items() if value)
+    document = {
+        "schema": SCHEMA,
+        "date": utc_date(),
+        "command": f"python main.py bench --peers{given}",
+        "network": request.network,
+        "device": card,
+        "software": versions(),
+        "images": request.batch,
+        "rounds": rounds,
+        "rows": rows,
+        "ratios": ratios(rows),
+    }
     publish(document, as_text, request.output)
     return int(any(row["wrong"] for row in rows))
 
@@ -72,51 +92,17 @@ def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[
                 torch = partial(TorchEngine, precision=own, mode=mode)
                 found.append(Candidate(name, own, False, {str(s): partial(torch, setting=s) for s in settings(mode)}))
         if JAX in wanted:
-            jax = {name: partial(JaxEngine, precision=own, in_pieces=name != WHOLE) for name in (WHOLE, PIECES)}
-            found.append(Candidate(JAX, own, False, jax))
+            jax = partial(JaxEngine, precision=own)
+            found.append(Candidate(JAX, own, False, {"whole": jax, "pieces": partial(jax, in_pieces=True)}))
     return found
-
-
-def measured(found: Sequence[Candidate], batch: Batch, rounds: int) -> list[dict[str, Any]]:
-    """The rows of the document."""
-    with exit_on_interrupt():
-        from app.cuda.memory import pinned_array
-
-    entrants = [Entrant(candidate, pinned_array((len(batch.images),), np.uint8)) for candidate in found]
-    total = len(entrants) * (rounds + 1)
-    with tqdm(total=total, desc="peers", unit=" turns", disable=None) as progress:
-        in_turn(entrants, batch, rounds, progress.update)
-    return [entrant.row(batch) for entrant in entrants]
-
-
-def as_document(rows: list[dict[str, Any]], card: dict[str, Any], request: BenchRequest) -> dict[str, Any]:
-    """The figures as plain data."""
-    command = f"python main.py bench --peers --network {request.network} --batch {request.batch}"
-    command += f" --rounds {request.rounds or DEFAULT_ROUNDS}"
-    command += f" --precision {request.precision}" if request.precision else ""
-    command += f" --only {request.only}" if request.only else ""
-    return {
-        "schema": SCHEMA,
-        "date": utc_date(),
-        "command": command,
-        "network": request.network,
-        "device": card,
-        "software": versions(),
-        "images": request.batch,
-        "rounds": request.rounds or DEFAULT_ROUNDS,
-        "rows": rows,
-        "ratios": ratios(rows),
-    }
 
 
 def versions() -> dict[str, str]:
     """What is installed of the packages that the figures depend on."""
     found = {}
     for package in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -132,11 +118,3 @@ def output_to_stderr() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def _our_engine(
-    graph: Graph, images: np.ndarray, labels: np.ndarray, precision: str, arch: str, known: tuning.Tuning
-) -> Engine:
-    from app.bench.peers.ours import OurEngine
-
-    return OurEngine(graph, images, labels, precision, arch, known)

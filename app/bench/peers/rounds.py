@@ -9,10 +9,11 @@ each of both measurements.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +31,7 @@ LEAST_RUNS, MOST_RUNS = 10, 300
 LEAST_SERIES = 5  # of passes, in each turn
 TRIES = 5  # timed runs that choose between settings
 ON_CARD, END_TO_END = "on_card_ms", "end_to_end_ms"
+MEASUREMENTS = (END_TO_END, ON_CARD)
 
 
 class Engine(Protocol):
@@ -38,11 +40,12 @@ class Engine(Protocol):
     arithmetic: the type that numbers are multiplied in if the accuracy check judges the engine; None for a peer.
     """
 
-    note: str
-    arithmetic: str | None
+    note: str = ""
+    arithmetic: str | None = None
 
     def active(self) -> AbstractContextManager[object]:
         """Set the engine's global switches; everything below is called within."""
+        return nullcontext()
 
     def load(self) -> None:
         """Put the images on the card, and overwrite the last labels."""
@@ -87,14 +90,14 @@ class Candidate:
 class Entrant:
     """A candidate and its results.
 
-    best: measurement → setting. tried: the times of each setting in a few runs, or why it did not run. labels: by
-    setting, of its first timed run. unsteady: number of timed runs that gave other labels.
+    settings: measurement → the fastest. tried: the times of each setting in a few runs, or why it did not run. labels:
+    by setting, of its first timed run. unsteady: number of timed runs that gave other labels.
     """
 
     candidate: Candidate
     host_labels: np.ndarray
     engines: dict[str, Engine] = field(default_factory=dict)  # by setting
-    best: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
     tried: list[dict[str, Any]] = field(default_factory=list)
     runs: int = LEAST_RUNS
     note: str = ""
@@ -111,7 +114,7 @@ class Entrant:
             if reason:
                 self.tried.append({"setting": setting, ON_CARD: None, END_TO_END: None, "reason": reason})
                 self._drop(setting)
-        if not self.best:
+        if not self.settings:
             self.reason = self.tried[0]["reason"]
 
     def turn(self) -> None:
@@ -128,54 +131,46 @@ class Entrant:
             self._drop(setting)
 
     def _drop(self, setting: str) -> None:
-        engine = self.engines.pop(setting, None)
-        if engine is not None:
-            engine.close()
+        if setting in self.engines:
+            self.engines.pop(setting).close()
 
     def _try(self, setting: str, make: Make, batch: Batch) -> None:
         """Time the setting in a few runs, and close the engines that are the fastest in neither measurement."""
         self.engines[setting] = engine = make(batch.graph, batch.images, self.host_labels)
         with engine.active():
             for _ in range(WARMUP):
-                self._end_to_end(engine)
-                self._on_card(engine)
-            took = {
-                END_TO_END: median([self._end_to_end(engine) for _ in range(TRIES)]),
-                ON_CARD: median([self._on_card(engine) for _ in range(TRIES)]),
-            }
+                for measurement in MEASUREMENTS:
+                    self._timed(engine, measurement)
+            took = {name: median([self._timed(engine, name) for _ in range(TRIES)]) for name in MEASUREMENTS}
         self.tried.append({"setting": setting, **took, "reason": ""})
-        times = {known["setting"]: known for known in self.tried}
-        for measurement, ms in took.items():
-            if measurement not in self.best or ms < times[self.best[measurement]][measurement]:
-                self.best[measurement] = setting
-        for other in [known for known in self.engines if known not in self.best.values()]:
+        ran = [known for known in self.tried if not known["reason"]]
+        fastest = {name: min(ran, key=itemgetter(name)) for name in MEASUREMENTS}
+        self.settings = {name: known["setting"] for name, known in fastest.items()}
+        for other in [known for known in self.engines if known not in self.settings.values()]:
             self._drop(other)
-        kept = self.engines[self.best[END_TO_END]]
+        kept = self.engines[self.settings[END_TO_END]]
         self.note, self.arithmetic = kept.note, kept.arithmetic
-        self.runs = min(max(ceil(TURN_MS / times[self.best[END_TO_END]][END_TO_END]), LEAST_RUNS), MOST_RUNS)
+        self.runs = min(max(ceil(TURN_MS / fastest[END_TO_END][END_TO_END]), LEAST_RUNS), MOST_RUNS)
 
     def _turn(self) -> None:
         for measurement, runs in ((END_TO_END, self.runs), (ON_CARD, max(ceil(self.runs / PASSES), LEAST_SERIES))):
-            setting = self.best[measurement]
+            setting = self.settings[measurement]
             engine = self.engines[setting]
             with engine.active():
                 for index in range(UNTIMED + runs):
-                    if measurement == END_TO_END:
-                        ms, labels = self._end_to_end(engine), self.host_labels
-                    else:
-                        ms, labels = self._on_card(engine), engine.card_labels()
+                    ms = self._timed(engine, measurement)
+                    labels = self.host_labels if measurement == END_TO_END else engine.card_labels()
                     if index >= UNTIMED:
                         self.samples[measurement].append(ms)
                         first = self.labels.setdefault(setting, labels.copy())
                         self.unsteady += not np.array_equal(labels, first)
 
-    def _end_to_end(self, engine: Engine) -> float:
-        engine.wipe()
-        self.host_labels.fill(UNWRITTEN)
-        engine.synchronize()
-        return clocked(engine.run)[1]
-
-    def _on_card(self, engine: Engine) -> float:
+    def _timed(self, engine: Engine, measurement: str) -> float:
+        if measurement == END_TO_END:
+            engine.wipe()
+            self.host_labels.fill(UNWRITTEN)
+            engine.synchronize()
+            return clocked(engine.run)[1]
         engine.load()
         engine.synchronize()
 
@@ -200,15 +195,9 @@ class Entrant:
     def row(self, batch: Batch) -> dict[str, Any]:
         """Return the row of the document: times in ms; of two settings' labels those with more differences."""
         row: dict[str, Any] = {
-            "engine": self.candidate.engine,
-            "precision": self.candidate.precision,
-            "ours": self.candidate.ours,
+            **{name: getattr(self.candidate, name) for name in ("engine", "precision", "ours")},
             **{name: summary(samples) if self.labels else None for name, samples in self.samples.items()},
-            "settings": dict(self.best),
-            "tried": self.tried,
-            "unsteady": self.unsteady,
-            "note": self.note,
-            "reason": self.reason,
+            **{name: getattr(self, name) for name in ("settings", "tried", "unsteady", "note", "reason")},
         }
         if not self.labels:
             return row | {"correct": None, "changed": None, "largest_margin": None, "wrong": False}

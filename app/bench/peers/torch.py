@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.batch import UNWRITTEN
+from app.bench.batch import L2_BYTES, UNWRITTEN, piece_size
 from app.bench.ladder import cudnn
-from app.bench.peers.pieces import L2_BYTES, piece_size
+from app.bench.peers.rounds import Engine
 from app.errors import UserError
 from app.layers import Activation, Conv2d, Flatten, Layer, Linear, Resize, Shape, Softmax
 from app.layers.flatten import channel_first_rows
@@ -50,16 +50,12 @@ def settings(mode: str | None) -> list[Setting]:
     return [Setting(layout, *way) for layout, way in product((False, True), ways)]
 
 
-class TorchEngine:
-    """PyTorch on one batch; its methods are ``Engine``'s. mode: of torch.compile, None for eager.
-
-    device: ``cpu`` for tests, which has no graphs.
+class TorchEngine(Engine):
+    """PyTorch on one batch. mode: of torch.compile, None for eager. device: ``cpu`` for tests, which has no graphs.
 
     precision: ``fp32``; ``tf32``, by the switches of cuDNN and cuBLAS; ``fp16``, weights and activations in half
     precision.
     """
-
-    arithmetic: str | None = None
 
     def __init__(
         self,
