@@ -1,6 +1,6 @@
 """Find the kernel for the next layers: one layer with what can be fused into it, or two layers as a pair."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,27 +103,13 @@ def serve(
     pair = _pair(graph, at, arch, input_dtype, choices, scales) if choices.fuse else None
     if pair is not None:
         return pair
-    chosen: tuple[Problem, Variant, dict[str, int], int] | None = None
-    for taken in range(1, len(steps) + 1 if choices.fuse else 2):
-        for problem in _problems(graph, steps, taken, input_dtype, choices):
-            found = choices.tuning.choose(problem, arch, choices.requested(head))
-            if found is not None:
-                chosen = (problem, *found, taken)
-                break
-    if chosen is None:
-        raise UserError(_why_unserved(graph, steps[0], arch, input_dtype, choices))
-    problem, variant, settings, taken = chosen
-    return Node(
-        head,
-        tuple(graph.steps[at : at + lead + taken]),
-        problem,
-        variant,
-        settings,
-        stored_parameters(graph, at, steps[:1], problem, input_dtype),
-        settings_alone=(
-            choices.tuning.parameters(alone(problem), variant, arch) if isinstance(problem, ConvProblem) else {}
-        ),
-    )
+    for problem, taken in _candidates(graph, steps, input_dtype, choices):
+        served = choices.tuning.choose(problem, arch, choices.requested(head))
+        if served is not None:
+            own = choices.tuning.parameters(alone(problem), served[0], arch) if isinstance(problem, ConvProblem) else {}
+            arrays = stored_parameters(graph, at, steps[:1], problem, input_dtype)
+            return Node(head, graph.steps[at : at + lead + taken], problem, *served, arrays, settings_alone=own)
+    raise UserError(_why_unserved(graph, steps[0], arch, input_dtype, choices))
 
 
 def _lead(graph: Graph, at: int) -> int:
@@ -162,7 +148,7 @@ def _pair(
             if reader is not None and isinstance(reader.problem, LinearPairProblem):
                 arrays, written = scaled, found_scales
         if within_range(problem, arrays):
-            return Node(heads[0].layer, tuple(graph.steps[at:behind]), problem, *served, arrays, written)
+            return Node(heads[0].layer, graph.steps[at:behind], problem, *served, arrays, written)
         reason = "with these weights it would lose numbers; take auto, or a kernel of single layers"
     if named is not None:
         raise UserError(f"kernel {named.name} does not serve {'+'.join(head.layer.name for head in heads)}: {reason}")
@@ -187,7 +173,7 @@ def pair_at(
         head = steps[taken] if taken < len(steps) else None
         if head is None or head.layer.operation != kind or choices.requested(head.layer) is not None:
             return None
-        found = _longest(graph, steps[taken:], reads, choices)
+        found = next(_candidates(graph, steps[taken:], reads, choices), None)
         if found is None:
             return None
         heads.append(head)
@@ -196,14 +182,16 @@ def pair_at(
     return PAIRS[kind](*halves), (heads[0], heads[1]), taken
 
 
-def _longest(graph: Graph, steps: Sequence[Step], input_dtype: str, choices: Choices) -> tuple[Problem, int] | None:
-    """The first step as half of a pair, with the longest epilogue that it can take; and the number of steps taken."""
-    best: tuple[Problem, int] | None = None
-    for taken in range(1, len(steps) + 1):
-        problems = _problems(graph, steps, taken, input_dtype, choices)
-        if problems:
-            best = problems[0], taken
-    return best
+def _candidates(
+    graph: Graph, steps: Sequence[Step], input_dtype: str, choices: Choices
+) -> Iterator[tuple[Problem, int]]:
+    """Yield what a kernel may solve for the first of the steps and its epilogue, and the number of steps taken.
+
+    The longest epilogue comes first.
+    """
+    for taken in range(len(steps) if choices.fuse else 1, 0, -1):
+        for problem in _problems(graph, steps, taken, input_dtype, choices):
+            yield problem, taken
 
 
 def _problems(graph: Graph, steps: Sequence[Step], taken: int, input_dtype: str, choices: Choices) -> list[Problem]:
