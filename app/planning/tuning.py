@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from app.console import MAX_BATCH
 from app.cuda.compiler import KERNEL_DIR
@@ -45,18 +45,14 @@ class Tuned:
 Entries = dict[str, dict[str, Tuned]]  # problem key → variant name → result
 
 
-def _tuned(value: Any) -> Tuned:
-    return Tuned(**_TUNED(value))
-
-
-_TUNED = fields(
+RESULT = fields(
     {
         "parameters": mapping(whole(1, 2**31 - 1)),
         "ms": number(0, 1e12, above=True),
         "images": whole(1, MAX_BATCH),
     }
 )
-TABLE = document(SCHEMA, fields({"entries": mapping(mapping(_tuned))}, others=True))
+TABLE = document(SCHEMA, fields({"entries": mapping(mapping(lambda value: Tuned(**RESULT(value))))}, others=True))
 
 
 @dataclass(frozen=True)
@@ -102,21 +98,20 @@ def load(card: str) -> Tuning:
     A missing table is empty. A table that another user could have written is ignored with a note. Raises UserError for
     a damaged one.
     """
-    entries: Entries = {}
-    _merge(entries, _read(SHIPPED / file_name(card)))
+    entries = _read(SHIPPED / file_name(card))
     own = cache_dir() / "tuning" / file_name(card)
     if trusted(own):
         _merge(entries, _read(own))
     return Tuning(entries)
 
 
-def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]], folder: Path | None = None) -> Path:
-    """Merge results (problem → variant name → result) into the user's table, or that in ``folder``; return its path.
+def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]]) -> Path:
+    """Merge results (problem → variant name → result) into the user's table; return its path.
 
     Raises UserError if the table is damaged, cannot be written, or lies where another user could write it.
     """
-    path = (folder or cache_dir() / "tuning") / file_name(card)
-    if folder is None and (reason := why_untrusted(path)) is not None:
+    path = cache_dir() / "tuning" / file_name(card)
+    if (reason := why_untrusted(path)) is not None:
         raise UserError(f"cannot store the results: {reason}")
     entries = _read(path)
     _merge(entries, {key(problem): variants for problem, variants in results.items()})
@@ -129,18 +124,14 @@ def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]], folder: Pat
         },
     }
     try:
-        if folder is None:
-            private_folder(path.parent)
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
     except OSError as error:
         raise UserError(
             f"cannot create {path.parent}: set LENET_CACHE_DIR to a folder that you can write to"
         ) from error
     with replacing(path) as temporary:
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        if folder is None:
-            temporary.chmod(0o600)
+        temporary.chmod(0o600)
     return path
 
 
@@ -161,5 +152,4 @@ def _merge(entries: Entries, newer: Mapping[str, Mapping[str, Tuned]]) -> None:
 def _read(path: Path) -> Entries:
     if not present(path):
         return {}
-    entries: Entries = read_json(path, TABLE, REMEDY)["entries"]
-    return entries
+    return cast(Entries, read_json(path, TABLE, REMEDY)["entries"])
