@@ -22,8 +22,8 @@ class Timeline:
     enqueue_share: float = 0.0
 
 
+# If the device is done this soon after the host has enqueued the last piece, it has been waiting for the host.
 ENQUEUE_BOUND = 0.9
-"""If the device is done this soon after the host has enqueued the last piece, it has been waiting for the host."""
 
 
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
@@ -105,11 +105,7 @@ def usage(timeline: Timeline) -> Usage:
     span = busy[-1][1] - busy[0][0] if busy else 0.0
     if span <= 0:
         raise ValueError("a timeline must cover some time")
-    shares = {
-        "compute": length(kernels) / span,
-        "copy": length(copies) / span,
-        "enqueue": 1 - length(busy) / span,
-    }
+    shares = {"compute": length(kernels) / span, "copy": length(copies) / span, "enqueue": 1 - length(busy) / span}
     return Usage(
         span_ms=span,
         h2d_ms=length(h2d),

@@ -19,17 +19,13 @@ def median(samples: Sequence[float]) -> float:
     return nearest_rank(samples, 50)
 
 
-def supported(q: int, runs: int) -> bool:
-    """Return whether so many runs have a q-th percentile (1..99): always the median, others if a run lies beyond them.
-
-    p10 and p90 take 10 runs, p99 takes 100; of fewer it would be the slowest run by another name.
-    """
-    return q == 50 or runs * min(q, 100 - q) >= 100
-
-
 def percentile(samples: Sequence[float], q: int) -> float | None:
-    """Return the q-th percentile (1..99), or None if there are too few samples for it."""
-    return nearest_rank(samples, q) if supported(q, len(samples)) else None
+    """Return the q-th percentile (1..99), or None if there are too few samples for it; the median there always is.
+
+    p10 and p90 take 10 samples, p99 takes 100; of fewer it would be the slowest run by another name.
+    """
+    supported = q == 50 or len(samples) * min(q, 100 - q) >= 100
+    return nearest_rank(samples, q) if supported else None
 
 
 def summary(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, float | None]:
