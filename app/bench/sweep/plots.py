@@ -38,22 +38,21 @@ def layer_field(target: Target) -> Field | None:
     """
     varied: dict[str, float] = {}
     for name in target.points[0].parameters if target.points else ():
-        times = _fastest(target, name).values()
+        times = _fastest(target, "", name).values()
         if len(times) > 1:
             varied[name] = max(times) - min(times)
     names = sorted(varied, key=lambda name: -varied[name])[:2]
     if not names:
         return None
-    times_of = _fastest(target, *names)
-    pairs = {(values[0] if len(names) == 2 else 0, values[-1]): ms for values, ms in times_of.items()}
-    return field(names[0] if len(names) == 2 else "", names[-1], pairs)
+    down, across = names if len(names) == 2 else ("", *names)
+    return field(down, across, _fastest(target, down, across))
 
 
-def _fastest(target: Target, *names: str) -> dict[tuple[int, ...], float]:
-    """Values of the named parameters → the least time over all values of the others."""
-    best: dict[tuple[int, ...], float] = {}
+def _fastest(target: Target, down: str, across: str) -> dict[tuple[int, int], float]:
+    """Values of two parameters, 0 for "", → the least time over all values of the others."""
+    best: dict[tuple[int, int], float] = {}
     for point in target.points:
-        values = tuple(point.parameters[name] for name in names)
+        values = point.parameters.get(down, 0), point.parameters.get(across, 0)
         best[values] = min(best.get(values, inf), point.timing.median)
     return best
 
@@ -72,17 +71,14 @@ def both_layers_field(targets: Sequence[Target]) -> Field | None:
 
 def draw_layers(folder: Path, network: str, targets: Sequence[Target]) -> list[Path]:
     """Draw each layer, and two layers together where each has one parameter; returns the files."""
+    row, images = targets[0].row, targets[0].images
+    found = [(f" {target.layer}", f"_{target.layer}", layer_field(target)) for target in targets]
+    found.append((", both layers", "", both_layers_field(targets)))
     written: list[Path] = []
-    for target in targets:
-        found = layer_field(target)
-        if found is not None:
-            what = f"{target.row.operation} {target.row.name}, {network} {target.layer}, {target.images:,} images"
-            written += draw(folder, f"sweep_{target.row.name}_{network}_{target.layer}", what, found)
-    together = both_layers_field(targets)
-    if together is not None:
-        row, images = targets[0].row, targets[0].images
-        what = f"{row.operation} {row.name}, {network}, both layers, {images:,} images"
-        written += draw(folder, f"sweep_{row.name}_{network}", what, together)
+    for where, suffix, times in found:
+        if times is not None:
+            title = f"{row.operation} {row.name}, {network}{where}, {images:,} images"
+            written += draw(folder, f"sweep_{row.name}_{network}{suffix}", title, times)
     return written
 
 
@@ -115,6 +111,7 @@ def _heat_map(title: str, found: Field) -> Any:
 
 
 def _bars(title: str, found: Field) -> Any:
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 6))
@@ -123,17 +120,11 @@ def _bars(title: str, found: Field) -> Any:
     xs, ys, heights = zip(*bars, strict=True)
     fastest, slowest = min(heights), max(heights)
     shades = [0.15 + 0.7 * (slowest - ms) / ((slowest - fastest) or 1) for ms in heights]
-    axes.bar3d([x - 0.4 for x in xs], [y - 0.4 for y in ys], 0, 0.8, 0.8, heights, color=[_shade(s) for s in shades])
+    axes.bar3d([x - 0.4 for x in xs], [y - 0.4 for y in ys], 0, 0.8, 0.8, heights, color=colormaps["viridis"](shades))
     _label(axes, title, found)
     axes.set_zlabel("ms")
     axes.yaxis.labelpad = 14  # beyond the longest numbers
     return figure
-
-
-def _shade(share: float) -> Any:
-    from matplotlib import colormaps
-
-    return colormaps["viridis"](share)
 
 
 def _label(axes: Any, title: str, found: Field) -> None:
