@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -73,22 +74,19 @@ def counted(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
     """Yield a list that gets every call of the targets (default: ``targets()``) while the block runs."""
     calls: list[Call] = []
 
-    def timing(name: str) -> Callable[[Function], Function]:
-        def wrap(original: Function) -> Function:
-            def call(*arguments: Any, **named: Any) -> Any:
-                start = perf_counter()
-                try:
-                    return original(*arguments, **named)
-                finally:
-                    calls.append(Call(name, start, perf_counter()))
+    def timed(name: str, original: Function) -> Function:
+        def call(*arguments: Any, **named: Any) -> Any:
+            start = perf_counter()
+            try:
+                return original(*arguments, **named)
+            finally:
+                calls.append(Call(name, start, perf_counter()))
 
-            return call
-
-        return wrap
+        return call
 
     with ExitStack() as undo:
         for target in targets() if among is None else among:
-            undo.enter_context(replaced(target.owner, target.attribute, timing(target.name)))
+            undo.enter_context(replaced(target.owner, target.attribute, partial(timed, target.name)))
         yield calls
 
 

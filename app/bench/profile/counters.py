@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,22 +71,23 @@ def parse(text: str) -> list[Counters]:
 
 
 def _counters(launch: Mapping[str, str]) -> Counters:
-    threads = _number(launch.get(THREADS))
+    values = {metric: _number(launch.get(metric, "")) for metric in METRICS}
+    threads = values[THREADS]
     return Counters(
         launch["Kernel Name"].partition("(")[0],
-        **{name: _number(launch.get(metric)) for name, metric in EFFICIENCIES.items()},
+        **{name: values[metric] for name, metric in EFFICIENCIES.items()},
         warps=None if threads is None else threads / 32 * 100,
-        throughput={unit: _number(launch.get(metric)) for unit, metric in THROUGHPUTS.items()},
+        throughput={unit: values[metric] for unit, metric in THROUGHPUTS.items()},
     )
 
 
-def _number(text: str | None) -> float | None:
+def _number(text: str) -> float | None:
     """``1,234.5`` → 1234.5; None for ``n/a`` and the like."""
     try:
-        value = float((text or "").replace(",", ""))
+        value = float(text.replace(",", ""))
     except ValueError:
         return None
-    return value if abs(value) < float("inf") else None
+    return value if isfinite(value) else None
 
 
 def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[Counters], str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,12 @@ import numpy as np
 from tqdm import tqdm
 
 from app.bench.batch import random_images
-from app.bench.profile import api_calls, counters, trace
+from app.bench.profile import api_calls, counters
 from app.bench.profile.text import as_text
 from app.commands.options.profile import ProfileRequest, same_run
 from app.cuda import device
 from app.errors import UserError
+from app.files.writing import replacing
 from app.interrupts import exit_on_interrupt
 from app.network.graph import Graph
 from app.planning import tuning
@@ -33,6 +35,7 @@ if TYPE_CHECKING:  # needs CuPy
 SCHEMA = "lenet5-inference/profile/1"
 RUNS = 20
 WARMUP = 5
+HOST, CARD = 1, 2  # processes of the timeline
 
 
 def profile(request: ProfileRequest) -> int:
@@ -86,7 +89,9 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices) -> dict[st
                 recorded.append(recorder.spans())
         settings = {"streams": streams, "chunk": session.chunk, "fused": request.network.fuse, "runs": RUNS}
     if request.trace is not None:
-        trace.write_timeline(trace.timeline(recorded[-1], last_calls, recorder.zero, card["name"]), request.trace)
+        shown = timeline(recorded[-1], last_calls, recorder.zero, card["name"])
+        with replacing(request.trace) as temporary:
+            temporary.write_text(json.dumps(shown, allow_nan=False) + "\n", encoding="utf-8")
     rows, note = _counters(request, recorded[-1]) if request.counters else ([], None)
     return {
         "device": card,
@@ -170,3 +175,34 @@ def _counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[list[dict[s
         for layer, name, row in counters.labelled(counted, launched)
     ]
     return rows, note
+
+
+def timeline(spans: Sequence[Span], calls: Sequence[api_calls.Call], zero: float, card: str) -> dict[str, Any]:
+    """Return a trace-event document for Perfetto (ui.perfetto.dev) or chrome://tracing; times in microseconds.
+
+    It has a row for the host's API calls and one for each stream. calls: in seconds of the host's clock; zero: that
+    clock's time when the spans' clock was at 0.
+    """
+    rows: dict[tuple[int, int | None], str] = {(HOST, None): "host", (HOST, 0): "API calls", (CARD, None): card}
+    rows |= {(CARD, stream): f"stream {stream + 1}" for stream in sorted({span.stream for span in spans})}
+    events: list[dict[str, Any]] = []
+    for (process, thread), name in rows.items():
+        what = {"name": "process_name"} if thread is None else {"name": "thread_name", "tid": thread}
+        events.append({**what, "ph": "M", "pid": process, "args": {"name": name}})
+    for call in calls:
+        events.append(_event(HOST, 0, call.name, "api", (call.start - zero) * 1e6, (call.stop - call.start) * 1e6, {}))
+    for span in spans:
+        label = f"{span.layer} ({span.name})" if span.layer else span.name
+        details: dict[str, Any] = {"entry": span.entry} if span.entry else {}
+        if span.nbytes:
+            details |= {"bytes": span.nbytes, "GB/s": span.nbytes / span.ms / 1e6 if span.ms else None}
+        category = "kernel" if span.kind == "kernel" else "copy"
+        events.append(_event(CARD, span.stream, label, category, span.start * 1e3, span.ms * 1e3, details))
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _event(
+    process: int, thread: int, name: str, category: str, start: float, length: float, details: dict[str, Any]
+) -> dict[str, Any]:
+    where = {"pid": process, "tid": thread, "ts": start, "dur": max(length, 0.0)}
+    return {"name": name, "cat": category, "ph": "X", **where, "args": details}
