@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from tqdm import tqdm
@@ -90,12 +91,9 @@ class Skipped:
 def measure(rows: Sequence[Variant], arch: str) -> list[Resources | Skipped]:
     """Compile every row for its example layers, on all cores, with a progress bar. Raises UserError without NVRTC."""
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in examples(row)]
-    results: list[Resources | Skipped] = []
     with ThreadPoolExecutor(usable_cores()) as pool:  # NVRTC compiles in parallel
         done = pool.map(lambda job: _example(*job), jobs)
-        for found in tqdm(done, total=len(jobs), desc=arch, unit=" kernels", disable=None):
-            results += found
-    return results
+        return [*chain.from_iterable(tqdm(done, total=len(jobs), desc=arch, unit=" kernels", disable=None))]
 
 
 def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -> Sequence[Resources | Skipped]:

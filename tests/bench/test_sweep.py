@@ -83,7 +83,7 @@ def test_no_valid_point() -> None:
 def test_best_point() -> None:
     found = target()
     done: list[Target] = []
-    assert measure_all([found], measured(), done.append)
+    measure_all([found], measured(), done.append)
     assert found.best is not None and found.best.parameters == {"TILE": 12, "DEPTH": 4}
     assert found.default_point is not None and found.default_point.timing.median == ms_of(found.default)
     assert done == [found] and found.finished == len(found.grid) == 6
@@ -95,7 +95,7 @@ def test_points_that_fail_are_left_out() -> None:
         failing(Skip("does not compile"), tile=16)(parameters)
 
     found = target()
-    assert measure_all([found], measured(fail), lambda _: None)
+    measure_all([found], measured(fail), lambda _: None)
     assert found.best is not None and found.best.parameters == {"TILE": 8, "DEPTH": 4}
     assert found.wrong == [({"TILE": 12, "DEPTH": 4}, "image 3 is wrong")]
     assert found.skipped[-1].count == 2 and len(found.points) == 3 and found.finished == 6

@@ -75,12 +75,12 @@ class Target:
 
     def results(self) -> dict[Problem, dict[str, Tuned]]:
         """Return the times to store: the best point's, and the rival's if it was measured."""
-        found: dict[str, Tuned] = {}
+        if self.best is None:
+            return {}
+        found = {self.row.name: Tuned(self.best.parameters, self.best.timing.median, self.images)}
         if self.rival and self.rival_result:
             found[self.rival[0].name] = self.rival_result
-        if self.best:
-            found[self.row.name] = Tuned(self.best.parameters, self.best.timing.median, self.images)
-        return {self.problem: found} if self.best else {}
+        return {self.problem: found}
 
     def skip(self, parameters: dict[str, int], reason: str) -> None:
         """Note a point that cannot run. Reasons that differ only in numbers are counted as one."""
@@ -162,8 +162,8 @@ def measure_all(
     targets: Sequence[Target],
     measuring: Callable[[Target], AbstractContextManager[Measure]],
     done: Callable[[Target], None],
-) -> bool:
-    """Measure all points of all targets; return False if Ctrl-C ended it early, between two points.
+) -> None:
+    """Measure all points of all targets, or those before Ctrl-C, which ends it between two points.
 
     measuring: makes the function that measures a target's points. done: called after each target, finished or not.
     """
@@ -185,7 +185,6 @@ def measure_all(
                         bar.update()
             finally:
                 done(target)
-    return sum(target.finished for target in targets) == total
 
 
 def _measure_point(target: Target, parameters: dict[str, int], measure: Measure) -> None:

@@ -76,10 +76,8 @@ def find_targets(
     if not layers:
         raise UserError(f"network {graph.network.name} has no {operation} layer: name another with --network")
     if request.layer is not None and request.layer not in layers:
-        named = ", ".join(layers)
-        raise UserError(
-            f"network {graph.network.name} has no {operation} layer '{request.layer}': choose one of {named}"
-        )
+        fault = f"network {graph.network.name} has no {operation} layer '{request.layer}'"
+        raise UserError(f"{fault}: choose one of {', '.join(layers)}")
     targets: list[Target] = []
     notes: list[str] = []
     for layer in layers if request.layer is None else [request.layer]:
@@ -125,14 +123,14 @@ def run(
         if target.points:
             tables.append(tuning.store(card, target.results()))
 
-    complete = measure_all(targets, measuring, keep)
-    finished, total = sum(target.finished for target in targets), sum(len(target.grid) for target in targets)
+    measure_all(targets, measuring, keep)
+    report = as_document(request, targets, notes, card, str(tables[-1]) if tables else None)
+    finished, total = report["finished"], report["total"]
     if finished:
-        report = as_document(request, targets, notes, card, str(tables[-1]) if tables else None)
         publish(report, as_text, request.output)
     if request.plot is not None:
         plots.draw_layers(request.plot, request.network, targets)
-    if not complete:
+    if finished < total:
         raise UserError(f"interrupted after {finished} of {total} points: what they gave is kept")
     if any(target.wrong for target in targets):
         return 1
