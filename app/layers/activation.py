@@ -1,6 +1,5 @@
 """Functions of one element: ReLU, tanh and sigmoid."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
@@ -25,17 +24,9 @@ class Activation(Layer):
         """Any shape, unchanged."""
         return shape
 
-    def flops(self, shape: Shape) -> int:
-        """One for each element, as a convention."""
-        return prod(shape)
-
-    def problem(
-        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
-    ) -> ActivationProblem | None:
-        """A pass of its own; takes nothing into its epilogue and keeps the type."""
-        if epilogue or input_dtype != output_dtype:
-            return None
-        return ActivationProblem(prod(shape), self.function, input_dtype)
+    def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ActivationProblem | None:
+        """Keeps the type."""
+        return ActivationProblem(prod(shape), self.function, input_dtype) if input_dtype == output_dtype else None
 
 
 @dataclass(frozen=True)

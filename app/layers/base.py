@@ -43,8 +43,10 @@ class Layer(ABC):
         return {}
 
     def flops(self, shape: Shape) -> int:
-        """Floating-point operations for one image (a multiply-add is two)."""
-        return 0
+        """Floating-point operations for one image (a multiply-add is two): those of its problem, 0 without one."""
+        stored = "uint8" if self.keeps_bytes else "float32"
+        problem = self.problem(shape, [], bias=False, input_dtype=stored, dtype="float32", output_dtype="float32")
+        return 0 if problem is None else problem.flops
 
     def problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
@@ -53,7 +55,12 @@ class Layer(ABC):
 
         input_dtype, output_dtype: how activations lie in memory, images perhaps as uint8; dtype: how they are
         multiplied. None if this layer cannot take these layers into its epilogue, or cannot convert between the types.
+        By default nothing is taken into the epilogue.
         """
+        return None if epilogue else self.own_problem(shape, input_dtype, output_dtype)
+
+    def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> Problem | None:
+        """The problem of a layer that is a pass of its own; None if it cannot convert between the types."""
         return None
 
     def device_parameters(

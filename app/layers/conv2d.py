@@ -37,11 +37,6 @@ class Conv2d(Layer):
         """Filters H, W, in, out; bias (out)."""
         return {self.name: (self.kernel, self.kernel, shape[0], self.maps), f"{self.name}_bias": (self.maps,)}
 
-    def flops(self, shape: Shape) -> int:
-        """Two for each term of each sum."""
-        maps, height, width = self.output_shape(shape)
-        return 2 * maps * height * width * shape[0] * self.kernel**2
-
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """im2col, then a matrix product, for as many images at a time as keep the im2col matrix in a core's cache.
 
@@ -61,9 +56,7 @@ class Conv2d(Layer):
             y += bias.astype(x.dtype, copy=False)
         return y.transpose(0, 3, 1, 2)
 
-    def problem(
-        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
-    ) -> ConvProblem | None:
+    def problem(self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, **types: str) -> ConvProblem | None:
         """The epilogue may hold an activation, then a pooling whose window equals its stride."""
         rest = list(epilogue)
         activation = ""
@@ -78,19 +71,7 @@ class Conv2d(Layer):
             return None
         channels, height, width = shape
         return ConvProblem(
-            channels,
-            height,
-            width,
-            self.maps,
-            self.kernel,
-            self.stride,
-            bias=bias,
-            activation=activation,
-            pool=pool,
-            pool_is_max=is_max,
-            input_dtype=input_dtype,
-            dtype=dtype,
-            output_dtype=output_dtype,
+            channels, height, width, self.maps, self.kernel, self.stride, bias, activation, pool, is_max, **types
         )
 
     def device_parameters(

@@ -31,10 +31,6 @@ class Linear(Layer):
         """Weights (in, out); bias (out)."""
         return {self.name: (shape[0], self.outputs), f"{self.name}_bias": (self.outputs,)}
 
-    def flops(self, shape: Shape) -> int:
-        """Two for each weight."""
-        return 2 * shape[0] * self.outputs
-
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """One matrix product."""
         y = x @ parameters[self.name].astype(x.dtype, copy=False)
@@ -43,9 +39,7 @@ class Linear(Layer):
             y += bias.astype(x.dtype, copy=False)
         return y
 
-    def problem(
-        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
-    ) -> LinearProblem | None:
+    def problem(self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, **types: str) -> LinearProblem | None:
         """The epilogue may hold an activation or an argmax."""
         activation, argmax = "", False
         match [*epilogue]:
@@ -57,16 +51,7 @@ class Linear(Layer):
                 argmax = True
             case _:
                 return None
-        return LinearProblem(
-            shape[0],
-            self.outputs,
-            bias=bias,
-            activation=activation,
-            argmax=argmax,
-            input_dtype=input_dtype,
-            dtype=dtype,
-            output_dtype=output_dtype,
-        )
+        return LinearProblem(shape[0], self.outputs, bias=bias, activation=activation, argmax=argmax, **types)
 
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None

@@ -1,6 +1,5 @@
 """Average and maximum pooling."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import ClassVar
@@ -37,11 +36,6 @@ class Pool(Layer):
         channels, height, width = shape
         return channels, (height - self.window) // self.step + 1, (width - self.window) // self.step + 1
 
-    def flops(self, shape: Shape) -> int:
-        """One for each element of each window."""
-        channels, height, width = self.output_shape(shape)
-        return channels * height * width * self.window**2
-
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """First the rows of each window are combined, then its columns."""
         _, height, width = self.output_shape(x.shape[1:])
@@ -51,11 +45,9 @@ class Pool(Layer):
         result = reduce(combine, (rows[:, :, :, q : q + self.step * (width - 1) + 1 : self.step] for q in starts))
         return result if self.is_max else result / self.window**2
 
-    def problem(
-        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
-    ) -> PoolProblem | None:
-        """A pass of its own; takes nothing into its epilogue and keeps the type."""
-        if epilogue or input_dtype != output_dtype:
+    def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> PoolProblem | None:
+        """Keeps the type."""
+        if input_dtype != output_dtype:
             return None
         channels, height, width = shape
         return PoolProblem(channels, height, width, self.window, self.step, self.is_max, input_dtype)

@@ -1,6 +1,5 @@
 """Images enlarged by bilinear interpolation, in exact integer arithmetic."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,10 +33,6 @@ class Resize(Layer):
             raise self.fail(shape, "(C, H, W)")
         return shape[0], self.size, self.size
 
-    def flops(self, shape: Shape) -> int:
-        """Four products and three sums for each output."""
-        return 7 * shape[0] * self.size**2
-
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """First along the rows, then along the columns; only the last step rounds. ValueError unless x is uint8."""
         if x.dtype != np.uint8:
@@ -58,11 +53,7 @@ class Resize(Layer):
         sums += x.take(np.minimum(low + 1, length - 1), axis) * far
         return sums
 
-    def problem(
-        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
-    ) -> ResizeProblem | None:
-        """A pass of its own, of bytes alone; takes nothing into its epilogue. Bytes, whatever ``output_dtype``."""
-        if epilogue or input_dtype != "uint8":
-            return None
+    def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ResizeProblem | None:
+        """From bytes to bytes, whatever ``output_dtype``."""
         channels, height, width = shape
-        return ResizeProblem(channels, height, width, self.size)
+        return ResizeProblem(channels, height, width, self.size) if input_dtype == "uint8" else None

@@ -1,6 +1,5 @@
 """From scores to probabilities."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,10 +25,6 @@ class Softmax(Layer):
             raise self.fail(shape, "(classes,): put a Flatten before it")
         return shape
 
-    def flops(self, shape: Shape) -> int:
-        """Subtraction, exponential, sum and division for each score, as a convention."""
-        return 4 * shape[0]
-
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """In place."""
         with np.errstate(invalid="ignore"):  # infinity - infinity
@@ -38,8 +33,6 @@ class Softmax(Layer):
         x /= x.sum(axis=1, keepdims=True)
         return x
 
-    def problem(
-        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
-    ) -> SoftmaxProblem | None:
-        """A pass of its own; takes nothing into its epilogue and keeps the type."""
-        return None if epilogue or input_dtype != output_dtype else SoftmaxProblem(shape[0], input_dtype)
+    def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> SoftmaxProblem | None:
+        """Keeps the type."""
+        return SoftmaxProblem(shape[0], input_dtype) if input_dtype == output_dtype else None
