@@ -62,17 +62,11 @@ def find_library() -> Library:
 
 @cache
 def _loaded_from(major: int) -> str:
-    class Symbol(ctypes.Structure):
-        _fields_ = (
-            ("file", ctypes.c_char_p),
-            ("base", ctypes.c_void_p),
-            ("name", ctypes.c_char_p),
-            ("address", ctypes.c_void_p),
-        )
-
-    library, found = ctypes.CDLL(f"libnvrtc.so.{major}", mode=os.RTLD_NOLOAD), Symbol()
-    ctypes.CDLL(None).dladdr(library.nvrtcVersion, ctypes.byref(found))
-    return os.path.realpath(os.fsdecode(found.file))
+    library = ctypes.CDLL(f"libnvrtc.so.{major}", mode=os.RTLD_NOLOAD)
+    found = (ctypes.c_char_p * 4)()  # Dl_info: four pointers, the first to the file's name
+    ctypes.CDLL(None).dladdr(library.nvrtcVersion, found)
+    assert found[0] is not None
+    return os.path.realpath(os.fsdecode(found[0]))
 
 
 @cache

@@ -125,6 +125,11 @@ class _Pair(Generic[Half]):
         return self.first.dtype
 
     @property
+    def parts(self) -> int:
+        """Number of float16 whose sum each operand is."""
+        return 2 if self.dtype == "float16x2" else 1
+
+    @property
     def flops(self) -> int:
         """Operations of both layers."""
         return self.first.flops + self.second.flops

@@ -51,7 +51,7 @@ def _tile_count(problem: ConvProblem, tile: int) -> int:
     return prod(tiles(size, tile) for size in problem.convolved)
 
 
-def _tile_grid(problem: ConvProblem, maps: int, tile: int) -> Callable[[int], Grid]:
+def _tile_grid(problem: ConvProblem, tile: int, maps: int) -> Callable[[int], Grid]:
     """One block for each tile of all images; grid y over ``maps``."""
     return lambda images: (images * _tile_count(problem, tile), maps, 1)
 
@@ -97,12 +97,16 @@ def _pack_pairs(w: np.ndarray) -> np.ndarray:
 def _from_constant(
     problem: ConvProblem,
     defines: dict[str, str | int],
-    launch: Callable[[int, int], KernelLaunch],
+    threads: int,
+    grid: Callable[[int], Callable[[int], Grid]],
+    scalars: tuple[int, ...] = (),
+    shared_bytes: int = 0,
     together: int = 1,
 ) -> LaunchConfig:
     """Slice after slice of the filters, as few and as even as can be: copy it to constant memory, launch.
 
-    together: maps that share a filter entry, 1 or 2. launch: first entry and number of entries → their launch.
+    together: maps that share a filter entry, 1 or 2. grid: number of entries → their grid. The last scalar is the
+    first entry of the slice.
     """
     entry = problem.depth * together
     entry_bytes = entry * ITEMSIZE[storage(problem.dtype)]
@@ -115,7 +119,8 @@ def _from_constant(
     actions: list[Action] = []
     for first in range(0, count, size):
         taken = min(size, count - first)
-        actions += ConstantCopy("filters", first * entry, taken * entry), launch(first, taken)
+        copy = ConstantCopy("filters", first * entry, taken * entry)
+        actions += copy, KernelLaunch(threads, grid(taken), "", (*scalars, first), shared_bytes)
     pack = _pack if together == 1 else _pack_pairs
     return LaunchConfig(defines, tuple(actions), packing=reordered_weights(problem, entry * count, pack))
 
@@ -138,7 +143,7 @@ def _shared_tile(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     tile = _checked_tile(parameters)
     launch = KernelLaunch(
         tile**2,
-        _tile_grid(problem, problem.maps, tile),
+        _tile_grid(problem, tile, problem.maps),
         scalars=(*problem.sizes, tile),
         shared_bytes=_tile_bytes(problem, tile) + _filter_bytes(problem),
     )
@@ -146,29 +151,20 @@ def _shared_tile(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 
 def _constant(problem: ConvProblem, _: Parameters) -> LaunchConfig:
-    def launch(first: int, count: int) -> KernelLaunch:
-        return KernelLaunch(BLOCK, _pixel_grid(problem, count), scalars=(*problem.sizes, first))
-
-    return _from_constant(problem, types(problem), launch)
+    return _from_constant(problem, types(problem), BLOCK, partial(_pixel_grid, problem), problem.sizes)
 
 
 def _shared_constant(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     tile = _checked_tile(parameters)
-
-    def launch(first: int, count: int) -> KernelLaunch:
-        scalars = (*problem.sizes, tile, first)
-        return KernelLaunch(tile**2, _tile_grid(problem, count, tile), "", scalars, _tile_bytes(problem, tile))
-
-    return _from_constant(problem, types(problem), launch)
+    grid, scalars = partial(_tile_grid, problem, tile), (*problem.sizes, tile)
+    return _from_constant(problem, types(problem), tile**2, grid, scalars, _tile_bytes(problem, tile))
 
 
 def _specialised(problem: ConvProblem, parameters: Parameters, together: int = 1) -> LaunchConfig:
     tile = _checked_tile(parameters)
-
-    def launch(first: int, count: int) -> KernelLaunch:
-        return KernelLaunch(tile**2, _tile_grid(problem, count, tile), "", (first,), _tile_bytes(problem, tile))
-
-    return _from_constant(problem, types(problem) | conv_sizes(problem) | {"TILE": tile}, launch, together)
+    defines = types(problem) | conv_sizes(problem) | {"TILE": tile}
+    grid = partial(_tile_grid, problem, tile)
+    return _from_constant(problem, defines, tile**2, grid, (), _tile_bytes(problem, tile), together)
 
 
 # What rows share by where the filters lie. Each adds step, technique, summary, system and configure.

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.scaling import Arrays, balance_convolutions, scale_for, split
+from app.kernels.fused.scaling import Arrays, balance_convolutions, parts_of, scale_for
 from app.kernels.problems import Argument, ConvPairProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Variant, tiles
 from app.precision import storage
@@ -36,11 +36,10 @@ def _refuses_wgmma(problem: ConvPairProblem) -> str | None:
 
 def _taken(problem: ConvPairProblem) -> tuple[Argument, ...]:
     """Describe the wgmma kernels' packed parameters: filters1, filters2, scales."""
-    parts = 2 if problem.dtype == "float16x2" else 1
     filters2 = problem.second.depth * problem.second.maps
     return (
-        Argument("filters1", "float16", fixed=parts * 2 * 3 * 128 * 8),
-        Argument("filters2", "float16", fixed=parts * filters2),
+        Argument("filters1", "float16", fixed=problem.parts * 2 * 3 * 128 * 8),
+        Argument("filters2", "float16", fixed=problem.parts * filters2),
         Argument("scales", "float32", fixed=2),
     )
 
@@ -66,22 +65,21 @@ def _wgmma_split(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     first, second = problem.first, problem.second
     warps = 4  # of an image each, one for each scheduler of a multiprocessor
-    parts = 2 if problem.dtype == "float16x2" else 1
-    shared = warps * (parts * POOLED_IMAGE + 28 * 20 * 4)
+    shared = warps * (problem.parts * POOLED_IMAGE + 28 * 20 * 4)
     defines: dict[str, str | int] = {
         "OUTPUT": second.output_dtype,
         "HAS_BIAS1": int(first.bias),
         "HAS_BIAS2": int(second.bias),
-        "SPLIT": parts - 1,
+        "SPLIT": problem.parts - 1,
         "WARPS": warps,
         "SHARED_BYTES": shared,
     }
-    arguments = problem.arguments()
+    bias1, bias2 = problem.arguments()[2:5:2]
     takes = (
-        Argument("filters1", "float16", fixed=parts * 32 * first.maps),
-        arguments[2],
-        Argument("filters2", "float16", fixed=parts * second.depth * second.maps),
-        arguments[4],
+        Argument("filters1", "float16", fixed=problem.parts * 32 * first.maps),
+        bias1,
+        Argument("filters2", "float16", fixed=problem.parts * second.depth * second.maps),
+        bias2,
         Argument("scales", "float32", fixed=2),
     )
     return LaunchConfig(
@@ -94,27 +92,30 @@ def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 # --- packing: parameters as the tensor cores' instructions read them, scaled so that float16 holds them ---------------
 
 
+def _filters(
+    problem: ConvPairProblem, arrays: Arrays
+) -> tuple[list[np.ndarray], float, np.ndarray | None, list[np.ndarray], float]:
+    """Parts and scale of the first filters (5, 5, 32), their bias, parts and scale of the second (32, 5, 5, 64)."""
+    w1, bias1, w2 = balance_convolutions(problem, arrays)
+    w1 = w1.reshape(problem.first.kernel, problem.first.kernel, -1)
+    w2 = w2.reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
+    scale1 = 1.0 if problem.parts == 1 else scale_for(w1)
+    scale2 = scale_for(w2, arrays[3])
+    return parts_of(problem, w1 * scale1), scale1, bias1, parts_of(problem, w2 * scale2), scale2
+
+
 def pack_convolutions(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """(w1, bias1, w2, bias2) → [filters1, filters2, scales], for the wgmma kernels. Biases must be None.
 
     The first convolution's results are pooled as sums, not averages, of balanced activations; scales = (from twice the
     first products to those sums, from twice the second products to features).
     """
-    w1, _, w2 = balance_convolutions(problem, arrays)
-    w1 = w1.reshape(problem.first.kernel, problem.first.kernel, -1)
-    w2 = w2.reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
-    scale2 = scale_for(w2)
+    parts1, scale1, _, parts2, scale2 = _filters(problem, arrays)
+    filters1 = np.stack([window_fragments(part) for part in parts1])
+    filters2 = np.stack([core_matrices(part) for part in parts2], axis=1)
+    once = 1.0 if problem.parts == 1 else 0.5 / scale1  # one part: these activations are not doubled
     average = 0.5 * 0.25**2 / scale2  # of twice the sums
-    if problem.dtype == "float16":
-        filters1 = window_fragments(w1.astype(np.float16))
-        filters2 = core_matrices((w2 * scale2).astype(np.float16))
-        scales = (1.0, average)  # these activations are not doubled
-    else:
-        scale1 = scale_for(w1)
-        filters1 = np.stack([window_fragments(part) for part in split(w1 * scale1)])
-        filters2 = np.stack([core_matrices(part) for part in split(w2 * scale2)], axis=1)
-        scales = (0.5 / scale1, average)
-    return [filters1.reshape(-1), filters2.reshape(-1), np.array(scales, np.float32)]
+    return [filters1.reshape(-1), filters2.reshape(-1), np.array([once, average], np.float32)]
 
 
 def window_fragments(filters: np.ndarray) -> np.ndarray:
@@ -146,21 +147,12 @@ def pack_for_mma(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | 
     The first convolution's results are pooled as sums, not averages, of balanced activations; scales = (from twice the
     first sums to those, from twice the second sums to features).
     """
-    bias2 = arrays[3]
-    w1, bias1, w2 = balance_convolutions(problem, arrays)
-    w1 = w1.reshape(problem.first.kernel, problem.first.kernel, -1)
-    w2 = w2.reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
-    scale1, scale2 = 1.0, scale_for(w2, bias2)
-    if problem.dtype == "float16":
-        parts1, parts2 = [w1.astype(np.float16)], [(w2 * scale2).astype(np.float16)]
-    else:
-        scale1 = scale_for(w1)
-        parts1, parts2 = list(split(w1 * scale1)), list(split(w2 * scale2))
+    parts1, scale1, bias1, parts2, scale2 = _filters(problem, arrays)
     filters1 = np.stack([tap_fragments(part) for part in parts1])
-    filters2 = np.stack([map_fragments(part, 32 if problem.dtype == "float16x2" else 64) for part in parts2], axis=2)
+    filters2 = np.stack([map_fragments(part, 64 // problem.parts) for part in parts2], axis=2)
     sums2 = 4 * scale2  # the second sums' scale
     scales = np.array([0.5 / scale1, 0.5 * 0.25 / sums2], np.float32)
-    return [filters1.reshape(-1), _scaled(bias1, scale1), filters2.reshape(-1), _scaled(bias2, sums2), scales]
+    return [filters1.reshape(-1), _scaled(bias1, scale1), filters2.reshape(-1), _scaled(arrays[3], sums2), scales]
 
 
 def _scaled(bias: np.ndarray | None, scale: float) -> np.ndarray | None:

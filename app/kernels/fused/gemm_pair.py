@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from app.kernels.conv.tensor_core import rounded_to_tf32
-from app.kernels.fused.scaling import LOW_SCALE, Arrays, balance_products, split
+from app.kernels.fused.scaling import LOW_SCALE, Arrays, balance_products, parts_of
 from app.kernels.problems import Argument, LinearPairProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, tiles
 
@@ -20,15 +20,11 @@ def _refuses_products(problem: LinearPairProblem) -> str | None:
         return "takes multiples of 64 inputs and of 32 hidden values (at most 256), and at most 32 classes"
     if first.activation != "relu" or second.activation or not second.argmax:
         return "serves ReLU between the products and an argmax after them alone"
-    if first.input_dtype not in ("float16", "float32") or (first.input_dtype == "float32") != _is_split(problem):
+    if first.input_dtype not in ("float16", "float32") or (first.input_dtype == "float32") != (problem.parts == 2):
         return "reads float16 in float16, float32 in float16x2"
     if second.output_dtype != "float32":
         return "stores float32"
     return None
-
-
-def _is_split(problem: LinearPairProblem) -> bool:
-    return problem.dtype == "float16x2"
 
 
 def _constants(problem: LinearPairProblem, parameters: Parameters, shared: int) -> dict[str, str | int]:
@@ -41,7 +37,7 @@ def _constants(problem: LinearPairProblem, parameters: Parameters, shared: int) 
         "INPUT": first.input_dtype,
         "HAS_BIAS1": int(first.bias),
         "HAS_BIAS2": int(second.bias),
-        "SPLIT": int(_is_split(problem)),
+        "SPLIT": problem.parts - 1,
         "LOW_SCALE": LOW_SCALE,
         "SHARED_BYTES": shared,
         **parameters,
@@ -53,13 +49,12 @@ def _products(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfi
     rows, stages = parameters["ROWS"], parameters["STAGES"]
     if rows % 16:
         raise Unfit("tensor cores take 16 images at a time")
-    parts = 2 if _is_split(problem) else 1
-    shared = stages * parts * 2 * 64 * (rows + first.outputs) + stages * parts * 16 * rows
+    shared = stages * problem.parts * (2 * 64 * (rows + first.outputs) + 16 * rows)
     epilogue = 4 * (first.outputs * (second.outputs + 1) + 2 * rows * second.outputs)
     if epilogue > shared:
         raise Unfit(f"{rows} images and {stages} stages leave no room for the second product")
     _, _, bias1, w2, bias2, *_ = problem.arguments()
-    w1 = Argument("w1", "float16", fixed=parts * first.inputs * first.outputs)
+    w1 = Argument("w1", "float16", fixed=problem.parts * first.inputs * first.outputs)
     return LaunchConfig(
         _constants(problem, parameters, shared),
         (KernelLaunch(4 * rows, lambda n: (tiles(n, rows), 1, 1), shared_bytes=shared),),
@@ -85,12 +80,11 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
         raise Unfit("multiplies for 40 or 80 images at a time")
     if stages > first.inputs // DEPTH[problem.dtype]:
         raise Unfit(f"{first.inputs} inputs do not fill {stages} stages")
-    parts = 2 if _is_split(problem) else 1
     w2_size = 2 * first.outputs * CLASSES  # high and low parts
-    stage = parts * 2 * DEPTH[problem.dtype] * (first.outputs + rows + 1)
+    stage = problem.parts * 2 * DEPTH[problem.dtype] * (first.outputs + rows + 1)
     shared = stages * (stage + 16) + 4 * w2_size + 8
     _, _, bias1, _, bias2, *_ = problem.arguments()
-    w1 = Argument("w1", "float16", fixed=parts * first.inputs * first.outputs)
+    w1 = Argument("w1", "float16", fixed=problem.parts * first.inputs * first.outputs)
     w2 = Argument("w2", "float32", fixed=w2_size)
     return LaunchConfig(
         _constants(problem, parameters, shared),
@@ -105,7 +99,7 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
 def pack_products(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """(w1, bias1, w2, bias2) → the same with w1 as fragments, float16, its low halves beside it where it is split."""
     w1, bias1, w2 = balance_products(problem, arrays)
-    parts = np.stack(split(w1, LOW_SCALE) if problem.dtype == "float16x2" else [w1.astype(np.float16)])
+    parts = np.stack(parts_of(problem, w1, LOW_SCALE))
     # part, step of 64, k of 16, half of 8, t, pair | 16 columns, left and right of 8, g
     words = parts.reshape(len(parts), -1, 4, 2, 4, 2, problem.first.outputs // 16, 2, 8)
     fragments = np.ascontiguousarray(words.transpose(1, 0, 2, 6, 8, 4, 7, 3, 5))
@@ -118,10 +112,9 @@ def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarra
     Both matrices are the sum of a high and a low part, w1 in float16x2 alone.
     """
     w1, bias1, w2 = balance_products(problem, arrays)
-    parts = split(w1, LOW_SCALE) if problem.dtype == "float16x2" else (w1.astype(np.float16),)
-    matrices = np.stack([core_matrices(part, DEPTH[problem.dtype]) for part in parts], axis=1)
+    parts = [core_matrices(part, DEPTH[problem.dtype]) for part in parts_of(problem, w1, LOW_SCALE)]
     fragments = np.stack([class_fragments(part) for part in split_tf32(w2.astype(np.float32))])
-    return [matrices.reshape(-1), _as_float32(bias1), fragments.reshape(-1), _as_float32(arrays[3])]
+    return [np.stack(parts, axis=1).reshape(-1), _as_float32(bias1), fragments.reshape(-1), _as_float32(arrays[3])]
 
 
 def core_matrices(weights: np.ndarray, depth: int) -> np.ndarray:
@@ -172,7 +165,7 @@ GEMM_PAIR_ROWS: tuple[Variant, ...] = (
         min_arch=80,
         tunables=PRODUCT_TUNABLES,
         # float16x2: what fits cards with 99 KB of shared memory a block.
-        defaults=lambda problem: {"ROWS": 48 if _is_split(problem) else 80, "STAGES": 2},
+        defaults=lambda problem: {"ROWS": 48 if problem.parts == 2 else 80, "STAGES": 2},
         instructions="mma",
     ),
     _row(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.kernels.problems import ConvPairProblem, LinearPairProblem
+from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
 
 Arrays = Sequence[np.ndarray | None]
 LARGEST = 30_000  # what scaled numbers stay below; float16 ends at 65,504
@@ -49,6 +49,11 @@ def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.nd
     """Split float64 into (high, low): the nearest float16, and the remainder times ``low_scale`` as float16."""
     high = values.astype(np.float16)
     return high, ((values - high) * low_scale).astype(np.float16)
+
+
+def parts_of(problem: PairProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
+    """The float16 operands that the problem multiplies for float64: rounded, or both halves of ``split``."""
+    return [values.astype(np.float16)] if problem.parts == 1 else [*split(values, low_scale)]
 
 
 def feature_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
@@ -100,7 +105,7 @@ def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.nda
     return w1 * scales, None if bias1 is None else bias1 * scales, w2 / scales[:, None]
 
 
-def within_range(problem: ConvPairProblem | LinearPairProblem, arrays: Arrays) -> bool:
+def within_range(problem: PairProblem, arrays: Arrays) -> bool:
     """Whether the kernels lose no number that counts, whatever the image.
 
     Products read features of LARGEST at most; those of convolutions must be as they are to be stored.
