@@ -1,6 +1,8 @@
 """``main.py kernels``: every kernel, and what each compiles to."""
 
 from collections.abc import Mapping
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from app.bench import resources
@@ -15,6 +17,10 @@ from app.report import publish
 from app.text import Column, paragraph, table
 
 SCHEMA = "lenet5-inference/kernels/1"
+FACTS = (
+    *("operation", "step", "name", "source", "dtypes", "min_arch", "pools", "automatic", "system"),
+    *("summary", "limits", "tunables"),
+)  # what the document has of each row of the registry
 REFERENCE_ARCH = "sm_90a"
 HOW_TO_CHOOSE = (
     "--conv NAME, --fc NAME (gemm) and --pool NAME choose one, or one for each layer: --conv conv1=NAME,conv2=NAME.",
@@ -32,8 +38,7 @@ def kernels(request: KernelsRequest) -> int:
         raise UserError(f"--arch {request.arch} goes with --resources: add it, or leave --arch out")
     arch = request.arch or REFERENCE_ARCH
     check_architecture(arch)
-    operations = list(dict.fromkeys(row.operation for row in VARIANTS))
-    rows = [row for operation in operations for row in variants(operation)]
+    rows = [row for operation in dict.fromkeys(row.operation for row in VARIANTS) for row in variants(operation)]
     training = [{**vars(row), "file": row.source} for row in TRAINING_KERNELS]
     document: dict[str, Any] = {"schema": SCHEMA, "kernels": [_row(row) for row in rows], "training": training}
     if request.resources:
@@ -44,20 +49,8 @@ def kernels(request: KernelsRequest) -> int:
 
 
 def _row(row: Variant) -> dict[str, Any]:
-    return {
-        "operation": row.operation,
-        "step": row.step,
-        "name": row.name,
-        "file": row.source,
-        "dtypes": list(row.dtypes),
-        "min_arch": f"sm_{row.min_arch}",
-        "pools": row.pools,
-        "automatic": row.automatic,
-        "system": row.system,
-        "summary": row.summary,
-        "limits": row.limits,
-        "tunables": {name: list(values) for name, values in row.tunables.items()},
-    }
+    facts = {"file" if name == "source" else name: getattr(row, name) for name in FACTS}
+    return facts | {"min_arch": f"sm_{row.min_arch}"}
 
 
 def _kernel_text(document: Mapping[str, Any], width: int) -> str:
@@ -67,22 +60,16 @@ def _kernel_text(document: Mapping[str, Any], width: int) -> str:
         *(Column(head, left=True) for head in ("types", "from", "pools", "system")),
     ]
     rows: list[list[str]] = []
-    operation = ""
-    for row in document["kernels"]:
-        if row["operation"] != operation:
-            operation = row["operation"]
-            rows += [[""], [operation]]
-        types = " ".join(SHORT.get(dtype, dtype) for dtype in row["dtypes"])
-        pools = "yes" if row["pools"] else "no"
-        rows.append([str(row["step"]), row["name"], row["file"], types, row["min_arch"], pools, row["system"]])
-        tunables = ", ".join(f"{name} {' '.join(map(str, values))}" for name, values in row["tunables"].items())
-        notes = [
-            row["summary"],
-            *([f"limits: {row['limits']}"] if row["limits"] else []),
-            *([f"tunables: {tunables}"] if tunables else []),
-            *([] if row["automatic"] else ["only by name"]),
-        ]
-        rows.append(["", "; ".join(notes)])
+    for operation, group in groupby(document["kernels"], itemgetter("operation")):
+        rows += [[""], [operation]]
+        for row in group:
+            types = " ".join(SHORT.get(dtype, dtype) for dtype in row["dtypes"])
+            pools = "yes" if row["pools"] else "no"
+            rows.append([str(row["step"]), row["name"], row["file"], types, row["min_arch"], pools, row["system"]])
+            tunables = ", ".join(f"{name} {' '.join(map(str, values))}" for name, values in row["tunables"].items())
+            limits, tunables = row["limits"] and f"limits: {row['limits']}", tunables and f"tunables: {tunables}"
+            notes = (row["summary"], limits, tunables, "" if row["automatic"] else "only by name")
+            rows.append(["", "; ".join(filter(None, notes))])
     training = [Column(head, left=True) for head in ("file (app/kernels/)", "idea", "system")]
     trained = [[row["file"], row["summary"], row["system"]] for row in document["training"]]
     lines = [*table(columns, rows, width), "", "train", *table(training, trained, width), ""]

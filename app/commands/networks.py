@@ -1,7 +1,6 @@
 """``main.py networks``: every network, its layers and figures."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -43,9 +42,8 @@ def describe(network: Network, weights: Weights | None) -> dict[str, Any]:
             parameters += prod(wanted) * _has(name, layer, network, weights)
         flops += layer.flops(shape)
         shape = layer.output_shape(shape)
-        settings = {field.name: getattr(layer, field.name) for field in fields(layer) if field.name != "name"}
-        chosen = {name: value for name, value in settings.items() if value is not None}
-        layers.append({"name": layer.name, "kind": layer.kind, "settings": chosen, "output": list(shape)})
+        settings = {name: value for name, value in vars(layer).items() if name != "name" and value is not None}
+        layers.append({"name": layer.name, "kind": layer.kind, "settings": settings, "output": list(shape)})
     accuracy = None
     if weights is not None and weights.expected_correct:
         images = max(weights.expected_correct)
@@ -78,11 +76,11 @@ def _text(document: Mapping[str, Any], width: int) -> str:
         accuracy, size = row["accuracy"], " x ".join(map(str, row["input"]))
         told = "-" if accuracy is None else f"{accuracy['correct'] / accuracy['images']:.2%} of {accuracy['images']:,}"
         sizes = [str(len(row["layers"])), f"{row['parameters']:,}", f"{row['flops'] / 1e6:.4f}"]
-        layers = (" ".join([layer["kind"], *_settings(layer["settings"])]) for layer in row["layers"])
-        rows += [[row["name"], size, *sizes, told], ["", row["summary"]], ["", ", ".join(layers)]]
+        rows += [[row["name"], size, *sizes, told], ["", row["summary"]], ["", ", ".join(map(_layer, row["layers"]))]]
     return "\n".join([*table(columns, rows, width), *paragraph(LEGEND, width)])
 
 
-def _settings(settings: Mapping[str, int]) -> Iterator[str]:
-    """``maps=32`` and so on, without strides of 1."""
-    return (f"{name}={value}" for name, value in settings.items() if (name, value) != ("stride", 1))
+def _layer(layer: Mapping[str, Any]) -> str:
+    """``conv2d maps=32 kernel=5``; without a stride of 1."""
+    settings = (f"{name}={value}" for name, value in layer["settings"].items() if (name, value) != ("stride", 1))
+    return " ".join([layer["kind"], *settings])
