@@ -10,7 +10,7 @@ from app.cuda.compiler import ARCHITECTURES
 from app.network.shipped import find
 from data_tools.__main__ import main as data_tools
 from tests.support.outside import Outside
-from tests.support.shell import check_error, listing, shell, write_good_files
+from tests.support.shell import Refuses, in_a_shell, listing, write_good_files
 
 USAGE = {
     "benchmark": "unknown command 'benchmark': there are networks, accuracy, .*, train; did you mean bench",
@@ -118,10 +118,9 @@ FROM_THE_SHELL = ("graph --conv winograd", "bench --shape 1,2,3", "sweep", "prof
 
 
 @pytest.mark.parametrize(("command", "wrong"), [*USAGE.items(), *CASES.items(), *BEFORE_DATA.items()])
-def test_mistake(command: str, wrong: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program, _, rest = command.partition(" ")
-    code = data_tools(rest.split()) if program == "data_tools" else main(command.split())
-    check_error(code, *capsys.readouterr(), wrong)
+def test_mistake(command: str, wrong: str, place: Path, refuses: Refuses) -> None:
+    words = command.removeprefix("data_tools ")
+    refuses(words, wrong, main if words == command else data_tools)
     assert listing(place) == {}
 
 
@@ -139,9 +138,8 @@ def test_every_command_is_met() -> None:
 
 
 @pytest.mark.parametrize("command", FROM_THE_SHELL)
-def test_mistake_from_the_shell(command: str, place: Path) -> None:
-    done = shell(*command.split())
-    check_error(done.returncode, done.stdout, done.stderr, CASES[command])
+def test_mistake_from_the_shell(command: str, place: Path, refuses: Refuses) -> None:
+    refuses(command, CASES[command], in_a_shell)
 
 
 def test_settings_for_the_gpu_on_the_cpu(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,15 +153,11 @@ def test_settings_for_the_gpu_on_the_cpu(place: Path, capsys: pytest.CaptureFixt
         assert ("without effect" in told) == bool(options)
 
 
-def test_folders_for_plots_that_cannot_be_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without matplotlib, that is what is said first."""
+def test_folders_for_plots_that_cannot_be_written(place: Path, refuses: Refuses) -> None:
+    """The error about matplotlib comes first where that is missing."""
     (place / "file").touch()
-    for command in (
-        "bench --plot file",
-        "bench --plot file/below",
-        "sweep --conv shared-tile --plot file",
-        "train --network mlp --plot file",
-    ):
-        code = main(command.split())
-        check_error(code, *capsys.readouterr(), "--plot (needs matplotlib: pip install|file.* cannot be written)")
+    for command in ("bench", "sweep --conv shared-tile", "train --network mlp"):
+        for folder in ("file", "file/below"):
+            wrong = "--plot (needs matplotlib: pip install|file.* cannot be written)"
+            refuses(f"{command} --plot {folder}", wrong)
     assert list(listing(place)) == ["file"]

@@ -17,7 +17,7 @@ from app.network import shipped
 from app.network.definitions import LENET5
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_graph, random_images
-from tests.support.shell import check_error, listing, shell, write_good_files
+from tests.support.shell import Refuses, in_a_shell, listing, write_good_files
 from tests.support.tiny_fashion import isolate
 
 SHIPPED = shipped.find("lenet5")
@@ -177,16 +177,8 @@ CASES = {
     "report of a long name": Case(f"--json {'a' * 300}", "File name too long; name a file in"),
 }
 FROM_THE_SHELL = (
-    "missing weights",
-    "truncated weights",
-    "weights of another shape",
-    "virtual dataset",
-    "truncated gzip",
-    "narrow images",
-    "pixels as floats",
-    "label 10",
-    "batch beyond the data",
-    "report onto a pipe",
+    *("missing weights", "truncated weights", "weights of another shape", "virtual dataset", "truncated gzip"),
+    *("narrow images", "pixels as floats", "label 10", "batch beyond the data", "report onto a pipe"),
 )
 
 
@@ -197,66 +189,48 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def arguments(command: str, good: Path) -> list[str]:
-    return shlex.split(command.format(good=good))
-
-
 @pytest.mark.parametrize(("command", "wrong"), USAGE.items())
-def test_usage(command: str, wrong: str, place: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(arguments(command, good))
-    check_error(code, *capsys.readouterr(), rf"{wrong}.*see main\.py --help")
+def test_usage(command: str, wrong: str, place: Path, refuses: Refuses) -> None:
+    refuses(shlex.split(command), rf"{wrong}.*see main\.py --help")
     assert listing(place) == {}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_case(name: str, place: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "program"), [*((name, main) for name in CASES), *((name, in_a_shell) for name in FROM_THE_SHELL)]
+)
+def test_case(name: str, program: Callable[[list[str]], int], place: Path, good: Path, refuses: Refuses) -> None:
     case = CASES[name]
     case.make(Path("bad"))
     before = listing(place), listing(good)
-    code = main(arguments(case.command, good))
-    check_error(code, *capsys.readouterr(), case.pattern)
+    refuses(shlex.split(case.command.format(good=good)), case.pattern, program)
     assert (listing(place), listing(good)) == before
-
-
-@pytest.mark.parametrize("name", FROM_THE_SHELL)
-def test_case_from_the_shell(name: str, place: Path, good: Path) -> None:
-    case = CASES[name]
-    case.make(Path("bad"))
-    before = listing(place)
-    done = shell(*arguments(case.command, good))
-    check_error(done.returncode, done.stdout, done.stderr, case.pattern)
-    assert listing(place) == before
 
 
 @pytest.mark.parametrize(
     ("batch", "pattern"), [("ten", "'ten' is not .*see main.py --help"), ("10001", "10001 is more .*: add --cycle")]
 )
-def test_batch_from_the_shell(batch: str, pattern: str) -> None:
-    done = shell("--batch", batch, "--device", "cpu")
-    check_error(done.returncode, done.stdout, done.stderr, pattern)
+def test_batch_from_the_shell(batch: str, pattern: str, refuses: Refuses) -> None:
+    refuses(f"--batch {batch} --device cpu", pattern, in_a_shell)
 
 
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
-def test_no_gpu(place: Path, good: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["--device", "cuda"])
-    check_error(code, *capsys.readouterr(), "--device cuda: .*; use --device cpu, or auto")
+def test_no_gpu(refuses: Refuses) -> None:
+    refuses("--device cuda", "--device cuda: .*; use --device cpu, or auto")
 
 
-def test_variable_bad_file(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_variable_bad_file(place: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
     """What the user points to is not passed over."""
     for name in ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
         (place / name).write_bytes(b"not images")
     monkeypatch.setenv("FASHION_MNIST_DIR", str(place))
-    code = main(["--device", "cpu"])
-    check_error(code, *capsys.readouterr(), "t10k-images-idx3-ubyte")
+    refuses("--device cpu", "t10k-images-idx3-ubyte")
 
 
-def test_unusable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
     isolate(tmp_path, monkeypatch)
     (tmp_path / "file").touch()
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    code = main(["--device", "cpu"])
-    check_error(code, *capsys.readouterr(), "cannot store data in .*: Not a directory; set LENET_CACHE_DIR")
+    refuses("--device cpu", "cannot store data in .*: Not a directory; set LENET_CACHE_DIR")
 
 
 def test_no_data_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,6 +38,14 @@ def shell(*arguments: str | Path, prefix: tuple[str, ...] = (), **options: Any) 
     return subprocess.run(command, text=True, encoding="utf-8", timeout=60, env=environment, **streams)
 
 
+def in_a_shell(words: Sequence[str]) -> int:
+    """A program for ``refuses``: main.py in a process of its own, whose output is printed here."""
+    done = shell(*words)
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    return done.returncode
+
+
 class Refuses(Protocol):
     """The fixture ``refuses``."""
 
