@@ -41,14 +41,11 @@ def test_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ("error: numpy is not installed here: run make run, then . .venv/bin/activate\n")
 
 
-BUGS = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     "bug",
     [ZeroDivisionError("a\nbug"), ModuleNotFoundError("x", name="app.nowhere"), FileNotFoundError(2, "x", "file")],
 )
-
-
-@BUGS
-def test_a_bug_is_one_line_that_says_where(
+def test_a_bug_is_one_line_that_says_where_and_a_traceback_on_request(
     bug: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LENET_TRACEBACK", raising=False)
@@ -56,12 +53,6 @@ def test_a_bug_is_one_line_that_says_where(
     err = capsys.readouterr().err
     assert err.startswith(f"error: a bug in this program: {type(bug).__name__}: ") and err.count("\n") == 1
     assert f" at {__file__}:" in err and err.endswith("; LENET_TRACEBACK=1 shows the traceback\n")
-
-
-@BUGS
-def test_the_traceback_of_a_bug_on_request(
-    bug: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("LENET_TRACEBACK", "1")
     assert fails_with(bug) == 3
     assert "Traceback" in capsys.readouterr().err
@@ -124,19 +115,6 @@ def test_the_reference_takes_as_many_threads_as_there_is_room_for(monkeypatch: p
     np.testing.assert_array_equal(found.labels, random_graph(LENET5).reference(images).argmax(axis=1))
 
 
-TWICE = {
-    "--data a --data b": "--data: given twice",
-    "--batch 5 --batch 5": "--batch: given twice",
-    "train --flip --no-flip": "--flip/--no-flip: given twice",
-    "sweep --conv shared-tile --set TILE=8 --set TILE=16": "--set TILE=8: TILE is given twice",
-}
-
-
-@pytest.mark.parametrize(("command", "wrong"), TWICE.items())
-def test_what_is_given_twice(command: str, wrong: str, refuses: Refuses) -> None:
-    refuses(command, f"{wrong}.*give")
-
-
 def every_parser() -> dict[str, argparse.ArgumentParser]:
     found = parsers()
     for action in data_parser()._actions:
@@ -165,7 +143,11 @@ def test_no_option_of_any_command_wins_silently_over_itself() -> None:
                 raise AssertionError(f"{name} {given}: {parser.parse_args(given)}")
 
 
-NEAREST = {
+MISTAKES = {
+    "--data a --data b": "--data: given twice.*give",
+    "--batch 5 --batch 5": "--batch: given twice.*give",
+    "train --flip --no-flip": "--flip/--no-flip: given twice.*give",
+    "sweep --conv shared-tile --set TILE=8 --set TILE=16": "--set TILE=8: TILE is given twice.*give",
     "--bacth 5": "unrecognized arguments: --bacth 5; did you mean --batch",
     "--bat=5": "unrecognized arguments: --bat=5; did you mean --batch",
     "-batch 5": "unrecognized arguments: -batch 5; did you mean --batch",
@@ -178,9 +160,9 @@ NEAREST = {
 }
 
 
-@pytest.mark.parametrize(("command", "wrong"), NEAREST.items())
-def test_what_is_mistyped(command: str, wrong: str, refuses: Refuses) -> None:
-    """One line names the nearest option, choice, command or network."""
+@pytest.mark.parametrize(("command", "wrong"), MISTAKES.items())
+def test_what_is_given_twice_or_mistyped(command: str, wrong: str, refuses: Refuses) -> None:
+    """One line names the option, or the nearest option, choice, command or network."""
     refuses(command, wrong)
 
 

@@ -22,7 +22,7 @@ from app.network.weights import load_weights
 from data_tools.dataset import Dataset
 from tests.support.bundle_for_tests import IMAGES, TRUTH, folder, release
 from tests.support.schemas import mistakes
-from tests.support.shell import check_error
+from tests.support.shell import Refuses
 from tests.support.widths import printed_wide
 
 __all__ = ["folder", "release"]  # fixtures
@@ -79,7 +79,7 @@ def test_labels_that_are_not_the_reference_fail(shipped: Path, capsys: pytest.Ca
 
 
 def test_a_network_that_cannot_run_leaves_the_others(
-    shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refuses: Refuses
 ) -> None:
     def planned(graph: Graph, *_: Any) -> Any:
         if graph.network.name == "lenet5":
@@ -93,19 +93,19 @@ def test_a_network_that_cannot_run_leaves_the_others(
     assert main(["accuracy"]) == 0
     out = capsys.readouterr().out
     assert "lenet5 is not served" in out and "PASSED: all 130" in out
-    check_error(main(["accuracy", "--network", "lenet5"]), *capsys.readouterr(), "lenet5 is not served")
+    refuses("accuracy --network lenet5", "lenet5 is not served")
 
 
 def test_another_error_is_not_a_row_of_the_table(
-    shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shipped: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
 ) -> None:
     monkeypatch.setattr(accuracy, "_on_cpu", Mock(side_effect=UserError("cannot write the kernel cache")))
-    check_error(main(CPU), *capsys.readouterr(), "cannot write the kernel cache")
+    refuses(CPU, "cannot write the kernel cache")
 
 
-def test_a_network_without_shipped_weights(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_network_without_shipped_weights(shipped: Path, refuses: Refuses) -> None:
     wrong = "no weights of network k7 are shipped: .* and ship them with python -m data_tools bundle$"
-    check_error(main([*CPU, "--network", "k7"]), *capsys.readouterr(), wrong)
+    refuses([*CPU, "--network", "k7"], wrong)
 
 
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")

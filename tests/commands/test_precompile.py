@@ -16,11 +16,12 @@ from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.precision import PRECISIONS
 from tests.support.networks_for_tests import random_graph
-from tests.support.shell import check_error, write_good_files
+from tests.support.shell import Refuses, write_good_files
 
 SUMMARY = re.compile(
     r"(\d+) kernels of \w+ in ([\w, ]+) for (\w+): (\d+) were in the cache, (\d+) compiled; \d+\.\d s\n"
 )
+Asked = list[tuple[str, tuple[str, ...]]]  # file and options of each kernel
 
 
 @pytest.fixture
@@ -31,9 +32,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def stub(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]]:
-    """A compiler that only notes what it is asked for: file and options."""
-    asked: list[tuple[str, tuple[str, ...]]] = []
+def stub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """A compiler that only notes what it is asked for; the cache is empty."""
+    asked: Asked = []
 
     def compile_nothing(_: object, source: str, __: object, flags: tuple[str, ...]) -> tuple[bytes, str]:
         asked.append((source, flags))
@@ -72,16 +73,14 @@ def test_an_empty_cache_is_filled_once(
     assert summary(capsys, "--arch", "sm_80", "--precision", "fp32")[3:] == (total - 1, 1)
 
 
-def test_the_plain_run_has_one_plan(
-    stub: list[tuple[str, tuple[str, ...]]], cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_plain_run_has_one_plan(stub: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is compiled for another precision that nobody asked for."""
     execution = plan(random_graph(LENET5), "sm_90a", Choices("auto"))
     total, precisions, *_ = summary(capsys, "--arch", "sm_90a")
     assert precisions == "auto" and total == len(stub) == len(set(needed(execution)))
 
 
-def test_fused_kernels_and_convolutions_alone(stub: list[tuple[str, tuple[str, ...]]], cache: Path) -> None:
+def test_fused_kernels_and_convolutions_alone(stub: Asked, cache: Path) -> None:
     """One build a launch of the plan, and one more for each convolution that is also timed alone."""
     execution = plan(random_graph(LENET5), "sm_90a", Choices())
     builds = list(needed(execution))
@@ -93,9 +92,7 @@ def test_fused_kernels_and_convolutions_alone(stub: list[tuple[str, tuple[str, .
     assert all("--gpu-architecture=sm_90a" in flags for _, flags in stub)
 
 
-def test_other_options_are_other_kernels(
-    stub: list[tuple[str, tuple[str, ...]]], cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_options_are_other_kernels(stub: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     fp32 = ["--precision", "fp32"]
     summary(capsys, "--arch", "sm_90a", *fp32)
     for other in ([*fp32, "--conv", "direct"], [*fp32, "--no-fuse"], ["--precision", "fp16"]):
@@ -103,9 +100,7 @@ def test_other_options_are_other_kernels(
     assert "conv_02_direct.cu" in {source for source, _ in stub}
 
 
-def test_every_precision(
-    stub: list[tuple[str, tuple[str, ...]]], cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_precision(stub: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     total, precisions, *_ = summary(capsys, "--arch", "sm_90a", "--all")
     named = precisions.split(", ")
     assert {"fp32", "tf32", "fp16"} <= set(named) <= set(PRECISIONS)
@@ -114,9 +109,7 @@ def test_every_precision(
     assert len(stub) == total
 
 
-def test_precisions_that_the_architecture_lacks_are_left_out(
-    stub: list[tuple[str, tuple[str, ...]]], cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_precisions_that_the_architecture_lacks_are_left_out(stub: Asked, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["precompile", "--arch", "sm_75", "--all"]) == 0
     out, err = capsys.readouterr()
     found = SUMMARY.fullmatch(out)
@@ -126,28 +119,21 @@ def test_precisions_that_the_architecture_lacks_are_left_out(
 
 
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
-def test_without_a_gpu_the_architecture_must_be_named(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["precompile"])
+def test_without_a_gpu_the_architecture_must_be_named(refuses: Refuses) -> None:
     reason = re.escape(" ".join(str(why_no_gpu()).split()))
-    check_error(code, *capsys.readouterr(), rf"{reason}: name an architecture with --arch, one of sm_75, .*sm_90a")
+    refuses("precompile", rf"{reason}: name an architecture with --arch, one of sm_75, .*sm_90a")
 
 
 def test_a_cache_that_cannot_be_written(
-    stub: list[tuple[str, tuple[str, ...]]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    stub: Asked, tmp_path: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "file"
     file.write_text("not a folder")
     monkeypatch.setenv("LENET_CACHE_DIR", str(file / "below"))
-    code = main(["precompile", "--arch", "sm_90a"])
-    check_error(code, *capsys.readouterr(), rf"cannot write the kernel cache {re.escape(str(file))}.*LENET_CACHE_DIR")
+    refuses("precompile --arch sm_90a", rf"cannot write the kernel cache {re.escape(str(file))}.*LENET_CACHE_DIR")
 
 
-def test_interrupted_nothing_more_is_compiled(
-    cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_nothing_more_is_compiled(cache: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def interrupted(_: object, source: str, *__: object) -> tuple[bytes, str]:
@@ -158,8 +144,7 @@ def test_interrupted_nothing_more_is_compiled(
 
     monkeypatch.setattr(compiler, "_compile", interrupted)
     monkeypatch.setattr("app.commands.precompile.usable_cores", lambda: 1)
-    code = main(["precompile", "--arch", "sm_90a"])
-    check_error(code, *capsys.readouterr(), "interrupted; nothing half-written was left")
+    refuses("precompile --arch sm_90a", "interrupted; nothing half-written was left")
     assert len(asked) == len(list(cache.iterdir())) == 1
 
 

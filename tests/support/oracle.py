@@ -6,19 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.layers import (
-    Activation,
-    Argmax,
-    AvgPool,
-    Conv2d,
-    Flatten,
-    Layer,
-    Linear,
-    MaxPool,
-    Resize,
-    Shape,
-    Softmax,
-)
+from app import layers
+from app.layers import Layer, Shape
 from app.layers.pool import Pool
 from app.network.definitions import Network
 
@@ -30,6 +19,7 @@ def onnx_outputs(network: Network, arrays: Mapping[str, np.ndarray], images: np.
     onnx = pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")
     helper, floats = onnx.helper, onnx.TensorProto.FLOAT
+    names = [layer.name for layer in network.layers]
     nodes: list[Any] = []
     constants: list[Any] = []
     x, shape = "images", network.input_shape
@@ -38,17 +28,14 @@ def onnx_outputs(network: Network, arrays: Mapping[str, np.ndarray], images: np.
         nodes += new_nodes
         constants += [onnx.numpy_helper.from_array(np.ascontiguousarray(a), name) for name, a in new_constants.items()]
         x, shape = layer.name, layer.output_shape(shape)
-    outputs = [
-        helper.make_tensor_value_info(layer.name, onnx.TensorProto.INT64 if isinstance(layer, Argmax) else floats, None)
-        for layer in network.layers
-    ]
+    types = [onnx.TensorProto.INT64 if isinstance(layer, layers.Argmax) else floats for layer in network.layers]
+    outputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in zip(names, types, strict=True)]
     inputs = [helper.make_tensor_value_info("images", floats, ["batch", *network.input_shape])]
     graph = helper.make_graph(nodes, network.name, inputs, outputs, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1
     session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [layer.name for layer in network.layers]
     return dict(zip(names, session.run(names, {"images": images}), strict=True))
 
 
@@ -68,36 +55,38 @@ def _translate(
         return helper.make_node(operator, reads, [to], **attributes)
 
     match layer:
-        case Conv2d():
+        case layers.Conv2d():
             constants[weights] = arrays[layer.name].transpose(3, 2, 0, 1)
             reads = [x, weights, bias] if bias in constants else [x, weights]
             window, strides = [layer.kernel] * 2, [layer.stride] * 2
             return [node("Conv", *reads, kernel_shape=window, strides=strides)], constants
         case Pool():
-            operator = {AvgPool: "AveragePool", MaxPool: "MaxPool"}[type(layer)]
+            operator = {layers.AvgPool: "AveragePool", layers.MaxPool: "MaxPool"}[type(layer)]
             step = layer.window if layer.stride is None else layer.stride
             return [node(operator, x, kernel_shape=[layer.window] * 2, strides=[step] * 2)], constants
-        case Resize():
+        case layers.Resize():
             return _resized(node, layer, x, shape)
-        case Activation():
+        case layers.Activation():
             return [node(type(layer).__name__, x)], constants
-        case Softmax():
+        case layers.Softmax():
             return [node("Softmax", x, axis=1)], constants
-        case Flatten():
+        case layers.Flatten():
             channels_last = f"{layer.name}_channels_last"
             transpose = node("Transpose", x, to=channels_last, perm=[0, 2, 3, 1])
             return [transpose, node("Flatten", channels_last)], constants
-        case Linear():
+        case layers.Linear():
             constants[weights] = arrays[layer.name]
             if bias in constants:
                 return [node("Gemm", x, weights, bias)], constants
             return [node("MatMul", x, weights)], constants
-        case Argmax():
+        case layers.Argmax():
             return [node("ArgMax", x, axis=1, keepdims=0)], constants
     raise TypeError(f"the oracle does not know {layer.kind}")
 
 
-def _resized(node: Callable[..., Any], layer: Resize, x: str, shape: Shape) -> tuple[list[Any], dict[str, np.ndarray]]:
+def _resized(
+    node: Callable[..., Any], layer: layers.Resize, x: str, shape: Shape
+) -> tuple[list[Any], dict[str, np.ndarray]]:
     """A product with the weights of each axis, whole numbers, so that float32 is exact; then what the layer rounds to.
 
     ONNX has an operator for it, but its float32 goes the other way where the exact mean is a half.
