@@ -1,6 +1,5 @@
 """Download one file over HTTP: bounded in size, time and memory, and quick to say that there is no network."""
 
-import queue
 import subprocess
 import sys
 import threading
@@ -33,27 +32,23 @@ def unreachable(urls: Sequence[str]) -> dict[str, str]:
     Takes CONNECT_SECONDS at most; a plain request can spend that on each of a host's addresses and more on its name.
     The threads are daemons, because nothing can interrupt a name look-up.
     """
-    answers: queue.Queue[tuple[str, str | None]] = queue.Queue()
+    reasons = dict.fromkeys(urls, f"no answer within {CONNECT_SECONDS:g} s")
 
     def ask(url: str) -> None:
         try:
             # Its own time-out ends the thread; the deadline below, which is earlier, decides.
             requests.head(url, timeout=2 * CONNECT_SECONDS, headers=HEADERS).close()
-            answers.put((url, None))
+            del reasons[url]
         except Exception as error:  # as in transfer.py
-            answers.put((url, reason_of(error)))
+            reasons[url] = reason_of(error)
 
-    for url in urls:
-        threading.Thread(target=ask, args=(url,), daemon=True).start()
-    reasons: dict[str, str | None] = dict.fromkeys(urls, f"no answer within {CONNECT_SECONDS:g} s")
+    threads = [threading.Thread(target=ask, args=(url,), daemon=True) for url in urls]
+    for thread in threads:
+        thread.start()
     deadline = time.monotonic() + CONNECT_SECONDS
-    for _ in urls:
-        try:
-            url, reason = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            break
-        reasons[url] = reason
-    return {url: reason for url, reason in reasons.items() if reason is not None}
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return dict(reasons)  # a late answer changes nothing
 
 
 def download(url: str, target: Path, max_bytes: int) -> None:

@@ -15,6 +15,7 @@ import re
 import signal
 import socket
 import subprocess
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,7 +42,7 @@ _WHERE = re.compile(rb"\d{1,12} \d{1,12}")
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
-class Reader:
+class Reader(AbstractContextManager["Reader"]):
     """Reads files one by one, through a process that is started at the first file and ended with the ``with`` block.
 
     A file that the process did not survive costs the next file a new process. The process also ends with the thread
@@ -50,9 +51,6 @@ class Reader:
 
     def __init__(self) -> None:
         self._child: Child | None = None
-
-    def __enter__(self) -> Reader:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
