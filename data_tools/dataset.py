@@ -12,11 +12,8 @@ from app.files.reading import first_bytes
 from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise
 from data_tools.idx import MAX_BYTES, Allocate, pageable, read_idx
 
-CHUNK = 1000
-"""Images converted at a time, so that the temporary arrays stay small."""
-
+CHUNK = 1000  # images converted at a time, so that the temporary arrays stay small
 MAX_LISTED = 10  # names in an error
-
 INTEGER_TOLERANCE = 255 * 4 * float(np.finfo(np.float32).eps)
 """Largest distance of x·255 from an integer if x is k/255, or k·(1/255), rounded to float32."""
 

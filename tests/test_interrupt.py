@@ -28,8 +28,7 @@ from tests.support.shell import (
 Own = tuple[list[str], dict[str, tuple[int, ...]]]
 OLDER = '{"schema": "lenet5-inference/report/1"}'
 RUN = ("--device", "cpu", "--data", "images", "--labels", "none", "--repeat", "500", "--json", "report.json")
-SURELY_OURS = 0.8
-"""Seconds after which the interpreter has long since started and runs our code."""
+SURELY_OURS = 0.8  # seconds after which the interpreter has long since started and runs our code
 # Sends itself signal NUMBER at the AT-th call or return since main.py's first line; if AT is 0, prints after how many
 # SIGTERM and SIGHUP, which until then end the process without a word, have our handler, and how many there are.
 AT_AN_EVENT = """

@@ -15,12 +15,9 @@ from app.errors import UserError
 from app.files.hdf5 import Wanted
 from app.files.hdf5_strict import contents, open_strict
 
-METADATA_BYTES = 256 << 20
-"""Memory for everything but datasets: headers, names, the index of chunks."""
-CHUNK_COPIES = 6
-"""Copies of a chunk that may exist at once: stored, inflated into a buffer that doubles, unshuffled, ours."""
-IMAGE_COPIES = 3
-"""Copies of a file in memory that may exist at once: ours, HDF5's and, while HDF5 opens it, one more."""
+METADATA_BYTES = 256 << 20  # memory for everything but datasets: headers, names, the index of chunks
+CHUNK_COPIES = 6  # copies of a chunk that exist at once: stored, inflated into a buffer that doubles, unshuffled, ours
+IMAGE_COPIES = 3  # copies of a file in memory that may exist at once: ours, HDF5's and, while HDF5 opens it, one more
 
 
 def main() -> None:

@@ -27,12 +27,9 @@ from app.files.hdf5 import MAX_FILE_BYTES, Attribute, Contents, Wanted, printabl
 from app.files.hdf5_start import Child, start
 from app.files.reading import open_regular
 
-SECONDS = 10
-"""Processor time allowed for a small file, which takes milliseconds."""
-BYTES_A_SECOND = 4 << 20
-"""Least rate at which a large file must be read."""
-WAITING = 6
-"""Time by the clock allowed for each second of processor time: the processor may be busy with other things."""
+SECONDS = 10  # processor time allowed for a small file, which takes milliseconds
+BYTES_A_SECOND = 4 << 20  # least rate at which a large file must be read
+WAITING = 6  # time by the clock allowed for each second of processor time: the processor may be busy with other things
 START_SECONDS = 120
 MAX_HEADER_BYTES = 8 << 20
 NONSENSE = "what HDF5 made of it is nonsense"

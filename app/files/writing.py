@@ -13,8 +13,7 @@ from pathlib import Path
 
 from app.errors import UserError
 
-STALE_SECONDS = 3600.0
-"""Unfinished files of ended processes are removed once they have not changed for this long."""
+STALE_SECONDS = 3600.0  # unfinished files of ended processes are removed once they have not changed for this long
 
 _PREFIX, _SUFFIX = ".lenet5-inference-", ".part"
 _OURS = re.compile(f"{re.escape(_PREFIX)}([1-9][0-9]{{0,6}})-[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
