@@ -54,8 +54,7 @@ def test_a_bug_is_one_line_that_says_where_and_a_traceback_on_request(
     assert err.startswith(f"error: a bug in this program: {type(bug).__name__}: ") and err.count("\n") == 1
     assert f" at {__file__}:" in err and err.endswith("; LENET_TRACEBACK=1 shows the traceback\n")
     monkeypatch.setenv("LENET_TRACEBACK", "1")
-    assert fails_with(bug) == 3
-    assert "Traceback" in capsys.readouterr().err
+    assert fails_with(bug) == 3 and "Traceback" in capsys.readouterr().err
 
 
 def test_a_long_message_is_cut(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
@@ -14,6 +13,7 @@ from data_tools.dataset import load_fashion_mnist, load_files
 from data_tools.fashion_mnist import CLASSES, load_split
 from data_tools.idx import write_idx
 from tests.support import tiny_fashion
+from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.shell import user_error
 from tests.support.tiny_fashion import IMAGES, LABELS, NAMES, check_loaded, write
 
@@ -25,11 +25,7 @@ ONE_HOT = np.eye(10)[TRUTH]
 
 
 def hdf5(directory: Path, **arrays: np.ndarray) -> Path:
-    path = directory / "data.h5"
-    with h5py.File(path, "w") as file:
-        for name, array in arrays.items():
-            file[name] = array
-    return path
+    return write_hdf5(directory / "data.h5", arrays)
 
 
 def idx(directory: Path, name: str, array: np.ndarray) -> Path:

@@ -28,26 +28,19 @@ from tests.support.shell import user_error
 
 CARD = "Card"
 IMAGES = FOLDER / f"{SPLITS['test'][0].name}.gz"
-SUMS = shipped.CHECKSUMS
+
+
+def linked(place: Path, path: Path) -> Path:
+    """Make the place a link to the file; returns the folder it is in."""
+    place.parent.mkdir(exist_ok=True)
+    if not place.is_symlink():
+        place.symlink_to(path)
+    return place.parent
 
 
 def tables(path: Path) -> object:
-    (path.parent / "tuning").mkdir(exist_ok=True)
-    if not (place := path.parent / "tuning" / tuning.file_name(CARD)).is_symlink():
-        place.symlink_to(path)
+    linked(path.parent / "tuning" / tuning.file_name(CARD), path)
     return tuning.load(CARD)
-
-
-def sums(path: Path) -> object:
-    if not (path.parent / SUMS).is_symlink():
-        (path.parent / SUMS).symlink_to(path)
-    return shipped.checksums(path.parent)
-
-
-def figures(path: Path) -> object:
-    if not (path.parent / PROFILE).is_symlink():
-        (path.parent / PROFILE).symlink_to(path)
-    return load_figures(path.parent, PROFILE)
 
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -58,8 +51,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "labels": lambda path: read_idx(path, 1),
     "labels of images": lambda path: load_files(IMAGES, path),
     "tuning table": tables,
-    "SHA256SUMS": sums,
-    "figures": figures,
+    "SHA256SUMS": lambda path: shipped.checksums(linked(path.with_name(shipped.CHECKSUMS), path)),
+    "figures": lambda path: load_figures(linked(path.with_name(PROFILE), path), PROFILE),
 }
 
 

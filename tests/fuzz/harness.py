@@ -19,6 +19,9 @@ SECONDS = 5.0  # a case; the slowest take some hundredths
 LONGEST_LINE = 3000
 
 
+Pair = tuple[Callable[[Random], bytes], Callable[[Path], object]]
+
+
 @dataclass(frozen=True)
 class Target:
     """A reader under test.
@@ -29,7 +32,7 @@ class Target:
 
     name: str
     cases: int
-    make: Callable[[Path], tuple[Callable[[Random], bytes], Callable[[Path], object]]]
+    make: Callable[[Path], Pair]
 
 
 class TooLate(BaseException):

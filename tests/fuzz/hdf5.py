@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from unittest import mock
 
 import h5py
 import numpy as np
@@ -19,9 +20,8 @@ from app.training.model import training_model
 from app.training.progress import EpochResult
 from data_tools.dataset import load_files
 from tests.fuzz.checksums import repaired
-from tests.fuzz.harness import Target
+from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import damaged
-from tests.fuzz.tables import Pair
 from tests.support.training_for_tests import some_settings
 
 RNG = np.random.default_rng(2)
@@ -132,11 +132,8 @@ def make_reference(folder: Path) -> Pair:
     def read(case: Path) -> None:
         content = case.read_bytes()
         path.write_bytes(content)
-        before, shipped.FOLDER = shipped.FOLDER, folder
-        try:
+        with mock.patch.object(shipped, "FOLDER", folder):
             found = load_reference(origin, network)
-        finally:
-            shipped.FOLDER = before
         assert content == good and found is not None and np.array_equal(found.labels, labels)
 
     return generator([good]), read

@@ -1,7 +1,6 @@
 """IDX files, plain and gzipped, also with what is inside damaged and the checksum right again."""
 
 import gzip
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -10,7 +9,7 @@ import numpy as np
 from app.errors import UserError
 from data_tools.dataset import load_files
 from data_tools.idx import read_idx
-from tests.fuzz.harness import Target
+from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import EXTREMES, damaged
 
 IMAGES = np.random.default_rng(1).integers(0, 256, (3, 5, 6), np.uint8)
@@ -32,7 +31,7 @@ def wrong_header(rng: Random, array: np.ndarray) -> bytes:
     return idx(array, tuple(shape))
 
 
-def make(folder: Path) -> tuple[Callable[[Random], bytes], Callable[[Path], object]]:
+def make(folder: Path) -> Pair:
     """Plain files of images or labels."""
 
     def generate(rng: Random) -> bytes:
@@ -55,7 +54,7 @@ def make(folder: Path) -> tuple[Callable[[Random], bytes], Callable[[Path], obje
     return generate, read
 
 
-def make_zipped(folder: Path) -> tuple[Callable[[Random], bytes], Callable[[Path], object]]:
+def make_zipped(folder: Path) -> Pair:
     """Gzipped files: damaged outside, where the checksum tells, or inside."""
 
     def generate(rng: Random) -> bytes:

@@ -4,9 +4,8 @@ import os
 from pathlib import Path
 
 from app.cuda import compiler
-from tests.fuzz.harness import Target
+from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import damaged
-from tests.fuzz.tables import Pair
 
 CUBIN = b"\x7fELF" + bytes(range(256)) * 2
 

@@ -2,9 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from app.bench.ladder.results import SCHEMA
@@ -12,13 +10,12 @@ from app.files.reading import present
 from app.network import shipped
 from app.planning import tuning
 from docs.generate.figures import BENCH, FIGURES, load
-from tests.fuzz.harness import Target
+from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import damaged, other_json
 
 TUNED = {"parameters": {"TILE": 16, "BK": 8}, "ms": 0.25, "images": 1000}
 TUNING = {"schema": tuning.SCHEMA, "card": "Card", "entries": {"conv 1": {"direct": TUNED, "tile": TUNED}, "fc": {}}}
 DIGEST = "0123456789abcdef" * 4
-Pair = tuple[Callable[[Random], bytes], Callable[[Path], object]]
 
 
 def make_tuning(folder: Path) -> Pair:

@@ -19,10 +19,6 @@ def _changed(values: np.ndarray, **changes: float) -> np.ndarray:
     return changed
 
 
-def _margins(**changes: float) -> np.ndarray:
-    return _changed(CLEAR, **changes)
-
-
 def _agree(labels: np.ndarray, reference: Reference, dtype: str = "float32") -> Agreement:
     return agree(labels, reference, "reference", dtype)
 
@@ -82,7 +78,7 @@ def test_every_arithmetic_has_its_near_ties() -> None:
 @ALL_DTYPES
 def test_a_near_tie_is_excused(dtype: str) -> None:
     margin = BY_DTYPE[dtype].near_tie / 2
-    found = _judge(_changed(TRUTH, i3=7), _margins(i3=margin), dtype=dtype)
+    found = _judge(_changed(TRUTH, i3=7), _changed(CLEAR, i3=margin), dtype=dtype)
     assert found.passed and found.answers.correct == 9
     (difference,) = found.agreement.differences
     assert (difference.index, difference.label, difference.reference) == (3, 7, 3)
@@ -94,7 +90,7 @@ def test_a_near_tie_is_excused(dtype: str) -> None:
 @pytest.mark.parametrize("margin", [0.0, 0.5, np.inf, np.nan])
 def test_any_other_difference_fails(margin: float, dtype: str) -> None:
     """At the threshold (0 stands for it), above it and, above all, where the reference's margin is not a number."""
-    found = _judge(_changed(TRUTH, i3=7), _margins(i3=margin or BY_DTYPE[dtype].near_tie), dtype=dtype)
+    found = _judge(_changed(TRUTH, i3=7), _changed(CLEAR, i3=margin or BY_DTYPE[dtype].near_tie), dtype=dtype)
     assert not found.passed and not found.agreement.holds
     assert found.agreement.verdict.startswith(
         "1 of 10 labels differ from the reference and are no near-ties (image 3: 7 instead of 3"
@@ -103,7 +99,7 @@ def test_any_other_difference_fails(margin: float, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_what_half_precision_excuses_is_wrong_in_float32(dtype: str) -> None:
-    labels, margins = _changed(TRUTH, i3=7), _margins(i3=0.001)
+    labels, margins = _changed(TRUTH, i3=7), _changed(CLEAR, i3=0.001)
     assert _judge(labels, margins, dtype="float16").passed and _judge(labels, margins, dtype="tfloat32").passed
     assert not _judge(labels, margins, dtype=dtype).passed
 
@@ -117,7 +113,7 @@ def test_what_half_precision_excuses_is_wrong_in_float32(dtype: str) -> None:
 )
 def test_the_worst_of_the_bad_labels_is_named(margins: dict[str, float], told: tuple[str, ...]) -> None:
     """Among near-ties, too."""
-    found = _judge(_changed(TRUTH, i1=5, i4=0, i8=2), _margins(**margins))
+    found = _judge(_changed(TRUTH, i1=5, i4=0, i8=2), _changed(CLEAR, **margins))
     assert not found.passed and all(text in found.agreement.verdict for text in told)
 
 
@@ -176,7 +172,7 @@ def test_near_ties_are_few_in_every_arithmetic(images: int, dtype: str) -> None:
 @ALL_DTYPES
 def test_a_near_tie_grows_with_the_terms_of_the_scores(dtype: str) -> None:
     """Image 3 is a near-tie among terms of 1, none among terms of a hundredth, and one again if the margin is, too."""
-    labels, margins = _changed(TRUTH, i3=7), _margins(i3=BY_DTYPE[dtype].near_tie / 2)
+    labels, margins = _changed(TRUTH, i3=7), _changed(CLEAR, i3=BY_DTYPE[dtype].near_tie / 2)
     for scale, factor, holds in ((1.0, 1.0, True), (0.01, 1.0, False), (0.01, 0.01, True), (1e30, 1e30, True)):
         assert _agree(labels, of(TRUTH, margins * factor, scale), dtype).holds is holds
 
@@ -184,7 +180,7 @@ def test_a_near_tie_grows_with_the_terms_of_the_scores(dtype: str) -> None:
 @pytest.mark.parametrize("magnitude", [np.nan, np.inf])
 @pytest.mark.parametrize("margin", [1.0, np.nan, np.inf])
 def test_what_is_not_finite_never_agrees(magnitude: float, margin: float) -> None:
-    reference = of(TRUTH, _margins(i2=margin))
+    reference = of(TRUTH, _changed(CLEAR, i2=margin))
     reference.magnitudes[2] = magnitude
     found = _agree(TRUTH, reference)
     assert not found.holds and found.verdict == "scores of 1 of 10 images are beyond float32's range by the reference"

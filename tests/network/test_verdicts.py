@@ -4,7 +4,6 @@ chance; and what is right passes whatever its scale."""
 from dataclasses import replace
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from app import main_job
 from app.cli import main
-from app.layers import Argmax, Flatten, Linear, Relu, Softmax, Tanh
+from app.layers import Argmax, Flatten, Linear, Parameters, Relu, Softmax, Tanh
 from app.network import shipped
 from app.network.accuracy import agree
 from app.network.definitions import LENET5, NETWORKS, Network
@@ -23,6 +22,7 @@ from app.runtime.cpu_session import CpuSession
 from data_tools.dataset import Dataset
 from data_tools.idx import write_idx
 from tests.support.bundle_for_tests import IMAGES, TRUTH, folder, release
+from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.shell import Refuses
 
@@ -132,18 +132,11 @@ def shipped_weights(release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     return release
 
 
-def weights_file(path: Path, arrays: dict[str, np.ndarray], input_scale: float | None = None) -> str:
-    with h5py.File(path, "w") as file:
-        for name, array in arrays.items():
-            file[name] = array
-        if input_scale is not None:
-            file.attrs["input_scale"] = input_scale
-    return str(path)
-
-
-def own_images(path: Path, count: int = 60) -> tuple[str, ...]:
-    write_idx(path, random_images(LENET5, count)[:, 0])
-    return "--data", str(path), "--labels", "none", "--device", "cpu"
+def own_files(folder: Path, arrays: Parameters, **attributes: float) -> list[str]:
+    """Options that name weights of these arrays and sixty random images without labels, for the CPU."""
+    write_idx(folder / "images", random_images(LENET5, 60)[:, 0])
+    weights = write_hdf5(folder / "odd.h5", arrays, **attributes)
+    return ["--device", "cpu", "--weights", str(weights), "--data", str(folder / "images"), "--labels", "none"]
 
 
 TWIN = replace(
@@ -183,9 +176,8 @@ def test_a_network_that_was_renamed_keeps_its_promises(
 
 @pytest.mark.parametrize("scale", [1e308, 1e39, 5e-324, 1e-40, 0.0, -1.0, np.nan, np.inf, -np.inf])
 def test_absurd_pixel_scales_are_refused(scale: float, tmp_path: Path, refuses: Refuses) -> None:
-    path = weights_file(tmp_path / "odd.h5", dict(random_graph(LENET5).parameters), scale)
     wrong = "odd.h5: attribute 'input_scale' is not a number from .*; correct or remove it"
-    refuses(["--weights", path, *own_images(tmp_path / "images")], wrong)
+    refuses(own_files(tmp_path, random_graph(LENET5).parameters, input_scale=scale), wrong)
 
 
 @pytest.mark.parametrize(("scale", "factor"), [(1e30, 1e10), (1e-30, 1e-10), (1 / 255, 1e38)])
@@ -194,8 +186,7 @@ def test_pixel_scales_that_the_first_weights_do_not_stand(
 ) -> None:
     arrays = dict(random_graph(LENET5).parameters)
     arrays["conv1"] = (arrays["conv1"] / np.abs(arrays["conv1"]).max() * factor).astype(np.float32)
-    path = weights_file(tmp_path / "odd.h5", arrays, scale)
-    command = ["--weights", path, *own_images(tmp_path / "images")]
+    command = own_files(tmp_path, arrays, input_scale=scale)
     if scale == 1 / 255:  # large, but no more than float32 holds
         assert main(command) == 1
     else:
@@ -209,18 +200,16 @@ def test_scores_that_tell_nothing_fail(
 ) -> None:
     """All equal, or beyond float32's range: every label equals the reference's, or may; no warning of NumPy's."""
     arrays = {name: array * np.float32(factor) for name, array in random_graph(LENET5, bias=False).parameters.items()}
-    path = weights_file(tmp_path / "odd.h5", arrays)
-    assert main(["--weights", path, *own_images(tmp_path / "images"), *recheck]) == 1
+    assert main([*own_files(tmp_path, arrays), *recheck]) == 1
     out, err = capsys.readouterr()
     fault = "scores are the same for all 60 images" if not factor else "scores of 60 of 60 images are beyond float32's"
     assert f"agreement  FAILED: {fault}" in out and err == ""
 
 
 def test_equal_images_have_equal_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = own_files(tmp_path, random_graph(LENET5).parameters)
     write_idx(tmp_path / "images", np.full((9, 28, 28), 7, np.uint8))
-    path = weights_file(tmp_path / "own.h5", dict(random_graph(LENET5).parameters))
-    data = ("--data", str(tmp_path / "images"), "--labels", "none")
-    assert main(["--device", "cpu", "--weights", path, *data]) == 0
+    assert main(command) == 0
     assert "agreement  PASSED: all 9 labels equal" in capsys.readouterr().out
 
 
@@ -230,12 +219,11 @@ def test_min_accuracy_decides_on_the_exit_code(
 ) -> None:
     """Of a model whose answers are at random: it is never said to have passed, and nothing more."""
     graph, images = random_graph(LENET5), random_images(LENET5, 60)
-    path = weights_file(tmp_path / "own.h5", dict(graph.parameters))
     labels = (compute_reference(graph, images).labels + (np.arange(60) % 10 > 0)).astype(np.uint8) % 10
     write_idx(tmp_path / "labels", labels.astype(np.uint8))
-    data = [*own_images(tmp_path / "images")[:2], "--labels", str(tmp_path / "labels")]
+    *command, _ = own_files(tmp_path, graph.parameters)  # all but "none", which stands for labels
     asked = [] if least is None else ["--min-accuracy", least]
-    assert main(["--device", "cpu", "--wide", "--weights", path, *data, *asked]) == code
+    assert main([*command, str(tmp_path / "labels"), "--wide", *asked]) == code
     out = capsys.readouterr().out
     assert "Accuracy: 6 / 60 correct = 10.00%" in out and "agreement  PASSED: all 60 labels equal" in out
     assert "answers    WARNING: near chance, which is 10.0%; likely causes: fc1's rows not in the order H, W, C" in out
@@ -251,4 +239,4 @@ def test_min_accuracy_decides_on_the_exit_code(
     ],
 )
 def test_min_accuracy_mistakes(options: str, wrong: str, tmp_path: Path, refuses: Refuses) -> None:
-    refuses([*own_images(tmp_path / "images"), *options.split()], wrong)
+    refuses([*own_files(tmp_path, random_graph(LENET5).parameters), *options.split()], wrong)

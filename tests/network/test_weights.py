@@ -12,6 +12,7 @@ import pytest
 from app.errors import UserError
 from app.network import weights as module
 from app.network.weights import Weights, check_shapes, load_weights, rounded, save_weights
+from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.shell import user_error
 
 RNG = np.random.default_rng(5)
@@ -28,14 +29,6 @@ def _save(path: Path, arrays: dict[str, np.ndarray] = SMALL, **changes: object) 
     options: Any = {"network": "k7", "classes": ("T-shirt/top", "Überzieher"), "input_scale": 1 / 255}
     options |= {"recipe": "45 epochs, rate 5×10⁻³", "expected_correct": {100: 90, 10_000: 9_000}}
     save_weights(path, arrays, **(options | changes))
-    return path
-
-
-def _write(path: Path, datasets: dict[str, object], **attributes: object) -> Path:
-    with h5py.File(path, "w") as file:
-        for name, value in datasets.items():
-            file[name] = value
-        file.attrs.update({k: np.bytes_(v.encode()) if isinstance(v, str) else v for k, v in attributes.items()})
     return path
 
 
@@ -64,7 +57,7 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_file_of_the_original_format(tmp_path: Path) -> None:
-    weights = load_weights(_write(tmp_path / "w.h5", dict(ARRAYS)))
+    weights = load_weights(write_hdf5(tmp_path / "w.h5", dict(ARRAYS)))
     assert (weights.network, weights.input_scale, weights.expected_correct) == ("lenet5", 1 / 255, {})
     assert (weights.classes, weights.recipe) == (None, None)
     check_shapes(weights, LENET5)
@@ -73,7 +66,7 @@ def test_file_of_the_original_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["<f2", ">f4", "<f8"])
 def test_other_floats_become_float32(dtype: str, tmp_path: Path) -> None:
     stored = SMALL["fc1"].astype(dtype)
-    array = load_weights(_write(tmp_path / "w.h5", {"fc1": stored})).arrays["fc1"]
+    array = load_weights(write_hdf5(tmp_path / "w.h5", {"fc1": stored})).arrays["fc1"]
     np.testing.assert_array_equal(array, stored.astype(np.float32), strict=True)
 
 
@@ -134,7 +127,7 @@ def test_what_is_written_carries_a_checksum(change: Callable[[h5py.File], object
 
 def test_weights_without_a_checksum_are_read(tmp_path: Path) -> None:
     for attributes in ({}, {"schema": 1}):
-        assert not load_weights(_write(tmp_path / "w.h5", dict(SMALL), **attributes)).vouched
+        assert not load_weights(write_hdf5(tmp_path / "w.h5", dict(SMALL), **attributes)).vouched
 
 
 def test_what_is_shipped_is_vouched_for() -> None:
@@ -171,37 +164,24 @@ BAD_DATASETS: dict[str, tuple[dict[str, object], str]] = {
 @pytest.mark.parametrize("case", BAD_DATASETS)
 def test_refuses_datasets(case: str, tmp_path: Path) -> None:
     datasets, message = BAD_DATASETS[case]
-    assert message in _message(_write(tmp_path / "w.h5", datasets))
+    assert message in _message(write_hdf5(tmp_path / "w.h5", datasets))
+
+
+BAD_ATTRIBUTES: dict[str, list[object]] = {
+    "schema": [0, 3, np.array([1, 1])],
+    "network": ["no such\nname", 5],
+    "classes": ["T-shirt", "[]", '["a", 1]', '["a\\u001b[2J"]', "[" * 20_000],
+    "input_scale": [0, float("nan"), float("inf"), "1/255"],
+    "recipe": ["two\nlines"],
+    "expected_correct": ["[100]", '{"100": 101}', '{"100": -1}', '{"100": true}', '{"0": 0}', '{"many": 1}'],
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("schema", 0),
-        ("schema", 3),
-        ("schema", np.array([1, 1])),
-        ("network", "no such\nname"),
-        ("network", 5),
-        ("classes", "T-shirt"),
-        ("classes", "[]"),
-        ("classes", '["a", 1]'),
-        ("classes", '["a\\u001b[2J"]'),
-        ("classes", "[" * 20_000),
-        ("input_scale", 0),
-        ("input_scale", float("nan")),
-        ("input_scale", float("inf")),
-        ("input_scale", "1/255"),
-        ("recipe", "two\nlines"),
-        ("expected_correct", "[100]"),
-        ("expected_correct", '{"100": 101}'),
-        ("expected_correct", '{"100": -1}'),
-        ("expected_correct", '{"100": true}'),
-        ("expected_correct", '{"0": 0}'),
-        ("expected_correct", '{"many": 1}'),
-    ],
+    ("name", "value"), [(name, value) for name in BAD_ATTRIBUTES for value in BAD_ATTRIBUTES[name]]
 )
 def test_refuses_attributes(name: str, value: object, tmp_path: Path) -> None:
-    assert f"'{name}'" in _message(_write(tmp_path / "w.h5", {"fc1": FC}, **{name: value}))
+    assert f"'{name}'" in _message(write_hdf5(tmp_path / "w.h5", {"fc1": FC}, **{name: value}))
 
 
 def test_all_datasets_together_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
-"""HDF5 files that the library does not stand, made by hand or by seeded damage whose checksums are put right again."""
+"""HDF5 files: simple ones, and those that the library does not stand, made by hand or by seeded damage."""
 
 import io
 import random
 import re
 import struct
+from collections.abc import Mapping
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -12,6 +14,15 @@ from app.files.hdf5 import file_image
 from tests.fuzz.checksums import lookup3
 
 ARRAYS = {"fc1": np.ones((4, 3), np.float32), "fc2": np.ones((3, 3), np.float32)}
+
+
+def write_hdf5(path: Path, datasets: Mapping[str, object], **attributes: object) -> Path:
+    """Write the datasets and the root's attributes as h5py does by itself, but texts with a fixed length."""
+    with h5py.File(path, "w") as file:
+        for name, value in datasets.items():
+            file[name] = value
+        file.attrs.update({k: np.bytes_(v.encode()) if isinstance(v, str) else v for k, v in attributes.items()})
+    return path
 
 
 def own_child() -> bytes:
@@ -64,7 +75,7 @@ def checked_blocks(content: bytes) -> list[tuple[int, int]]:
 
 
 def damaged(content: bytes, blocks: list[tuple[int, int]], seed: int) -> bytes:
-    """A few bytes of the blocks replaced, and all checksums right."""
+    """A few bytes of the blocks replaced, and all checksums put right again."""
     rng, changed = random.Random(seed), bytearray(content)
     for _ in range(rng.choice([1, 1, 2, 4])):
         begin, end = rng.choice(blocks)
