@@ -15,6 +15,7 @@ from app.text import WIDTH
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
+DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 INSTALLED = (ROOT / ".venv" / ".dev").exists()
 
 
@@ -71,12 +72,16 @@ def test_named_files_exist() -> None:
             folder = ROOT / name
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/architecture.md"])
-def test_links_lead_somewhere(document: str) -> None:
-    links = re.findall(r"\]\(([^)]+)\)", (ROOT / document).read_text(encoding="utf-8"))
-    assert links
-    for link in links:
-        assert ((ROOT / document).parent / link).exists(), link
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    """To a file, and to a head in it."""
+    for link in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        assert "://" in link or target.exists(), link
+        if anchor:
+            heads = re.findall(r"^#+ (.*)", target.read_text(encoding="utf-8"), re.M)
+            assert anchor in [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads], link
 
 
 def test_the_sample_fits_80_columns() -> None:
@@ -106,11 +111,3 @@ def test_the_benchmarks_name_the_default_chunk() -> None:
     assert told is not None and told[1] == f"{default_chunk(10_000):,}" and DEFAULT_STREAMS == 4
     (row,) = (line for line in text.splitlines() if line.startswith(f"| {told[1]} | "))
     assert row.split(" | ")[DEFAULT_STREAMS].startswith(f"{told[2]} ")
-
-
-def test_no_file_is_too_long() -> None:
-    """A file is read in one sitting."""
-    files = [path for folder in ("app", "data_tools", "tests") for path in (ROOT / folder).rglob("*")]
-    sources = [ROOT / "main.py", *(path for path in files if path.suffix in (".py", ".cu", ".cuh"))]
-    long = [f"{path.name}: {count}" for path in sources if (count := len(path.read_text().splitlines())) > 300]
-    assert not long

@@ -1,10 +1,12 @@
 """What the documents of ``bench`` have in common. Pure but for the clock."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
 from app.text import fields, paragraph
+
+Row = Mapping[str, Any]
 
 
 def utc_date() -> str:
@@ -22,3 +24,13 @@ def heading(title: str, document: Mapping[str, Any], pairs: dict[str, str], widt
     """Return the title with the document's date, a line for its card, and one for each further name and text."""
     card = {"card": card_text(document["device"])}
     return [*paragraph(f"{title}, {document['date']}", width), *fields((card | pairs).items(), width)]
+
+
+def first_row(rows: Iterable[Row], **values: object) -> Row:
+    """Return the first row with these values; an empty one if there is none."""
+    return next((row for row in rows if all(row[name] == value for name, value in values.items())), {})
+
+
+def fastest_row(rows: Iterable[Row], time: str = "ms") -> Row:
+    """Return the row with the least of that time among those that have one; an empty one if there is none."""
+    return min((row for row in rows if row[time]), key=lambda row: row[time], default={})

@@ -7,7 +7,7 @@ from pathlib import Path
 from app.console import Parser, guarded
 from app.errors import UserError
 from app.interrupts import exit_with
-from docs.generate import pictures, profile, story, systems, tables, targets, verdicts
+from docs.generate import gains, pictures, systems, tables, targets
 from docs.generate.document import Document
 from docs.generate.figures import FIGURES, NETWORKS, Figures
 
@@ -19,9 +19,9 @@ KERNELS = Document(
     {
         "header": tables.header,
         "targets": targets.targets,
-        "verdicts": verdicts.verdicts,
+        "verdicts": gains.verdicts,
         **{
-            f"{operation}{step:02}": partial(story.gain, operation, step)
+            f"{operation}{step:02}": partial(gains.gain, operation, step)
             for operation, steps in STEPS.items()
             for step in steps
         },
@@ -32,8 +32,8 @@ KERNELS = Document(
         "whole_program": tables.whole_program,
         **{f"ladder_{network}": partial(tables.ladder, network) for network in NETWORKS},
         **{f"batches_{network}": partial(tables.batches, network) for network in NETWORKS},
-        "profile": profile.profile,
-        "resources": profile.resources,
+        "profile": tables.profile,
+        "resources": tables.resources,
     },
 )
 SYSTEMS = Document(

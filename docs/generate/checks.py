@@ -1,7 +1,7 @@
-"""Checks the JSON files that the documents are made of: docs/schemas/, and the rules that a schema cannot express."""
+"""Checks the JSON files that the documents are made of: docs/schemas/, and what the documents need beyond them."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,57 +10,49 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 from app.files.checks import BadValueError, Check, shown
-from app.kernels.problems import ITEMSIZE, ConvProblem
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 LARGEST, LONGEST = 1e15, 4000  # numbers, and characters of a string
+# Schema → what a document of its kind must hold to be shown: two convolutions, a run of the whole program, resources.
+NEEDED: Mapping[str, Mapping[str, Any]] = {
+    "bench": {
+        "properties": {
+            "tables": {"contains": {"properties": {"is_op": {"const": True}}}, "minContains": 2, "maxContains": 2},
+            "whole_program": {"contains": {"properties": {"ms": {"type": "number", "exclusiveMinimum": 0}}}},
+        }
+    },
+    "kernels": {"required": ["resources"]},
+}
 
 
 @cache
-def validator(name: str) -> Draft202012Validator:
-    """Return the validator of docs/schemas/NAME.json."""
+def validator(name: str, needed: bool = False) -> Draft202012Validator:
+    """Return the validator of docs/schemas/NAME.json, and of what the documents need."""
     common, own = (json.loads((SCHEMAS / f"{file}.json").read_text(encoding="utf-8")) for file in ("common", name))
     registry: Registry[Any] = Registry().with_resource("common.json", Resource.from_contents(common))
-    return Draft202012Validator(own, registry=registry)
+    return Draft202012Validator({"allOf": [own, NEEDED.get(name, {}) if needed else {}]}, registry=registry)
 
 
-def mistakes(name: str, document: Any) -> list[str]:
+def mistakes(name: str, document: Any, needed: bool = False) -> list[str]:
     """Return where the document breaks that schema, one line each."""
-    return [f"{error.json_path}: {error.message[:200]}" for error in validator(name).iter_errors(document)]
+    found = validator(name, needed).iter_errors(document)
+    return [f"{error.json_path}: {error.message[:200]}" for error in found]
 
 
 def check_of(name: str) -> Check:
-    """Return a check by that schema, by the rules beside it, and of every number and string."""
+    """Return a check by that schema, by what the documents need, and of every number and string."""
 
     def check(value: Any) -> Any:
         try:
-            found = mistakes(name, value)
+            found = mistakes(name, value, needed=True)
         except RecursionError:
             found = ["nested too deep"]
         if found:
             raise BadValueError(found[0] if found[0].isprintable() else ascii(found[0]))
         _check_leaves(value)
-        RULES.get(name, lambda _: None)(value)
         return value
 
     return check
-
-
-def problem_of(key: Any) -> ConvProblem:
-    """Return the convolution of that key, the inverse of ``problems.key``. Raises BadValueError."""
-    kinds = {"True": True, "False": False}
-    pairs = (part.partition("=") for part in str(key).split()[1:])
-    values: dict[str, Any] = {
-        name: int(said) if said.isdecimal() and len(said) < 10 else kinds.get(said, said) for name, _, said in pairs
-    }
-    try:
-        problem = ConvProblem(**values)
-        if all(type(size) is int and size > 0 for size in (*problem.sizes, *problem.convolved)):
-            ITEMSIZE[problem.output_dtype]
-            return problem
-    except (TypeError, KeyError):
-        pass
-    raise BadValueError(f"{shown(key)} is not the key of a convolution")
 
 
 def _check_leaves(value: Any) -> None:
@@ -75,29 +67,3 @@ def _check_leaves(value: Any) -> None:
         raise BadValueError(f"{shown(value)} is not one line of up to {LONGEST} characters")
     elif isinstance(value, int | float) and not abs(value) <= LARGEST:
         raise BadValueError(f"{shown(value)} is not below {LARGEST:g}")
-
-
-def _bench(found: Mapping[str, Any]) -> None:
-    items = [table["item"] for table in found["tables"]]
-    ops = [table for table in found["tables"] if table["is_op"]]
-    if len(set(items)) < len(items) or len(ops) != 2:
-        raise BadValueError("its tables are not of different items, two of them convolutions")
-    for table in ops:
-        problem_of(table["problems"].get("float32"))
-    if any(row["ms"] and not row["rates"] for table in found["tables"] for row in table["rows"]):
-        raise BadValueError("a time without rates")
-    if not any(row["ms"] for row in found["whole_program"]):
-        raise BadValueError("no variant of the whole program was timed")
-
-
-def _profile(found: Mapping[str, Any]) -> None:
-    if len({tuple(row["throughput"]) for row in found["counters"]}) > 1:
-        raise BadValueError("its counters are of different units")
-
-
-def _kernels(found: Mapping[str, Any]) -> None:
-    if "resources" not in found:
-        raise BadValueError("resources missing")
-
-
-RULES: Mapping[str, Callable[[Mapping[str, Any]], None]] = {"bench": _bench, "profile": _profile, "kernels": _kernels}

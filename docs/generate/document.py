@@ -48,27 +48,24 @@ class Document:
     def rewritten(self, text: str, figures: Figures) -> tuple[str, list[MissingError]]:
         """Return the text with every block written anew, and what is missing: those blocks stay as they are."""
         self.check_markers(text)
+        made: dict[str, str] = {}
+        missing: list[MissingError] = []
+        for name in self.blocks:
+            try:
+                made[name] = self.block(name, figures)
+            except MissingError as reason:
+                missing.append(reason)
         cog, output = Cog(), io.StringIO()
-        missing: dict[str, MissingError] = {}
-        failed: list[Exception] = []
 
         def write(name: str) -> None:
-            try:
-                cog.cogmodule.out(self.block(name, figures))
-            except MissingError as reason:
-                missing[str(reason)] = reason
-                cog.cogmodule.out(cog.cogmodule.previous)
-            except Exception as error:  # raised below: cog would make a text of it
-                failed.append(error)
+            cog.cogmodule.out(made.get(name, cog.cogmodule.previous))
 
         names = {name: partial(write, name) for name in self.blocks}
         try:
             cog.process_file(io.StringIO(text), output, str(self.path), names)
         except (CogError, SyntaxError) as error:
             raise UserError(f"{self.path}: {str(error).splitlines()[-1]}: mend its markers") from error
-        if failed:
-            raise failed[0]
-        return output.getvalue(), [*missing.values()]
+        return output.getvalue(), missing
 
     def write(self, figures: Figures) -> list[MissingError]:
         """Rewrite the file; return what is missing. Raises UserError."""

@@ -1,13 +1,14 @@
 """The JSON files under docs/benchmarks/ that the documents are made of, each read once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from app.bench import old_reports
+from app.bench.document import Row, fastest_row, first_row
 from app.bench.ladder.results import CPU, LIBRARY, OURS
-from app.bench.old_reports import OldReport, Row
+from app.bench.old_reports import OldReport
 from app.errors import UserError
 from app.files.checks import Check
 from app.files.reading import present, read_json
@@ -44,28 +45,12 @@ def check_of(name: str) -> Check:
     return old_reports.CHECK if name == OLD_REPORTS else checks.check_of(FILES[name][0])
 
 
-def load(folder: Path, name: str) -> dict[str, Any]:
-    """Read one of ``FILES``, or the old reports. Raises MissingError if it is not there, UserError if it is bad."""
-    path = folder / name
-    if name == OLD_REPORTS:
-        return old_reports.load(path)
-    if not present(path):
-        raise MissingError(f"{path} is missing: run {command_of(name)}")
-    found: dict[str, Any] = read_json(path, check_of(name), "make it again")
-    return found
-
-
 @dataclass(frozen=True)
 class Bench:
-    """One network's bench document. A name and an arithmetic type identify a row."""
+    """One network's bench document. A name and an arithmetic type identify a row; a row that is not there is empty."""
 
     network: str
-    document: Mapping[str, Any]
-
-    @property
-    def images(self) -> int:
-        """Images in the batch of the main tables."""
-        return int(self.document["images"])
+    document: Row
 
     @property
     def tables(self) -> dict[str, Row]:
@@ -77,42 +62,35 @@ class Bench:
         """The tables of single convolutions."""
         return [table for table in self.document["tables"] if table["is_op"]]
 
-    def row(self, item: str, name: str, dtype: str = "float32") -> Row | None:
-        """Return the timed row of that name and type; None if there is none."""
-        return next((row for row in self._timed(item, dtype) if row["name"] == name), None)
-
     def _timed(self, item: str, dtype: str) -> list[Row]:
         rows = self.tables[item]["rows"] if item in self.tables else []
         return [row for row in rows if row["dtype"] == dtype and row["ms"]]
 
-    def ms(self, item: str, name: str, dtype: str = "float32") -> float | None:
-        """Return that row's time."""
-        row = self.row(item, name, dtype)
-        return row["ms"] if row else None
+    def row(self, item: str, name: str, dtype: str = "float32") -> Row:
+        """Return the timed row of that name and type."""
+        return first_row(self._timed(item, dtype), name=name)
 
-    def total(self, name: str, dtype: str = "float32", images: int | None = None) -> Row | None:
+    def total(self, name: str, dtype: str = "float32", images: int | None = None) -> Row:
         """Return a row's times summed over the convolutions, for a batch of ``images`` (default: the main one)."""
-        rows: Sequence[Row] = old_reports.totals_over(self.document, images)
-        return next((row for row in rows if (row["name"], row["dtype"]) == (name, dtype)), None)
+        return first_row(old_reports.batch_of(self.document, images)["totals"], name=name, dtype=dtype)
 
-    def sum_ms(self, name: str, dtype: str = "float32", images: int | None = None) -> float | None:
-        """Return the sum of ``total``."""
-        total = self.total(name, dtype, images)
-        return total["sum_ms"] if total else None
+    def ms(self, name: str, dtype: str = "float32", item: str | None = None) -> float | None:
+        """Return a row's time for one item (default: summed over the convolutions)."""
+        ms: float | None = self.row(item, name, dtype).get("ms") if item else self.total(name, dtype).get("sum_ms")
+        return ms
 
-    def best_total(self, dtype: str) -> Row | None:
+    def best_total(self, dtype: str) -> Row:
         """Return the sums of our kernel whose convolutions together take the least time."""
         return old_reports.best_total(self.document, dtype)
 
-    def best(self, item: str, dtype: str) -> Row | None:
+    def best(self, item: str, dtype: str) -> Row:
         """Return our fastest kernel for one item, apart from the one for ``--latency``."""
-        own = [row for row in self._timed(item, dtype) if row["kind"] == OURS and row["name"] != LATENCY_KERNEL]
-        return min(own, key=lambda row: row["ms"], default=None)
+        rows = self._timed(item, dtype)
+        return fastest_row(row for row in rows if row["kind"] == OURS and row["name"] != LATENCY_KERNEL)
 
-    def cudnn(self, dtype: str) -> Row | None:
+    def cudnn(self, dtype: str) -> Row:
         """Return cuDNN's sums in that type."""
-        rows = (row for row in self.document["totals"] if row["kind"] == LIBRARY and row["step"] is None)
-        return next((row for row in rows if row["dtype"] == dtype), None)
+        return first_row(self.document["totals"], kind=LIBRARY, step=None, dtype=dtype)
 
     def floor_ms(self, dtype: str) -> float | None:
         """Return the least time of the convolutions at the measured peaks.
@@ -128,17 +106,23 @@ class Bench:
         return sum(floors)
 
 
-class Figures:
-    """File → document, for one folder. Raises MissingError for a file that is not made yet, UserError for a bad one."""
+class Figures(dict[str, dict[str, Any]]):
+    """File → document, each read from one folder when it is first asked for."""
 
     def __init__(self, folder: Path = FIGURES) -> None:
+        super().__init__()
         self._folder = folder
-        self._loaded: dict[str, dict[str, Any]] = {}
 
-    def __getitem__(self, name: str) -> dict[str, Any]:
-        if name not in self._loaded:
-            self._loaded[name] = load(self._folder, name)
-        return self._loaded[name]
+    def __missing__(self, name: str) -> dict[str, Any]:
+        """Read a file. Raises MissingError if it has not been made yet, UserError if it is bad."""
+        path = self._folder / name
+        if name == OLD_REPORTS:
+            self[name] = old_reports.load(path)
+        elif present(path):
+            self[name] = read_json(path, check_of(name), "make it again")
+        else:
+            raise MissingError(f"{path} is missing: run {command_of(name)}")
+        return self[name]
 
     def optional(self, name: str) -> dict[str, Any] | None:
         """Return the document, or None if the file is not made yet."""
@@ -157,6 +141,7 @@ class Figures:
         return {network: self.bench(network) for network in NETWORKS}
 
     @property
-    def old(self) -> dict[str, OldReport]:
+    def old(self) -> Mapping[str, OldReport]:
         """System → the kernel times in its report."""
-        return old_reports.kernel_reports(self[OLD_REPORTS])
+        reports: Mapping[str, OldReport] = self[OLD_REPORTS]["systems"]
+        return reports

@@ -1,15 +1,18 @@
 """The targets that were set for the fastest kernels, beside the measurements."""
 
 from collections.abc import Iterator
+from itertools import accumulate
 from math import prod
 
+from app.bench.document import fastest_row, first_row
 from app.kernels.problems import ITEMSIZE
+from app.layers import Conv2d
+from app.network.definitions import NETWORKS
 from app.precision import SHORT, SINGLE
 from app.runtime.statistics import speedup
 from app.text import format_factor, format_ms
-from docs.generate.checks import problem_of
 from docs.generate.figures import Bench, Figures
-from docs.generate.tables import label, markdown
+from docs.generate.tables import label, table
 
 # ms of conv1 + conv2 at 10,000 images: the most for float32, and the cuDNN that was measured before the work began in
 # float32 and, channels-last, in float16, where it is the most.
@@ -27,24 +30,25 @@ AUTO = 0.03  # slower than the best single choice, at most
 def targets(figures: Figures) -> str:
     """Write each target beside its measurement: sums of op times, first layers, ``auto``."""
     benches = [figures.bench(network) for network in TARGETS]
-    sums = ["network", "type", "best variant", "target ms", "measured ms", "met", "floor ms"]
-    sums += ["cuDNN before, ms", "cuDNN here, ms"]
-    firsts = ["network", "kernel", "arithmetic ms", "writing ms", "measured ms", "× the larger", "met"]
-    firsts += ["arithmetic in registers ms", "× the larger"]
-    autos = ["network", "as", "best single choice", "ms", "auto ms", "auto ÷ best", "met"]
+    sums = "network | type | best variant | target ms | measured ms | met | floor ms"
+    firsts = "network | kernel | arithmetic ms | writing ms | measured ms | × the larger | met"
     return "\n\n".join(
         [
             "The table sums conv1 + conv2 over 10,000 images. The floor adds, op by op, the larger of two times at the "
             "measured peaks: the arithmetic, and moving each array once. cuDNN was measured when the targets were set "
             "(before), and in the same run as our kernels (here).",
-            markdown(sums, [row for bench in benches for row in _sums(bench)], 3),
+            table(f"{sums} | cuDNN before, ms | cuDNN here, ms", [row for bench in benches for row in _sums(bench)], 3),
             f"A first layer in fp32 may take at most {FIRST_LAYER} × the larger of two times: writing its output once "
             f"at the measured copy rate, and its arithmetic at {FP32_RATE:g} TFLOP/s. Large fp32 matrix products reach "
             "that rate on the card, and the targets were set by it. The last two columns take the arithmetic rate that "
             "was measured in registers instead.",
-            markdown(firsts, [_first_layer(bench) for bench in benches], 2),
+            table(f"{firsts} | arithmetic in registers ms | × the larger", map(_first_layer, benches), 2),
             f"The whole program with `auto` may be at most {AUTO:.0%} slower than with the best single choice:",
-            markdown(autos, [row for bench in benches for row in _autos(bench)], 3),
+            table(
+                "network | as | best single choice | ms | auto ms | auto ÷ best | met",
+                [row for bench in benches for row in _autos(bench)],
+                3,
+            ),
         ]
     )
 
@@ -53,39 +57,42 @@ def _met(value: float | None, most: float) -> str:
     return "" if value is None else "yes" if value <= most else "**no**"
 
 
-def _sums(bench: Bench) -> Iterator[list[str]]:
+def _sums(bench: Bench) -> Iterator[str]:
     most, cudnn32, cudnn16 = TARGETS[bench.network]
     for dtype, target, known in (("float32", most, cudnn32), ("float16", cudnn16, cudnn16)):
         best, cudnn = bench.best_total(dtype), bench.cudnn(dtype)
-        ms = best["sum_ms"] if best else None
-        yield [
-            *(f"`{bench.network}`", SHORT[dtype], label(best) if best else "–", f"≤ {target:g}", format_ms(ms)),
-            *(_met(ms, target), format_ms(bench.floor_ms(dtype)), f"{known:g}"),
-            format_ms(cudnn["sum_ms"] if cudnn else None),
-        ]
+        ms = best.get("sum_ms")
+        yield (
+            f"`{bench.network}` | {SHORT[dtype]} | {label(best)} | ≤ {target:g} | {format_ms(ms)} | "
+            f"{_met(ms, target)} | {format_ms(bench.floor_ms(dtype))} | {known:g} | {format_ms(cudnn.get('sum_ms'))}"
+        )
 
 
-def _first_layer(bench: Bench) -> list[str]:
-    table, peaks = bench.ops[0], bench.document["peaks"]
-    problem, best = problem_of(table["problems"]["float32"]), bench.best(table["item"], "float32")
-    written = table["images"] * problem.maps * prod(problem.convolved) * ITEMSIZE[problem.output_dtype]
+def _first_layer(bench: Bench) -> str:
+    network, images, peaks = NETWORKS[bench.network], bench.ops[0]["images"], bench.document["peaks"]
+    shapes = accumulate(network.layers, lambda shape, layer: layer.output_shape(shape), initial=network.input_shape)
+    layer, shape = next(pair for pair in zip(network.layers, shapes, strict=False) if isinstance(pair[0], Conv2d))
     arithmetic, registers = (
-        problem.flops * table["images"] / rate / 1e9 for rate in (FP32_RATE, peaks["tflops"]["float32"])
+        layer.flops(shape) * images / rate / 1e9 for rate in (FP32_RATE, peaks["tflops"]["float32"])
     )
-    writing = written / peaks["gbytes_per_s"] / 1e6
-    ms = best["ms"] if best else None
-    slower, than_registers = (speedup(ms, max(least, writing)) for least in (arithmetic, registers))
-    found = [format_ms(arithmetic), format_ms(writing), format_ms(ms), format_factor(slower), _met(slower, FIRST_LAYER)]
-    name = label(best) if best else "–"
-    return [f"`{bench.network}`", name, *found, format_ms(registers), format_factor(than_registers)]
+    writing = prod(layer.output_shape(shape)) * images * ITEMSIZE["float32"] / peaks["gbytes_per_s"] / 1e6
+    best = bench.best(bench.ops[0]["item"], "float32")
+    slower, than_registers = (speedup(best.get("ms"), max(least, writing)) for least in (arithmetic, registers))
+    return (
+        f"`{bench.network}` | {label(best)} | {format_ms(arithmetic)} | {format_ms(writing)} | "
+        f"{format_ms(best.get('ms'))} | {format_factor(slower)} | {_met(slower, FIRST_LAYER)} | "
+        f"{format_ms(registers)} | {format_factor(than_registers)}"
+    )
 
 
-def _autos(bench: Bench) -> Iterator[list[str]]:
+def _autos(bench: Bench) -> Iterator[str]:
     for precision in (row.name for row in SINGLE):
-        rows = [row for row in bench.document["whole_program"] if row["precision"] == precision and row["ms"]]
-        auto = next((row for row in rows if row["conv"] == "auto"), None)
-        best = min((row for row in rows if row["conv"] != "auto"), key=lambda row: row["ms"], default=None)
-        if auto and best:
+        rows = [row for row in bench.document["whole_program"] if row["precision"] == precision]
+        auto = first_row(rows, conv="auto")
+        best = fastest_row(row for row in rows if row["conv"] != "auto")
+        if auto.get("ms") and best:
             slower = auto["ms"] / best["ms"]
-            times = [format_ms(best["ms"]), format_ms(auto["ms"]), f"{slower:.3f}"]
-            yield [f"`{bench.network}`", precision, best["conv"], *times, _met(slower, 1 + AUTO)]
+            yield (
+                f"`{bench.network}` | {precision} | {best['conv']} | {format_ms(best['ms'])} | "
+                f"{format_ms(auto['ms'])} | {slower:.3f} | {_met(slower, 1 + AUTO)}"
+            )

@@ -10,7 +10,7 @@ from app.bench.graphs import network_graph
 from app.bench.ladder.cases import network_items, rungs
 from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, SCHEMA, Peaks, Result, Table, table_document, totals
 from docs.generate.checks import mistakes
-from docs.generate.figures import BENCH, FIGURES, OLD_REPORTS, PROFILE, RESOURCES, Figures, load
+from docs.generate.figures import BENCH, FIGURES, OLD_REPORTS, PROFILE, RESOURCES, Figures
 from tests.support.peers_for_tests import CARD
 
 SIZES = (100, 1000, 5000, 10_000)
@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for network, name in BENCH.items():
         (made / name).write_text(json.dumps(bench_document(network)))
         assert not mistakes("bench", json.loads((made / name).read_text()))
-    profiled = load(FIGURES, PROFILE)
+    profiled = Figures()[PROFILE]
     profiled["counters"][0]["store"] = None
     (made / PROFILE).write_text(json.dumps(profiled | {"counters_note": "no more counters"}))
     for name in (RESOURCES, OLD_REPORTS):

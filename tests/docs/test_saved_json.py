@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from app.bench.graphs import network_graph
 from app.bench.ladder.cases import network_items
 from app.errors import UserError
-from app.files.checks import BadValueError, parsed_json
+from app.files.checks import BadValueError, Check, parsed_json
 from app.kernels.problems import key
 from app.planning import tuning
 from app.planning.tuning import Tuning
@@ -22,30 +23,39 @@ from tests.fuzz.mutate import garbled
 COUNT = 1000
 
 
+def taken(rng: random.Random, kinds: Sequence[tuple[Check, Any]]) -> Iterator[tuple[int, Any]]:
+    """``COUNT`` documents made of good ones of each kind: those that their check takes, with the kind's index.
+
+    Some are taken, some refused.
+    """
+    refused = 0
+    for number in range(COUNT):
+        check, good = kinds[number % len(kinds)]
+        try:
+            found = check(parsed_json(garbled(rng, good)))
+        except BadValueError as error:
+            assert str(error).isprintable() and len(str(error)) < 500
+            refused += 1
+        else:
+            yield number % len(kinds), found
+    assert 0 < refused < COUNT * 19 / 20
+
+
 def test_figures_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each that is taken, some of the blocks are written."""
     monkeypatch.setattr(systems, "shipped_weights", dict)  # reading the weights takes a second
     rng = random.Random(16)
-    names = [*FILES, OLD_REPORTS]
-    good = {name: json.loads((FIGURES / name).read_text()) for name in names}
+    good = {name: json.loads((FIGURES / name).read_text()) for name in (*FILES, OLD_REPORTS)}
     for bench in BENCH.values():
         shrink(good[bench])
+    names, checked = list(good), {name: check_of(name)(document) for name, document in good.items()}
     blocks = [(document, block) for document in DOCUMENTS for block in document.blocks]
-    taken = 0
-    for number in range(COUNT):
-        name = names[number % len(names)]
-        try:
-            found = check_of(name)(parsed_json(garbled(rng, good[name])))
-        except BadValueError as error:
-            assert str(error).isprintable() and len(str(error)) < 500
-            continue
-        taken += 1
-        figures = Figures(FIGURES)
-        figures._loaded = {**good, name: found}
+    for kind, found in taken(rng, [(check_of(name), good[name]) for name in names]):
+        figures = Figures()
+        figures.update({**checked, names[kind]: found})
         for document, block in rng.sample(blocks, 3):
             with suppress(UserError):
                 document.block(block, figures)
-    assert COUNT / 20 < taken < COUNT
 
 
 def shrink(document: dict[str, Any]) -> None:
@@ -58,20 +68,13 @@ def shrink(document: dict[str, Any]) -> None:
 
 
 def test_tuning_tables() -> None:
-    """1,000, by which kernels are chosen."""
+    """By which kernels are chosen."""
     rng = random.Random(16)
     card = tuning.REFERENCE_CARDS["sm_90a"]
     shipped = json.loads((tuning.SHIPPED / tuning.file_name(card)).read_text())
     items = {item.name: item for item in network_items(network_graph("lenet5"))}
     problems = [items[name].problems["float32"] for name in ("conv2", "fc1")]
     few = {**shipped, "entries": {key(problem): shipped["entries"][key(problem)] for problem in problems}}
-    taken = 0
-    for _ in range(1000):
-        try:
-            found = Tuning(tuning.TABLE(parsed_json(garbled(rng, few)))["entries"])
-        except BadValueError as error:
-            assert str(error).isprintable() and len(str(error)) < 500
-            continue
-        taken += 1
+    for _, table in taken(rng, [(tuning.TABLE, few)]):
+        found = Tuning(table["entries"])
         assert rng.random() < 0.5 or all(found.choose(problem, "sm_90a") for problem in problems)
-    assert 50 < taken < 950

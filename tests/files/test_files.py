@@ -20,8 +20,7 @@ from app.training.checkpoint import load_checkpoint
 from data_tools.dataset import load_files
 from data_tools.fashion_mnist import SPLITS
 from data_tools.idx import read_idx
-from docs.generate.figures import PROFILE
-from docs.generate.figures import load as load_figures
+from docs.generate.figures import PROFILE, Figures
 from tests.fuzz.harness import time_limit
 from tests.support.outside import FOLDER
 from tests.support.shell import user_error
@@ -52,7 +51,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "labels of images": lambda path: load_files(IMAGES, path),
     "tuning table": tables,
     "SHA256SUMS": lambda path: shipped.checksums(linked(path.with_name(shipped.CHECKSUMS), path)),
-    "figures": lambda path: load_figures(linked(path.with_name(PROFILE), path), PROFILE),
+    "figures": lambda path: Figures(linked(path.with_name(PROFILE), path))[PROFILE],
 }
 
 

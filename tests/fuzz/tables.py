@@ -9,7 +9,7 @@ from app.bench.ladder.results import SCHEMA
 from app.files.reading import present
 from app.network import shipped
 from app.planning import tuning
-from docs.generate.figures import BENCH, FIGURES, load
+from docs.generate.figures import BENCH, FIGURES, Figures
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import damaged, other_json
 
@@ -43,7 +43,7 @@ def make_figures(folder: Path) -> Pair:
         place = folder / BENCH["lenet5"]
         if not present(place):
             place.symlink_to(path)
-        found = load(folder, place.name)
+        found = Figures(folder)[place.name]
         assert found["schema"] == SCHEMA
 
     return lambda rng: other_json(rng, document), read

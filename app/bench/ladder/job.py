@@ -145,7 +145,7 @@ def _measured(request: BenchRequest, job: Job) -> tuple[dict[str, Any], list[Tab
 
 def _old_report(network: str, document: dict[str, Any], width: int) -> str:
     """Return the figures of the system's report beside ours; empty for a system without op times."""
-    report = old_reports.kernel_reports(old_reports.load()).get(network)
+    report = old_reports.load()["systems"].get(network)
     if report is None:
         return ""
     title, head, rows = old_reports.beside_old(document, report)

@@ -1,0 +1,140 @@
+"""What each kernel gained over the step that it improves on, and each idea of the old reports then and now."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.bench.ladder.results import DEBUG
+from app.bench.old_reports import OldReport
+from app.precision import SHORT
+from app.runtime.statistics import speedup
+from app.text import format_factor, format_ms
+from docs.generate.figures import Bench, Figures
+from docs.generate.tables import filled, share, single_layers, table
+
+# Variant → its types, each with the variant and type that its file says it improves on; others: the step before.
+SINCE: dict[str, dict[str, tuple[tuple[str, str, str], ...]]] = {
+    "conv": {
+        "constant": (("float32", "direct", "float32"),),
+        "shared-constant": (("float32", "shared-tile", "float32"),),
+        "half2": (("float16", "unrolled", "float32"),),
+        "tensor-core": (("float16", "implicit-gemm", "float16"), ("tfloat32", "implicit-gemm", "float32")),
+        "register-patch": (("float32", "register-tiled", "float32"),),
+    },
+    "gemm": {
+        "tensor-core": (("float16", "register-tiled", "float32"), ("tfloat32", "register-tiled", "float32")),
+        "split-k": (("float32", "register-tiled", "float32"),),
+    },
+}
+LARGE_LAYER = "fc1"
+VERDICTS = Path(__file__).parents[1] / "verdicts.json"
+SAME = 0.03  # ratios nearer to 1 than this are no verdict
+
+
+def gain(operation: str, step: int, figures: Figures) -> str:
+    """Write what a step takes on every network, and how many times as fast as its predecessor it is."""
+    rows = [row for _, layer in single_layers(figures, operation) for row in layer["rows"]]
+    rows = [row for row in rows if row["step"] is not None and row["kind"] != DEBUG]
+    name = next((row["name"] for row in rows if row["step"] == step), None)
+    if name is None:
+        return "Not measured."
+    earlier = {row["step"]: row["name"] for row in rows if row["dtype"] == "float32" and 0 < row["step"] < step}
+    usual = (("float32", earlier[max(earlier)] if earlier else "", "float32"),)
+    versus = SINCE[operation].get(name, usual)
+    return filled(" ".join(_sentence(figures, operation, name, *against) for against in versus))
+
+
+def _sentence(figures: Figures, operation: str, name: str, dtype: str, base: str, base_dtype: str) -> str:
+    item = None if operation == "conv" else LARGE_LAYER
+    parts = []
+    for bench in figures.benches.values():
+        ms, base_ms = bench.ms(name, dtype, item), bench.ms(base, base_dtype, item)
+        if ms is not None:
+            gained = speedup(base_ms, ms)
+            parts.append(f"`{bench.network}` {format_ms(ms)} ms" + (f" (×{format_factor(gained)})" if gained else ""))
+    against = f"; brackets show how many times as fast as {base} in {SHORT[base_dtype]}" if base else ""
+    first = next(iter(figures.benches.values()))
+    items = [item] if item else [single["item"] for single in first.ops]
+    shares = [f"{text} on {item}" for item in items if (text := share(first.row(item, name, dtype)))]
+    peaks = f" Share of the nearer peak on `{first.network}`: {', '.join(shares)}." if shares else ""
+    return f"Times in {SHORT[dtype]} for {item or 'conv1 + conv2'}{against}: {', '.join(parts)}.{peaks}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An idea, and the verdict on it in the report on a system.
+
+    then: the report's versions before the idea and with it, over ``images`` images; or the gain that the report itself
+    names; or None where it gives no times. now: our rows for the same two steps, the second one in ``dtype``, of one
+    ``item`` or summed over the convolutions; or a name in ``MEASURES``.
+    """
+
+    idea: str
+    system: str
+    verdict: str
+    now: Sequence[str]
+    then: Sequence[str] | None = None
+    item: str | None = None
+    dtype: str = "float32"
+    images: int = 10_000
+
+    def gain_then(self, report: OldReport) -> float | None:
+        """Return how many times as fast the idea was in the report, or None."""
+        if self.then is None or isinstance(self.then, str):
+            return report.gain(self.then) if self.then else None
+        before, after = (report.version(name, self.images).sum_ms for name in self.then)
+        return before / after
+
+    def gain_now(self, bench: Bench) -> float | None:
+        """Return how many times as fast the idea is here, or None."""
+        if isinstance(self.now, str):
+            return MEASURES[self.now](bench)
+        before, after = self.now
+        return speedup(bench.ms(before, item=self.item), bench.ms(after, self.dtype, self.item))
+
+
+def _tensor_cores(bench: Bench) -> float | None:
+    """Our best in fp16 against our best in fp32."""
+    return speedup(*(bench.best_total(dtype).get("sum_ms") for dtype in ("float32", "float16")))
+
+
+def _fused_activation(bench: Bench) -> float | None:
+    """Convolution and activation in one kernel against the same kernel and an activation kernel, both layers."""
+    separate = together = 0.0
+    for op in (single["item"] for single in bench.ops):
+        chain = next((item for item in bench.tables if item.startswith(f"{op}+")), "")
+        if row := bench.best(chain, "float32"):
+            alone = bench.ms(row["name"], item=op)
+            activation = bench.best(chain.split("+")[1], "float32")
+            if alone is None or not activation:
+                return None
+            separate, together = separate + alone + activation["ms"], together + row["ms"]
+    return speedup(separate, together)
+
+
+MEASURES = {"tensor cores": _tensor_cores, "fused activation": _fused_activation}
+
+
+def verdicts(figures: Figures) -> str:
+    """Write each idea's gain then and now: on its own system's network, and the range over all networks."""
+    rows = []
+    for verdict in (Verdict(**row) for row in json.loads(VERDICTS.read_text(encoding="utf-8"))):
+        system = verdict.system
+        then, now = verdict.gain_then(figures.old[system]), verdict.gain_now(figures.bench(system))
+        gains = {name: verdict.gain_now(bench) for name, bench in figures.benches.items()}
+        known = sorted((gain, name) for name, gain in gains.items() if gain is not None)
+        reach = f"{format_factor(known[0][0])} to {format_factor(known[-1][0])}" if len(known) > 1 else ""
+        if now is None and len(known) == 1:
+            reach = f"{format_factor(known[0][0])} (`{known[0][1]}`)"
+        rows.append(
+            f"{verdict.idea} | `{system}`: {verdict.verdict} | {_effect(now)} | {format_factor(then)} | "
+            f"{format_factor(now)} | {reach}"
+        )
+    return table("idea | old verdict | today | × then | × now | × now, all networks", rows, 3)
+
+
+def _effect(gain: float | None) -> str:
+    if gain is None:
+        return "not measured"
+    return "no difference" if abs(gain - 1) < SAME else "faster" if gain > 1 else "slower"
