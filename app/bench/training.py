@@ -30,8 +30,8 @@ from app.runtime.statistics import median
 from app.text import INDENT, WIDTH, Column, format_factor, paragraph, table
 from app.training import loop
 from app.training.cpu_engine import CpuEngine, cpu_pool
-from app.training.model import Model, training_model
-from app.training.progress import Progress
+from app.training.model import training_model
+from app.training.progress import Job, Progress
 from app.training.recipes import recipe_of
 from app.training.settings import Settings
 from app.training.team import Alone
@@ -94,21 +94,18 @@ def measure(case: Case, arch: str) -> tuple[dict[str, float], dict[str, float]]:
         from app.cuda.memory import DeviceMemoryError
         from app.training.gpu.engine import GpuEngine
 
-    settings, model, images, labels = _task(case)
-    start = loop.start(model, settings)
-    state = start.parameters, start.slots
-    steps = settings.epochs * loop.batches_an_epoch(settings)
+    job = _job(case)
     batches = [np.arange(at, at + case.batch) for at in range(0, WATCHED * case.batch, case.batch)]
     try:
-        engine = GpuEngine(model, settings, images, labels, state, steps, Alone())
-        seconds = _epoch_seconds(engine, settings, start)
+        engine = GpuEngine(job, Alone())
+        seconds = _epoch_seconds(engine, job.settings, job.progress)
         shares = _shares(engine, batches, arch)
     except DeviceMemoryError:
         raise UserError(
             "the GPU has too little free memory for bench --training: make it free, and try again"
         ) from None
     with deferred_interrupts() as check_interrupt, cpu_pool(1) as pool:
-        reference = CpuEngine(model, settings, images, labels, state, steps, pool, Alone(), check_interrupt)
+        reference = CpuEngine(job, pool, Alone(), check_interrupt)
         a_batch = _batch_seconds(reference, batches[: 1 + NUMPY_BATCHES])
     return {
         "seconds_per_epoch": seconds,
@@ -117,15 +114,17 @@ def measure(case: Case, arch: str) -> tuple[dict[str, float], dict[str, float]]:
     }, shares
 
 
-def _task(case: Case) -> tuple[Settings, Model, np.ndarray, np.ndarray]:
-    """Return the network's recipe with the case's batch size, its model, random images and labels; one is held out."""
+def _job(case: Case) -> Job:
+    """Return the network's recipe with the case's batch size, random images and labels; one is held out."""
     network, recipe = find_network(case.network), recipe_of(case.network)
     assert recipe is not None
     own = {"network": case.network, "batch": case.batch, "seed": 1, "images": IMAGES + 1, "validation": 1, "data": ""}
     settings = Settings(**{**vars(recipe), **own})
     rng = np.random.default_rng(1)
     images = rng.integers(0, 256, (IMAGES + 1, *network.input_shape), np.uint8)
-    return settings, training_model(network, settings.biases), images, rng.integers(0, 10, IMAGES + 1, np.uint8)
+    labels = rng.integers(0, 10, IMAGES + 1, np.uint8)
+    model = training_model(network, settings.biases)
+    return Job(settings, model, images, labels, loop.start(model, settings), "cuda")
 
 
 def _epoch_seconds(engine: loop.Engine, settings: Settings, progress: Progress) -> float:

@@ -48,7 +48,7 @@ class Header:
 
     def text(self) -> str:
         """The header as JSON, which ``parsed`` reads."""
-        values = {**vars(self), "settings": self.settings.as_dict(), "options": dict(self.options)}
+        values = {**vars(self), "settings": dataclasses.asdict(self.settings), "options": dict(self.options)}
         return json.dumps(values, ensure_ascii=False)  # shorter: HDF5 limits attributes
 
 

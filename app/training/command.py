@@ -13,8 +13,8 @@ from app.errors import UserError
 from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.training import loop
 from app.training.checkpoint import save_checkpoint
-from app.training.job import Job, memory_errors
-from app.training.progress import Progress
+from app.training.engines import engine_of, memory_errors
+from app.training.progress import Job, Progress
 from app.training.request import TrainRequest
 from app.training.results import write_results
 from app.training.settings import as_option
@@ -78,7 +78,7 @@ def _epochs(task: Task, job: Job, say: Callable[[str], object]) -> Progress:
     with (
         deferred_interrupts() as check_interrupt,
         team_of(progress.workers, job, lambda: _resumable(task)) as team,
-        job.engine(team, check_interrupt) as engine,
+        engine_of(job, team, check_interrupt) as engine,
     ):
         while len(progress.history) < settings.epochs:
             epoch = len(progress.history) + 1

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 
 import numpy as np
@@ -10,8 +11,8 @@ import numpy as np
 from app.processor import check_room, keep_freed_memory, usable_cores
 from app.training.gradients import Arrays
 from app.training.loss import add_l2, cross_entropy
-from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
+from app.training.progress import Job
 from app.training.random_bits import FRACTION_BITS, Use, random_bits, thinning, whole
 from app.training.settings import Settings
 from app.training.team import Team, own_share
@@ -23,30 +24,18 @@ QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  
 class CpuEngine:
     """Trains with the NumPy references, pieces of a batch in parallel. Results do not depend on the number of threads.
 
-    images: (N, C, H, W) uint8; labels: (N,) uint8; state: parameters and slots to start from; steps: of the whole
-    training; pool: runs the pieces; check_interrupt: called before each piece, what it raises ends the work on the
-    batch.
+    pool: runs the pieces; check_interrupt: called before each piece, what it raises ends the work on the batch.
     """
 
     together = 1  # Ctrl-C and the progress bar wait for all
 
     def __init__(
-        self,
-        model: Model,
-        settings: Settings,
-        images: np.ndarray,
-        labels: np.ndarray,
-        state: tuple[Arrays, Slots],
-        steps: int,
-        pool: ThreadPoolExecutor,
-        team: Team,
-        check_interrupt: Callable[[], object] = lambda: None,
+        self, job: Job, pool: ThreadPoolExecutor, team: Team, check_interrupt: Callable[[], object] = lambda: None
     ) -> None:
-        self.model, self.settings = model, settings
-        self.images, self.labels = images, labels
-        self.parameters, self.slots = (_copy(state[0]), {slot: _copy(own) for slot, own in state[1].items()})
-        self.steps = steps
-        self.optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
+        self.model, self.settings = job.model, job.settings
+        self.images, self.labels = job.images, job.labels
+        self.parameters, self.slots = deepcopy((job.progress.parameters, job.progress.slots))
+        self.optimiser = OPTIMISERS[job.settings.optimiser](job.settings.weight_decay)
         self._pool, self._team, self._check_interrupt = pool, team, check_interrupt
         # One array for all gradients, so that a team adds them up in one go, and views of each gradient in it.
         self._gradients = np.zeros(sum(array.size for array in self.parameters.values()), np.float32)
@@ -82,7 +71,7 @@ class CpuEngine:
 
     def _update(self, gradients: Arrays, step: int) -> float:
         """Make one step of the optimiser; returns the L2 part of the loss."""
-        rate, momentum = one_cycle(step, self.steps, self.settings.rate)
+        rate, momentum = one_cycle(step, self.settings.steps, self.settings.rate)
         with QUIET():
             penalty = add_l2(self.parameters, gradients, self.settings.l2)
             self.optimiser.update(self.parameters, gradients, self.slots, step=step + 1, rate=rate, momentum=momentum)
@@ -104,7 +93,7 @@ class CpuEngine:
 
     def state(self) -> tuple[Arrays, Slots]:
         """As ``loop.Engine`` defines."""
-        return _copy(self.parameters), {slot: _copy(own) for slot, own in self.slots.items()}
+        return deepcopy((self.parameters, self.slots))
 
     def _piece(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
         settings = self.settings
@@ -175,10 +164,6 @@ def dropout_mask(
             kept = bits >> np.uint64(64 - FRACTION_BITS) >= np.uint64(least)
             return (kept * factor).reshape(shape)
     return None
-
-
-def _copy(arrays: Mapping[str, np.ndarray]) -> Arrays:
-    return {name: array.copy() for name, array in arrays.items()}
 
 
 def _parts(flat: np.ndarray, like: Mapping[str, np.ndarray]) -> Arrays:

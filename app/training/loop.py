@@ -55,11 +55,6 @@ def split(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
     return parts
 
 
-def batches_an_epoch(settings: Settings) -> int:
-    """How many batches an epoch has; the last one may be smaller."""
-    return -(-(settings.images - settings.validation) // settings.batch)
-
-
 def start(model: Model, settings: Settings) -> Progress:
     """The state before the first epoch: initial parameters, slots of zeros."""
     parameters = model.initial(settings.seed)
@@ -74,7 +69,7 @@ def run_epoch(engine: Engine, settings: Settings, progress: Progress, after_batc
     epoch = len(progress.history) + 1
     training, held_out = split(settings)
     shuffled = order(settings.seed, Use.ORDER, training, epoch=epoch)
-    step = (epoch - 1) * batches_an_epoch(settings)
+    step = (epoch - 1) * settings.batches_an_epoch
     loss_sum, correct, done = 0.0, 0, 0
     batches = [shuffled[at : at + settings.batch] for at in range(0, len(shuffled), settings.batch)]
     for at in range(0, len(batches), engine.together):

@@ -1,4 +1,4 @@
-"""The state of a training between two epochs: everything that a checkpoint keeps besides the settings."""
+"""A training, and its state between two epochs: everything that a checkpoint keeps besides the settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from app.training.gradients import Arrays
+from app.training.model import Model
 from app.training.optimisers import Slots
+from app.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -58,3 +60,18 @@ class Progress:
         """(epochs, 5) float64, in the order of EpochResult's fields."""
         rows = [tuple(vars(result).values()) for result in self.history]
         return np.array(rows, np.float64).reshape(-1, 5)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training that continues from ``progress``. Jobs are pickled for other processes.
+
+    images: (N, C, H, W) uint8; labels: (N,) uint8; device: ``cuda`` or ``cpu``.
+    """
+
+    settings: Settings
+    model: Model
+    images: np.ndarray
+    labels: np.ndarray
+    progress: Progress
+    device: str

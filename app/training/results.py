@@ -1,6 +1,7 @@
 """What a training leaves when it ends: weights with their accuracy, the learning curve, the figures as JSON."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def _write_weights(task: Task, progress: Progress) -> Weights:
 def _document(task: Task, progress: Progress, weights: Weights) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "settings": task.job.settings.as_dict(),
+        "settings": asdict(task.job.settings),
         "workers": progress.workers,
         "epochs": [vars(result) for result in progress.history],
         "best_epoch": progress.best_epoch,

@@ -1,7 +1,7 @@
 """The settings of a training: type and bounds of each, for the command line and for checkpoints. No NumPy here."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from app.console import number, whole_number
@@ -48,9 +48,15 @@ class Settings(Recipe):
     validation: int
     data: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+    @property
+    def batches_an_epoch(self) -> int:
+        """How many batches an epoch has; the last one may be smaller."""
+        return -(-(self.images - self.validation) // self.batch)
+
+    @property
+    def steps(self) -> int:
+        """Updates of the parameters in the whole training."""
+        return self.epochs * self.batches_an_epoch
 
     def describe(self) -> str:
         """One line for the weights file."""

@@ -12,9 +12,10 @@ from app.layers import Linear
 from app.network.definitions import Network
 from app.network.graph import find_network
 from app.training import checkpoint, loop
-from app.training.job import Job, memory_errors
+from app.training.engines import memory_errors
 from app.training.model import Model, training_model
 from app.training.output_files import Places, check_sizes, find_places
+from app.training.progress import Job
 from app.training.recipes import RECIPES, recipe_of
 from app.training.request import TrainRequest
 from app.training.settings import Recipe, Settings, as_option

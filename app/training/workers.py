@@ -19,7 +19,8 @@ from typing import Any
 from app.errors import UserError
 from app.interrupts import SIGNALS
 from app.training import loop
-from app.training.job import Job
+from app.training.engines import engine_of
+from app.training.progress import Job
 from app.training.settings import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, shared_bytes
 
@@ -175,7 +176,7 @@ def _work(rank: int, count: int, link: Connection, errors: Connection, memory: A
     try:
         job = link.recv()
         progress = job.progress
-        with _member(job, rank, count, [link], memory) as team, job.engine(team, lambda: None) as engine:
+        with _member(job, rank, count, [link], memory) as team, engine_of(job, team, lambda: None) as engine:
             while len(progress.history) < job.settings.epochs:
                 progress = loop.run_epoch(engine, job.settings, progress, lambda *_: None)
     except loop.DivergedError:

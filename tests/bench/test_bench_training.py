@@ -25,9 +25,11 @@ def test_cases_are_the_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = {("mlp", batch, width): width for width in (100, 500, 1000) for batch in (256, 4096)}
     assert widths == {("lenet5", 256, 128): None, **expected}
     monkeypatch.setattr(training, "IMAGES", 600)
-    settings, model, images, labels = training._task(training.CASES[0])
-    assert (settings.batch, settings.dropout[0][0]) == (256, "fc1") and len(images) == len(labels) == 601
-    assert images.shape[1:] == model.network.input_shape
+    job = training._job(training.CASES[0])
+    assert (job.settings.batch, job.settings.dropout[0][0]) == (256, "fc1") and len(job.images) == len(
+        job.labels
+    ) == 601
+    assert job.images.shape[1:] == job.model.network.input_shape
 
 
 def test_table_and_json(

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from app.network.definitions import NETWORKS
+from app.network.definitions import MLP, Network
 from app.training.checkpoint import save_checkpoint
 from app.training.loop import start
 from app.training.model import training_model
-from app.training.progress import EpochResult
+from app.training.progress import EpochResult, Job
 from app.training.recipes import RECIPES
 from app.training.settings import Settings
 from data_tools.idx import write_idx
@@ -53,12 +53,22 @@ def some_settings(**changes: Any) -> Settings:
     return Settings(**{**values, **changes})
 
 
+def new_job(
+    settings: Settings, images: Any = None, labels: Any = None, device: str = "cpu", network: Network = MLP
+) -> Job:
+    """A training at its start, of images that are all 0 unless they are given."""
+    model = training_model(network, settings.biases)
+    images = np.zeros((60, 1, 28, 28), np.uint8) if images is None else images
+    labels = np.zeros(60, np.uint8) if labels is None else labels
+    return Job(settings, model, images, labels, start(model, settings), device)
+
+
 def unfinished(path: Path, workers: int = 1) -> None:
     """A checkpoint as it is after one epoch."""
     settings = some_settings()
-    model = training_model(NETWORKS["mlp"], settings.biases)
     history = (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),)
-    save_checkpoint(path, settings, replace(start(model, settings), best_epoch=1, history=history, workers=workers))
+    progress = new_job(settings).progress
+    save_checkpoint(path, settings, replace(progress, best_epoch=1, history=history, workers=workers))
 
 
 def begin(place: Path, *options: str) -> subprocess.Popen:

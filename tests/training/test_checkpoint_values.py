@@ -183,7 +183,7 @@ def test_headers_at_random() -> None:
         taken += 1
         again, _ = parsed(header.text())
         assert again == header and model.network.name == header.settings.network
-        for name, value in header.settings.as_dict().items():
+        for name, value in vars(header.settings).items():
             if "type" in SETTINGS[name].option:
                 options.parse_args([f"--{name.replace('_', '-')}={value}"])
     assert 0 < taken < 600

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 
 from app.network.definitions import NETWORKS, Network
-from app.training import loop
 from app.training.cpu_engine import CpuEngine
 from app.training.model import training_model
 from app.training.team import Alone, Team
 from tests.support.networks_for_tests import ENLARGED, FLAT, ODD, POOLED, SMOOTH, random_images
 from tests.support.shell import listing
 from tests.support.training_device import settings_of
-from tests.support.training_for_tests import OWN, Train
+from tests.support.training_for_tests import OWN, Train, new_job
 
 pytestmark = pytest.mark.gpu
-STEPS = 20
+EPOCHS = 7
 ALL = pytest.mark.parametrize(
     "network", [*NETWORKS.values(), ODD, SMOOTH, POOLED, ENLARGED, FLAT], ids=lambda network: network.name
 )
@@ -29,24 +28,21 @@ class Pair:
     """An engine of each kind at the start of the same training."""
 
     def __init__(self, network: Network, pool: ThreadPoolExecutor, **changes: Any) -> None:
-        self.settings = settings_of(network, **changes)
-        self.model = training_model(network, self.settings.biases)
-        self.images = random_images(network, self.settings.images)
-        self.labels = np.random.default_rng(2).integers(0, self.model.classes, len(self.images)).astype(np.uint8)
-        start = loop.start(self.model, self.settings)
-        state = start.parameters, start.slots
-        self._arguments = self.model, self.settings, self.images, self.labels, state, STEPS
-        self.cpu, self.gpu = CpuEngine(*self._arguments, pool, Alone()), self.device_engine()
+        settings = settings_of(network, epochs=EPOCHS, **changes)
+        classes = training_model(network, settings.biases).classes
+        labels = np.random.default_rng(2).integers(0, classes, settings.images).astype(np.uint8)
+        self.job = new_job(settings, random_images(network, settings.images), labels, network=network)
+        self.cpu, self.gpu = CpuEngine(self.job, pool, Alone()), self.device_engine()
 
     def device_engine(self, team: Team | None = None) -> Any:
         """Another one."""
         from app.training.gpu.engine import GpuEngine
 
-        return GpuEngine(*self._arguments, Alone() if team is None else team)
+        return GpuEngine(self.job, team or Alone())
 
     def batches(self) -> list[np.ndarray]:
         """Three, the last one smaller."""
-        places = np.random.default_rng(4).permutation(self.settings.images)
+        places = np.random.default_rng(4).permutation(self.job.settings.images)
         return [places[:12], places[12:24], places[24:31]]
 
 
@@ -161,12 +157,12 @@ def test_against_pytorch(pool: ThreadPoolExecutor) -> None:
     tensors = {
         name: torch.tensor(array.astype(np.float64), requires_grad=True) for name, array in pair.gpu.state()[0].items()
     }
-    x = torch.tensor(pair.images[items] / 255.0)
+    x = torch.tensor(pair.job.images[items] / 255.0)
     for name in ("conv1", "conv2"):
         x = functional.avg_pool2d(functional.conv2d(x, tensors[name].permute(3, 2, 0, 1)).relu(), 2)
     x = x.permute(0, 2, 3, 1).reshape(len(x), -1)
     x = (x @ tensors["fc1"]).relu() @ tensors["fc2"]
-    loss = functional.cross_entropy(x, torch.tensor(pair.labels[items].astype(np.int64)), label_smoothing=0.1)
+    loss = functional.cross_entropy(x, torch.tensor(pair.job.labels[items].astype(np.int64)), label_smoothing=0.1)
     loss.backward()
     assert pair.gpu.train([items], 1, 0)[0][0] == pytest.approx(loss.item(), rel=1e-5)
     velocity = pair.gpu.state()[1]["velocity"]

@@ -13,13 +13,13 @@ import pytest
 from app.errors import UserError
 from app.layers import AvgPool, Conv2d, Flatten, Linear, Relu
 from app.network.definitions import Network
-from app.training import loop, team
+from app.training import team
 from app.training.cpu_engine import CpuEngine
 from app.training.gradients import Arrays
 from app.training.model import training_model
 from app.training.settings import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, own_share, shared_bytes
-from tests.support.training_for_tests import some_settings
+from tests.support.training_for_tests import new_job, some_settings
 
 SMALL = Network(
     "small",
@@ -89,11 +89,8 @@ def test_shares_are_contiguous_and_even(count: int, size: int) -> None:
 
 def trained(settings: Settings, images: np.ndarray, labels: np.ndarray, own: Team) -> tuple[list, tuple, Arrays]:
     """A few batches: their losses and correct answers, those of all images, the parameters."""
-    model = training_model(SMALL, settings.biases)
-    progress = loop.start(model, settings)
     with ThreadPoolExecutor(2) as pool:
-        state = (progress.parameters, progress.slots)
-        engine = CpuEngine(model, settings, images, labels, state, 4, pool, own)
+        engine = CpuEngine(new_job(settings, images, labels, network=SMALL), pool, own)
         items = np.random.default_rng(2).permutation(len(images))
         batches = [items[:70], items[70:140], items[140:141], items[141:150]]
         results = engine.train(batches[:2], 1, 0) + engine.train(batches[2:], 1, 2)
@@ -106,9 +103,8 @@ def test_a_team_trains_as_one_does(optimiser: str, size: int) -> None:
     """Within float32's rounding, and all members alike to the bit; a share may be empty."""
     rng = np.random.default_rng(3)
     images, labels = rng.integers(0, 256, (150, 1, 9, 8)).astype(np.uint8), rng.integers(0, 5, 150).astype(np.uint8)
-    settings = some_settings(
-        network="small", optimiser=optimiser, rate=0.1, l2=0.01, dropout=(("fc1", 0.3),), shift=1, biases=("fc1",)
-    )
+    recipe = {"optimiser": optimiser, "rate": 0.1, "l2": 0.01, "dropout": (("fc1", 0.3),), "shift": 1}
+    settings = some_settings(network="small", epochs=4, biases=("fc1",), **recipe)
     results, evaluation, parameters = trained(settings, images, labels, Alone())
     start = training_model(SMALL, settings.biases).initial(1)
     members = together(size, lambda own: trained(settings, images, labels, own))

@@ -16,18 +16,16 @@ import pytest
 
 from app.cli import main
 from app.cuda import device
-from app.network.definitions import NETWORKS
 from app.network.weights import load_weights, rounded
 from app.training import cpu_engine, loop
 from app.training.checkpoint import load_checkpoint, save_checkpoint
 from app.training.cpu_engine import dropout_mask
-from app.training.model import training_model
 from app.training.progress import EpochResult
 from app.training.recipes import RECIPES
 from data_tools.idx import write_idx
 from tests.support.schemas import mistakes
 from tests.support.shell import check_error, listing, shell
-from tests.support.training_for_tests import OWN, Train, some_settings
+from tests.support.training_for_tests import OWN, Train, new_job, some_settings
 
 MLP = ["--network", "mlp", *OWN]
 CHECKPOINT = "mlp_trained.h5.checkpoint"
@@ -45,7 +43,7 @@ def interrupted_after(epochs: int, engine: Any = cpu_engine.CpuEngine) -> Iterat
     real = engine._update
 
     def update(self: Any, first: Any, step: int) -> Any:
-        if step == epochs * loop.batches_an_epoch(self.settings) + 1:
+        if step == epochs * self.settings.batches_an_epoch + 1:
             raise KeyboardInterrupt
         return real(self, first, step)
 
@@ -202,7 +200,7 @@ def test_split_and_batches_cover_the_images() -> None:
     settings = some_settings(images=103, validation=20, batch=16)
     training, held_out = loop.split(settings)
     assert sorted([*training, *held_out]) == list(range(103)) and len(held_out) == 20
-    assert loop.batches_an_epoch(settings) == 6
+    assert settings.batches_an_epoch == 6
     assert not np.array_equal(held_out, loop.split(replace(settings, seed=2))[1])
 
 
@@ -236,7 +234,7 @@ def test_what_is_no_divergence() -> None:
     labels, few = np.arange(100) % 10, np.zeros(100, np.int64)
     bad = EpochResult(loss=30, accuracy=0.1, validation_loss=30, validation_accuracy=0.1, seconds=1)
     fine = [replace(bad, accuracy=0.9), replace(bad, validation_accuracy=0.2), replace(bad, loss=9, validation_loss=9)]
-    before = loop.start(training_model(NETWORKS["mlp"], ()), some_settings())
+    before = new_job(some_settings()).progress
     for result in fine:
         loop.check_sense(replace(before, history=(result,)), labels, 10)
     with pytest.raises(loop.DivergedError, match=r"30 in epoch 1, .* 10.0% correct"):

@@ -15,13 +15,12 @@ from app.errors import UserError
 from app.files.hdf5 import file_image
 from app.network.definitions import named
 from app.training import cpu_engine, results
-from app.training.job import Job
-from app.training.loop import start
+from app.training.engines import engine_of
 from app.training.model import Model, training_model
 from app.training.output_files import check_sizes
 from app.training.team import Alone
 from tests.support.shell import check_error, listing
-from tests.support.training_for_tests import OWN, Train, some_settings
+from tests.support.training_for_tests import OWN, Train, new_job, some_settings
 from tests.training.test_train_command import CHECKPOINT, MLP, check_failure
 
 TOO_LITTLE = "has too little free memory to train mlp with batches of 16: free some,"
@@ -110,14 +109,9 @@ WHEN = pytest.mark.parametrize("when", ["at first", "in the midst"])
 @WHEN
 def test_a_full_card(when: str, fill: Callable[[str], None]) -> None:
     fill(when)
-    settings = some_settings(batch=16)
-    network = named("mlp")
-    assert network is not None
-    model = training_model(network, settings.biases)
-    images, labels = np.zeros((60, 1, 28, 28), np.uint8), np.zeros(60, np.uint8)
-    job = Job(settings, model, images, labels, start(model, settings), "cuda")
+    job = new_job(some_settings(batch=16), device="cuda")
     wrong = rf"^the GPU {TOO_LITTLE} choose a smaller --batch, or use --device cpu$"
-    with pytest.raises(UserError, match=wrong), job.engine(Alone(), lambda: None) as engine:
+    with pytest.raises(UserError, match=wrong), engine_of(job, Alone(), lambda: None) as engine:
         engine.train([np.arange(16)], 1, 0)
 
 

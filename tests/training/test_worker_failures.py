@@ -18,13 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.network.definitions import NETWORKS
-from app.training import command, loop, workers
-from app.training.job import Job
-from app.training.model import training_model
+from app.training import command, workers
 from app.training.workers import team_of
 from tests.support.shell import listing
-from tests.support.training_for_tests import OWN, Train, begin, ended, some_settings, wait_for, workers_of
+from tests.support.training_for_tests import OWN, Train, begin, ended, new_job, some_settings, wait_for, workers_of
 from tests.training.test_train_command import CHECKPOINT, MLP, check_failure
 
 ROOT = Path(__file__).parents[2]
@@ -70,18 +67,10 @@ class Asleep:
         return time.sleep, (1000,)
 
 
-def a_job(**changes: Any) -> Job:
-    settings = some_settings()
-    model = training_model(NETWORKS["mlp"], settings.biases)
-    images, labels = np.zeros((60, 1, 28, 28), np.uint8), np.zeros(60, np.uint8)
-    values = {"images": images, "labels": labels, "progress": loop.start(model, settings), "device": "cpu"}
-    return Job(**{"settings": settings, "model": model, **values, **changes})
-
-
 def test_no_memory(capfd: pytest.CaptureFixture[str]) -> None:
     with (
         pytest.raises(Exception, match=r"^worker 2 of 2 failed: MemoryError: no room for it$"),
-        team_of(2, a_job(images=NoRoom()), lambda: "") as team,
+        team_of(2, new_job(some_settings(), NoRoom()), lambda: "") as team,
     ):
         team.add(np.zeros(3))
     assert active_children() == [] and capfd.readouterr() == ("", "")
@@ -99,14 +88,14 @@ def test_a_lead_that_does_not_notice_is_ended(
 
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(workers, "GRACE", 0.1)
-    with team_of(2, a_job(images=NoRoom()), lambda: "; all is well"):
+    with team_of(2, new_job(some_settings(), NoRoom()), lambda: "; all is well"):
         assert ended.wait(30)
     expected = "error: worker 2 of 2 failed: MemoryError: no room for it; all is well\n"
     assert codes == [2] and capfd.readouterr() == ("", expected)
 
 
 def test_an_error_of_the_lead_ends_all() -> None:
-    with pytest.raises(ZeroDivisionError), team_of(3, a_job(), lambda: ""):
+    with pytest.raises(ZeroDivisionError), team_of(3, new_job(some_settings()), lambda: ""):
         assert len(active_children()) == 2
         raise ZeroDivisionError
     assert active_children() == []
@@ -156,8 +145,8 @@ def test_workers_end_with_the_lead_whatever_they_wait_for() -> None:
     """As for a card."""
     script = (
         "import os, time; from app.training.workers import team_of\n"
-        "from tests.training.test_worker_failures import Asleep, a_job\n"
-        "with team_of(2, a_job(images=Asleep()), str): time.sleep(1); os.kill(os.getpid(), 9)"
+        "from tests.training.test_worker_failures import Asleep, new_job, some_settings\n"
+        "with team_of(2, new_job(some_settings(), Asleep()), str): time.sleep(1); os.kill(os.getpid(), 9)"
     )
     process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=PIPE, stderr=PIPE, text=True)
     assert ended(process) == (-signal.SIGKILL, "", "")

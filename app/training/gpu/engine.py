@@ -14,9 +14,8 @@ from app.training.gpu.kernels import Update
 from app.training.gpu.network import DeviceNetwork
 from app.training.gpu.stages import Batch, Site
 from app.training.gradients import Arrays
-from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
-from app.training.settings import Settings
+from app.training.progress import Job
 from app.training.team import Team, own_share
 
 # Enqueues the work on one batch, or on one piece of what is evaluated, given its number, the indices of its images, and
@@ -27,36 +26,26 @@ Work = Callable[[int, Any, Any], None]
 class GpuEngine:
     """Trains on the GPU, with images, labels, parameters and slots in device memory.
 
-    images: (N, C, H, W) uint8; labels: (N,) uint8; state: parameters and slots to start from; steps: of the whole
-    training; team: shares the batches. Sums have a fixed order: results on the same card are bit-identical. ``train``
-    waits for the device once. Raises DeviceMemoryError if the device has too little memory.
+    team: shares the batches. Sums have a fixed order: results on the same card are bit-identical. ``train`` waits for
+    the device once. Raises DeviceMemoryError if the device has too little memory.
     """
 
     together = 8  # so that the device need not wait for the host after each
 
-    def __init__(
-        self,
-        model: Model,
-        settings: Settings,
-        images: np.ndarray,
-        labels: np.ndarray,
-        state: tuple[Arrays, Slots],
-        steps: int,
-        team: Team,
-    ) -> None:
-        self.settings, self.steps, self._team = settings, steps, team
+    def __init__(self, job: Job, team: Team) -> None:
+        settings = job.settings
+        self.settings, self._team = settings, team
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        parameters, slots = state
         arch = architecture(*capability())
-        self._layout = layout(model.shapes)
-        self._parameters = uploaded(self._layout.packed(parameters))
+        self._layout = layout(job.model.shapes)
+        self._parameters = uploaded(self._layout.packed(job.progress.parameters))
         self._gradients = self._layout.zeros()
         optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
-        self._slots = {name: uploaded(self._layout.packed(slots[name])) for name in optimiser.slots}
-        self._most = min(settings.batch, len(images))
+        self._slots = {name: uploaded(self._layout.packed(job.progress.slots[name])) for name in optimiser.slots}
+        self._most = min(settings.batch, len(job.images))
         site = Site(arch, self._most, self._layout, self._parameters, self._gradients)
-        data = (uploaded(np.ascontiguousarray(array)) for array in (images, labels))
-        self._network = DeviceNetwork(site, model, settings, *data)
+        data = (uploaded(np.ascontiguousarray(array)) for array in (job.images, job.labels))
+        self._network = DeviceNetwork(site, job.model, settings, *data)
         self._optimise = Update(arch, self._layout, optimiser, settings.l2)
         self._items, self._staged = device_array(0, "int32"), np.empty(0)
         self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
@@ -84,7 +73,7 @@ class GpuEngine:
 
     def _update(self, number: int, step: int) -> None:
         """Enqueue the optimiser's step after batch ``number`` of those enqueued together."""
-        rate, momentum = one_cycle(step, self.steps, self.settings.rate)
+        rate, momentum = one_cycle(step, self.settings.steps, self.settings.rate)
         slots = list(self._slots.values())
         arrays = (self._parameters, self._gradients, slots, self._penalties[number : number + 1])
         self._optimise(self.stream, *arrays, step=step + 1, rate=rate, momentum=momentum)

@@ -1,0 +1,51 @@
+"""The engine of each process of a training, and the errors of too little memory."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from app.cuda.device import gpu_errors
+from app.errors import UserError
+from app.training.cpu_engine import CpuEngine, cpu_pool
+from app.training.loop import Engine
+from app.training.progress import Job
+from app.training.settings import Settings
+from app.training.team import Team
+
+
+@contextmanager
+def engine_of(job: Job, team: Team, check_interrupt: Callable[[], object]) -> Iterator[Engine]:
+    """This member's engine, in the state of the job's progress.
+
+    check_interrupt: called now and then, from any thread; what it raises ends the training. GPU errors within the
+    block, and too little memory there or here, become UserErrors.
+    """
+    if job.device == "cpu":
+        with memory_errors(job.settings), cpu_pool(team.size) as pool:
+            yield CpuEngine(job, pool, team, check_interrupt)
+        return
+    from app.cuda.memory import DeviceMemoryError
+    from app.training.gpu.engine import GpuEngine
+
+    with gpu_errors():
+        try:
+            yield GpuEngine(job, team)
+        except DeviceMemoryError:
+            remedy = "choose a smaller --batch, or use --device cpu"
+            raise UserError(_too_little("the GPU", job.settings, remedy)) from None
+
+
+@contextmanager
+def memory_errors(settings: Settings) -> Iterator[None]:
+    """Turn a MemoryError within the block into a UserError."""
+    try:
+        yield
+    except MemoryError:
+        remedy = "raise the limit (ulimit -v), or choose a smaller --batch or network"
+        raise UserError(_too_little("this machine", settings, remedy)) from None
+
+
+def _too_little(where: str, settings: Settings, remedy: str) -> str:
+    return (
+        f"{where} has too little free memory to train {settings.network} with batches of {settings.batch:,}: "
+        f"free some, {remedy}"
+    )
