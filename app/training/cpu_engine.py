@@ -71,10 +71,10 @@ class CpuEngine:
 
     def _update(self, gradients: Arrays, step: int) -> float:
         """Make one step of the optimiser; returns the L2 part of the loss."""
-        rate, momentum = one_cycle(step, self.settings.steps, self.settings.rate)
+        schedule = one_cycle(step, self.settings.steps, self.settings.rate)
         with QUIET():
             penalty = add_l2(self.parameters, gradients, self.settings.l2)
-            self.optimiser.update(self.parameters, gradients, self.slots, step=step + 1, rate=rate, momentum=momentum)
+            self.optimiser.update(self.parameters, gradients, self.slots, schedule)
         return penalty
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:

@@ -1,17 +1,26 @@
 """Optimisers, and the one-cycle schedule of rate and momentum."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import cos, pi
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-Slots = dict[str, dict[str, np.ndarray]]  # slot → parameter → array
+from app.training.gradients import Arrays
+
+Slots = dict[str, Arrays]  # slot → parameter → array
 WARM_UP = 0.3  # share of the steps
 START_DIVISOR, END_DIVISOR = 25, 25e4  # what the peak rate is divided by at the start and at the end
 MOMENTUM_LOW, MOMENTUM_HIGH = 0.85, 0.95
+
+
+class Step(NamedTuple):
+    """The schedule of one update. number: counted from 1."""
+
+    number: int
+    rate: float
+    momentum: float
 
 
 @dataclass(frozen=True)
@@ -21,27 +30,16 @@ class Optimiser(ABC):
     weight_decay: float = 0.0
     slots: ClassVar[tuple[str, ...]]
 
-    def update(
-        self,
-        parameters: Mapping[str, np.ndarray],
-        gradients: Mapping[str, np.ndarray],
-        slots: Slots,
-        *,
-        step: int,
-        rate: float,
-        momentum: float,
-    ) -> None:
-        """One step, in place. step: counted from 1."""
+    def update(self, parameters: Arrays, gradients: Arrays, slots: Slots, step: Step) -> None:
+        """Make one step, in place."""
         for name, parameter in parameters.items():
             if self.weight_decay and not name.endswith("_bias"):
-                parameter *= 1 - rate * self.weight_decay
+                parameter *= 1 - step.rate * self.weight_decay
             own = [slots[slot][name] for slot in self.slots]
-            parameter -= self._change(gradients[name], own, step, rate, momentum)
+            parameter -= self._change(gradients[name], own, step)
 
     @abstractmethod
-    def _change(
-        self, gradient: np.ndarray, slots: list[np.ndarray], step: int, rate: float, momentum: float
-    ) -> np.ndarray:
+    def _change(self, gradient: np.ndarray, slots: list[np.ndarray], step: Step) -> np.ndarray:
         """Update the slots in place; returns what is subtracted from the parameter."""
 
 
@@ -51,13 +49,11 @@ class Sgd(Optimiser):
 
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
-    def _change(
-        self, gradient: np.ndarray, slots: list[np.ndarray], step: int, rate: float, momentum: float
-    ) -> np.ndarray:
+    def _change(self, gradient: np.ndarray, slots: list[np.ndarray], step: Step) -> np.ndarray:
         (velocity,) = slots
-        velocity *= momentum
+        velocity *= step.momentum
         velocity += gradient
-        return rate * velocity
+        return step.rate * velocity
 
 
 @dataclass(frozen=True)
@@ -68,23 +64,21 @@ class AdamW(Optimiser):
     epsilon: float = 1e-8
     slots: ClassVar[tuple[str, ...]] = ("mean", "square")
 
-    def _change(
-        self, gradient: np.ndarray, slots: list[np.ndarray], step: int, rate: float, momentum: float
-    ) -> np.ndarray:
-        mean, square = slots
+    def _change(self, gradient: np.ndarray, slots: list[np.ndarray], step: Step) -> np.ndarray:
+        (number, rate, momentum), (mean, square) = step, slots
         mean *= momentum
         mean += (1 - momentum) * gradient
         square *= self.beta2
         square += (1 - self.beta2) * (gradient * gradient)
-        root = np.sqrt(square) / (1 - self.beta2**step) ** 0.5 + self.epsilon
-        return (rate / (1 - momentum**step)) * mean / root
+        root = np.sqrt(square) / (1 - self.beta2**number) ** 0.5 + self.epsilon
+        return (rate / (1 - momentum**number)) * mean / root
 
 
 OPTIMISERS: dict[str, type[Optimiser]] = {"adamw": AdamW, "sgd": Sgd}
 
 
-def one_cycle(step: int, steps: int, peak: float) -> tuple[float, float]:
-    """(rate, momentum) of a step: the rate rises to ``peak`` and falls to nearly 0, momentum falls and rises.
+def one_cycle(step: int, steps: int, peak: float) -> Step:
+    """The schedule of a step: the rate rises to ``peak`` and falls to nearly 0, momentum falls and rises.
 
     step: from 0 to ``steps`` - 1. Both follow cosines, as in L. N. Smith's "1cycle" (2018) and, with its defaults, in
     PyTorch's OneCycleLR.
@@ -92,10 +86,11 @@ def one_cycle(step: int, steps: int, peak: float) -> tuple[float, float]:
     top, last = max(WARM_UP * steps - 1, 0.0), steps - 1
     if step < top:
         share = _cosine(step / top)
-        low, momentum_from, momentum_to = peak / START_DIVISOR, MOMENTUM_HIGH, MOMENTUM_LOW
-        return low + (peak - low) * share, momentum_from + (momentum_to - momentum_from) * share
+        low = peak / START_DIVISOR
+        return Step(step + 1, low + (peak - low) * share, MOMENTUM_HIGH + (MOMENTUM_LOW - MOMENTUM_HIGH) * share)
     share = _cosine((step - top) / (last - top)) if last > top else 0.0
-    return peak + (peak / END_DIVISOR - peak) * share, MOMENTUM_LOW + (MOMENTUM_HIGH - MOMENTUM_LOW) * share
+    rate = peak + (peak / END_DIVISOR - peak) * share
+    return Step(step + 1, rate, MOMENTUM_LOW + (MOMENTUM_HIGH - MOMENTUM_LOW) * share)
 
 
 def _cosine(share: float) -> float:

@@ -13,7 +13,7 @@ import cupy
 from app.bench.ladder.tolerance import OWN, ROUNDING, SLACK
 from app.cuda import memory
 from app.layers import ACTIVATIONS
-from app.training.gpu.products import ConvFilterGradient, ConvForward, ConvInputGradient, ConvSizes, Gemm
+from app.training.gpu.products import ConvFilterGradient, ConvSizes, Gemm, conv_forward, conv_input_gradient
 from tests.support.kernel_cases import architecture
 from tests.support.training_device import Build, fetched, poisoned, recorded
 
@@ -48,23 +48,17 @@ def built(cases: Iterable[GemmCase | ConvCase], arch: str) -> list[Build]:
     with recorded() as found:
         for case in cases:
             if isinstance(case, GemmCase):
-                gemm_of(case, arch)(None, None, None, None, case.m, case.n, case.k)
+                gemm_of(case, arch)(None, (case.m, case.n, case.k), None, None, None, None)
             else:
-                ConvForward(arch, case.sizes, bias=case.bias, activation=case.activation)
-                ConvInputGradient(arch, case.sizes)
-                ConvFilterGradient(arch, case.sizes)(None, None, None, None, 1)
+                conv_forward(arch, case.sizes, case.bias, case.activation)
+                conv_input_gradient(arch, case.sizes)
+                ConvFilterGradient(arch, case.sizes)(None, 1, None, None, None)
     return found
 
 
 def gemm_of(case: GemmCase, arch: str) -> Gemm:
     """The object under test."""
-    return Gemm(
-        arch,
-        transpose_a=case.transpose_a,
-        transpose_b=case.transpose_b,
-        bias=case.bias,
-        activation=case.activation,
-    )
+    return Gemm(arch, case.transpose_a, case.transpose_b, case.bias, case.activation)
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:
@@ -96,18 +90,12 @@ def check_gemm(case: GemmCase, spoiled: bool = False) -> None:
     results = []
     for _ in range(2):
         y = memory.uploaded(before) if case.beta else poisoned(before.size)
-        gemm(
-            cupy.cuda.Stream.null,
+        operands = (
             memory.uploaded(a.T.copy() if case.transpose_a else a),
             memory.uploaded(b.T.copy() if case.transpose_b else b),
-            y,
-            case.m,
-            case.n,
-            case.k,
-            bias=memory.uploaded(bias) if case.bias else None,
-            alpha=case.alpha,
-            beta=case.beta,
+            memory.uploaded(bias) if case.bias else None,
         )
+        gemm(cupy.cuda.Stream.null, (case.m, case.n, case.k), *operands, y, case.alpha, case.beta)
         results.append(fetched(y, before.shape))
     np.testing.assert_array_equal(results[0].view(np.uint32), results[1].view(np.uint32))
 
@@ -137,8 +125,8 @@ def conv_products(
 def check_conv(case: ConvCase, spoiled: bool = False) -> None:
     """All three products of each batch against float64, twice, to the same bits. spoiled: x and dy are."""
     sizes, stream = case.sizes, cupy.cuda.Stream.null
-    forward = ConvForward(architecture(), sizes, bias=case.bias, activation=case.activation)
-    to_input, to_filters = ConvInputGradient(architecture(), sizes), ConvFilterGradient(architecture(), sizes)
+    forward = conv_forward(architecture(), sizes, case.bias, case.activation)
+    to_input, to_filters = conv_input_gradient(architecture(), sizes), ConvFilterGradient(architecture(), sizes)
     w = random(sizes.kernel, sizes.kernel, sizes.channels, sizes.maps)
     bias = random(sizes.maps, seed=1)
     for images in case.batches:
@@ -149,11 +137,11 @@ def check_conv(case: ConvCase, spoiled: bool = False) -> None:
             spoil(dy)
         results = []
         for _ in range(2):
-            on_card = {name: memory.uploaded(array) for name, array in (("x", x), ("w", w), ("dy", dy), ("bias", bias))}
+            own_x, own_w, own_dy, own_bias = (memory.uploaded(array) for array in (x, w, dy, bias))
             y, dx, dw = (poisoned(array.size) for array in (dy, x, w))
-            forward(stream, on_card["x"], on_card["w"], y, images, bias=on_card["bias"] if case.bias else None)
-            to_input(stream, on_card["dy"], on_card["w"], dx, images)
-            to_filters(stream, on_card["x"], on_card["dy"], dw, images)
+            forward(stream, images, own_x, own_w, own_bias if case.bias else None, y)
+            to_input(stream, images, own_dy, own_w, dx)
+            to_filters(stream, images, own_x, own_dy, dw)
             results.append([fetched(*pair) for pair in ((y, dy.shape), (dx, x.shape), (dw, w.shape))])
         for first, second in zip(*results, strict=True):
             np.testing.assert_array_equal(first.view(np.uint32), second.view(np.uint32))

@@ -15,19 +15,19 @@ from app.layers.pool import Pool
 from app.training.cpu_engine import augmented, dropout_mask
 from app.training.gpu.arena import layout
 from app.training.gpu.kernels import (
-    ActivationGradient,
     ColumnSums,
     CrossEntropy,
     Dropout,
     Gather,
-    PoolGradient,
-    Scale,
     Transpose,
     Update,
+    activation_gradient,
+    pool_gradient,
+    scale,
 )
 from app.training.gradients import GRADIENTS
 from app.training.loss import add_l2, cross_entropy
-from app.training.optimisers import AdamW, Optimiser, Sgd
+from app.training.optimisers import AdamW, Optimiser, Sgd, Step
 from app.training.random_bits import Use, stream_key
 from tests.support.kernel_cases import architecture
 from tests.support.training_device import GUARD, fetched, poisoned
@@ -68,7 +68,7 @@ def test_gather(shape: tuple[int, int, int], shift: int, flip: bool, output: str
     y = poisoned(len(items) * prod(shape), output)
     key = stream_key(11, Use.AUGMENT, epoch=4)
     gather = Gather(architecture(), shape, output, shift=shift, flip=flip)
-    gather(null(), uploaded(images), uploaded(items.astype(np.int32)), y, len(items), key)
+    gather(null(), len(items), uploaded(images), uploaded(items.astype(np.int32)), y, key)
     expected = augmented(images[items], items, seed=11, epoch=4, shift=shift, flip=flip)
     if output == "float32":
         expected = expected.astype(np.float32) * np.float32(1 / 255)
@@ -78,7 +78,7 @@ def test_gather(shape: tuple[int, int, int], shift: int, flip: bool, output: str
 def test_scale() -> None:
     x = RNG.integers(0, 256, (7, 301), np.uint8)
     y = poisoned(x.size)
-    Scale(architecture(), 301)(null(), uploaded(x), y, len(x))
+    scale(architecture(), 301)(null(), len(x), uploaded(x), y)
     np.testing.assert_array_equal(fetched(y, x.shape), x.astype(np.float32) * np.float32(1 / 255))
 
 
@@ -94,7 +94,7 @@ def test_dropout(part: int, share: float, in_place: bool) -> None:
     y = source if in_place else poisoned(x.size)
     key = stream_key(settings.seed, Use.DROPOUT, part=part, epoch=2)
     dropout = Dropout(architecture(), x.shape[1])
-    dropout(null(), source, y, uploaded(items.astype(np.int32)), len(x), key, share)
+    dropout(null(), len(x), source, y, uploaded(items.astype(np.int32)), key, share)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(fetched(y, x.shape), x * mask)
 
@@ -104,7 +104,7 @@ def test_activation_gradient(layer: Activation) -> None:
     y, dy = layer.reference(normal(3, 419), {}), normal(3, 419)
     y[0, :5], dy[1, :5], dy[2, :5] = np.nan, np.nan, np.inf
     slope = uploaded(dy)
-    ActivationGradient(architecture(), 419, layer.function)(null(), uploaded(y), slope, 3)
+    activation_gradient(architecture(), 419, layer.function)(null(), 3, uploaded(y), slope)
     with np.errstate(invalid="ignore"):
         expected, _ = GRADIENTS[type(layer)].backward(layer, y, dy, {}, True)
     np.testing.assert_array_equal(slope.get().reshape(dy.shape), expected)
@@ -136,8 +136,8 @@ def test_pool_gradient(layer: Pool, shape: tuple[int, int, int], before: Activat
         assert expected is not None
         expected, _ = GRADIENTS[type(before)].backward(before, x, expected, {}, True)
     dx = poisoned(x.size)
-    gradient = PoolGradient(architecture(), layer, shape, before.function if before else "")
-    gradient(null(), uploaded(x), uploaded(y), uploaded(dy), dx, len(x))
+    gradient = pool_gradient(architecture(), layer, shape, before.function if before else "")
+    gradient(null(), len(x), uploaded(x), uploaded(y), uploaded(dy), dx)
     np.testing.assert_array_equal(fetched(dx, x.shape), expected)
 
 
@@ -145,7 +145,7 @@ def test_pool_gradient(layer: Pool, shape: tuple[int, int, int], before: Activat
 def test_transpose(rows: int, columns: int) -> None:
     x = normal(3, rows, columns)
     y = poisoned(x.size)
-    Transpose(architecture(), rows, columns)(null(), uploaded(x), y, 3)
+    Transpose(architecture(), rows, columns)(null(), 3, uploaded(x), y)
     np.testing.assert_array_equal(fetched(y, (3, columns, rows)), x.transpose(0, 2, 1))
 
 
@@ -160,7 +160,7 @@ def test_column_sums(images: int, columns: int, pixels: int) -> None:
     found = []
     for most in (images, images + 3000):
         y = poisoned(columns)
-        ColumnSums(architecture(), most, columns, pixels)(null(), uploaded(x), y, images)
+        ColumnSums(architecture(), most, columns, pixels)(null(), images, uploaded(x), y)
         found.append(fetched(y, (columns,)))
     np.testing.assert_array_equal(found[0], found[1])
     exact, scale = x.sum(axis=(0, 2), dtype=np.float64), np.abs(x).sum(axis=(0, 2), dtype=np.float64)
@@ -179,7 +179,7 @@ def test_cross_entropy(images: int, classes: int, smoothing: float) -> None:
     slope, result = poisoned(logits.size), poisoned(2, "float64")
     enqueue = CrossEntropy(architecture(), classes)
     arrays = uploaded(logits), uploaded(labels), uploaded(items.astype(np.int32)), slope, result
-    enqueue(null(), *arrays, images, total=images + 3, smoothing=smoothing)
+    enqueue(null(), images, *arrays, total=images + 3, smoothing=smoothing)
     loss, expected = cross_entropy(logits.astype(np.float64), labels[items], smoothing, images + 3)
     found = fetched(result, (2,))
     assert found[0] == pytest.approx(loss, rel=1e-6) and found[1] == (logits.argmax(axis=1) == labels[items]).sum()
@@ -199,7 +199,7 @@ def test_cross_entropy_of_what_is_no_number(value: float) -> None:
     logits[33, 4] = value
     slope, result = poisoned(logits.size), poisoned(2, "float64")
     zeros = uploaded(np.zeros(70, np.uint8)), uploaded(np.arange(70, dtype=np.int32))
-    CrossEntropy(architecture(), 10)(null(), uploaded(logits), *zeros, slope, result, 70, total=70, smoothing=0.1)
+    CrossEntropy(architecture(), 10)(null(), 70, uploaded(logits), *zeros, slope, result, total=70, smoothing=0.1)
     assert np.isnan(fetched(result, (2,))[0])
     assert np.isnan(fetched(slope, (70, 10))).any(axis=1).nonzero()[0].tolist() == [33]
 
@@ -217,10 +217,10 @@ def test_update(optimiser: Optimiser, l2: float) -> None:
     penalty, update = uploaded(np.array([2.5, 7.0])), Update(architecture(), places, optimiser, l2)
     for step in range(1, 4):
         gradients = {name: normal(*shape) for name, shape in shapes.items()}
-        schedule = {"step": step, "rate": 0.01 * step, "momentum": 0.9 - 0.01 * step}
-        update(null(), arena, uploaded(places.packed(gradients)), own_slots, penalty, **schedule)  # type: ignore[arg-type]
+        schedule = Step(step, rate=0.01 * step, momentum=0.9 - 0.01 * step)
+        update(null(), arena, uploaded(places.packed(gradients)), own_slots, penalty, schedule)
         expected = add_l2(parameters, gradients, l2) if l2 else 2.5
-        optimiser.update(parameters, gradients, slots, **schedule)  # type: ignore[arg-type]
+        optimiser.update(parameters, gradients, slots, schedule)
         assert penalty.get().tolist() == [pytest.approx(expected, rel=1e-14), 7.0]
     for name, array in places.unpacked(arena.get()).items():
         np.testing.assert_array_equal(array, parameters[name], err_msg=name)

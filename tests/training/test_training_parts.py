@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.training.cpu_engine import augmented
-from app.training.optimisers import OPTIMISERS, AdamW, Optimiser, Sgd, one_cycle
+from app.training.optimisers import OPTIMISERS, AdamW, Optimiser, Sgd, Step, one_cycle
 from app.training.random_bits import Use, fractions, order, random_bits, whole
 
 ITEMS = np.arange(1000)
@@ -73,7 +73,7 @@ def updated(optimiser: Optimiser, gradients: list[float], momentum: float = 0.9,
     slots = {slot: {"w": np.zeros(1)} for slot in optimiser.slots}
     values = []
     for step, gradient in enumerate(gradients, 1):
-        optimiser.update(parameters, {"w": np.array([gradient])}, slots, step=step, rate=rate, momentum=momentum)
+        optimiser.update(parameters, {"w": np.array([gradient])}, slots, Step(step, rate, momentum))
         values.append(float(parameters["w"][0]))
     return values
 
@@ -96,17 +96,18 @@ def test_biases_do_not_decay() -> None:
     parameters = {"w": np.ones(1), "w_bias": np.ones(1)}
     zeros = {name: np.zeros(1) for name in parameters}
     slots = {"mean": {k: np.zeros(1) for k in zeros}, "square": {k: np.zeros(1) for k in zeros}}
-    AdamW(weight_decay=1.0).update(parameters, zeros, slots, step=1, rate=0.1, momentum=0.9)
+    AdamW(weight_decay=1.0).update(parameters, zeros, slots, Step(1, 0.1, 0.9))
     assert (parameters["w"][0], parameters["w_bias"][0]) == (0.9, 1.0)
 
 
 def test_one_cycle() -> None:
-    rates, momenta = zip(*(one_cycle(step, 100, 0.5) for step in range(100)), strict=True)
+    numbers, rates, momenta = zip(*(one_cycle(step, 100, 0.5) for step in range(100)), strict=True)
+    assert numbers == tuple(range(1, 101))
     assert rates[0] == pytest.approx(0.02) and rates[29] == 0.5 == max(rates) and rates[99] == pytest.approx(2e-6)
     assert list(rates[:30]) == sorted(rates[:30]) and list(rates[29:]) == sorted(rates[29:], reverse=True)
     assert (momenta[0], momenta[29], momenta[99]) == pytest.approx((0.95, 0.85, 0.95))
     for steps in (1, 2, 3, 4, 5):
-        assert max(one_cycle(step, steps, 0.5)[0] for step in range(steps)) <= 0.5
+        assert max(one_cycle(step, steps, 0.5).rate for step in range(steps)) <= 0.5
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
@@ -129,6 +130,5 @@ def test_against_pytorch(name: str, decay: float) -> None:
         tensor.grad = torch.tensor(gradient)
         theirs.step()
         schedule.step() if step < 39 else None
-        rate, momentum = one_cycle(step, 40, 0.1)
-        ours.update(parameters, {"w": gradient}, slots, step=step + 1, rate=rate, momentum=momentum)
+        ours.update(parameters, {"w": gradient}, slots, one_cycle(step, 40, 0.1))
         np.testing.assert_allclose(parameters["w"], tensor.detach().numpy(), rtol=1e-9, atol=1e-12)

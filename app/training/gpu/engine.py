@@ -73,10 +73,9 @@ class GpuEngine:
 
     def _update(self, number: int, step: int) -> None:
         """Enqueue the optimiser's step after batch ``number`` of those enqueued together."""
-        rate, momentum = one_cycle(step, self.settings.steps, self.settings.rate)
-        slots = list(self._slots.values())
-        arrays = (self._parameters, self._gradients, slots, self._penalties[number : number + 1])
-        self._optimise(self.stream, *arrays, step=step + 1, rate=rate, momentum=momentum)
+        slots, penalty = list(self._slots.values()), self._penalties[number : number + 1]
+        schedule = one_cycle(step, self.settings.steps, self.settings.rate)
+        self._optimise(self.stream, self._parameters, self._gradients, slots, penalty, schedule)
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
         """As ``loop.Engine`` defines."""

@@ -4,22 +4,8 @@ from math import prod
 from typing import Any
 
 from app.cuda.memory import device_array
-from app.layers import Activation, Conv2d, Flatten, Linear, Shape
-from app.layers.pool import Pool
-from app.training.gpu.kernels import CrossEntropy, Gather, Scale
-from app.training.gpu.stages import (
-    ActivationStage,
-    Batch,
-    ConvStage,
-    DropoutStage,
-    FlattenStage,
-    LinearStage,
-    PoolStage,
-    Product,
-    Site,
-    Stage,
-    inference_launch,
-)
+from app.training.gpu.kernels import CrossEntropy, Gather, scale
+from app.training.gpu.stages import Batch, Site, inference_launch, stages
 from app.training.model import Model
 from app.training.random_bits import Use, stream_key
 from app.training.settings import Settings
@@ -44,17 +30,17 @@ class Inputs:
         self.shape = shape
         self._bytes, self._scale = self.y, None
         if model.front:
-            self.y, self._scale = site.activations(shape), Scale(site.arch, prod(shape))
+            self.y, self._scale = site.activations(shape), scale(site.arch, prod(shape))
 
     def forward(self, batch: Batch) -> None:
         """Enqueue the input ``y`` for the images of the batch."""
         gather = self._altered if batch.epoch else self._plain
         key = stream_key(self.seed, Use.AUGMENT, epoch=batch.epoch)
-        gather(batch.stream, self._images, batch.items, self._gathered, batch.images, key)
+        gather(batch.stream, batch.images, self._images, batch.items, self._gathered, key)
         for launch in self._front:
             launch(batch.stream.ptr, batch.images)
         if self._scale is not None:
-            self._scale(batch.stream, self._bytes, self.y, batch.images)
+            self._scale(batch.stream, batch.images, self._bytes, self.y)
 
 
 class DeviceNetwork:
@@ -64,7 +50,7 @@ class DeviceNetwork:
         self._labels = labels
         self._inputs = Inputs(site, model, settings, images)
         self._stages = stages(site, model, settings, self._inputs.y, self._inputs.shape)
-        self._first = next(place for place, stage in enumerate(self._stages) if isinstance(stage, Product))
+        self._first = next(place for place, stage in enumerate(self._stages) if stage.has_weights)
         most = max(stage.y.size for stage in self._stages)
         self._slopes = device_array(most, "float32"), device_array(most, "float32")
         self._loss = CrossEntropy(site.arch, model.classes)
@@ -77,11 +63,8 @@ class DeviceNetwork:
         self._inputs.forward(batch)
         for stage in self._stages:
             stage.forward(batch)
-        self._loss(
-            *(batch.stream, self._stages[-1].y, self._labels, batch.items, self._slopes[0], result, batch.images),
-            total=total,
-            smoothing=smoothing,
-        )
+        arrays = self._stages[-1].y, self._labels, batch.items, self._slopes[0], result
+        self._loss(batch.stream, batch.images, *arrays, total=total, smoothing=smoothing)
 
     def backward(self, batch: Batch) -> None:
         """Enqueue the gradients of all parameters, after ``forward``."""
@@ -90,40 +73,3 @@ class DeviceNetwork:
             back = self._stages[place].backward(batch, slope, spare, place > self._first)
             if back is spare:
                 slope, spare = spare, slope
-
-
-def stages(site: Site, model: Model, settings: Settings, x: Any, shape: Shape) -> list[Stage]:
-    """One stage per trained layer. Activations join the product before them; dropouts come before their layers.
-
-    Pooling's backward covers the activation before it, too: its slopes then cost no pass over the largest arrays.
-    """
-    made: list[Stage] = []
-    dropouts = {name: (part, share) for part, (name, share) in enumerate(settings.dropout)}
-    waiting = list(model.layers)
-    before = ""  # the activation directly before, if any
-    while waiting:
-        layer, inner = waiting.pop(0), shape
-        shape = layer.output_shape(shape)
-        if layer.name in dropouts:
-            part, share = dropouts[layer.name]
-            made.append(DropoutStage(site, prod(inner), x, share, settings.seed, part))
-            x = made[-1].y
-        function = ""
-        if isinstance(layer, Activation):
-            function = layer.function
-        elif isinstance(layer, Conv2d | Linear) and waiting and isinstance(waiting[0], Activation):
-            function = waiting.pop(0).function  # type: ignore[attr-defined]
-        slope = not (waiting and isinstance(waiting[0], Pool))
-        match layer:
-            case Conv2d():
-                made.append(ConvStage(site, layer, inner, x, function, slope))
-            case Linear():
-                made.append(LinearStage(site, layer, inner, x, function, slope))
-            case Pool():
-                made.append(PoolStage(site, layer, inner, x, before))
-            case Activation():
-                made.append(ActivationStage(site, layer, inner, x, slope))
-            case Flatten():
-                made.append(FlattenStage(site, inner, x))
-        x, before = made[-1].y, function
-    return made

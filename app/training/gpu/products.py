@@ -5,6 +5,8 @@ All arrays are contiguous float32 on the device, as large as needed or larger, a
 The order of a sum depends on the sizes of the call alone: results are bit-identical, on any card.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy as np
 from app.cuda.memory import device_array
 from app.kernels.launch import Function, training_kernel
 from app.kernels.variant import activation_name, tiles
+from app.layers import Conv2d, Linear, Shape
 from app.training.gpu.tiles import (
     GEMM_SLICE,
     GEMM_TILES,
@@ -25,8 +28,9 @@ from app.training.gpu.tiles import (
     whole,
 )
 
-Array = Any  # cupy.ndarray
+Array = Any  # cupy.ndarray or None
 Defines = dict[str, str | int]
+Sizes = tuple[int, int, int]
 SUM_THREADS = 256
 
 
@@ -38,13 +42,7 @@ class Gemm:
     """
 
     def __init__(
-        self,
-        arch: str,
-        *,
-        transpose_a: bool = False,
-        transpose_b: bool = False,
-        bias: bool = False,
-        activation: str = "",
+        self, arch: str, transpose_a: bool = False, transpose_b: bool = False, bias: bool = False, activation: str = ""
     ) -> None:
         self._arch = arch
         self._defines = _epilogue(bias, activation)
@@ -55,30 +53,27 @@ class Gemm:
     def __call__(
         self,
         stream: Any,
+        sizes: Sizes,
         a: Array,
         b: Array,
+        bias: Array,
         y: Array,
-        m: int,
-        n: int,
-        k: int,
-        *,
-        bias: Array | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> None:
-        """a: (m, k), or (k, m) if transposed; b: (k, n), or (n, k); y: (m, n), not read if beta is 0; bias: (n,).
+        """a: (m, k), or (k, m) if transposed; b: (k, n), or (n, k); bias: (n,); y: (m, n), not read if beta is 0.
 
-        m · n must stay below 2^31. The first call of a shape may compile and allocate.
+        sizes: (m, n, k); m · n must stay below 2^31. The first call of a shape may compile and allocate.
         """
+        m, n, k = sizes
         choice = split(m, n, k, GEMM_TILES)
         cut = choice.parts > 1
         grid = (*choice.tile.blocks(m, n), choice.parts)
-        length = part_length(k, choice.parts)
         out = self._parts.workspace(choice.parts * m * n) if cut else y
-        sizes = (np.int32(m), np.int32(n), np.int32(k), np.int32(length))
-        self._product(choice.tile, cut)(stream, grid, a, b, bias, out, *sizes, np.float32(alpha), np.float32(beta))
+        scalars = (*map(np.int32, (m, n, k, part_length(k, choice.parts))), np.float32(alpha), np.float32(beta))
+        self._product(choice.tile, cut)(stream, grid, a, b, bias, out, *scalars)
         if cut:
-            self._parts.add(stream, out, y, m, n, choice.parts, bias=bias, alpha=alpha, beta=beta)
+            self._parts.add(stream, (m, n, choice.parts), bias, y, alpha, beta)
 
     def _product(self, tile: Tile, cut: bool) -> Function:
         """The kernel for a tile, compiled when it is first needed; cut: whether it writes parts of sums."""
@@ -88,37 +83,36 @@ class Gemm:
         return self._products[tile, cut]
 
 
-class ConvForward:
-    """y (B, M, OH, OW) = activation(x (B, C, H, W) * w (K, K, C, M) + bias (M,))."""
+class ImplicitProduct:
+    """A matrix product with windows of images that are read where they lie.
 
-    def __init__(self, arch: str, sizes: ConvSizes, *, bias: bool = False, activation: str = "") -> None:
-        self._sizes = sizes
-        self._tile = whole(sizes.maps, TYPICAL_IMAGES * sizes.pixels, sizes.taps)
-        defines = sizes.defines | self._tile.defines | _epilogue(bias, activation)
-        defines |= {"BK": slice_depth(sizes.channels, sizes.taps)}
-        self._product = training_kernel("conv", defines, arch, threads=self._tile.threads)
+    rows, pixels: of an image's result; inner: terms of its sums at each place of the window.
+    """
 
-    def __call__(self, stream: Any, x: Array, w: Array, y: Array, images: int, *, bias: Array | None = None) -> None:
-        """Enqueue it for ``images`` images."""
-        maps, pixels = self._tile.blocks(self._sizes.maps, images * self._sizes.pixels)
-        self._product(stream, (pixels, maps, 1), x, w, bias, y, np.int32(images))
+    def __init__(
+        self, name: str, arch: str, sizes: ConvSizes, rows: int, pixels: int, inner: int, epilogue: Defines
+    ) -> None:
+        terms = sizes.kernel**2 * inner
+        self._rows, self._pixels = rows, pixels
+        self._tile = whole(rows, TYPICAL_IMAGES * pixels, terms)
+        defines = sizes.defines | self._tile.defines | epilogue | {"BK": slice_depth(inner, terms)}
+        self._product = training_kernel(name, defines, arch, threads=self._tile.threads)
+
+    def __call__(self, stream: Any, images: int, *arrays: Array) -> None:
+        """Enqueue it for ``images`` images on the kernel's arrays."""
+        rows, pixels = self._tile.blocks(self._rows, images * self._pixels)
+        self._product(stream, (pixels, rows, 1), *arrays, np.int32(images))
 
 
-class ConvInputGradient:
-    """dx (B, C, H, W) from dy (B, M, OH, OW) and w (K, K, C, M)."""
+def conv_forward(arch: str, sizes: ConvSizes, bias: bool = False, activation: str = "") -> ImplicitProduct:
+    """(x, w, bias, y): y (B, M, OH, OW) = activation(x (B, C, H, W) * w (K, K, C, M) + bias (M,))."""
+    epilogue = _epilogue(bias, activation)
+    return ImplicitProduct("conv", arch, sizes, sizes.maps, sizes.pixels, sizes.channels, epilogue)
 
-    def __init__(self, arch: str, sizes: ConvSizes) -> None:
-        self._sizes = sizes
-        terms = sizes.kernel**2 * sizes.maps
-        self._tile = whole(sizes.channels, TYPICAL_IMAGES * sizes.height * sizes.width, terms)
-        defines = sizes.defines | self._tile.defines | {"BK": slice_depth(sizes.maps, terms)}
-        self._product = training_kernel("conv_input", defines, arch, threads=self._tile.threads)
 
-    def __call__(self, stream: Any, dy: Array, w: Array, dx: Array, images: int) -> None:
-        """Enqueue it for ``images`` images."""
-        sizes = self._sizes
-        channels, pixels = self._tile.blocks(sizes.channels, images * sizes.height * sizes.width)
-        self._product(stream, (pixels, channels, 1), dy, w, dx, np.int32(images))
+def conv_input_gradient(arch: str, sizes: ConvSizes) -> ImplicitProduct:
+    """(dy, w, dx): dx (B, C, H, W) from dy (B, M, OH, OW) and w (K, K, C, M)."""
+    return ImplicitProduct("conv_input", arch, sizes, sizes.channels, sizes.height * sizes.width, sizes.maps, {})
 
 
 class ConvFilterGradient:
@@ -132,14 +126,14 @@ class ConvFilterGradient:
         self._product = training_kernel("conv_filters", defines, arch, threads=tile.threads)
         self._parts = _Parts(arch, False, "")
 
-    def __call__(self, stream: Any, x: Array, dy: Array, dw: Array, images: int) -> None:
+    def __call__(self, stream: Any, images: int, x: Array, dy: Array, dw: Array) -> None:
         """Enqueue it, summed over ``images`` images."""
         sizes, parts = self._sizes, self._split.parts
         space = self._parts.workspace(parts * sizes.taps * sizes.maps)
         grid = (*self._split.tile.blocks(sizes.taps, sizes.maps), parts)
         length = part_length(images * sizes.pixels, parts)
         self._product(stream, grid, x, dy, space, np.int32(images), np.int32(length))
-        self._parts.add(stream, space, dw, sizes.taps, sizes.maps, parts)
+        self._parts.add(stream, (sizes.taps, sizes.maps, parts), None, dw)
 
 
 class _Parts:
@@ -148,7 +142,7 @@ class _Parts:
     def __init__(self, arch: str, bias: bool, activation: str) -> None:
         self._arch, self._defines = arch, _epilogue(bias, activation) | {"THREADS": SUM_THREADS}
         self._sums: dict[int, Function] = {}
-        self._space: Array | None = None
+        self._space: Array = None
 
     def workspace(self, elements: int) -> Array:
         """At least ``elements`` float32, kept from call to call."""
@@ -156,27 +150,48 @@ class _Parts:
             self._space = device_array(elements, "float32")
         return self._space
 
-    def add(
-        self,
-        stream: Any,
-        parts: Array,
-        y: Array,
-        rows: int,
-        columns: int,
-        count: int,
-        *,
-        bias: Array | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> None:
-        """Enqueue y (rows, columns) = activation(alpha · Σ parts + beta · y + bias). count: of parts."""
+    def add(self, stream: Any, sizes: Sizes, bias: Array, y: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Enqueue y = activation(alpha · Σ workspace + beta · y + bias). sizes: rows and columns of y, parts."""
+        rows, columns, count = sizes
         groups = sum_groups(count)
         if groups not in self._sums:
             defines = self._defines | {"GROUPS": groups}
             self._sums[groups] = training_kernel("sum_parts", defines, self._arch, threads=SUM_THREADS)
         grid = (tiles(rows * columns, SUM_THREADS // groups), 1, 1)
-        sizes = (np.int32(rows * columns), np.int32(columns), np.int32(count))
-        self._sums[groups](stream, grid, parts, bias, y, *sizes, np.float32(alpha), np.float32(beta))
+        scalars = (*map(np.int32, (rows * columns, columns, count)), np.float32(alpha), np.float32(beta))
+        self._sums[groups](stream, grid, self._space, bias, y, *scalars)
+
+
+@dataclass(frozen=True)
+class Products:
+    """The products of a layer with weights, called with a stream, the number of images and arrays.
+
+    forward: (x, w, bias, y); weights: (x, dy, dw); inputs: (dy, w, dx).
+    """
+
+    forward: Callable[..., None]
+    weights: Callable[..., None]
+    inputs: Callable[..., None]
+
+
+def conv_products(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
+    """An implicit matrix product each way. shape: of an image's input."""
+    channels, height, width = shape
+    sizes = ConvSizes(channels, height, width, layer.maps, layer.kernel, layer.stride)
+    forward = conv_forward(arch, sizes, bias, activation)
+    return Products(forward, ConvFilterGradient(arch, sizes), conv_input_gradient(arch, sizes))
+
+
+def linear_products(arch: str, layer: Linear, shape: Shape, bias: bool, activation: str) -> Products:
+    """Three matrix products, two with transposes. shape: of an image's input."""
+    (k,), n = shape, layer.outputs
+    forward, weights = Gemm(arch, bias=bias, activation=activation), Gemm(arch, transpose_a=True)
+    inputs = Gemm(arch, transpose_b=True)
+    return Products(
+        lambda stream, images, x, w, b, y: forward(stream, (images, n, k), x, w, b, y),
+        lambda stream, images, x, dy, dw: weights(stream, (k, n, images), x, dy, None, dw),
+        lambda stream, images, dy, w, dx: inputs(stream, (images, k, n), dy, w, None, dx),
+    )
 
 
 def _epilogue(bias: bool, activation: str) -> Defines:

@@ -3,20 +3,22 @@
 app/training/gradients.py defines what a stage computes.
 """
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 from app.cuda.memory import device_array
 from app.kernels.launch import Kernel, Launch
 from app.kernels.registry import eligible
-from app.layers import Activation, Conv2d, Layer, Linear, Shape
+from app.layers import Activation, Conv2d, Flatten, Layer, Linear, Shape
 from app.layers.pool import Pool
 from app.training.gpu.arena import Layout
-from app.training.gpu.kernels import ActivationGradient, ColumnSums, Dropout, PoolGradient, Transpose
-from app.training.gpu.products import ConvFilterGradient, ConvForward, ConvInputGradient, ConvSizes, Gemm
+from app.training.gpu.kernels import ColumnSums, Dropout, Transpose, activation_gradient, pool_gradient
+from app.training.gpu.products import conv_products, linear_products
+from app.training.model import Model
 from app.training.random_bits import Use, stream_key
+from app.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -48,186 +50,109 @@ class Batch:
     epoch: int
 
 
-class Stage(Protocol):
-    """One layer, or two that are computed in one pass. y: its output."""
+@dataclass(frozen=True)
+class Stage:
+    """One layer, or two that are computed in one pass.
+
+    y: the output; forward: enqueues y from the output of the stage before; backward(batch, dy, dx, wanted): enqueues
+    the gradients by parameters, into their arena, and the one by the stage's input if it is ``wanted``; returns the
+    array that then holds the latter: dx, or dy if it was computed in place.
+    """
 
     y: Any
-
-    def forward(self, batch: Batch) -> None:
-        """Enqueue y from the output of the stage before."""
-
-    def backward(self, batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
-        """Enqueue the gradients by parameters, into their arena, and the one by the stage's input if it is ``wanted``.
-
-        Returns the array that then holds the latter: dx, or dy if it was computed in place.
-        """
+    forward: Callable[[Batch], None]
+    backward: Callable[[Batch, Any, Any, bool], Any]
+    has_weights: bool = False
 
 
-class Product(ABC):
+def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, function: str, slope: bool) -> Stage:
     """A layer with weights, and the activation behind it if ``function`` names one.
 
     slope: whether this stage's backward applies the activation's slope, or the next stage's does.
     """
+    out = layer.output_shape(shape)
+    y = site.activations(out)
+    w, dw = site.views(layer.name)
+    bias, dbias = site.views(f"{layer.name}_bias")
+    slopes = activation_gradient(site.arch, prod(out), function) if function and slope else None
+    sums = None if bias is None else ColumnSums(site.arch, site.images, out[0], prod(out[1:]))
+    if isinstance(layer, Conv2d):
+        products = conv_products(site.arch, layer, shape, bias is not None, function)
+    else:
+        products = linear_products(site.arch, layer, shape, bias is not None, function)
 
-    def __init__(self, site: Site, name: str, x: Any, shape: Shape, function: str, slope: bool) -> None:
-        """shape: of an image's output."""
-        self.x, self.y = x, site.activations(shape)
-        self.w, self.dw = site.views(name)
-        self.bias, self._dbias = site.views(f"{name}_bias")
-        self._slope = ActivationGradient(site.arch, prod(shape), function) if function and slope else None
-        self._sums = None if self.bias is None else ColumnSums(site.arch, site.images, shape[0], prod(shape[1:]))
-
-    @abstractmethod
-    def forward(self, batch: Batch) -> None:
-        """As ``Stage`` defines."""
-
-    def backward(self, batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
-        """As ``Stage`` defines."""
-        if self._slope is not None:
-            self._slope(batch.stream, self.y, dy, batch.images)
-        if self._sums is not None:
-            self._sums(batch.stream, dy, self._dbias, batch.images)
-        self._weights(batch, dy)
+    def backward(batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
+        if slopes is not None:
+            slopes(batch.stream, batch.images, y, dy)
+        if sums is not None:
+            sums(batch.stream, batch.images, dy, dbias)
+        products.weights(batch.stream, batch.images, x, dy, dw)
         if wanted:
-            self._input(batch, dy, dx)
+            products.inputs(batch.stream, batch.images, dy, w, dx)
         return dx
 
-    @abstractmethod
-    def _weights(self, batch: Batch, dy: Any) -> None:
-        """dw from x and dy."""
-
-    @abstractmethod
-    def _input(self, batch: Batch, dy: Any, dx: Any) -> None:
-        """dx from dy and w."""
+    return Stage(y, lambda batch: products.forward(batch.stream, batch.images, x, w, bias, y), backward, True)
 
 
-class LinearStage(Product):
-    """A fully connected layer: three matrix products, two with transposes."""
-
-    def __init__(self, site: Site, layer: Linear, shape: Shape, x: Any, function: str, slope: bool) -> None:
-        super().__init__(site, layer.name, x, layer.output_shape(shape), function, slope)
-        self._inputs, self._outputs = shape[0], layer.outputs
-        self._y = Gemm(site.arch, bias=self.bias is not None, activation=function)
-        self._dw = Gemm(site.arch, transpose_a=True)
-        self._dx = Gemm(site.arch, transpose_b=True)
-
-    def forward(self, batch: Batch) -> None:
-        """y = f(x w + bias)."""
-        sizes = batch.images, self._outputs, self._inputs
-        self._y(batch.stream, self.x, self.w, self.y, *sizes, bias=self.bias)
-
-    def _weights(self, batch: Batch, dy: Any) -> None:
-        self._dw(batch.stream, self.x, dy, self.dw, self._inputs, self._outputs, batch.images)
-
-    def _input(self, batch: Batch, dy: Any, dx: Any) -> None:
-        self._dx(batch.stream, dy, self.w, dx, batch.images, self._inputs, self._outputs)
-
-
-class ConvStage(Product):
-    """A convolution: an implicit matrix product each way."""
-
-    def __init__(self, site: Site, layer: Conv2d, shape: Shape, x: Any, function: str, slope: bool) -> None:
-        super().__init__(site, layer.name, x, layer.output_shape(shape), function, slope)
-        channels, height, width = shape
-        sizes = ConvSizes(channels, height, width, layer.maps, layer.kernel, layer.stride)
-        self._y = ConvForward(site.arch, sizes, bias=self.bias is not None, activation=function)
-        self._dw = ConvFilterGradient(site.arch, sizes)
-        self._dx = ConvInputGradient(site.arch, sizes)
-
-    def forward(self, batch: Batch) -> None:
-        """y = f(x * w + bias)."""
-        self._y(batch.stream, self.x, self.w, self.y, batch.images, bias=self.bias)
-
-    def _weights(self, batch: Batch, dy: Any) -> None:
-        self._dw(batch.stream, self.x, dy, self.dw, batch.images)
-
-    def _input(self, batch: Batch, dy: Any, dx: Any) -> None:
-        self._dx(batch.stream, dy, self.w, dx, batch.images)
-
-
-class PoolStage:
+def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> Stage:
     """Pooling; backward also covers the activation directly before it, named by ``function`` unless that is empty."""
+    y = site.activations(layer.output_shape(shape))
+    launch = inference_launch(site, layer, shape, x, y, "float32")
+    gradient = pool_gradient(site.arch, layer, shape, function)
 
-    def __init__(self, site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> None:
-        self.x, self.y = x, site.activations(layer.output_shape(shape))
-        self._forward = inference_launch(site, layer, shape, x, self.y, "float32")
-        self._gradient = PoolGradient(site.arch, layer, shape, function)
-
-    def forward(self, batch: Batch) -> None:
-        """Enqueue y with the kernel that inference uses."""
-        self._forward(batch.stream.ptr, batch.images)
-
-    def backward(self, batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
-        """As ``Stage`` defines."""
-        self._gradient(batch.stream, self.x, self.y, dy, dx, batch.images)
+    def backward(batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
+        gradient(batch.stream, batch.images, x, y, dy, dx)
         return dx
 
+    return Stage(y, lambda batch: launch(batch.stream.ptr, batch.images), backward)
 
-class ActivationStage:
-    """An activation that does not follow a product directly. slope: as for ``Product``."""
 
-    def __init__(self, site: Site, layer: Activation, shape: Shape, x: Any, slope: bool) -> None:
-        self.y = site.activations(shape)
-        self._forward = inference_launch(site, layer, shape, x, self.y, "float32")
-        self._slope = ActivationGradient(site.arch, prod(shape), layer.function) if slope else None
+def activation_stage(site: Site, layer: Activation, shape: Shape, x: Any, slope: bool) -> Stage:
+    """An activation that does not follow a product directly. slope: as for ``product_stage``."""
+    y = site.activations(shape)
+    launch = inference_launch(site, layer, shape, x, y, "float32")
+    slopes = activation_gradient(site.arch, prod(shape), layer.function) if slope else None
 
-    def forward(self, batch: Batch) -> None:
-        """Enqueue y with the kernel that inference uses."""
-        self._forward(batch.stream.ptr, batch.images)
-
-    def backward(self, batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
-        """As ``Stage`` defines, in place."""
-        if self._slope is not None:
-            self._slope(batch.stream, self.y, dy, batch.images)
+    def backward(batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
+        if slopes is not None:
+            slopes(batch.stream, batch.images, y, dy)
         return dy
 
+    return Stage(y, lambda batch: launch(batch.stream.ptr, batch.images), backward)
 
-class FlattenStage:
+
+def flatten_stage(site: Site, shape: Shape, x: Any) -> Stage:
     """Transpose (C, H, W) to (H, W, C) and back; nothing to do if the order is the same."""
+    channels, pixels = shape[0], prod(shape[1:])
+    if channels == 1 or pixels == 1:
+        return Stage(x, lambda batch: None, lambda batch, dy, dx, wanted: dy)
+    y = site.activations(shape)
+    there, back = Transpose(site.arch, channels, pixels), Transpose(site.arch, pixels, channels)
 
-    def __init__(self, site: Site, shape: Shape, x: Any) -> None:
-        channels, pixels = shape[0], prod(shape[1:])
-        self.x = self.y = x
-        self._moves = channels > 1 and pixels > 1
-        if self._moves:
-            self.y = site.activations(shape)
-            self._there = Transpose(site.arch, channels, pixels)
-            self._back = Transpose(site.arch, pixels, channels)
-
-    def forward(self, batch: Batch) -> None:
-        """Enqueue y (B, H·W·C)."""
-        if self._moves:
-            self._there(batch.stream, self.x, self.y, batch.images)
-
-    def backward(self, batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
-        """As ``Stage`` defines."""
-        if not self._moves:
-            return dy
-        self._back(batch.stream, dy, dx, batch.images)
+    def backward(batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
+        back(batch.stream, batch.images, dy, dx)
         return dx
 
+    return Stage(y, lambda batch: there(batch.stream, batch.images, x, y), backward)
 
-class DropoutStage:
-    """Dropout before a layer; a copy in evaluation. part: its number among the network's dropouts."""
 
-    def __init__(self, site: Site, features: int, x: Any, share: float, seed: int, part: int) -> None:
-        self.x, self.y = x, site.activations((features,))
-        self._share, self._seed, self._part = share, seed, part
-        self._function = Dropout(site.arch, features)
+def dropout_stage(site: Site, features: int, x: Any, share: float, seed: int, part: int) -> Stage:
+    """Dropout before a layer; a copy in evaluation. part: its number among the network's dropouts.
 
-    def forward(self, batch: Batch) -> None:
-        """Enqueue y; not in place: the activation before it still needs its output."""
-        self._thin(batch, self.x, self.y)
+    y has an array of its own: the activation before it still needs its output. backward draws the same mask.
+    """
+    y = site.activations((features,))
+    function = Dropout(site.arch, features)
 
-    def backward(self, batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
-        """As ``Stage`` defines, in place, with the same mask."""
-        self._thin(batch, dy, dy)
+    def thin(batch: Batch, before: Any, after: Any) -> None:
+        key = stream_key(seed, Use.DROPOUT, part=part, epoch=batch.epoch)
+        function(batch.stream, batch.images, before, after, batch.items, key, share if batch.epoch else 0.0)
+
+    def backward(batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
+        thin(batch, dy, dy)
         return dy
 
-    def _thin(self, batch: Batch, x: Any, y: Any) -> None:
-        key = stream_key(self._seed, Use.DROPOUT, part=self._part, epoch=batch.epoch)
-        share = self._share if batch.epoch else 0.0
-        self._function(batch.stream, x, y, batch.items, batch.images, key, share)
+    return Stage(y, lambda batch: thin(batch, x, y), backward)
 
 
 def inference_launch(site: Site, layer: Layer, shape: Shape, x: Any, y: Any, dtype: str) -> Launch:
@@ -236,3 +161,38 @@ def inference_launch(site: Site, layer: Layer, shape: Shape, x: Any, y: Any, dty
     assert problem is not None and layer.operation is not None, f"{layer.kind} is a pass of its own"
     variant = eligible(layer.operation, problem, site.arch)[0]
     return Kernel(variant, problem, site.arch).bind([x, y], site.images)
+
+
+def stages(site: Site, model: Model, settings: Settings, x: Any, shape: Shape) -> list[Stage]:
+    """One stage per trained layer. Activations join the product before them; dropouts come before their layers.
+
+    Pooling's backward covers the activation before it, too: its slopes then cost no pass over the largest arrays.
+    """
+    made: list[Stage] = []
+    dropouts = {name: (part, share) for part, (name, share) in enumerate(settings.dropout)}
+    waiting = list(model.layers)
+    before = ""  # the activation directly before, if any
+    while waiting:
+        layer, inner = waiting.pop(0), shape
+        shape = layer.output_shape(shape)
+        if layer.name in dropouts:
+            part, share = dropouts[layer.name]
+            made.append(dropout_stage(site, prod(inner), x, share, settings.seed, part))
+            x = made[-1].y
+        function = ""
+        if isinstance(layer, Activation):
+            function = layer.function
+        elif isinstance(layer, Conv2d | Linear) and waiting and isinstance(waiting[0], Activation):
+            function = waiting.pop(0).function  # type: ignore[attr-defined]
+        slope = not (waiting and isinstance(waiting[0], Pool))
+        match layer:
+            case Conv2d() | Linear():
+                made.append(product_stage(site, layer, inner, x, function, slope))
+            case Pool():
+                made.append(pool_stage(site, layer, inner, x, before))
+            case Activation():
+                made.append(activation_stage(site, layer, inner, x, slope))
+            case Flatten():
+                made.append(flatten_stage(site, inner, x))
+        x, before = made[-1].y, function
+    return made
