@@ -36,55 +36,45 @@ KIND = "lenet5-inference training checkpoint"
 COLUMNS = len(dataclasses.fields(EpochResult))
 
 
-@dataclass(frozen=True)
-class Header:
-    """The settings of a training and how far it came; best_epoch, workers, trained_on, options: as in ``Progress``."""
-
-    settings: Settings
-    best_epoch: int
-    workers: int
-    trained_on: str
-    options: Mapping[str, str]
-
-    def text(self) -> str:
-        """The header as JSON, which ``parsed`` reads."""
-        values = {**vars(self), "settings": dataclasses.asdict(self.settings), "options": dict(self.options)}
-        return json.dumps(values, ensure_ascii=False)  # shorter: HDF5 limits attributes
+# The fields of ``Progress`` that the header has besides the settings.
+_FIGURES = {
+    "best_epoch": SETTINGS["epochs"].check,
+    "workers": WORKERS.check,
+    "trained_on": text(),
+    "options": KEPT_CHECK,
+}
+_HEADER = fields({"settings": fields({name: setting.check for name, setting in SETTINGS.items()}), **_FIGURES})
 
 
-_HEADER = fields(
-    {
-        "settings": fields({name: setting.check for name, setting in SETTINGS.items()}),
-        "best_epoch": SETTINGS["epochs"].check,
-        "workers": WORKERS.check,
-        "trained_on": text(),
-        "options": KEPT_CHECK,
-    }
-)
+def header(settings: Settings, progress: Mapping[str, Any]) -> str:
+    """The header as JSON, which ``parsed`` reads. progress: values of ``Progress`` by their names."""
+    values = {"settings": vars(settings), **{name: progress[name] for name in _FIGURES}}
+    return json.dumps(values, ensure_ascii=False)  # shorter: HDF5 limits attributes
 
 
-def parsed(content: str) -> tuple[Header, Model]:
-    """The header and its network. Raises BadValueError for every value that ``train`` would refuse as an option."""
+def parsed(content: str) -> tuple[Settings, Model, dict[str, Any]]:
+    """The settings, their network, and the header's values of ``Progress``.
+
+    Raises BadValueError for every value that ``train`` would refuse as an option.
+    """
     values = _HEADER(parsed_json(content))
     chosen: dict[str, Any] = values.pop("settings")
     settings = Settings(**{**chosen, "dropout": tuple(chosen["dropout"]), "biases": tuple(chosen["biases"])})
-    header = Header(settings, **values)
     try:
         model = training_model(find_network(settings.network), settings.biases)
     except UserError as error:
         raise BadValueError(str(error)) from error
-    _check_together(header, model)
-    return header, model
+    _check_together(settings, model, values)
+    return settings, model, values
 
 
-def _check_together(header: Header, model: Model) -> None:
-    settings = header.settings
+def _check_together(settings: Settings, model: Model, values: Mapping[str, Any]) -> None:
     linear = {layer.name for layer in model.layers if isinstance(layer, Linear)}
     dropped, biases = [name for name, _ in settings.dropout], settings.biases
     reasons = {
         "more held out than there are images": settings.validation >= settings.images,
-        "best_epoch after the last": header.best_epoch > settings.epochs,
-        "more workers than images of a batch": header.workers
+        "best_epoch after the last": values["best_epoch"] > settings.epochs,
+        "more workers than images of a batch": values["workers"]
         > min(settings.batch, settings.images - settings.validation),
         "dropout of layers that the network has not, or not in order": not set(dropped) <= linear
         or dropped != sorted(set(dropped)),
@@ -112,12 +102,12 @@ def stamp(path: Path) -> Stamp:
 
 def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
     """Write a checkpoint atomically. Raises UserError."""
-    header = Header(settings, progress.best_epoch, progress.workers, progress.trained_on, progress.options).text()
+    head = header(settings, vars(progress))
     arrays = {"history": progress.history_array()}
     for part, own in {"parameter": progress.parameters, "best": progress.best, **progress.slots}.items():
         arrays |= {f"{part}_{name}": array for name, array in own.items()}
-    attributes: dict[str, str | int | float] = {"kind": KIND, "schema": SCHEMA, "head": header}
-    content = file_image(arrays, {**attributes, "sha256": content_hash(arrays, header)})
+    attributes: dict[str, str | int | float] = {"kind": KIND, "schema": SCHEMA, "head": head}
+    content = file_image(arrays, {**attributes, "sha256": content_hash(arrays, head)})
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
@@ -152,8 +142,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
             raise UserError(f"{path} is a checkpoint of another version of this program: train the network again")
         try:
             head = str(words.attributes.get("head"))
-            header, model = parsed(head)
-            limits = array_limits(header.settings, model)
+            settings, model, values = parsed(head)
+            limits = array_limits(settings, model)
             # Each array lies in the file as it is, so names that lead to one of them cannot make it much of a little.
             if sum(limits.values()) - limits["history"] > len(content):
                 raise BadValueError("it is too small for its network")
@@ -162,7 +152,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             arrays = reader.read(path, content, Wanted(tuple(limits), (), sum(limits.values()))).arrays
             if words.attributes.get("sha256") != content_hash(arrays, head):
                 raise BadValueError("its hash differs")
-            return Checkpoint(path, before, header.settings, model, checked_progress(header, model, arrays))
+            return Checkpoint(path, before, settings, model, checked_progress(settings, model, values, arrays))
         except BadValueError as error:
             text = f"{path} is a damaged checkpoint ({error}): take another copy, or train the network again"
             raise UserError(text) from error
@@ -175,9 +165,9 @@ def array_limits(settings: Settings, model: Model) -> dict[str, int]:
     return {**sizes, "history": 8 * COLUMNS * settings.epochs}
 
 
-def checked_progress(header: Header, model: Model, arrays: Arrays) -> Progress:
-    """The progress in the header and the arrays of ``array_limits``. Raises BadValueError if they are inconsistent."""
-    slots = OPTIMISERS[header.settings.optimiser].slots
+def checked_progress(settings: Settings, model: Model, values: Mapping[str, Any], arrays: Arrays) -> Progress:
+    """The progress of the header's values and these arrays. Raises BadValueError if they are inconsistent."""
+    slots, best_epoch = OPTIMISERS[settings.optimiser].slots, values["best_epoch"]
     parameters, best, *own = (_part(part, model, arrays) for part in ("parameter", "best", *slots))
     if "square" in slots and any((array < 0).any() for array in own[slots.index("square")].values()):
         raise BadValueError("a mean of squares is negative")
@@ -187,15 +177,12 @@ def checked_progress(header: Header, model: Model, arrays: Arrays) -> Progress:
     epochs, accuracies = len(history), history[:, [1, 3]]
     if not (np.isfinite(history).all() and (history >= 0).all() and (accuracies <= 1).all()):
         raise BadValueError("its history has impossible figures")
-    if not 1 <= epochs <= header.settings.epochs or history[:, 3].argmax() + 1 != header.best_epoch:
+    if not 1 <= epochs <= settings.epochs or history[:, 3].argmax() + 1 != best_epoch:
         raise BadValueError("its history is not that of its best epoch")
-    if header.best_epoch == epochs and any(not np.array_equal(best[name], parameters[name]) for name in best):
+    if best_epoch == epochs and any(not np.array_equal(best[name], parameters[name]) for name in best):
         raise BadValueError("its best parameters are not those of the best epoch")
     results = tuple(EpochResult(*map(float, row)) for row in history)
-    state = dict(zip(slots, own, strict=True))
-    return Progress(
-        parameters, state, best, header.best_epoch, results, header.workers, header.trained_on, header.options
-    )
+    return Progress(parameters, dict(zip(slots, own, strict=True)), best, history=results, **values)
 
 
 def _part(part: str, model: Model, arrays: Arrays) -> Arrays:

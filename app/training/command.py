@@ -63,11 +63,11 @@ def _run(task: Task, job: Job, say: Callable[[str], object]) -> None:
         remove = f"remove {kept}, which holds the last whole epoch, and " if kept.exists() else ""
         raise UserError(f"{error}: {remove}train again with a smaller --rate") from error
     except UserError as error:
-        raise UserError(f"{error}{_resumable(task)}") from error
+        raise UserError(f"{error}{task.places.hint()}") from error
     except KeyboardInterrupt:
         if not task.places.checkpoint.exists():
             raise
-        raise UserError(f"interrupted{_resumable(task)}") from None
+        raise UserError(f"interrupted{task.places.hint()}") from None
     task.places.checkpoint.unlink(missing_ok=True)  # last: until all is written, it alone has every epoch's figures
 
 
@@ -77,7 +77,7 @@ def _epochs(task: Task, job: Job, say: Callable[[str], object]) -> Progress:
     images = settings.images - settings.validation
     with (
         deferred_interrupts() as check_interrupt,
-        team_of(progress.workers, job, lambda: _resumable(task)) as team,
+        team_of(progress.workers, job, task.places.hint) as team,
         engine_of(job, team, check_interrupt) as engine,
     ):
         while len(progress.history) < settings.epochs:
@@ -96,9 +96,3 @@ def _epochs(task: Task, job: Job, say: Callable[[str], object]) -> Progress:
             say(progress.history[-1].describe(epoch, settings.epochs))
             check_interrupt()
     return progress
-
-
-def _resumable(task: Task) -> str:
-    """The end of an error message that tells how to resume; empty without a checkpoint."""
-    path = task.places.checkpoint
-    return f"; {path} holds the last whole epoch: go on with {task.places.go_on()}" if path.exists() else ""

@@ -1,8 +1,13 @@
-"""The files that a training writes, checked before it begins: hours later nothing is lost or overwritten."""
+"""The files that a training writes: checked before it begins, so that nothing is lost hours later, and locked.
 
+A lock file beside each of them keeps other trainings from writing it.
+"""
+
+import fcntl
+import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
@@ -16,7 +21,6 @@ from app.network.definitions import Network
 from app.output import check_writable
 from app.training import checkpoint
 from app.training.checkpoint import Checkpoint, stamp
-from app.training.lock import alone
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS
 from app.training.request import TrainRequest
@@ -44,11 +48,14 @@ class Places:
         if not (self.overwrite or ended) and os.path.lexists(self.output):
             raise UserError(f"{self.output} exists: name another --output, or replace it with --overwrite")
 
-    def go_on(self) -> str:
-        """The options that continue from the checkpoint."""
-        output = f" --output {self.output}" if self.checkpoint != checkpoint.checkpoint_path(self.output) else ""
+    def hint(self) -> str:
+        """The end of an error message that says how to resume; empty without a checkpoint."""
+        kept = self.checkpoint
+        if not kept.exists():
+            return ""
+        output = f" --output {self.output}" if kept != checkpoint.checkpoint_path(self.output) else ""
         overwrite = " --overwrite" if self.overwrite and os.path.lexists(self.output) else ""
-        return f"--resume {self.checkpoint}{output}{overwrite}"
+        return f"; {kept} holds the last whole epoch: go on with --resume {kept}{output}{overwrite}"
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -113,3 +120,53 @@ def _check_different(places: dict[str, Path | None]) -> None:
     for (first, path), (second, other) in combinations(given, 2):
         if os.path.realpath(path) == os.path.realpath(other):
             raise UserError(f"{first} {path} is the same file as {second} {other}: name different files")
+
+
+@contextmanager
+def alone(*places: Path) -> Iterator[None]:
+    """Hold the locks of these files while the block runs; every training calls this before it writes.
+
+    Raises UserError, naming the other process, if one is held. The system releases the locks of a process however it
+    ends, so a lock file that a crash leaves does not block. A file system without locks gives no protection.
+    """
+    with ExitStack() as held:
+        for real, place in {os.path.realpath(place): place for place in places}.items():
+            held.enter_context(_locked(Path(real), place))
+        yield
+
+
+@contextmanager
+def _locked(real: Path, place: Path) -> Iterator[None]:
+    path = real.with_name(f".{hashlib.sha256(os.fsencode(real.name)).hexdigest()[:16]}.lock")  # the name may be long
+    try:
+        descriptor = _acquired(path, place)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; name another --output") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        os.close(descriptor)  # last: whoever waits to open it would hold a file that is about to be removed
+
+
+def _acquired(path: Path, place: Path) -> int:
+    """Open and lock the lock file ``path``; returns its descriptor. Raises UserError if another process holds it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise UserError(
+                f"process {other} is training into {place}: wait for its end, or name another --output"
+            ) from None
+        except OSError:  # this file system has no locks
+            return descriptor
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.lstat()):
+                os.truncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+                return descriptor
+        os.close(descriptor)  # the process that held it has removed it meanwhile

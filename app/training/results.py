@@ -1,7 +1,6 @@
 """What a training leaves when it ends: weights with their accuracy, the learning curve, the figures as JSON."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,7 @@ def _write_weights(task: Task, progress: Progress) -> Weights:
 def _document(task: Task, progress: Progress, weights: Weights) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
-        "settings": asdict(task.job.settings),
+        "settings": vars(task.job.settings),
         "workers": progress.workers,
         "epochs": [vars(result) for result in progress.history],
         "best_epoch": progress.best_epoch,

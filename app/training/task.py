@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from app.training.output_files import Places, check_sizes, find_places
 from app.training.progress import Job
 from app.training.recipes import RECIPES, recipe_of
 from app.training.request import TrainRequest
-from app.training.settings import Recipe, Settings, as_option
+from app.training.settings import Settings, as_option
 from app.training.workers import check_workers
 from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
 from data_tools.fashion_mnist import load_split
@@ -130,8 +130,9 @@ def _settings(network: Network, request: TrainRequest, data: Dataset) -> Setting
     recipe = recipe_of(network.name)
     if recipe is None:
         raise UserError(f"there is no recipe for network {network.name}: choose one of {', '.join(RECIPES)}")
-    values = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
-    values |= {"seed": DEFAULT_SEED, "validation": max(images // VALIDATION_PART, 1)} | dict(request.settings)
+    values = {**vars(recipe), "seed": DEFAULT_SEED, "validation": max(images // VALIDATION_PART, 1)} | dict(
+        request.settings
+    )
     return Settings(**(values | {"network": network.name, "images": images, "data": ""}))
 
 

@@ -14,7 +14,7 @@ from app.commands.options.common import parser_of
 from app.errors import UserError
 from app.files.checks import BadValueError
 from app.files.hdf5 import content_hash
-from app.training.checkpoint import Header, checked_progress, load_checkpoint, parsed
+from app.training.checkpoint import checked_progress, header, load_checkpoint, parsed
 from app.training.settings import SETTINGS
 from tests.fuzz.mutate import garbled
 from tests.support.shell import check_error, listing
@@ -38,11 +38,13 @@ def rehashed(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], obje
         file.attrs["sha256"] = np.bytes_(content_hash(stored, text).encode())
 
 
+FIGURES: dict[str, Any] = {"best_epoch": 1, "workers": 1, "trained_on": "the CPU", "options": {}}
+
+
 def good() -> tuple[dict[str, Any], dict[str, Any]]:
     """Header and arrays of a checkpoint after one epoch, as far as its checks go."""
-    settings = some_settings()
-    head = Header(settings, 1, 1, "the CPU", {}).text()
-    _, model = parsed(head)
+    head = header(some_settings(), FIGURES)
+    _, model, _ = parsed(head)
     arrays = {f"{part}_{name}": array for part in ("parameter", "best") for name, array in model.initial(1).items()}
     arrays |= {f"velocity_{name}": np.zeros(shape, np.float32) for name, shape in model.shapes.items()}
     return json.loads(head), {**arrays, "history": np.array([[1.0, 0.5, 1.0, 0.5, 1.0]])}
@@ -122,8 +124,7 @@ def test_one_wrong_value(change: str) -> None:
     head, arrays = good()
     WRONG[change][0](head, arrays)
     with pytest.raises(BadValueError, match=WRONG[change][1]) as caught:
-        header, model = parsed(json.dumps(head))
-        checked_progress(header, model, arrays)
+        checked_progress(*parsed(json.dumps(head)), arrays)
     assert str(caught.value).isprintable()
 
 
@@ -172,18 +173,17 @@ def test_headers_at_random() -> None:
     """3,000: each is refused in one line, or means what an option could have said."""
     rng, options = random.Random(16), parser_of("train")
     settings = some_settings(dropout=(("fc1", 0.25),))
-    sound = json.loads(Header(settings, 1, 1, "the CPU", {"plot": "/x"}).text())
+    sound = json.loads(header(settings, {**FIGURES, "options": {"plot": "/x"}}))
     taken = 0
     for _ in range(3000):
         try:
-            header, model = parsed(garbled(rng, sound))
+            found = settings, model, values = parsed(garbled(rng, sound))
         except BadValueError as error:
             assert str(error).isprintable() and len(str(error)) < 300
             continue
         taken += 1
-        again, _ = parsed(header.text())
-        assert again == header and model.network.name == header.settings.network
-        for name, value in vars(header.settings).items():
+        assert parsed(header(settings, values)) == found and model.network.name == settings.network
+        for name, value in vars(settings).items():
             if "type" in SETTINGS[name].option:
                 options.parse_args([f"--{name.replace('_', '-')}={value}"])
     assert 0 < taken < 600

@@ -34,11 +34,10 @@ def nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
 
     name: from ``unique_id`` in rank 0. Raises UserError.
     """
-    nccl = _binding()
-    cupy.cuda.Device(rank).use()
-    # A ring adds in one order, whatever the size; other algorithms may change it. For our few values it is as fast.
-    os.environ.setdefault("NCCL_ALGO", "Ring")
-    with _errors(nccl):
+    with _nccl() as nccl:
+        cupy.cuda.Device(rank).use()
+        # A ring adds in one order, whatever the size; other algorithms may change it. For our few values it is as fast.
+        os.environ.setdefault("NCCL_ALGO", "Ring")
         communicator = nccl.NcclCommunicator(size, name, rank)
         try:
             yield NcclTeam(rank, size, nccl, communicator)
@@ -50,8 +49,7 @@ def nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
 
 def unique_id() -> Any:
     """A new name by which the members of one team find each other; it can be pickled. Raises UserError."""
-    nccl = _binding()
-    with _errors(nccl):
+    with _nccl() as nccl:
         return nccl.get_unique_id()
 
 
@@ -62,22 +60,20 @@ def check_cards(count: int) -> None:
         raise UserError(
             f"{count} workers need a GPU each, here are {cards}: say --workers with fewer, or use --device cpu"
         )
-    _binding()
+    with _nccl():
+        pass
 
 
 @contextmanager
-def _errors(nccl: Any) -> Iterator[None]:
-    try:
-        yield
-    except nccl.NcclError as error:
-        raise UserError(f"NCCL reported {error}: NCCL_DEBUG=WARN says more; or train with --workers 1") from error
-
-
-def _binding() -> Any:
+def _nccl() -> Iterator[Any]:
+    """CuPy's binding of NCCL, whose errors within the block become UserErrors. Raises UserError without NCCL."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # CuPy's warning takes several lines for what the error below says
         from cupy.cuda import nccl
     if not nccl.available:
         package = f"nvidia-nccl-cu{cupy.cuda.runtime.runtimeGetVersion() // 1000}"
         raise UserError(f"--workers on GPUs needs NCCL, which does not load: pip install {package}, or say --workers 1")
-    return nccl
+    try:
+        yield nccl
+    except nccl.NcclError as error:
+        raise UserError(f"NCCL reported {error}: NCCL_DEBUG=WARN says more; or train with --workers 1") from error
