@@ -1,6 +1,7 @@
 """``main.py train`` writes over nothing that is not its own, and only one at a time writes to a place."""
 
 import errno
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,12 @@ def test_two_trainings_into_one_place(train: Train, place: Path) -> None:
     (place / "sub").mkdir()
     first = begin(place)
     wait_for((place / CHECKPOINT).exists)
+    first.send_signal(signal.SIGSTOP)
     (place / CHECKPOINT).rename(place / "own.checkpoint")  # as if the first epoch were not over yet
     wrong = f"process {first.pid} is training into {{}}: wait for its end, or name another --output"
     check_error(*train(*MLP), wrong.format("mlp_trained.h5"))
     check_error(*train("--resume", "own.checkpoint", *OWN[:4], "--output", "sub/../mlp_trained.h5"), wrong.format(".*"))
+    first.send_signal(signal.SIGCONT)
     wait_for((place / CHECKPOINT).exists)
     check_error(*train(*MLP), wrong.format(CHECKPOINT))
     check_error(*train("--resume", CHECKPOINT, *OWN[:4], "--output", "b.h5"), wrong.format(CHECKPOINT))
