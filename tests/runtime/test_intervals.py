@@ -1,12 +1,11 @@
 """Overlap, shares and verdicts of timelines: cases worked by hand, and brute force on a grid."""
 
 import random
-from dataclasses import astuple
 from itertools import pairwise
 
 import pytest
 
-from app.runtime.overlap import Interval, Timeline, length, merge, one_at_a_time, overlap, usage
+from app.runtime.overlap import Interval, Timeline, Usage, length, merge, one_at_a_time, overlap, usage
 
 
 @pytest.mark.parametrize(
@@ -87,46 +86,51 @@ def test_brute_force_on_a_grid(seed: int) -> None:
     assert sum(stop - start for start, stop in trimmed) == length(trimmed), "two copies at once"
 
 
-def test_compute_bound() -> None:
-    """Three streams: after the first copy in, kernels never stop; copies hide behind them save at both ends."""
-    found = usage(
-        Timeline(h2d=[(0, 1), (1, 2), (2, 3)], kernels=[(1, 4), (4, 7), (7, 10)], d2h=[(4, 5), (7, 8), (10, 11)])
-    )
-    assert astuple(found)[:4] == (11, 3, 9, 3)
-    assert found.overlap == pytest.approx(4 / 6)
-    assert (found.kernel_share, found.copy_share, found.idle_share) == pytest.approx((9 / 11, 6 / 11, 0))
-    assert found.limit == "compute" and found.verdict.startswith("limited by compute: kernels ran 82%")
-    assert "(67% of them behind kernels)" in found.verdict
-
-
-def test_copy_bound() -> None:
-    """Copies in queue for one engine: their events all fired at the start, which must not count as copying."""
-    found = usage(
-        Timeline(h2d=[(0, 4), (0, 8), (0, 12)], kernels=[(4, 5), (8, 9), (12, 13)], d2h=[(5, 5.5), (9, 9.5), (13, 14)])
-    )
-    assert astuple(found)[:4] == (14, 12, 3, 2)
+CHUNKS = range(100, 150, 10)
+USAGES = {
+    # Three streams: after the first copy in, kernels never stop; copies hide behind them save at both ends.
+    "compute": (
+        Timeline(h2d=[(0, 1), (1, 2), (2, 3)], kernels=[(1, 4), (4, 7), (7, 10)], d2h=[(4, 5), (7, 8), (10, 11)]),
+        Usage(11, 3, 9, 3, 4 / 6, 9 / 11, 6 / 11, 0, 0, "compute"),
+        "by compute: kernels ran 82% of the run, copies 55% (67% of them behind kernels); faster kernels help",
+    ),
+    # Copies in queue for one engine: their events all fired at the start, which must not count as copying.
     # Copying 0..12 and 13..14, kernels at 4..5, 8..9 and 12..13: two of the thirteen.
-    assert found.overlap == pytest.approx(2 / 13)
-    assert (found.kernel_share, found.copy_share, found.idle_share) == pytest.approx((3 / 14, 13 / 14, 0))
-    assert found.limit == "copy" and found.verdict.startswith(
-        "limited by the copies: kernels ran 21% of the run, copies 93%"
-    )
-
-
-def test_enqueue_bound() -> None:
-    """Small chunks, each alone on the device, with the host's pauses between them; the clock need not begin at 0."""
-    chunks = range(100, 150, 10)
-    found = usage(
+    "copy": (
+        Timeline(h2d=[(0, 4), (0, 8), (0, 12)], kernels=[(4, 5), (8, 9), (12, 13)], d2h=[(5, 5.5), (9, 9.5), (13, 14)]),
+        Usage(14, 12, 3, 2, 2 / 13, 3 / 14, 13 / 14, 0, 0, "copy"),
+        "by the copies: kernels ran 21% of the run, copies 93%; fewer bytes or a faster bus help, faster kernels "
+        "do not",
+    ),
+    # Small chunks, each alone on the device, with the host's pauses between them; the clock need not begin at 0.
+    "enqueue": (
         Timeline(
-            h2d=[(at, at + 1) for at in chunks],
-            kernels=[(at + 1, at + 3) for at in chunks],
-            d2h=[(at + 3, at + 4) for at in chunks],
-        )
-    )
-    assert astuple(found)[:4] == (44, 5, 10, 5)
-    assert found.overlap == 0
-    assert found.idle_share == pytest.approx(24 / 44)
-    assert found.limit == "enqueue" and "idle 55% of the run" in found.verdict
+            h2d=[(at, at + 1) for at in CHUNKS],
+            kernels=[(at + 1, at + 3) for at in CHUNKS],
+            d2h=[(at + 3, at + 4) for at in CHUNKS],
+        ),
+        Usage(44, 5, 10, 5, 0, 10 / 44, 10 / 44, 24 / 44, 0, "enqueue"),
+        "by enqueueing: the device was idle 55% of the run, the host was enqueueing for 0% of it; larger chunks, fewer "
+        "launches or a graph help",
+    ),
+    # Let go at 0, but queued behind a copy that had to wait until 5: three milliseconds of copies, not eight.
+    "queue": (
+        Timeline(h2d=[(0, 8), (5, 6)], kernels=[(0, 5)], d2h=[(6, 9), (8, 8.5)]),
+        Usage(9, 3, 5, 1, 0, 5 / 9, 4 / 9, 0, 0, "compute"),
+        "by compute: kernels ran 56% of the run, copies 44% (0% of them behind kernels); faster kernels help",
+    ),
+    "without copies": (
+        Timeline(h2d=[], kernels=[(0, 2)], d2h=[]),
+        Usage(2, 0, 2, 0, 0, 1, 0, 0, 0, "compute"),
+        "by compute: kernels ran 100% of the run, copies 0% (0% of them behind kernels); faster kernels help",
+    ),
+}
+
+
+@pytest.mark.parametrize(("timeline", "expected", "verdict"), USAGES.values(), ids=USAGES)
+def test_usage(timeline: Timeline, expected: Usage, verdict: str) -> None:
+    assert usage(timeline) == expected
+    assert expected.verdict == f"limited {verdict}"
 
 
 def test_a_device_that_is_done_when_the_host_is_waited_for_it() -> None:
@@ -135,17 +139,6 @@ def test_a_device_that_is_done_when_the_host_is_waited_for_it() -> None:
     assert usage(Timeline(**phases, enqueue_share=0.5)).limit == "compute"
     found = usage(Timeline(**phases, enqueue_share=0.97))
     assert found.limit == "enqueue" and "enqueueing for 97% of it" in found.verdict
-
-
-def test_a_copy_that_waited_for_the_engine_was_not_copying() -> None:
-    """Let go at 0, but queued behind a copy that had to wait until 5: three milliseconds of copies, not eight."""
-    found = usage(Timeline(h2d=[(0, 8), (5, 6)], kernels=[(0, 5)], d2h=[(6, 9), (8, 8.5)]))
-    assert (found.h2d_ms, found.d2h_ms, found.overlap) == (3, 0.5 + 0.5, 0)
-
-
-def test_without_copies() -> None:
-    found = usage(Timeline(h2d=[], kernels=[(0, 2)], d2h=[]))
-    assert (found.overlap, found.kernel_share, found.copy_share, found.limit) == (0, 1, 0, "compute")
 
 
 @pytest.mark.parametrize("kernels", [[], [(3, 3)]])
