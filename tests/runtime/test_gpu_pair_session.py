@@ -9,28 +9,22 @@ import pytest
 from app.kernels.problems import PairProblem
 from app.network.accuracy import COUNT_SHARE, agree
 from app.network.definitions import LENET5
-from app.network.graph import Graph, build
+from app.network.graph import Graph
 from app.network.reference import compute_reference, load_reference
 from app.network.weights import load_weights
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.precision import BY_NAME
 from data_tools.fashion_mnist import load_split
-from tests.runtime.test_gpu_session import classify, session
+from tests.runtime.test_gpu_session import ALL_GRAPHS, GRAPHS, classify, session
 from tests.support.kernel_cases import Case, architecture
 from tests.support.kernel_device import bits, compile_all
-from tests.support.networks_for_tests import check_labels, random_graph, random_images, score_scale
+from tests.support.networks_for_tests import check_labels, random_images, score_scale
 
 pytestmark = pytest.mark.gpu
 BOTH = pytest.mark.parametrize("precision", ["fp16", "fp32x"])
 # Of the scores' magnitude: what is rounded on the way.
 TOLERANCE = {"fp32x": 1e-5, "fp16": 0.05}
-GRAPHS = {
-    "shipped": lambda: build(LENET5, load_weights()),
-    "random": lambda: random_graph(LENET5, bias=False),
-    "biased": lambda: random_graph(LENET5),
-}
-ALL_GRAPHS = pytest.mark.parametrize("weights", GRAPHS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,37 +76,14 @@ def test_bits_do_not_depend_on_how_the_batch_is_cut(weights: str, precision: str
 
 
 @BOTH
-@ALL_GRAPHS
-def test_runs_repeat_to_the_bit(weights: str, precision: str) -> None:
-    """One session, the same page-locked arrays again and again: enqueued at first, then replayed as a graph."""
-    from app.cuda.memory import pinned_array
-
-    graph = paired(weights, precision)
-    images = pinned_array((301, *LENET5.input_shape), np.uint8)
-    images[:] = random_images(LENET5, 301)
-    with session(graph, chunk=50, streams=3, precision=precision) as running:
-        outputs = running.outputs(301, logits=True)
-        first: tuple[np.ndarray, np.ndarray] | None = None
-        for _ in range(6):
-            outputs.labels.fill(255)
-            outputs.logits.fill(np.nan)
-            running.run(images, outputs)
-            found = outputs.labels.copy(), outputs.logits.copy()
-            first = first or found
-            np.testing.assert_array_equal(found[0], first[0])
-            np.testing.assert_array_equal(bits(found[1]), bits(first[1]))
-
-
-@BOTH
 @pytest.mark.parametrize("why", ["nothing", "labels at an odd address", "no memory", "asked for"])
 def test_read_over_the_bus_or_in_chunks(why: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the same labels; only the former holds a batch's features at once."""
-    from app.cuda.memory import DeviceMemoryError, pinned_array
+    from app.cuda.memory import DeviceMemoryError, pinned_copy
     from app.runtime import stream_buffers
 
     graph = paired("shipped", precision)
-    images = pinned_array((1500, *LENET5.input_shape), np.uint8)
-    images[:] = random_images(LENET5, 1500)
+    images = pinned_copy(random_images(LENET5, 1500))
     expected, _ = classify(graph, images, chunk=1500, precision=precision)
     with session(graph, chunk=300, precision=precision, always_in_chunks=why == "asked for") as running:
         if not running.plan.nodes[0].variant.reads_host:

@@ -7,14 +7,22 @@ import pytest
 
 from app.errors import UserError
 from app.network.definitions import LENET5, Network
-from app.network.graph import Graph
+from app.network.graph import Graph, build
 from app.network.reference import compute_reference
+from app.network.weights import load_weights
 from app.planning.plan import plan
 from tests.support.counting import Counting
 from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import ODD, TEST_NETWORKS, check_labels, random_graph, random_images, score_scale
 
 pytestmark = pytest.mark.gpu
+ALL_NETWORKS = pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
+GRAPHS = {
+    "shipped": lambda: build(LENET5, load_weights()),
+    "random": lambda: random_graph(LENET5, bias=False),
+    "biased": lambda: random_graph(LENET5),
+}
+ALL_GRAPHS = pytest.mark.parametrize("weights", GRAPHS)
 
 
 def session(
@@ -35,12 +43,9 @@ def session(
 
 def classify(graph: Graph, images: np.ndarray, *, pinned: bool = True, **options: Any) -> tuple[np.ndarray, np.ndarray]:
     """Labels and logits, from outputs that were poisoned before."""
-    from app.cuda.memory import pinned_array
+    from app.cuda.memory import pinned_copy
 
-    if pinned:
-        source = pinned_array(images.shape, images.dtype)
-        source[:] = images
-        images = source
+    images = pinned_copy(images) if pinned else images
     with session(graph, input_dtype=images.dtype.name, **options) as running:
         outputs = running.outputs(len(images), logits=True)
         outputs.labels.fill(255)
@@ -49,19 +54,24 @@ def classify(graph: Graph, images: np.ndarray, *, pinned: bool = True, **options
         return outputs.labels.copy(), outputs.logits.copy()
 
 
-@pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
+def check_logits(logits: np.ndarray, graph: Graph, images: np.ndarray) -> None:
+    """Hold float32 logits against the float64 reference."""
+    expected = graph.reference(images)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * score_scale(graph, expected))
+
+
+@ALL_NETWORKS
 @pytest.mark.parametrize("count", [1, 7, 31])
 def test_equals_the_float64_reference(network: Network, count: int) -> None:
     graph = random_graph(network, seed=count)
     images = random_images(network, count, seed=count)
     labels, logits = classify(graph, images, chunk=count)
-    expected = graph.reference(images)
-    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * score_scale(graph, expected))
+    check_logits(logits, graph, images)
     np.testing.assert_array_equal(labels, logits.argmax(axis=1))
     check_labels(labels, compute_reference(graph, images))
 
 
-@pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
+@ALL_NETWORKS
 def test_bits_do_not_depend_on_how_the_batch_is_cut(network: Network) -> None:
     """Fused or not, pinned or not, whatever chunk, streams and kernels: the same labels and logits, bit for bit."""
     graph = random_graph(network)
@@ -99,8 +109,7 @@ def test_constant_images(value: int) -> None:
     graph = random_graph(LENET5)
     images = np.full((9, 1, 28, 28), value, np.uint8)
     _, logits = classify(graph, images, chunk=4)
-    expected = graph.reference(images)
-    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * score_scale(graph, expected))
+    check_logits(logits, graph, images)
 
 
 @pytest.mark.parametrize("pinned", [True, False])
@@ -110,15 +119,13 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
     """From pinned memory the host waits once per stream, at the end; from pageable memory also per reused buffer."""
     import cupy
 
+    from app.cuda.memory import pinned_copy
     from app.runtime import stream_buffers as module
     from app.runtime.session import pieces
 
     graph = random_graph(LENET5)
     images = random_images(LENET5, 95)
-    if pinned:
-        source = module.pinned_array(images.shape, images.dtype)
-        source[:] = images
-        images = source
+    images = pinned_copy(images) if pinned else images
     with session(graph, chunk=10, streams=3) as running:
         outputs = running.outputs(95)
         running.run(images, outputs)
@@ -154,17 +161,17 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
             buffers.copied, buffers.stream = buffers.copied.inner, buffers.stream.inner
 
 
-@pytest.mark.parametrize("bias", [True, False])
+@ALL_GRAPHS
 @pytest.mark.parametrize("precision", ["fp32", "fp32x", "fp16"])
-def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str, bias: bool) -> None:
+def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str, weights: str) -> None:
     """To the same bits, of whatever the images then are; other arrays are not taken for them."""
     from app.cuda.memory import pinned_array
 
-    graph = random_graph(LENET5, bias=bias)
-    first, second = (random_images(LENET5, 45, seed=seed) for seed in (1, 2))
+    graph = GRAPHS[weights]()
+    first, second = (random_images(LENET5, 301, seed=seed) for seed in (1, 2))
     images, other = (pinned_array(first.shape, first.dtype) for _ in range(2))
-    with session(graph, chunk=11, precision=precision) as running:
-        outputs, others = (running.outputs(45, logits=True) for _ in range(2))
+    with session(graph, chunk=50, precision=precision) as running:
+        outputs, others = (running.outputs(301, logits=True) for _ in range(2))
 
         def results(source: np.ndarray, target: Any) -> tuple[np.ndarray, np.ndarray]:
             target.labels.fill(255)
@@ -197,8 +204,7 @@ def test_a_session_serves_many_batches() -> None:
             images = random_images(ODD, count, seed=count)
             outputs = running.outputs(count, logits=True)
             running.run(images, outputs)
-            expected = graph.reference(images)
-            np.testing.assert_allclose(outputs.logits, expected, rtol=0, atol=1e-5 * score_scale(graph, expected))
+            check_logits(outputs.logits, graph, images)
 
 
 @pytest.mark.parametrize("batch", [31, 62, 63, 200])
