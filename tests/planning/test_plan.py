@@ -21,12 +21,12 @@ from app.kernels.problems import (
     operation,
 )
 from app.layers import Argmax, AvgPool, Flatten, Layer, Linear, Relu
-from app.network.definitions import FA19, LENET5, MINIDNN86, MLP, Network
+from app.network.definitions import FA19, LENET5, MINIDNN86, MLP, NETWORKS, Network
 from app.planning.matching import Choices
 from app.planning.plan import IMAGES, LABELS, LOGITS, PIXELS, ExecutionPlan, plan
 from app.precision import BY_NAME
 from tests.support.named_choices import named_choices
-from tests.support.networks_for_tests import TEST_NETWORKS, random_graph
+from tests.support.networks_for_tests import ODD, TEST_NETWORKS, multiplied, random_graph
 
 ARCH = "sm_90a"
 FUSED = ["conv1+relu1+pool1", "conv2+relu2+pool2", "flatten+fc1+relu3", "fc2+argmax"]
@@ -192,3 +192,31 @@ def test_keys_of_problems_are_short_and_tell_them_apart() -> None:
     assert len({key(problem) for problem in others}) == len(others)
     assert key(one) == "conv channels=1 height=28 width=28 maps=32 kernel=5"
     assert operation(one) == "conv"
+
+
+FACTORS = pytest.mark.parametrize("factor", [1e9, 1e-9])
+OVERFLOW_IS_AN_ERROR = pytest.mark.filterwarnings("error")  # NumPy warns of it
+
+
+@FACTORS
+@OVERFLOW_IS_AN_ERROR
+@pytest.mark.parametrize("network", [*NETWORKS.values(), ODD], ids=lambda network: network.name)
+def test_what_float16_cannot_hold_is_an_error_where_it_was_asked_for(network: Network, factor: float) -> None:
+    """In any layer of any network. What was not asked for is not computed in float16."""
+    graph = random_graph(network, bias=False)
+    for arch, name in zip(["sm_75", "sm_80", "sm_90a", "sm_120"], graph.parameters, strict=False):
+        changed = multiplied(graph, factor, name)
+        with pytest.raises(UserError, match=f"^fp16 cannot hold the weights of {name}: .*; take --precision fp32$"):
+            plan(changed, arch, Choices("fp16", fuse=False))
+    plan(changed, arch, Choices("fp32"))
+    plan(changed, arch, Choices("auto"))
+
+
+@FACTORS
+@OVERFLOW_IS_AN_ERROR
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_kernels_that_scale_weights_serve_them(arch: str, factor: float) -> None:
+    graph = random_graph(LENET5, bias=False)
+    for name in graph.parameters:
+        nodes = plan(multiplied(graph, factor, name), arch, Choices("fp16")).nodes
+        assert all(isinstance(node.problem, PairProblem) for node in nodes)
