@@ -8,31 +8,35 @@ from app.errors import UserError
 from app.kernels import registry
 from app.kernels.variant import Variant
 from app.planning.choices import load_graph
-from app.planning.matching import Choices
 from app.planning.plan import plan
-from app.planning.tuning import Tuning
 from app.precision import PRECISIONS
+from tests.support.named_choices import named_choices
 from tests.support.requests import requested, resolved
 
-AUTO = dict.fromkeys(("conv", "gemm", "pool"))
+AUTO = dict.fromkeys(("conv", "gemm", "pool"), "auto")
 
 
 @pytest.mark.parametrize(
     ("command", "names"),
     [
-        ("", {}),
-        ("--conv direct", {"conv": "direct"}),
-        ("--fc naive --pool shared", {"gemm": "naive", "pool": "shared"}),
-        ("--conv conv2=direct --fc fc1=naive", {"conv2": "direct", "fc1": "naive"}),
-        ("--conv conv1=direct,conv2=unrolled", {"conv1": "direct", "conv2": "unrolled"}),
-        ("--latency", {"gemm": "split-k"}),
-        ("--latency --conv direct", {"gemm": "split-k", "conv": "direct"}),
+        ("", AUTO),
+        ("--conv direct", AUTO | {"conv": "direct"}),
+        ("--fc naive --pool shared", AUTO | {"gemm": "naive", "pool": "shared"}),
+        ("--conv conv2=direct --fc fc1=naive", {"conv2": "direct", "fc1": "naive", "pool": "auto"}),
+        (
+            "--conv conv1=direct,conv2=unrolled",
+            {"conv1": "direct", "conv2": "unrolled", "gemm": "auto", "pool": "auto"},
+        ),
+        ("--latency", AUTO | {"gemm": "split-k"}),
+        ("--latency --conv direct", AUTO | {"gemm": "split-k", "conv": "direct"}),
+        ("--conv wgmma", AUTO | {"conv_pair": "wgmma"}),
+        ("--fc wgmma", AUTO | {"gemm_pair": "wgmma"}),
+        ("--conv mma --fc mma", AUTO | {"conv_pair": "mma", "gemm_pair": "mma"}),
+        ("--conv tensor-core --fc tensor-core", AUTO | {"conv": "tensor-core", "gemm": "tensor-core"}),
     ],
 )
 def test_kernel_names(command: str, names: dict[str, str]) -> None:
-    found = resolved(command)[1].kernels
-    assert {key: row.name for key, row in found.items() if row is not None} == names
-    assert {key for key, row in found.items() if row is None} <= set(AUTO) - set(names)
+    assert resolved(command)[1].kernels == named_choices(kernels=names).kernels
 
 
 @pytest.mark.parametrize("value", ["", "=direct", "conv1=", "direct,unrolled", "conv1=direct,", ","])
@@ -82,7 +86,7 @@ def test_names_that_do_not_exist(command: str, fault: str) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_precision_and_fusion(precision: str) -> None:
     _, found = resolved(f"--precision {precision} --no-fuse --conv direct")
-    assert found == Choices(precision, False, {**AUTO, "conv": registry.find("conv", "direct")}, Tuning())
+    assert found == named_choices(precision, False, AUTO | {"conv": "direct"})
     _, default = resolved()
     assert default.fuse and default.precision == "auto"
 
@@ -93,27 +97,6 @@ def test_all_commands_that_run_a_network_take_the_same_options(command: str) -> 
     assert graph.network.name == weights.network == "lenet5"
     planned = plan(graph, "sm_90a", chosen)
     assert planned.nodes[0].variant.name == "direct" and planned.arithmetic == "float16"
-
-
-def test_latency_splits_the_sums() -> None:
-    graph, chosen = resolved("--latency")
-    planned = plan(graph, "sm_90a", chosen)
-    kernels = {node.variant.name for node in planned.nodes if node.head.operation == "gemm"}
-    assert kernels == {"split-k"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ("--conv wgmma", {"conv_pair": "wgmma"}),
-        ("--fc wgmma", {"gemm_pair": "wgmma"}),
-        ("--conv mma --fc mma", {"conv_pair": "mma", "gemm_pair": "mma"}),
-        ("--conv tensor-core --fc tensor-core", {"conv": "tensor-core", "gemm": "tensor-core"}),
-    ],
-)
-def test_kernels_of_two_layers_are_named_like_others(arguments: str, expected: dict[str, str]) -> None:
-    found = resolved(arguments)[1].kernels
-    assert found == {**AUTO, **{operation: registry.find(operation, name) for operation, name in expected.items()}}
 
 
 def test_a_layer_left_to_auto_beside_a_kernel_for_the_others() -> None:

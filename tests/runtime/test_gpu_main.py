@@ -130,8 +130,3 @@ def test_a_million_images_in_constant_memory(tmp_path: Path) -> None:
     many = report(tmp_path, "--batch", "1000000", "--cycle")
     assert many["accuracy"]["correct"] == 50 * twice["accuracy"]["correct"]
     assert many["device_memory_bytes"] == twice["device_memory_bytes"]
-
-
-def test_unknown_kernels_and_unservable_ones_are_errors(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--device", "cuda", "--conv", "nonsense"]) == 2
-    assert "choose one of" in capsys.readouterr().err
