@@ -16,7 +16,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from math import prod
-from types import TracebackType
 
 import cupy
 import numpy as np
@@ -91,25 +90,19 @@ class Session:
             for kernel, node in zip(self.kernels, plan.nodes, strict=True)
         ]
         self.shrunk = False
-        self.stream_buffers: list[StreamBuffers] = []
-        while not self.stream_buffers:
-            # The retry happens outside the except block: the exception holds what had been allocated.
-            if not self._allocate(chunk, streams):
-                if chunk == 1:
-                    raise UserError("not even one image fits in the device's free memory: free some")
-                chunk, self.shrunk = chunk // 2, True
+        while True:
+            with suppress(DeviceMemoryError):
+                self.stream_buffers = [StreamBuffers(plan, self.kernels, self.weights, chunk) for _ in range(streams)]
+                break
+            # Here the exception is gone: it held what had been allocated.
+            if chunk == 1:
+                raise UserError("not even one image fits in the device's free memory: free some")
+            chunk, self.shrunk = chunk // 2, True
         self.chunk = chunk
         self._graph = BatchGraph()
         self.direct: Direct | None = None  # what the graph replays; None: chunks
         self._busy = False  # whether anything may be under way in the streams
         self._pass_ends = [[cupy.cuda.Event(disable_timing=True) for _ in self.stream_buffers] for _ in range(2)]
-
-    def _allocate(self, chunk: int, streams: int) -> bool:
-        try:
-            self.stream_buffers = [StreamBuffers(self.plan, self.kernels, self.weights, chunk) for _ in range(streams)]
-        except DeviceMemoryError:
-            return False
-        return True
 
     @property
     def device_bytes(self) -> int:
@@ -254,9 +247,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.wait()  # after an error, waiting would only raise another in its place
         self.close()

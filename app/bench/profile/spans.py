@@ -25,7 +25,6 @@ COPIES = {
     runtime.memcpyHostToDevice: ("h2d", "images to the card (H2D)"),
     runtime.memcpyDeviceToHost: ("d2h", "results to the host (D2H)"),
 }
-LAUNCH_STREAM, COPY_STREAM = 8, 4  # which argument of launchKernel and memcpyAsync is the stream
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ class Recorder:
             undo.enter_context(replaced(driver, "launchKernel", self._kernel))
             undo.enter_context(replaced(runtime, "memcpyAsync", self._copy))
             if loaded_cublas() is not None:
-                undo.enter_context(replaced(loaded_cublas(), "sgemm", self._gemm))
+                undo.enter_context(replaced(loaded_cublas(), "sgemm", self._kernel))
             undo.enter_context(nvtx_range("batch"))
             yield
 
@@ -138,9 +137,6 @@ class Recorder:
         return call
 
     def _kernel(self, original: Function) -> Function:
-        return lambda *arguments: self._timed(self._action(), arguments[LAUNCH_STREAM], original, arguments)
-
-    def _gemm(self, original: Function) -> Function:
         return lambda *arguments: self._timed(self._action(), self._stream, original, arguments)
 
     def _copy(self, original: Function) -> Function:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 
 from app.bench.ladder.failures import reason_of
 from app.bench.ladder.trial import Trial
@@ -59,9 +58,7 @@ class OnCard:
     def __enter__(self) -> OnCard:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
         del self._trial  # its memory is free before the next one's is taken
 
