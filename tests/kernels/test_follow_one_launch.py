@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from app.kernels.problems import Problem
-from app.kernels.registry import find
 from tests.support.kernel_device import host_arrays
-from tests.support.kernel_grid import convolution_pair, network_convolutions, typed
+from tests.support.kernel_grid import convolution_pair, network_convolutions, row_of, typed
 
 ROOT = Path(__file__).parents[2]
 BEFORE = {"app/runtime/session.py", "app/runtime/stream_buffers.py"}  # they make kernels and bind them; need a card
@@ -43,8 +42,7 @@ def files_of_a_launch(operation: str, name: str, problem: Problem, monkeypatch: 
     monkeypatch.setattr(launch, "loaded", lambda _: module)
     monkeypatch.setattr(launch, "driver", driver)
     monkeypatch.setattr(launch, "cupy", SimpleNamespace(cuda=SimpleNamespace(Device=lambda: device, runtime=runtime)))
-    row = find(operation, name)
-    assert row is not None
+    row = row_of(operation, name)
     _, parameters = host_arrays(problem, 1)
     ran: set[str] = set()
 

@@ -7,10 +7,19 @@ import numpy as np
 import pytest
 
 from app.kernels.problems import ActivationProblem, ArgmaxProblem, ConvProblem, LinearProblem, PoolProblem, Problem
-from app.kernels.registry import find, variants
+from app.kernels.registry import variants
 from tests.support import kernel_cases
 from tests.support.kernel_cases import Case, architecture, batches, elements, grid_cases, small_cases, tuned_cases
-from tests.support.kernel_device import bits, compile_all, kernel_of, launch, results
+from tests.support.kernel_device import (
+    bits,
+    check_fused_activation,
+    compile_selected,
+    host_arrays,
+    kernel_of,
+    launch,
+    results,
+)
+from tests.support.kernel_grid import row_of
 from tests.support.kernel_oracle import expected, operands
 from tests.support.tolerance import check
 
@@ -21,9 +30,7 @@ OWN_ORDER = {("conv", "cublas"), ("gemm", "cublas"), ("gemm", "split-k")}
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled(request: pytest.FixtureRequest) -> None:
-    """All kernels of the selected tests, by all processors at once."""
-    used = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
-    compile_all(case for case in used if isinstance(case, Case))
+    compile_selected(request)
 
 
 def held_against_the_reference(case: Case, images: int) -> None:
@@ -71,9 +78,7 @@ def _ordered_cases() -> list[Case]:
 
 def _plainest(problem: Problem) -> Case:
     operation = {ConvProblem: "conv", LinearProblem: "gemm", PoolProblem: "pool"}[type(problem)]
-    row = find(operation, EXACT_ORDER[operation])
-    assert row is not None
-    return Case(row, problem)
+    return Case(row_of(operation, EXACT_ORDER[operation]), problem)
 
 
 @pytest.mark.parametrize("case", kernel_cases.parameters(_ordered_cases()))
@@ -89,16 +94,12 @@ def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
             pytest.skip("unpooled values would be rounded before they are pooled")
         unpooled = replace(problem, pool=1, pool_is_max=False)
         # The random operands depend on the problem: those of the pooled one are wanted.
-        from tests.support.kernel_device import host_arrays
-
         whole = launch(kernel_of(_plainest(unpooled)), *host_arrays(problem, images))[0]
         height, width = problem.convolved
         pool = PoolProblem(problem.maps, height, width, problem.pool, problem.pool, problem.pool_is_max)
         shaped = whole.reshape(images, problem.maps, height, width)
         plain = launch(kernel_of(_plainest(pool)), shaped, [])[0]
     else:
-        from tests.support.kernel_device import host_arrays
-
         plain = launch(kernel_of(_plainest(problem)), *host_arrays(case.problem, images))[0]
     assert y.size == images * elements(problem)
     np.testing.assert_array_equal(bits(y), bits(plain))
@@ -108,16 +109,7 @@ def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
 @pytest.mark.parametrize("row", [r for r in variants("conv") if "float32" in r.dtypes], ids=lambda row: row.name)
 def test_fused_and_separate_activations_agree_to_the_bit(row: Any, function: str) -> None:
     """What system 1 could not make work: a ReLU inside the convolution changes nothing."""
-    from tests.support.kernel_device import host_arrays
-
-    fused = ConvProblem(3, 21, 17, 19, 5, bias=True, activation=function)
-    arrays = host_arrays(fused, 5)
-    together = launch(kernel_of(Case(row, fused)), *arrays)[0]
-    apart = launch(kernel_of(Case(row, replace(fused, activation=""))), *arrays)[0]
-    (elementwise,) = variants("activation")
-    activation = ActivationProblem(elements(fused), function)
-    separate = launch(kernel_of(Case(elementwise, activation)), apart.reshape(5, -1), [])[0]
-    np.testing.assert_array_equal(bits(together), bits(separate))
+    check_fused_activation(row, ConvProblem(3, 21, 17, 19, 5, bias=True, activation=function), 5)
 
 
 def test_argmax_ties_and_nan_follow_numpy() -> None:

@@ -20,10 +20,10 @@ from app.kernels.problems import (
     ResizeProblem,
     SoftmaxProblem,
 )
-from app.kernels.registry import find, variants
+from app.kernels.registry import variants
 from tests.support.kernel_cases import OPERATIONS, Case, elements, parameters, served
-from tests.support.kernel_device import GUARD, POISON, bind, compile_all, host_arrays, kernel_of
-from tests.support.kernel_grid import convolution_pair, network_convolutions, product_pair, typed
+from tests.support.kernel_device import compile_selected, host_arrays, kernel_of, on_card
+from tests.support.kernel_grid import convolution_pair, network_convolutions, product_pair, row_of, typed
 from tests.support.kernel_oracle import layers_of, operands, sums_half, sums_in_half, to_half, to_tf32
 from tests.support.tolerance import check
 
@@ -90,33 +90,11 @@ def memory(request: pytest.FixtureRequest) -> Iterator[None]:
     """All kernels of the selected tests are compiled at once, with those that tell what is right; memory is freed."""
     import cupy
 
-    used = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
-    compile_all(case for case in used if isinstance(case, Case))
+    compile_selected(request)
     yield
     _expected.cache_clear()
     _repeated.cache_clear()
     cupy.get_default_memory_pool().free_all_blocks()
-
-
-def on_card(case: Case, x: Any, arrays: list[np.ndarray | None], images: int) -> list[Any]:
-    """Run the kernel once on a poisoned output → its outputs on the device, flat, the guards behind them untouched."""
-    import cupy
-
-    from app.cuda.memory import device_array, uploaded
-
-    kernel = kernel_of(case)
-    weights = [None if array is None else uploaded(array) for array in kernel.pack(arrays)]
-    outputs = [
-        device_array(argument.per_image * images + GUARD, argument.dtype)
-        for argument in kernel.arguments()[1 + len(weights) :]
-    ]
-    for output in outputs:
-        output.data.memset(POISON, output.nbytes)
-    bind(kernel, [x, *weights, *outputs], images)(cupy.cuda.Stream.null.ptr, images)
-    cupy.cuda.Stream.null.synchronize()
-    for output in outputs:
-        assert (output[-GUARD:].get().view(np.uint8) == POISON).all(), f"{case} wrote behind its output"
-    return [output[:-GUARD] for output in outputs]
 
 
 def _device_parameters(problem: Problem, given: dict[str, np.ndarray], dtype: str) -> list[np.ndarray | None]:
@@ -133,16 +111,14 @@ def in_float64(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: list
     problem = replace(problem, dtype="float64", input_dtype="float64", output_dtype="float64")
     device_x = uploaded(np.ascontiguousarray(x, np.float64))
     if isinstance(problem, LinearProblem):
-        naive = find("gemm", "naive")
-        assert naive is not None
-        return on_card(Case(naive, replace(problem, argmax=False)), device_x, arrays, len(x))[0]
-    direct, pooling = find("conv", "direct"), find("pool", "direct")
-    assert direct is not None and pooling is not None
-    y = on_card(Case(direct, replace(problem, pool=1, pool_is_max=False)), device_x, arrays, len(x))[0]
+        naive = Case(row_of("gemm", "naive"), replace(problem, argmax=False))
+        return on_card(kernel_of(naive), device_x, arrays, len(x))[0]
+    direct = Case(row_of("conv", "direct"), replace(problem, pool=1, pool_is_max=False))
+    y = on_card(kernel_of(direct), device_x, arrays, len(x))[0]
     if problem.pool == 1:
         return y
     pool = PoolProblem(problem.maps, *problem.convolved, problem.pool, problem.pool, problem.pool_is_max, "float64")
-    return on_card(Case(pooling, pool), y, [], len(x))[0]
+    return on_card(kernel_of(Case(row_of("pool", "direct"), pool)), y, [], len(x))[0]
 
 
 @lru_cache(maxsize=1)
@@ -179,7 +155,7 @@ def test_layers_of_the_networks(case: Case) -> None:
     arrays = _device_parameters(problem, given, "float64")
     stored = [None if a is None else a.astype(b.dtype) for a, b in zip(arrays, arguments[1:], strict=False)]
     device_x = uploaded(np.ascontiguousarray(x, arguments[0].dtype))
-    y, *labels = on_card(case, device_x, stored, IMAGES)
+    y, *labels = on_card(kernel_of(case), device_x, stored, IMAGES)
     check(y, problem, _expected(replace(problem, output_dtype="float32"), sums_half(case.row)))
     if labels:
         np.testing.assert_array_equal(labels[0].get(), y.reshape(IMAGES, -1).argmax(axis=1).get())
@@ -222,8 +198,9 @@ def test_more_elements_than_an_int_counts(case: Case) -> None:
         arrays = [
             None if a is None else a.astype(b.dtype) for a, b in zip(drawn, problem.arguments()[1:], strict=False)
         ]
-    wanted = on_card(case, few, arrays, repeated)[0]
-    y = on_card(case, many, arrays, REPEATS * repeated)[0].reshape(REPEATS, -1)
+    kernel = kernel_of(case)
+    wanted = on_card(kernel, few, arrays, repeated)[0]
+    y = on_card(kernel, many, arrays, REPEATS * repeated)[0].reshape(REPEATS, -1)
     unsigned = f"u{y.itemsize}"
     assert len(set(wanted[:1000].get().view(unsigned).tolist())) > 1, "all results are the same"
     wanted = wanted.view(unsigned)

@@ -11,7 +11,7 @@ from app.kernels.problems import PairProblem
 from app.kernels.registry import variants
 from tests.support import kernel_cases
 from tests.support.kernel_cases import Case, served
-from tests.support.kernel_device import compile_all
+from tests.support.kernel_device import compile_selected
 from tests.support.kernel_grid import CONVOLUTION_PAIRS, PRODUCT_PAIRS
 from tests.support.pair_device import Runner, errors, has_shipped_weights, images, poison_shared, same_bits, weights
 from tests.support.tolerance import check
@@ -43,8 +43,7 @@ def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
     """All kernels of the selected tests, by all processors at once; memory is freed."""
     import cupy
 
-    used = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
-    compile_all(case for case in used if isinstance(case, Case))
+    compile_selected(request)
     yield
     cupy.get_default_memory_pool().free_all_blocks()
 

@@ -1,6 +1,5 @@
 """Whole networks on each variant by name: many streams and small chunks change nothing, and routes agree to the bit."""
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.errors import UserError
-from app.kernels.problems import ActivationProblem, LinearProblem
+from app.kernels.problems import LinearProblem
 from app.kernels.registry import variants
 from app.kernels.variant import ConstantCopy, Variant
 from app.layers import ACTIVATIONS
@@ -17,8 +16,9 @@ from app.network.graph import Graph
 from app.planning.plan import plan
 from app.precision import ROWS
 from tests.runtime.test_gpu_session import classify
-from tests.support.kernel_cases import Case, architecture, elements
-from tests.support.kernel_device import bits, compile_all, host_arrays, kernel_of, launch
+from tests.support.kernel_cases import Case, architecture
+from tests.support.kernel_device import bits, check_fused_activation, compile_all
+from tests.support.kernel_grid import row_of
 from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import ODD, SMOOTH, TEST_NETWORKS, random_graph, random_images, score_scale
 
@@ -65,8 +65,7 @@ def compiled(request: pytest.FixtureRequest) -> None:
 
 
 def _plainest(operation: str, precision: str) -> dict[str, Any]:
-    (row,) = (row for row in variants(operation) if row.name == PLAINEST[operation])
-    return choices(row, precision)
+    return choices(row_of(operation, PLAINEST[operation]), precision)
 
 
 @cache
@@ -111,14 +110,7 @@ def test_fused_and_separate_routes_agree_to_the_bit(network: Network) -> None:
 @pytest.mark.parametrize("function", ACTIVATIONS)
 @pytest.mark.parametrize("row", [r for r in variants("gemm") if "float32" in r.dtypes], ids=lambda row: row.name)
 def test_matrix_products_fuse_activations_to_the_bit(row: Variant, function: str) -> None:
-    fused = LinearProblem(97, 35, bias=True, activation=function)
-    arrays = host_arrays(fused, 7)
-    together = launch(kernel_of(Case(row, fused)), *arrays)[0]
-    apart = launch(kernel_of(Case(row, replace(fused, activation=""))), *arrays)[0]
-    (elementwise,) = variants("activation")
-    activation = ActivationProblem(elements(fused), function)
-    separate = launch(kernel_of(Case(elementwise, activation)), apart.reshape(7, -1), [])[0]
-    np.testing.assert_array_equal(bits(together), bits(separate))
+    check_fused_activation(row, LinearProblem(97, 35, bias=True, activation=function), 7)
 
 
 def test_networks_here_need_slices_of_constant_memory() -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from app.cuda.compiler import ARCHITECTURES, INCLUDE_DIR, KERNEL_DIR, architecture_number, compile_kernel
-from app.kernels import registry
 from app.kernels.problems import ConvProblem
 from app.kernels.registry import VARIANTS, variants
 from app.kernels.train.train import TRAINING_KERNELS, TrainingKernel
 from app.kernels.variant import ConstantCopy, LaunchConfig, Variant
-from tests.support.kernel_grid import served
+from tests.support.kernel_grid import row_of, served
 
 ALL_ROWS: list[Variant | TrainingKernel] = [*VARIANTS, *TRAINING_KERNELS]
 ALL_VARIANTS = pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))
@@ -149,10 +148,8 @@ def test_code_is_loaded_when_it_is_launched(name: str, loads: int, monkeypatch: 
         loaded.append(object())
         return loaded[-1]
 
-    row = registry.find("conv", name)
-    assert row is not None
     monkeypatch.setattr(launch, "compile_kernel", lambda *_, **__: b"")
     monkeypatch.setattr(launch, "loaded", load)
-    kernel = launch.Kernel(row, ConvProblem(1, 8, 8, 4, 3), "sm_75")
+    kernel = launch.Kernel(row_of("conv", name), ConvProblem(1, 8, 8, 4, 3), "sm_75")
     assert not loaded
     assert {id(kernel.module()) for _ in range(3)} == set(map(id, loaded)) and len(loaded) == loads

@@ -1,5 +1,6 @@
 """Rows of kernels that take two layers at once: how their parameters are packed, scaled and split. Without a GPU."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +19,19 @@ from app.kernels.fused.scaling import (
     within_range,
 )
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
-from app.kernels.registry import find, variants
+from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from tests.support import pair_emulation
 from tests.support.kernel_device import device_parameters, host_arrays
-from tests.support.kernel_grid import CONVOLUTION_PAIRS, PRODUCT_PAIRS, convolution_pair, product_pair, served, typed
+from tests.support.kernel_grid import (
+    CONVOLUTION_PAIRS,
+    PRODUCT_PAIRS,
+    convolution_pair,
+    product_pair,
+    row_of,
+    served,
+    typed,
+)
 from tests.support.kernel_oracle import expected_of, layers_of, operands, run
 from tests.support.tolerance import check
 
@@ -33,9 +42,7 @@ ALL_ROWS = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.source.remov
 
 def wgmma(dtype: str) -> Variant:
     """The Hopper kernel of that type."""
-    found = find("conv_pair", {"float16": "wgmma", "float16x2": "wgmma-split"}[dtype])
-    assert found is not None
-    return found
+    return row_of("conv_pair", {"float16": "wgmma", "float16x2": "wgmma-split"}[dtype])
 
 
 def convolution_problem(dtype: str) -> ConvPairProblem:
@@ -44,10 +51,15 @@ def convolution_problem(dtype: str) -> ConvPairProblem:
     return problem
 
 
-def packed(row: Variant, problem: PairProblem, arrays: list[np.ndarray | None]) -> list[np.ndarray | None]:
+def packed(row: Variant, problem: PairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     packing = row.config(problem).packing
     assert packing is not None
     return packing.pack(arrays)
+
+
+def features(problem: ConvPairProblem, arrays: Sequence[np.ndarray | None], x: np.ndarray) -> np.ndarray:
+    """What the Hopper kernel of the problem's type makes of images, before it is stored."""
+    return pair_emulation.convolutions(problem, packed(wgmma(problem.dtype), problem, arrays), x[:, 0])
 
 
 def close_to_exact(problem: PairProblem, x: Any, parameters: dict[str, np.ndarray], y: np.ndarray) -> None:
@@ -63,8 +75,7 @@ def test_convolutions_read_as_the_kernel_does_give_the_layers_results(dtype: str
     """Padding is multiplied by zeros, every fragment and core matrix is in its place, scales cancel out."""
     problem = convolution_problem(dtype)
     x, parameters = operands(problem, images)
-    arrays = packed(wgmma(dtype), problem, device_parameters(problem, parameters))
-    close_to_exact(problem, x, parameters, pair_emulation.convolutions(problem, arrays, x[:, 0]))
+    close_to_exact(problem, x, parameters, features(problem, device_parameters(problem, parameters), x))
 
 
 @DTYPES
@@ -76,7 +87,7 @@ def test_scales_keep_small_and_large_filters_exact(dtype: str, factor1: float, f
     parameters = {"layer1": parameters["layer1"] * factor1, "layer2": parameters["layer2"] * factor2}
     arrays, scales = scale_features(problem, device_parameters(problem, parameters))
     assert within_range(problem, arrays)
-    y = as_stored(pair_emulation.convolutions(problem, packed(wgmma(dtype), problem, list(arrays)), x[:, 0]), dtype)
+    y = as_stored(features(problem, arrays, x), dtype)
     assert y.max() <= LARGEST
     wanted = run(layers_of(problem), x.astype(np.float64), parameters)
     error = np.abs(y / np.tile(np.repeat(scales, 16), 2) - wanted).max() / np.abs(wanted).max()
@@ -92,9 +103,7 @@ def test_features_that_are_not_scaled_are_exact_in_float32(factor: float) -> Non
     parameters = {"layer1": parameters["layer1"] * factor, "layer2": parameters["layer2"] * factor * uneven}
     arrays = device_parameters(problem, parameters)
     assert within_range(problem, arrays)
-    y = as_stored(
-        pair_emulation.convolutions(problem, packed(wgmma("float16x2"), problem, arrays), x[:, 0]), "float16x2"
-    )
+    y = as_stored(features(problem, arrays, x), "float16x2")
     wanted = run(layers_of(problem), x.astype(np.float64), parameters)
     even = np.tile(np.repeat(1 / uneven, 16), 2)
     assert (np.abs(y - wanted) * even).max() < 2e-6 * (wanted * even).max()
@@ -121,40 +130,26 @@ def test_products_read_as_the_kernel_does_give_the_layers_results(pair: LinearPa
 
 
 @ALL_ROWS
-def test_packed_arrays_are_those_that_the_kernel_takes(row: Variant) -> None:
+def test_packed_arrays_are_those_that_the_kernel_takes(row: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their types and sizes are the arguments', which a launch checks; x and the results stay the problem's."""
-    for problem in served(row, "sm_90a"):
-        assert isinstance(problem, PairProblem)
-        packing = row.config(problem).packing
-        assert packing is not None
-        for array, argument in zip(packing.pack(host_arrays(problem, 2)[1]), packing.takes, strict=True):
-            assert argument.per_image == 0 and argument.fixed > 0
-            assert (array is None) == argument.optional
-            if array is not None:
-                assert (array.dtype.name, array.size) == (argument.dtype, argument.fixed), argument.name
-                assert array.flags.c_contiguous and np.isfinite(array).all()
-
-
-@ALL_ROWS
-def test_kernels_take_what_is_packed_between_the_images_and_the_results(
-    row: Variant, monkeypatch: pytest.MonkeyPatch
-) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.kernels import launch
 
     monkeypatch.setattr(launch, "compile_kernel", lambda *_, **__: b"")
     for problem in served(row, "sm_90a"):
-        assert isinstance(problem, PairProblem)
         kernel = launch.Kernel(row, problem, "sm_90a")
         x, *rest = problem.arguments()
         results = [argument for argument in rest if argument.per_image]
+        assert [argument.name for argument in results] == ["y", "labels"][: 1 + (row.operation == "gemm_pair")]
         packing = kernel.config.packing
         assert packing is not None
         assert list(kernel.arguments()) == [x, *packing.takes, *results]
-        assert [argument.name for argument in results] == (
-            ["y"] if isinstance(problem, ConvPairProblem) else ["y", "labels"]
-        )
-        assert len(kernel.pack(host_arrays(problem, 1)[1])) == len(packing.takes)
+        for array, argument in zip(kernel.pack(host_arrays(problem, 2)[1]), packing.takes, strict=True):
+            assert argument.per_image == 0 and argument.fixed > 0
+            assert (array is None) == argument.optional
+            if array is not None:
+                assert (array.dtype.name, array.size) == (argument.dtype, argument.fixed), argument.name
+                assert array.flags.c_contiguous and np.isfinite(array).all()
 
 
 @DTYPES
@@ -221,9 +216,8 @@ def test_filters_of_zeros_make_zeros(dtype: str, zero: str) -> None:
     parameters = {name: array * (zero not in (name, "both")) for name, array in parameters.items()}
     arrays = device_parameters(problem, parameters)
     assert within_range(problem, arrays)
-    own = packed(wgmma(dtype), problem, arrays)
-    assert all(array is not None and np.isfinite(array).all() for array in own)
-    assert not pair_emulation.convolutions(problem, own, x[:, 0]).any()
+    assert all(array is not None and np.isfinite(array).all() for array in packed(wgmma(dtype), problem, arrays))
+    assert not features(problem, arrays, x).any()
 
 
 # What float16 does not hold
@@ -236,13 +230,14 @@ def test_range_is_that_of_the_brightest_image(dtype: str) -> None:
     parameters = {"layer1": np.ones((5, 5, 1, 32)), "layer2": np.ones((5, 5, 32, 64))}
     largest = LARGEST if dtype == "float16" else GREATEST
     most = largest / (255 * 25 * 800)
-    bright = np.full((2, 28, 28), 255)
+    bright = np.full((2, 1, 28, 28), 255)
     for factor, fits in ((0.999 * most, True), (1.001 * most, False), (np.nan, False), (np.inf, False)):
         arrays = device_parameters(problem, {**parameters, "layer2": factor * parameters["layer2"]})
         assert within_range(problem, arrays) == fits
     arrays = device_parameters(problem, {**parameters, "layer2": 0.999 * most * parameters["layer2"]})
-    y = pair_emulation.convolutions(problem, packed(wgmma(dtype), problem, arrays), bright)
-    np.testing.assert_allclose(as_stored(y, dtype), 0.999 * largest, rtol=1e-3 if dtype == "float16" else 1e-6)
+    np.testing.assert_allclose(
+        as_stored(features(problem, arrays, bright), dtype), 0.999 * largest, rtol=1e-3 if dtype == "float16" else 1e-6
+    )
 
 
 def as_stored(y: np.ndarray, dtype: str) -> np.ndarray:

@@ -16,7 +16,7 @@ from app.kernels.registry import variants
 from app.network.graph import Graph
 from app.planning.matching import Choices, Node
 from app.planning.plan import plan
-from tests.support import pair_emulation, pair_mma_emulation
+from tests.support import pair_emulation
 from tests.support.scaled_networks import (
     biased,
     errors,
@@ -58,7 +58,7 @@ def through(node: Node, x: np.ndarray) -> np.ndarray:
     assert all(array is None or np.isfinite(array).all() for array in packed)
     if isinstance(problem, ConvPairProblem):
         if node.variant.name == "mma":
-            y = pair_mma_emulation.convolutions(problem, x[:, 0].astype(np.float64), packed)[0].transpose(0, 3, 1, 2)
+            y, _ = pair_emulation.mma_convolutions(problem, packed, x[:, 0])
         else:
             y = pair_emulation.convolutions(problem, packed, x[:, 0])
     elif node.variant.name == "mma":

@@ -14,7 +14,6 @@ from app.kernels.problems import (
     SoftmaxProblem,
     operation,
 )
-from app.kernels.registry import find
 from app.kernels.variant import Variant
 from tests.support.kernel_cases import (
     GRID,
@@ -26,7 +25,7 @@ from tests.support.kernel_cases import (
     small_cases,
     tuned_cases,
 )
-from tests.support.kernel_grid import convolution_pair, product_pair, typed
+from tests.support.kernel_grid import convolution_pair, product_pair, row_of, typed
 from tests.support.kernel_oracle import expected, layers_of, operands, plain, run
 from tests.support.tolerance import check
 
@@ -44,13 +43,7 @@ PROBLEMS: list[Problem] = [
 IMAGES = 7
 
 
-def variant(operation: str, name: str) -> Variant:
-    found = find(operation, name)
-    assert found is not None
-    return found
-
-
-DIRECT, HALF2 = variant("conv", "direct"), variant("conv", "half2")
+DIRECT, HALF2 = row_of("conv", "direct"), row_of("conv", "half2")
 
 
 def computed(problem: Problem, dtype: type) -> np.ndarray:

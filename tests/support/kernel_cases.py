@@ -20,14 +20,12 @@ from app.kernels.problems import (
     Problem,
     ResizeProblem,
     SoftmaxProblem,
-    operation,
 )
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from tests.support import kernel_grid
 from tests.support.kernel_grid import (
     EPILOGUES,
-    OTHERS,
     PRODUCTS,
     SIZES,
     convolution_pair,
@@ -78,13 +76,7 @@ LINEARS = [
         for at, inputs in enumerate(EDGES)
     ),
 ]
-GRID: dict[str, Sequence[Problem]] = {
-    "conv": [*UNPOOLED, *POOLED],
-    "gemm": LINEARS,
-    "conv_pair": kernel_grid.CONVOLUTION_PAIRS,
-    "gemm_pair": kernel_grid.PRODUCT_PAIRS,
-    **{name: [problem for problem in OTHERS if operation(problem) == name] for name in OPERATIONS[4:]},
-}
+GRID: dict[str, Sequence[Problem]] = {**kernel_grid.GRID, "conv": [*UNPOOLED, *POOLED], "gemm": LINEARS}
 # How x and y may lie in memory, whatever the arithmetic: several channels, one channel (first layers), features.
 STORAGES = [(x, y) for x in ("uint8", "float16", "float32") for y in ("float16", "float32")]
 STORED: dict[str, Sequence[ConvProblem | LinearProblem]] = {

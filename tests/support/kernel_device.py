@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +14,10 @@ import pytest
 
 from app.cuda.compiler import compile_kernel
 from app.errors import UserError
-from app.kernels.problems import Problem
-from tests.support.kernel_cases import Case, architecture, input_shape
+from app.kernels.problems import ActivationProblem, ConvProblem, LinearProblem, Problem
+from app.kernels.registry import variants
+from app.kernels.variant import Variant
+from tests.support.kernel_cases import Case, architecture, elements, input_shape
 from tests.support.kernel_oracle import layers_of, operands
 
 if TYPE_CHECKING:  # needs CuPy
@@ -31,15 +34,21 @@ def compile_all(cases: Iterable[Case]) -> None:
 
     def compiled(case: Case) -> None:
         with suppress(RuntimeError):
-            defines = case.row.config(case.problem, dict(case.parameters)).defines
-            compile_kernel(case.row.path, defines, architecture())
+            compile_kernel(case.row.path, _defines(case), architecture())
 
-    distinct = {}
-    for case in cases:
-        defines = case.row.config(case.problem, dict(case.parameters)).defines
-        distinct[case.row.source, repr(sorted(defines.items()))] = case
+    distinct = {(case.row.source, repr(sorted(_defines(case).items()))): case for case in cases}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compiled, distinct.values()))
+
+
+def _defines(case: Case) -> dict[str, str | int]:
+    return case.row.config(case.problem, dict(case.parameters)).defines
+
+
+def compile_selected(request: pytest.FixtureRequest) -> None:
+    """Compile the kernels of all tests that pytest has selected and that have a ``case``."""
+    used = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
+    compile_all(case for case in used if isinstance(case, Case))
 
 
 def kernel_of(case: Case, *, debug: bool = False) -> Kernel:
@@ -80,17 +89,15 @@ def bind(kernel: Kernel, arrays: list[Any], images: int) -> Any:
         pytest.skip(str(missing))
 
 
-def launch(kernel: Kernel, x: np.ndarray, parameters: list[np.ndarray | None]) -> list[np.ndarray]:
-    """Run the kernel once on arrays of just the size needed; its outputs, flat, the guards behind them untouched."""
+def on_card(kernel: Kernel, x: Any, parameters: list[np.ndarray | None], images: int) -> list[Any]:
+    """Run the kernel once, x on the card, poisoned outputs → those, on the card, flat, the guards behind untouched."""
     import cupy
 
     from app.cuda.memory import device_array, uploaded
 
-    images, arguments = len(x), kernel.arguments()
-    arrays = [uploaded(np.ascontiguousarray(x))]
-    arrays += [None if array is None else uploaded(array) for array in kernel.pack(parameters)]
+    arrays = [x, *(None if array is None else uploaded(array) for array in kernel.pack(parameters))]
     outputs = []
-    for argument in arguments[len(arrays) :]:
+    for argument in kernel.arguments()[len(arrays) :]:
         outputs.append(device_array(argument.per_image * images + GUARD, argument.dtype))
         outputs[-1].data.memset(POISON, outputs[-1].nbytes)
     bound = bind(kernel, [*arrays, *outputs], images)
@@ -99,17 +106,33 @@ def launch(kernel: Kernel, x: np.ndarray, parameters: list[np.ndarray | None]) -
             scratch.data.memset(POISON, scratch.nbytes)
     bound(cupy.cuda.Stream.null.ptr, images)
     cupy.cuda.Stream.null.synchronize()
-    results = []
     for output in outputs:
-        host = output.get()
-        assert (host[-GUARD:].view(np.uint8) == POISON).all(), f"{kernel.variant.source} wrote behind its output"
-        results.append(host[:-GUARD])
-    return results
+        behind = output[-GUARD:].get().view(np.uint8)
+        assert (behind == POISON).all(), f"{kernel.variant.source} wrote behind its output"
+    return [output[:-GUARD] for output in outputs]
+
+
+def launch(kernel: Kernel, x: np.ndarray, parameters: list[np.ndarray | None]) -> list[np.ndarray]:
+    """Run the kernel once on arrays of just the size needed; its outputs, flat, the guards behind them untouched."""
+    from app.cuda.memory import uploaded
+
+    return [output.get() for output in on_card(kernel, uploaded(np.ascontiguousarray(x)), parameters, len(x))]
 
 
 def results(case: Case, images: int, *, debug: bool = False) -> list[np.ndarray]:
     """The case's outputs for its random operands."""
     return launch(kernel_of(case, debug=debug), *host_arrays(case.problem, images))
+
+
+def check_fused_activation(row: Variant, fused: ConvProblem | LinearProblem, images: int) -> None:
+    """The row gives the same bits with the activation of ``fused`` as without it and the activation's own kernel."""
+    arrays = host_arrays(fused, images)
+    together = launch(kernel_of(Case(row, fused)), *arrays)[0]
+    apart = launch(kernel_of(Case(row, replace(fused, activation=""))), *arrays)[0]
+    (elementwise,) = variants("activation")
+    activation = ActivationProblem(elements(fused), fused.activation)
+    separate = launch(kernel_of(Case(elementwise, activation)), apart.reshape(images, -1), [])[0]
+    np.testing.assert_array_equal(bits(together), bits(separate))
 
 
 def bits(array: np.ndarray) -> np.ndarray:

@@ -16,12 +16,20 @@ from app.kernels.problems import (
     Problem,
     ResizeProblem,
     SoftmaxProblem,
+    operation,
 )
+from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.layers import ACTIVATIONS, Activation, Conv2d, Layer
 from app.layers.pool import Pool
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86
 from app.precision import storage, wide
+
+
+def row_of(kind: str, name: str) -> Variant:
+    """The row of that operation and name."""
+    (row,) = (row for row in variants(kind) if row.name == name)
+    return row
 
 
 def network_convolutions(*, fused: bool) -> list[ConvProblem]:
@@ -133,16 +141,7 @@ GRID: dict[str, list[Problem]] = {
     "gemm": [*PRODUCTS],
     "conv_pair": [*CONVOLUTION_PAIRS],
     "gemm_pair": [*PRODUCT_PAIRS],
-    **{
-        name: [problem for problem in OTHERS if isinstance(problem, kind)]
-        for name, kind in {
-            "pool": PoolProblem,
-            "resize": ResizeProblem,
-            "activation": ActivationProblem,
-            "softmax": SoftmaxProblem,
-            "argmax": ArgmaxProblem,
-        }.items()
-    },
+    **{name: [problem for problem in OTHERS if operation(problem) == name] for name in map(operation, OTHERS)},
 }
 
 
@@ -167,8 +166,8 @@ def typed(problem: Problem, dtype: str) -> Problem:
 
 
 @cache
-def _typed_grid(operation: str, dtypes: tuple[str, ...]) -> list[Problem]:
-    return [typed(problem, dtype) for dtype in dtypes for problem in GRID[operation]]
+def _typed_grid(name: str, dtypes: tuple[str, ...]) -> list[Problem]:
+    return [typed(problem, dtype) for dtype in dtypes for problem in GRID[name]]
 
 
 def problems(row: Variant) -> list[Problem]:

@@ -1,7 +1,7 @@
 """What the pair kernels make of their packed parameters, in NumPy: operands are read from memory as the kernels do.
 
 Sums are exact (float64); what is stored on the way is rounded as in the kernels. Memory that a kernel leaves as it was
-holds NaN here, so that a product of it with zero shows. The mma kernel of both convolutions: pair_mma_emulation.py.
+holds NaN here, so that a product of it with zero shows.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,7 @@ from app.kernels.fused.scaling import LOW_SCALE
 from app.kernels.problems import ConvPairProblem, LinearPairProblem
 
 Packed = Sequence[np.ndarray | None]
-LANES = np.arange(128)
-W, G, T = LANES // 32, LANES % 32 // 4, LANES % 4  # warp; lane = 4 g + t
+G, T = np.arange(32) // 4, np.arange(32) % 4  # lane = 4 g + t
 WINDOW_ROW, WINDOW_HALF = 6 * 8, 15 * 6 * 8  # of staged images, in numbers
 ROW, PLANE = 12 * 8, 12 * 12 * 8  # of pooled maps
 
@@ -35,12 +34,16 @@ def operand(memory: np.ndarray, start: int, next_k: int, next_rows: int, count: 
     return memory[start + k // 8 * next_k + row // 8 * next_rows + row % 8 * 8 + k % 8]
 
 
+def both_halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The nearest float16, and the nearest to what this loses."""
+    return half(x), half(x - half(x))
+
+
 def from_registers(fragments: np.ndarray) -> np.ndarray:
-    """(128 threads, 4 registers, 2) → (64, 16): wgmma's A."""
-    a = np.full((64, 16), np.nan)
-    for register in range(4):
-        for pair in range(2):
-            a[16 * W + 8 * (register % 2) + G, 8 * (register // 2) + 2 * T + pair] = fragments[:, register, pair]
+    """(..., 32 lanes, 4 registers, 2) → (..., 16, 16): A of a warp's mma, and of a warp's rows in wgmma."""
+    a = np.full((*fragments.shape[:-3], 16, 16), np.nan)
+    for register, pair in np.ndindex(4, 2):
+        a[..., 8 * (register % 2) + G, 8 * (register // 2) + 2 * T + pair] = fragments[..., register, pair]
     return a
 
 
@@ -61,7 +64,7 @@ def first_sums(filters: np.ndarray, memory: np.ndarray) -> np.ndarray:
     sums = np.zeros((2, 2, 64, 72))
     for odd in range(2):
         for step in range(3):
-            a = from_registers(filters[odd, step])
+            a = from_registers(filters[odd, step].reshape(4, 32, 4, 2)).reshape(64, 16)
             even_row = WINDOW_HALF if step == 1 else step * WINDOW_ROW
             odd_row = WINDOW_ROW if step == 1 else WINDOW_HALF + step * WINDOW_ROW
             for lower, start in enumerate((even_row, odd_row)):
@@ -114,13 +117,62 @@ def convolutions(problem: ConvPairProblem, packed: Packed, images: np.ndarray) -
             pooled.append(in_place(half(rows[:, 0] + rows[:, 1])))
     maps = np.stack(pooled)
     if split:
-        high = half(maps)
-        low = half(maps - high)
+        high, low = both_halves(maps)
         total = second_sums(parts2[:, 0], high) + second_sums(parts2[:, 0], low) + second_sums(parts2[:, 1], high)
     else:
         total = second_sums(parts2[:, 0], maps)
     windows = twice_relu(total).reshape(64, 4, 2, len(images), 4, 2).sum(axis=(2, 5))  # map, row, image, column
     return (windows * scales[1]).transpose(2, 0, 1, 3).ravel()
+
+
+def pooled_sums(x: np.ndarray) -> np.ndarray:
+    """(images, rows, columns, maps): ReLU, then sums over 2 x 2 windows."""
+    images, rows, columns, maps = x.shape
+    return np.maximum(x, 0).reshape(images, rows // 2, 2, columns // 2, 2, maps).sum(axis=(2, 4))
+
+
+def _tap(k: int) -> tuple[int, int]:
+    """The pixel of a window that the mma kernel multiplies by row k of B: a pair is lane % 4 + 4 * register."""
+    pair = min(k // 8 * 4 + k % 8 // 2, 14)
+    return pair // 3, pair % 3 * 2 + k % 2
+
+
+def _mma_first(x: np.ndarray, filters: np.ndarray) -> np.ndarray:
+    """(images, 28, 28) and (4 tiles, 32 lanes, 4 registers of two steps, 2) → sums (images, 24, 24, 32)."""
+    x = np.pad(x, ((0, 0), (0, 0), (0, 1)))
+    b = np.empty((32, 4, 8))  # rows; tiles of eight columns side by side
+    for register, pair in np.ndindex(4, 2):
+        b[8 * register + 2 * T + pair, :, G] = filters[:, :, register, pair].T
+    windows = np.stack([x[:, p : p + 24, q : q + 24] for p, q in map(_tap, range(32))], axis=-1)
+    return windows @ b.reshape(32, 32)
+
+
+def _mma_second(x: np.ndarray, filters: np.ndarray) -> np.ndarray:
+    """(images, 12, 12, 32) and (passes, 50, tiles, 32 lanes, 4, 2) → sums (images, 8, 8, 64)."""
+    a = np.moveaxis(from_registers(filters), 1, 0).reshape(50, 64, 16)
+    sums = np.zeros((len(x), 8, 8, 64))
+    for step in range(50):
+        row, column, channel = step // 10, step // 2 % 5, step % 2 * 16
+        sums += x[:, row : row + 8, column : column + 8, channel : channel + 16] @ a[step].T
+    return sums
+
+
+def mma_convolutions(problem: ConvPairProblem, packed: Packed, images: np.ndarray) -> tuple[np.ndarray, float]:
+    """What the mma kernel makes of (images, 28, 28) bytes: flat features before they are stored, largest activation."""
+    filters1, bias1, filters2, bias2, scales = packed
+    assert filters1 is not None and filters2 is not None and scales is not None
+    assert [filters1.dtype, filters2.dtype, scales.dtype] == [np.float16, np.float16, np.float32]
+    x, parts, maps = images.astype(np.float64), problem.parts, 64 // problem.parts
+    taps = filters1.reshape(parts, 4, 32, 4, 2)
+    sums = np.sum([_mma_first(x, part) for part in taps], axis=0) + (0 if bias1 is None else bias1)
+    activations = 2 * scales[0] * pooled_sums(sums)
+    steps = np.moveaxis(filters2.reshape(64 // maps, 50, parts, maps // 16, 32, 4, 2), 2, 0)
+    high, low = both_halves(activations)
+    sums = _mma_second(high, steps[0]) + (0 if bias2 is None else bias2)
+    if parts == 2:
+        sums = sums + _mma_second(low, steps[0]) + _mma_second(high, steps[1])
+    features = 2 * scales[1] * pooled_sums(sums)
+    return features.transpose(0, 3, 1, 2).ravel(), float(activations.max())
 
 
 def fragments_of(problem: LinearPairProblem, packed: np.ndarray) -> np.ndarray:
@@ -168,11 +220,10 @@ def _by_classes(hidden: np.ndarray, fragments: np.ndarray) -> np.ndarray:
     """(images, hidden) → (images, 16), by mma_tf32's A as mma.cuh says, high parts and low parts."""
     assert not (fragments.view(np.uint32) & 0x1FFF).any()  # tfloat32
     steps = fragments.reshape(2, -1, 32, 4).astype(np.float64).sum(axis=0)
-    lane = np.arange(32)
     scores = np.zeros((len(hidden), CLASSES))
     for step, lanes in enumerate(steps):
         a = np.full((CLASSES, 8), np.nan)
         for register in range(4):
-            a[lane // 4 + register % 2 * 8, lane % 4 + register // 2 * 4] = lanes[:, register]
+            a[G + register % 2 * 8, T + register // 2 * 4] = lanes[:, register]
         scores += hidden[:, step * 8 : step * 8 + 8] @ a.T
     return scores
