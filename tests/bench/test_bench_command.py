@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +15,7 @@ from app.network.definitions import NETWORKS
 from app.planning import tuning
 from app.runtime.result import Timing
 from tests.support.schemas import mistakes
+from tests.support.shell import Refuses
 
 
 @pytest.fixture
@@ -91,31 +93,16 @@ def test_one_shape_and_one_variant(card: type[Any], capsys: pytest.CaptureFixtur
     assert set(card.made) == {7}
 
 
-def test_not_even_one_image(
-    card: type[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("message", ["not even one image fits", "interrupted"])
+def test_nothing_is_written(
+    message: str, card: type[Any], refuses: Refuses, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from app.bench.ladder import ladder
     from app.cuda.memory import DeviceMemoryError
 
-    def full(*_: Any) -> None:
-        raise DeviceMemoryError("full")
-
-    monkeypatch.setattr(ladder, "Trial", full)
-    assert main(["bench", "--shape", "3,9,8,5,3,2", "--batch", "7"]) == 2
-    assert "not even one image fits" in capsys.readouterr().err
-
-
-def test_interrupt_writes_nothing(
-    card: type[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from app.bench.ladder import ladder
-
-    def stopped(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ladder, "Trial", stopped)
-    assert main(["bench", "--shape", "3,9,8,5,3,2", "--json", str(tmp_path / "bench.json")]) == 2
-    assert "interrupted" in capsys.readouterr().err
+    error = KeyboardInterrupt if message == "interrupted" else DeviceMemoryError("full")
+    monkeypatch.setattr(ladder, "Trial", Mock(side_effect=error))
+    refuses(f"bench --shape 3,9,8,5,3,2 --batch 7 --json {tmp_path / 'bench.json'}", message)
     assert list(tmp_path.iterdir()) == []
 
 
