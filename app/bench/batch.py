@@ -18,7 +18,7 @@ from app.network.weights import Weights, load_weights
 from data_tools.dataset import load_fashion_mnist
 
 UNWRITTEN = 255  # no label: what outputs hold before a timed run
-L2_BYTES = 50 << 20  # where the card does not say; the H100's
+L2_BYTES = 50 << 20  # of the H100, where a card does not say
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,13 @@ def random_images(shape: Shape, count: int) -> np.ndarray:
     return images
 
 
-def piece_size(graph: Graph, images: int, itemsize: int, l2_bytes: int) -> int:
-    """Images a piece, all of equal length: as many as let a layer's input and output lie in the cache together.
+def piece_size(graph: Graph, images: int, itemsize: int, l2_bytes: int = 0) -> int:
+    """Images a piece, all of equal length: as many as let a layer's input and output lie in the L2 cache together.
 
     The whole batch where it fits, and where no such length divides it well. itemsize: bytes of an activation's number.
+    l2_bytes: 0 where the card does not say.
     """
     most = max(prod(step.in_shape) + prod(step.out_shape) for step in graph.steps) * itemsize
-    fitting = min(max(l2_bytes // most, 1), images)
+    fitting = min(max((l2_bytes or L2_BYTES) // most, 1), images)
     size = max(size for size in range(1, fitting + 1) if images % size == 0)
     return size if 4 * size >= fitting else images

@@ -1,7 +1,9 @@
 """The parts of ``bench`` that need no GPU: what is timed, the stop rule, derived figures, text, pictures, options."""
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -22,6 +24,7 @@ from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.precision import SINGLE
+from tests.support.peers_for_tests import CARD
 from tests.support.requests import requested
 from tests.support.widths import check_widths
 
@@ -29,26 +32,20 @@ PEAKS = Peaks({"float32": 50.0, "float16": 600.0}, 3000.0)
 CONV = ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
 
 
-def table(name: str, problem: ConvProblem = CONV, *, scale: float = 1.0, images: int = 100) -> Table:
+def table(name: str, problem: ConvProblem = CONV, *, scale: float = 1.0) -> Table:
     """A convolution's table as measured on some card."""
-    half = replace(problem, dtype="float16", output_dtype="float16")
-    return Table(
-        name,
-        "conv",
-        True,
-        images,
-        {"float32": problem, "float16": half},
-        (
-            Result(CPU, "CPU, NumPy", "float32", ms=500.0 * scale, runs=3, note="10 images, scaled"),
-            Result(LIBRARY, "cuDNN, TF32 off", "float32", ms=3.0 * scale, runs=10),
-            Result(LIBRARY, "cublas", "float32", 0, ms=4.0 * scale, runs=10, error=0.1),
-            Result(OURS, "image-loop", "float32", 1, reason="takes at most 65,535 maps, the grid's limit"),
-            Result(OURS, "direct", "float32", 2, ms=8.0 * scale, spread_ms=0.1, runs=10, error=0.25),
-            Result(DEBUG, "direct, device debug", "float32", 2, ms=40.0 * scale, runs=10, error=0.25),
-            Result(OURS, "shared-tile", "float32", 3, ms=2.0 * scale, runs=10, error=0.2, settings={"TILE": 16}),
-            Result(OURS, "half2", "float16", 11, ms=1.0 * scale, runs=10, error=0.5),
-        ),
+    problems = {"float32": problem, "float16": replace(problem, dtype="float16", output_dtype="float16")}
+    rows = (
+        Result(CPU, "CPU, NumPy", "float32", ms=500.0 * scale, runs=3, note="10 images, scaled"),
+        Result(LIBRARY, "cuDNN, TF32 off", "float32", ms=3.0 * scale, runs=10),
+        Result(LIBRARY, "cublas", "float32", 0, ms=4.0 * scale, runs=10, error=0.1),
+        Result(OURS, "image-loop", "float32", 1, reason="takes at most 65,535 maps, the grid's limit"),
+        Result(OURS, "direct", "float32", 2, ms=8.0 * scale, spread_ms=0.1, runs=10, error=0.25),
+        Result(DEBUG, "direct, device debug", "float32", 2, ms=40.0 * scale, runs=10, error=0.25),
+        Result(OURS, "shared-tile", "float32", 3, ms=2.0 * scale, runs=10, error=0.2, settings={"TILE": 16}),
+        Result(OURS, "half2", "float16", 11, ms=1.0 * scale, runs=10, error=0.5),
     )
+    return Table(name, "conv", True, 100, problems, rows)
 
 
 def document() -> dict[str, Any]:
@@ -62,8 +59,7 @@ def document() -> dict[str, Any]:
         "subject": "network lenet5",
         "date": "2024-01-01 00:00 UTC",
         "images": 100,
-        "device": dict.fromkeys(("driver", "cuda", "driver_cuda", "cupy"), "1")
-        | {"name": "Some Card", "architecture": "sm_90a"},
+        "device": CARD,
         "settings": {"rule": "the rule"},
         "peaks": vars(PEAKS),
         "tables": [table_document(each, PEAKS) for each in tables],
@@ -100,21 +96,13 @@ def test_items_hold_every_problem_that_a_plan_asks_for(name: str) -> None:
     """Results are stored under the problems of the items, and ``auto`` looks up those of a plan."""
     graph = network_graph(name)
     known = {key(problem) for item in network_items(graph) for problem in item.problems.values()}
-    asked = 0
-    for precision in SINGLE:
-        for row in registry.variants("conv"):
-            for fuse in (True, False):
-                if precision.dtype not in row.dtypes:
-                    continue
-                try:
-                    nodes = plan(graph, "sm_90a", Choices(precision.name, fuse, {"conv": row})).nodes
-                except UserError:
-                    continue
-                for node in nodes:
-                    if getattr(node.problem, "dtype", precision.dtype) == precision.dtype:
-                        asked += 1
-                        assert key(node.problem) in known, f"{node.name} {key(node.problem)}"
-    assert asked
+    asked = set()
+    for precision, row, fuse in product(SINGLE, registry.variants("conv"), (True, False)):
+        if precision.dtype in row.dtypes:
+            with suppress(UserError):
+                nodes = plan(graph, "sm_90a", Choices(precision.name, fuse, {"conv": row})).nodes
+                asked |= {key(node.problem) for node in nodes if node.problem.dtype == precision.dtype}
+    assert asked and asked <= known
 
 
 def test_items_of_lenet5() -> None:
@@ -199,15 +187,14 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
     assert len(list((tmp_path / "new").iterdir())) == 3
 
 
-def test_plot_folder_is_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    monkeypatch.setitem(sys.modules, "matplotlib", Mock())
-    with pytest.raises(UserError, match="cannot be written"):
-        job.checked(requested("bench", f"--plot {blocked / 'plots'}"))
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match="pip install"):
-        job.checked(requested("bench", f"--plot {tmp_path}"))
+@pytest.mark.parametrize(("matplotlib", "message"), [(Mock(), "cannot be written"), (None, "pip install")])
+def test_plot_folder_is_checked_first(
+    matplotlib: Mock | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setitem(sys.modules, "matplotlib", matplotlib)
+    with pytest.raises(UserError, match=message):
+        job.checked(requested("bench", f"--plot {tmp_path / 'file' / 'plots'}"))
 
 
 def test_batch_sizes_are_sorted_and_distinct() -> None:

@@ -82,6 +82,7 @@ def test_oracle_is_the_tests_own(problem: Problem, modules: tuple[Any, Any]) -> 
         assert [a is None or (a.dtype, a.size) for a in arrays] == [
             a is None or (b.dtype, b.fixed) for a, b in zip(arrays, problem.arguments()[1:], strict=False)
         ]
+        assert found.plain is not None and wanted.plain is not None
         errors = [abs(plain.ravel() - wanted.exact).max() for plain in (found.plain, wanted.plain)]
         assert 0.5 < errors[0] / errors[1] < 2
         assert (abs(found.plain - found.exact) <= each).all() and 1 <= oracle.images_at_once(problem) < 10**7

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,22 +26,10 @@ from tests.support.widths import check_widths
 
 
 def row_of(engine: str, precision: str, on_card: float | None, whole: float = 0, **more: Any) -> dict[str, Any]:
-    return {
-        "engine": engine,
-        "precision": precision,
-        "ours": engine == OURS,
-        "on_card_ms": None if on_card is None else summary([on_card]),
-        "end_to_end_ms": None if on_card is None else summary([whole]),
-        "correct": 9280,
-        "changed": 0,
-        "largest_margin": None,
-        "reason": "",
-        "note": "",
-        "unsteady": 0,
-        "wrong": False,
-        "settings": {},
-        "tried": [],
-    } | more
+    times = {"on_card_ms": on_card and summary([on_card]), "end_to_end_ms": on_card and summary([whole])}
+    known: dict[str, Any] = {"engine": engine, "precision": precision, "ours": engine == OURS, "note": "", "reason": ""}
+    counts = {"correct": 9280, "changed": 0, "largest_margin": None, "unsteady": 0, "wrong": False}
+    return {**known, **times, **counts, "settings": {}, "tried": [], **more}
 
 
 ROWS = [
@@ -64,16 +53,8 @@ def test_ratios() -> None:
 
 
 def test_text() -> None:
-    document = {
-        "network": "lenet5",
-        "images": 10_000,
-        "date": "today",
-        "device": CARD,
-        "software": {"jax": "0.9"},
-        "rounds": 7,
-        "rows": ROWS,
-        "ratios": ratios(ROWS),
-    }
+    document = {"network": "lenet5", "images": 10_000, "date": "today", "device": CARD, "software": {"jax": "0.9"}}
+    document |= {"rounds": 7, "rows": ROWS, "ratios": ratios(ROWS)}
     text = check_widths(as_text, document)
     assert "10,000 images" in text and "jax 0.9" in text and "7 rounds" in text
     assert "torch-eager fp16 – PyTorch is not installed" in " ".join(text.split())
@@ -121,12 +102,8 @@ def test_command(
     wrong: bool, no_card: Batch, few_runs: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     answer = (no_card.truth + wrong) % 10
-
-    monkeypatch.setattr(
-        peers,
-        "candidates",
-        lambda *_: [fake(OURS, answer, [], OurFake, ours=True), fake("torch-eager", no_card.truth, [])],
-    )
+    engines = [fake(OURS, answer, [], OurFake, ours=True), fake("torch-eager", no_card.truth, [])]
+    monkeypatch.setattr(peers, "candidates", lambda *_: engines)
     path = tmp_path / "peers.json"
     assert main(["bench", "--peers", "--batch", "40", "--rounds", "2", "--json", str(path)]) == int(wrong)
     text = capsys.readouterr().out
@@ -140,27 +117,22 @@ def test_command(
     assert json.loads(capsys.readouterr().out)["rounds"] == 1
 
 
-def test_networks_without_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    pytest.importorskip("cupy", reason="CuPy is not installed")
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
-    for network, wrong in (
+@pytest.mark.parametrize(
+    ("network", "wrong"),
+    [
         ("k7", "network k7 are shipped: .*data_tools bundle$"),
         ("resnet", "unknown network 'resnet'"),
-    ):
-        with pytest.raises(UserError, match=wrong):
-            batch_module.load_batch(network, 4)
-
-
-def test_more_images_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+        ("lenet5", "--batch 4 is more than the 3 images of somewhere"),
+    ],
+)
+def test_no_batch(network: str, wrong: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
-
-    class Data:
-        images = labels = np.zeros(3, np.uint8)
-        source = "somewhere"
-
-    monkeypatch.setattr(batch_module, "load_fashion_mnist", lambda *_: Data)
-    with pytest.raises(UserError, match="--batch 4 is more than the 3 images of somewhere"):
-        batch_module.load_batch("lenet5", 4)
+    few = SimpleNamespace(images=np.zeros(3, np.uint8), labels=np.zeros(3, np.uint8), source="somewhere")
+    monkeypatch.setattr(batch_module, "load_fashion_mnist", lambda *_: few)
+    if network == "k7":
+        monkeypatch.setattr(shipped, "FOLDER", tmp_path)
+    with pytest.raises(UserError, match=wrong):
+        batch_module.load_batch(network, 4)
 
 
 @pytest.mark.gpu

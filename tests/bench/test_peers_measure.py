@@ -6,11 +6,9 @@ from time import sleep
 from typing import Any
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
 from app.bench.batch import UNWRITTEN, Batch, piece_size
-from app.bench.peers import jax, torch
 from app.bench.peers.jax import JaxEngine
 from app.bench.peers.peers import OURS
 from app.bench.peers.rounds import Candidate, Engine, in_turn, one_line
@@ -20,6 +18,14 @@ from app.layers import Resize
 from app.network.definitions import NETWORKS
 from tests.support.peers_for_tests import FakeEngine, OurFake, entrants, fake, small_batch
 
+pytestmark = pytest.mark.usefixtures("few_runs")
+
+
+@pytest.fixture
+def batch() -> Batch:
+    """Forty images of lenet5."""
+    return small_batch()
+
 
 def rows(batch: Batch, *candidates: Candidate, rounds: int = 1) -> list[dict[str, Any]]:
     """Their rows in the document, after so many rounds."""
@@ -28,10 +34,9 @@ def rows(batch: Batch, *candidates: Candidate, rounds: int = 1) -> list[dict[str
     return [entrant.row(batch) for entrant in found]
 
 
-def test_engines_run_in_turn_and_are_closed(few_runs: None) -> None:
+def test_engines_run_in_turn_and_are_closed(batch: Batch) -> None:
     diary: list[str] = []
     steps: list[int] = []
-    batch = small_batch()
     found = entrants([fake(name, batch.truth, diary) for name in "abc"])
     in_turn(found, batch, 2, lambda: steps.append(1))
     order = [name for index, name in enumerate(diary) if index == 0 or diary[index - 1] != name]
@@ -43,9 +48,8 @@ def test_engines_run_in_turn_and_are_closed(few_runs: None) -> None:
         assert row["note"] == "a note"
 
 
-def test_rows_that_cannot_run_say_why(few_runs: None) -> None:
+def test_rows_that_cannot_run_say_why(batch: Batch) -> None:
     diary: list[str] = []
-    batch = small_batch()
 
     class Breaks(FakeEngine):
         def run(self) -> None:
@@ -53,19 +57,15 @@ def test_rows_that_cannot_run_say_why(few_runs: None) -> None:
                 raise RuntimeError("device\nlost")
             super().run()
 
-    breaks, absent = (
-        fake("b", batch.truth, diary, Breaks),
-        Candidate("n", "fp32", False, {"": Mock(side_effect=ImportError("no such framework"))}),
-    )
-    *found, _ = rows(batch, breaks, absent, fake("a", batch.truth, diary), rounds=3)
+    absent = Candidate("n", "fp32", False, {"": Mock(side_effect=ImportError("no such framework"))})
+    breaks, works = fake("b", batch.truth, diary, Breaks), fake("a", batch.truth, diary)
+    *found, _ = rows(batch, breaks, absent, works, rounds=3)
     assert [row["reason"] for row in found] == ["device lost", "no such framework"]
     assert all(row["on_card_ms"] is None and row["correct"] is None and not row["wrong"] for row in found)
     assert diary.count("b closed") == 1 and diary[-1] == "a closed"
 
 
-def test_our_own_faults_are_faults(few_runs: None) -> None:
-    batch = small_batch()
-
+def test_our_own_faults_are_faults(batch: Batch) -> None:
     def broken(error: Exception) -> Candidate:
         return Candidate(OURS, "fp32", True, {"": Mock(side_effect=error)})
 
@@ -76,9 +76,8 @@ def test_our_own_faults_are_faults(few_runs: None) -> None:
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_wrong_labels_show(few_runs: None, ours: bool) -> None:
+def test_wrong_labels_show(batch: Batch, ours: bool) -> None:
     """In every row; only ours make the command fail."""
-    batch = small_batch()
     answer = batch.truth.copy()
     answer[3] = (answer[3] + 1) % 10
     (row,) = rows(batch, fake("x", answer, [], OurFake if ours else FakeEngine, ours=ours))
@@ -86,9 +85,7 @@ def test_wrong_labels_show(few_runs: None, ours: bool) -> None:
     assert row["largest_margin"] == pytest.approx(batch.reference.margins[3])
 
 
-def test_labels_that_change_show(few_runs: None) -> None:
-    batch = small_batch()
-
+def test_labels_that_change_show(batch: Batch) -> None:
     class Flickers(OurFake):
         def enqueue(self) -> None:
             self.card[:] = UNWRITTEN  # as if no kernel had run
@@ -97,40 +94,28 @@ def test_labels_that_change_show(few_runs: None) -> None:
     assert row["unsteady"] == row["on_card_ms"]["runs"] and row["wrong"]
 
 
-class Paced(FakeEngine):
-    """Takes its time: ms end to end, and on the card."""
-
-    run_ms = enqueue_ms = 0.0
-
-    def run(self) -> None:
-        sleep(self.run_ms / 1e3)
-        super().run()
-
-    def enqueue(self) -> None:
-        sleep(self.enqueue_ms / 1e3)
-        super().enqueue()
-
-
-def test_the_fastest_setting_enters_for_each_measurement(few_runs: None) -> None:
-    batch = small_batch()
+def test_the_fastest_setting_enters_for_each_measurement(batch: Batch) -> None:
     diary: list[str] = []
 
-    def paced(name: str, run_ms: float, enqueue_ms: float) -> Callable[..., Engine]:
-        def make(_: Any, __: Any, labels: np.ndarray) -> Engine:
-            engine = Paced(batch.truth, labels, diary, name)
-            engine.run_ms, engine.enqueue_ms = run_ms, enqueue_ms
-            engine.note = name
-            return engine
+    class Paced(FakeEngine):
+        """Its name is its setting and its note."""
 
-        return make
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.note = self.name
 
-    makes: dict[str, Callable[..., Engine]] = {
-        "slow": paced("slow", 20, 20),
-        "broken": Mock(side_effect=RuntimeError("no such layout")),
-        "on card": paced("on card", 15, 0),
-        "end to end": paced("end to end", 0, 10),
-        "slower": paced("slower", 25, 25),
-    }
+        def run(self) -> None:
+            sleep(took[self.name][0] / 1e3)
+            super().run()
+
+        def enqueue(self) -> None:
+            sleep(took[self.name][1] / 1e3)
+            super().enqueue()
+
+    # Setting → ms end to end, and on the card.
+    took = {"slow": (20, 20), "broken": (0, 0), "on card": (15, 0), "end to end": (0, 10), "slower": (25, 25)}
+    makes = {name: fake(name, batch.truth, diary, Paced).makes[""] for name in took}
+    makes["broken"] = Mock(side_effect=RuntimeError("no such layout"))
     (row,) = rows(batch, Candidate("x", "fp32", False, makes), rounds=2)
     assert row["settings"] == {"on_card_ms": "on card", "end_to_end_ms": "end to end"} and not row["reason"]
     assert row["on_card_ms"]["p50"] < 5 and row["end_to_end_ms"]["p50"] < 10 and row["note"] == "end to end"
@@ -155,8 +140,7 @@ def test_settings_are_all_there_are_ways() -> None:
 def test_pieces_fit_the_cache_and_divide_the_batch() -> None:
     graph = small_batch(count=1).graph  # conv1: 784 numbers in, 18,432 out and again in and out of its ReLU
     image = 2 * 18_432 * 4
-    assert piece_size(graph, 10_000, 4, 100 * image) == 100
-    assert piece_size(graph, 10_000, 4, 130 * image) == 125
+    assert [piece_size(graph, 10_000, 4, fitting * image) for fitting in (100, 130)] == [100, 125]
     assert piece_size(graph, 10_000, 2, 130 * image) == 250
     assert piece_size(graph, 64, 4, 100 * image) == 64, "all of it fits"
     assert piece_size(graph, 9973, 4, 100 * image) == 9973, "a prime number of images"
@@ -187,7 +171,7 @@ TORCH, JAX = partial(TorchEngine, mode=None, device="cpu"), partial(JaxEngine, p
 )
 @pytest.mark.parametrize(("framework", "make"), [("torch", TORCH), ("jax", JAX)])
 def test_frameworks_on_the_cpu_agree_with_the_reference(
-    framework: str, make: Callable[..., Engine], precision: str, network: str, few_runs: None
+    framework: str, make: Callable[..., Engine], precision: str, network: str
 ) -> None:
     """The frameworks enlarge in float32, so that now and then a byte is another: no more than near-ties may flip."""
     pytest.importorskip(framework, reason=f"{framework} is not installed")
@@ -203,18 +187,18 @@ def test_frameworks_on_the_cpu_agree_with_the_reference(
 
 
 @pytest.mark.parametrize(
-    ("framework", "module", "make"),
+    ("framework", "make"),
     [
-        ("torch", torch, partial(TORCH, setting=Setting(pieces=True))),
-        ("torch", torch, partial(TORCH, setting=Setting(channels_last=True, pieces=True))),
-        ("jax", jax, partial(JAX, in_pieces=True)),
+        ("torch", partial(TORCH, setting=Setting(pieces=True))),
+        ("torch", partial(TORCH, setting=Setting(channels_last=True, pieces=True))),
+        ("jax", partial(JAX, in_pieces=True)),
     ],
 )
 def test_pieces_give_the_labels_of_the_whole(
-    framework: str, module: Any, make: Callable[..., Engine], few_runs: None, monkeypatch: pytest.MonkeyPatch
+    framework: str, make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(framework, reason=f"{framework} is not installed")
-    monkeypatch.setattr(module, "L2_BYTES", 2 * 2 * 18_432 * 4)
+    monkeypatch.setattr("app.bench.batch.L2_BYTES", 2 * 2 * 18_432 * 4)
     batch = small_batch("lenet5", 8)
     (row,) = rows(batch, Candidate(framework, "fp32", False, {"": partial(make, precision="fp32")}))
     assert row["note"] == "pieces of 2" and not row["reason"]

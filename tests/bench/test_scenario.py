@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -62,8 +63,7 @@ def test_offline_counts_queries_with_other_labels() -> None:
     class Unsteady(FakeSession):
         def run(self, images: np.ndarray, outputs: Any) -> None:
             super().run(images, outputs)
-            if len(self.queries) in (8, 9):
-                outputs.labels[1] += 1
+            outputs.labels[1] += len(self.queries) in (8, 9)
 
     assert offline(Unsteady(), numbered(60), np.empty((60, 1, 28, 28), np.uint8))[3] == 2
 
@@ -74,12 +74,13 @@ def test_command(
 ) -> None:
     monkeypatch.setattr(scenario, "load_batch", small_batch)
     latency = {"p10": 1.0, "p50": 2.0, "p90": 3.0, "p99": None, "runs": 40}
+    times = {"latency_ms": latency, "identical_ms": latency, "samples_per_s": 20_000.0}
 
     def measured(own: str, batch: Any, precision: str, card: Any) -> dict[str, Any]:
-        row = {"precision": precision, "reason": "", "wrong": precision == "fp16", "correct": 38, "changed": 2}
         if precision == "tf32":
             return {"precision": precision, "reason": "not on this card", "wrong": False}
-        return row | {"latency_ms": latency, "identical_ms": latency, "samples_per_s": 20_000.0}
+        row = {"precision": precision, "reason": "", "wrong": precision == "fp16", "correct": 38, "changed": 2}
+        return row | times
 
     monkeypatch.setattr(scenario, "measured", measured)
     path = tmp_path / "scenario.json"
@@ -101,10 +102,7 @@ def test_command(
 def test_a_precision_that_is_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
 
-    def unserved(*_: Any, **__: Any) -> None:
-        raise UserError("no kernel")
-
-    monkeypatch.setattr(scenario, "plan", unserved)
+    monkeypatch.setattr(scenario, "plan", Mock(side_effect=UserError("no kernel")))
     assert scenario.measured("offline", small_batch(), "fp16", CARD)["reason"] == "no kernel"
 
 

@@ -31,22 +31,20 @@ class FakeEngine(Engine):
 
     def __init__(self, answer: np.ndarray, labels: np.ndarray, diary: list[str], name: str) -> None:
         self.answer, self.labels, self.diary, self.name = answer, labels, diary, name
-        self.card = np.full_like(answer, UNWRITTEN)
+        self.load()
 
     def load(self) -> None:
-        self.card[:] = UNWRITTEN
+        self.card = np.full_like(self.answer, UNWRITTEN)
 
     def enqueue(self) -> None:
         self.card[:] = self.answer
 
-    def synchronize(self) -> None:
-        pass
+    def synchronize(self) -> None: ...
 
     def card_labels(self) -> np.ndarray:
         return self.card
 
-    def wipe(self) -> None:
-        pass
+    def wipe(self) -> None: ...
 
     def run(self) -> None:
         assert (self.labels == UNWRITTEN).all()

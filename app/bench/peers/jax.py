@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.batch import L2_BYTES, piece_size
+from app.bench.batch import piece_size
 from app.bench.peers.rounds import Engine
 from app.errors import UserError
 from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Softmax
@@ -46,7 +46,7 @@ class JaxEngine(Engine):
         except RuntimeError:
             raise UserError("JAX sees no GPU") from None
         count = len(images)
-        piece = piece_size(graph, count, 2 if precision == "fp16" else 4, L2_BYTES) if in_pieces else count
+        piece = piece_size(graph, count, 2 if precision == "fp16" else 4) if in_pieces else count
         if in_pieces and piece == count:
             raise UserError("the batch is one piece")
         self.note = f"pieces of {piece:,}" if in_pieces else ""

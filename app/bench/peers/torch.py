@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.batch import L2_BYTES, UNWRITTEN, piece_size
+from app.bench.batch import UNWRITTEN, piece_size
 from app.bench.ladder import cudnn
 from app.bench.peers.rounds import Engine
 from app.errors import UserError
@@ -79,7 +79,8 @@ class TorchEngine(Engine):
         self._whole_labels: Any = None
         half, self._captures = precision == "fp16", setting.graph and device == "cuda"
         count = len(images)
-        self._piece = piece_size(graph, count, 2 if half else 4, l2_bytes(torch, device)) if setting.pieces else count
+        l2_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) if device == "cuda" else 0
+        self._piece = piece_size(graph, count, 2 if half else 4, int(l2_bytes)) if setting.pieces else count
         self.note = f"pieces of {self._piece:,}" if setting.pieces and self._piece < count else ""
         self._classify: Any = classifier(graph, torch, half=half, channels_last=setting.channels_last, device=device)
         if mode is not None:
@@ -170,13 +171,6 @@ class TorchEngine(Engine):
         with cuda.graph(graph, capture_error_mode="thread_local"):  # other frameworks' threads go on beside it
             action()
         return graph
-
-
-def l2_bytes(torch: Any, device: str) -> int:
-    """Return the bytes of the card's L2 cache by PyTorch's device properties."""
-    if device != "cuda":
-        return L2_BYTES
-    return int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0)) or L2_BYTES
 
 
 def classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, device: str) -> Callable[[Any], Any]:
