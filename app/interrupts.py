@@ -42,26 +42,25 @@ def exit_with(code: int) -> None:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """While the block runs, the signals raise KeyboardInterrupt; unless the process ignores or handles them."""
+def _handled(*replaced: object, by: Callable[..., object]) -> Iterator[None]:
+    """While the block runs, ``by`` handles the signals whose handler is in ``replaced``."""
     before: dict[signal.Signals, Handler] = {}
     try:
-        before = _handle(signal.SIG_DFL, _leave, by=signal.default_int_handler)
+        before = _handle(*replaced, by=by)
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-@contextmanager
-def on_interrupt(action: Callable[[], object]) -> Iterator[None]:
+def interruptible() -> AbstractContextManager[None]:
+    """While the block runs, the signals raise KeyboardInterrupt; unless the process ignores or handles them."""
+    return _handled(signal.SIG_DFL, _leave, by=signal.default_int_handler)
+
+
+def on_interrupt(action: Callable[[], object]) -> AbstractContextManager[None]:
     """While the block runs, Ctrl-C calls ``action``, unless the process ignores or handles it otherwise."""
-    ours = _handle(signal.default_int_handler, by=lambda *_: action())
-    try:
-        yield
-    finally:
-        for number in ours:
-            signal.signal(number, signal.default_int_handler)
+    return _handled(signal.default_int_handler, by=lambda *_: action())
 
 
 def exit_on_interrupt() -> AbstractContextManager[None]:
@@ -81,17 +80,13 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
     Yields a function, callable from any thread, that raises KeyboardInterrupt if Ctrl-C was noted. The end of the block
     raises it, too.
     """
-    noted = False
-
-    def note() -> None:
-        nonlocal noted
-        noted = True
+    noted: list[bool] = []
 
     def check() -> None:
         if noted:
             raise KeyboardInterrupt
 
-    with on_interrupt(note):
+    with on_interrupt(lambda: noted.append(True)):
         yield check
     check()
 
