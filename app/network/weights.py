@@ -37,8 +37,6 @@ PIXEL_SCALE = 1 / 255  # bytes become numbers from 0 to 1
 LEAST_SCALE, MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 255
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CHECKSUM = "arrays_sha256"
-_CHECKED = ("schema", "network", "classes", "input_scale", "recipe", "expected_correct")  # by the checksum, too
-_ATTRIBUTES = ("kind", _CHECKSUM, *_CHECKED)
 
 Attributes = Mapping[str, Attribute]
 
@@ -153,7 +151,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 def _checksum(arrays: Mapping[str, np.ndarray], attributes: Attributes) -> str:
     """Hash the arrays, in the type in which they are stored, and the checked attributes."""
-    about = {name: attributes[name] for name in _CHECKED if name in attributes}
+    about = {name: attributes[name] for name in _ATTRIBUTE_CHECKS if name in attributes}
     return content_hash(arrays, json.dumps(about, sort_keys=True))
 
 
@@ -168,25 +166,26 @@ def _check_checksum(found: Contents) -> None:
 def _parse(
     path: Path, content: bytes, read: Callable[[Path, bytes, Wanted], Contents], pinned: bool = False
 ) -> Weights:
-    found = read(path, content, Wanted(None, _ATTRIBUTES, MAX_BYTES))
+    found = read(path, content, Wanted(None, ("kind", _CHECKSUM, *_ATTRIBUTE_CHECKS), MAX_BYTES))
     attributes = found.attributes
     try:
         _check_checksum(found)
         _check_arrays(found.arrays)
-        return Weights(
-            arrays={name: _float32(name, array) for name, array in found.arrays.items()},
-            network=_network(attributes),
-            path=path,
-            classes=_attribute(attributes, "classes"),
-            input_scale=_attribute(attributes, "input_scale", PIXEL_SCALE),
-            recipe=_attribute(attributes, "recipe"),
-            expected_correct=_attribute(attributes, "expected_correct", {}),
-            sha256=hashlib.sha256(content).hexdigest(),
-            storage="float16" if all(array.dtype == np.float16 for array in found.arrays.values()) else "float32",
-            vouched=pinned or _CHECKSUM in attributes,
-        )
+        arrays = {name: _float32(name, array) for name, array in found.arrays.items()}
+        if "kind" in attributes:
+            raise BadValueError("it is a training's checkpoint, not weights; train --resume makes weights of it")
+        stated = {name: _attribute(name, attributes[name]) for name in _ATTRIBUTE_CHECKS if name in attributes}
     except BadValueError as error:
         raise UserError(f"{path}: {error}") from error
+    stated.pop("schema", None)
+    return Weights(
+        arrays=arrays,
+        path=path,
+        sha256=hashlib.sha256(content).hexdigest(),
+        storage="float16" if all(array.dtype == np.float16 for array in found.arrays.values()) else "float32",
+        vouched=pinned or _CHECKSUM in attributes,
+        **{"network": DEFAULT_NETWORK, **stated},
+    )
 
 
 def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
@@ -243,7 +242,7 @@ def _promise(value: Any) -> dict[int, int]:
 
 
 _text = text(MAX_ATTRIBUTE_BYTES)
-# Attribute → what it must be, in words and as a check.
+# Attribute that the checksum includes, most of them fields of Weights → what it must be, in words and as a check.
 _ATTRIBUTE_CHECKS: dict[str, tuple[str, Check]] = {
     "schema": (f"a version that this program reads, 1 to {SCHEMA}", whole(1, SCHEMA)),
     "network": ("the name of a network", _name),
@@ -254,17 +253,9 @@ _ATTRIBUTE_CHECKS: dict[str, tuple[str, Check]] = {
 }
 
 
-def _attribute(attributes: Attributes, name: str, default: Any = None) -> Any:
-    """The checked value of an attribute, or ``default`` if the file does not have it."""
+def _attribute(name: str, value: Attribute) -> Any:
     needed, check = _ATTRIBUTE_CHECKS[name]
     try:
-        return check(attributes[name]) if name in attributes else default
+        return check(value)
     except BadValueError as error:
         raise BadValueError(f"attribute {name!r} is not {needed}; correct or remove it") from error
-
-
-def _network(attributes: Attributes) -> str:
-    if attributes.get("kind") is not None:
-        raise BadValueError("it is a training's checkpoint, not weights; train --resume makes weights of it")
-    _attribute(attributes, "schema")
-    return _attribute(attributes, "network", DEFAULT_NETWORK)
