@@ -63,23 +63,14 @@ ANSWERS: dict[str, tuple[bytes, int]] = {
 }
 
 
-def drips(start: bytes, drop: bytes) -> Callable[[socket.socket], None]:
-    """Sends a little now and then, for ever: a time-out per read never comes."""
+def drips(start: bytes, drop: bytes, pause: float = 0.02) -> Callable[[socket.socket], None]:
+    """Sends a little now and then, for ever: a time-out per read never comes. Without a pause, it is a flood."""
 
     def answer(client: socket.socket) -> None:
         client.sendall(start)
         while True:
             client.sendall(drop)
-            time.sleep(0.02)
-
-    return answer
-
-
-def floods(start: bytes) -> Callable[[socket.socket], None]:
-    def answer(client: socket.socket) -> None:
-        client.sendall(start)
-        while True:
-            client.sendall(bytes(1 << 20))
+            time.sleep(pause)
 
     return answer
 
@@ -91,8 +82,8 @@ ENDLESS: dict[str, Callable[[socket.socket], None]] = {
     "interim answers for ever": drips(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
     "chunks that drip": drips(CHUNKED, b"1\r\n0\r\n"),
     "nothing for ever": drips(b"", b""),
-    "a redirect with a body without end": floods(b"HTTP/1.1 302 Found\r\nLocation: /next\r\n\r\n"),
-    "a chunk of -1 without end": floods(CHUNKED + b"-1\r\n"),
+    "a redirect with a body without end": drips(b"HTTP/1.1 302 Found\r\nLocation: /next\r\n\r\n", bytes(1 << 20), 0),
+    "a chunk of -1 without end": drips(CHUNKED + b"-1\r\n", bytes(1 << 20), 0),
 }
 
 

@@ -13,6 +13,7 @@ import pytest
 from app.errors import UserError
 from app.files.hdf5 import Wanted, file_image, read_untrusted
 from app.files.hdf5_strict import StrictFile, open_strict
+from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.shell import user_error
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -35,9 +36,7 @@ def _soft(file: h5py.File, directory: Path) -> None:
 
 
 def _external_link(file: h5py.File, directory: Path) -> None:
-    with h5py.File(directory / "other.h5", "w") as other:
-        other["x"] = VALUES
-    file["x"] = h5py.ExternalLink(str(directory / "other.h5"), "/x")
+    file["x"] = h5py.ExternalLink(str(write_hdf5(directory / "other.h5", {"x": VALUES})), "/x")
 
 
 def _external_storage(file: h5py.File, directory: Path) -> None:
@@ -46,10 +45,9 @@ def _external_storage(file: h5py.File, directory: Path) -> None:
 
 
 def _virtual(file: h5py.File, directory: Path) -> None:
-    with h5py.File(directory / "other.h5", "w") as other:
-        other["x"] = VALUES
+    other = write_hdf5(directory / "other.h5", {"x": VALUES})
     layout = h5py.VirtualLayout(VALUES.shape, "f4")
-    layout[:] = h5py.VirtualSource(str(directory / "other.h5"), "x", VALUES.shape)
+    layout[:] = h5py.VirtualSource(str(other), "x", VALUES.shape)
     file.create_virtual_dataset("x", layout)
 
 
@@ -193,12 +191,8 @@ def test_max_bytes(tmp_path: Path) -> None:
 
 
 def test_attributes(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "file.h5", "w") as file:
-        file.attrs["text"] = np.bytes_("Ünïcode".encode())
-        file.attrs["integer"] = np.array(7, ">i2")
-        file.attrs["number"] = 0.25
-        file.attrs["list"] = np.array([1, 2], ">i4")
-    with opened_strictly(tmp_path / "file.h5") as opened:
+    values = {"text": "Ünïcode", "integer": np.array(7, ">i2"), "number": 0.25, "list": np.array([1, 2], ">i4")}
+    with opened_strictly(write_hdf5(tmp_path / "file.h5", {}, **values)) as opened:
         assert opened.attribute("text") == "Ünïcode"
         assert repr([opened.attribute("integer"), opened.attribute("number")]) == "[7, 0.25]"
         assert opened.attribute("list") == [1, 2] and opened.attribute("absent") is None

@@ -14,7 +14,15 @@ from app.files.hdf5 import Wanted, read_untrusted
 from app.network.weights import load_weights
 from data_tools.dataset import load_files
 from tests.files.test_hdf5 import VALUES, opened_strictly, read_strictly
-from tests.support.hostile_hdf5 import checked_blocks, circle_of_free_names, damaged, endless, new_format, own_child
+from tests.support.hostile_hdf5 import (
+    checked_blocks,
+    circle_of_free_names,
+    damaged,
+    endless,
+    new_format,
+    own_child,
+    write_hdf5,
+)
 from tests.support.shell import user_error
 
 
@@ -50,30 +58,23 @@ def test_a_chunk_that_is_too_short(filters: dict[str, object], tmp_path: Path) -
 
 
 def test_names_are_listed_in_one_pass_and_no_more_than_a_thousand(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "file.h5", "w") as file:
-        for i in range(999):
-            file[f"d{i:04}"] = h5py.SoftLink("/")
-        file["x"] = VALUES
-        file["z\n" + "é" * 122] = 1
-        assert len(file) == 1001
-    with (
-        opened_strictly(tmp_path / "file.h5") as opened,
-        pytest.raises(UserError, match="more than 1,000 names"),
-    ):
+    links = {f"d{i:04}": h5py.SoftLink("/") for i in range(999)}
+    path = write_hdf5(tmp_path / "file.h5", {**links, "x": VALUES, "z\n" + "é" * 122: 1})
+    with opened_strictly(path) as opened, pytest.raises(UserError, match="more than 1,000 names"):
         opened.names()
-    with h5py.File(tmp_path / "file.h5", "a") as file:
+    with h5py.File(path, "a") as file:
         del file["d0000"]
-    with opened_strictly(tmp_path / "file.h5") as opened:
+    with opened_strictly(path) as opened:
         before = time.process_time()
         assert len(opened.names()) == 1000
         assert time.process_time() - before < 1
         with pytest.raises(UserError) as caught:
             opened.array(opened.names()[-1], max_bytes=1)
     assert str(caught.value).isprintable() and "'z\\n" in str(caught.value)
-    with h5py.File(tmp_path / "file.h5", "a") as file:
+    with h5py.File(path, "a") as file:
         del file["d0001"]
         file["z" * 256] = 1
-    with opened_strictly(tmp_path / "file.h5") as opened, pytest.raises(UserError, match="a name that is too long"):
+    with opened_strictly(path) as opened, pytest.raises(UserError, match="a name that is too long"):
         opened.names()
 
 
@@ -112,10 +113,8 @@ def test_files_that_crash_hdf5(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_data_file_holds_is_told_in_one_short_line(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "file.h5", "w") as file:
-        for i in range(500):
-            file[f"{i:03}\n\x1b[2J" + "é" * 100] = i
-    message = user_error(lambda: load_files(tmp_path / "file.h5", None))
+    path = write_hdf5(tmp_path / "file.h5", {f"{i:03}\n\x1b[2J" + "é" * 100: i for i in range(500)})
+    message = user_error(lambda: load_files(path, None))
     assert message.isprintable() and len(message) < 1000 and " and 490 more, but no dataset x; store" in message
 
 
