@@ -9,8 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -239,41 +238,35 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
 
     print(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get", file=sys.stderr)
     stored = []
+    scratch = temporary_beside(directory / "scratch")  # a later run removes that of a killed process
     try:
-        with _scratch(directory) as scratch:
-            tree = debian.unpack(DEBIAN_PACKAGE, scratch)
-            for file in (file for pair in SPLITS.values() for file in pair):
-                for path in copies(file, tree / PACKAGE_PATH):
-                    # The other split is taken along, but never replaces a file.
-                    if file not in files and copies(file, directory):
-                        continue
-                    with suppress(UserError):
-                        read_file(path, file)
-                        path.replace(directory / path.name)
-                        stored.append(file)
+        scratch.mkdir()
+        tree = debian.unpack(DEBIAN_PACKAGE, scratch)
+        for file in (file for pair in SPLITS.values() for file in pair):
+            for path in copies(file, tree / PACKAGE_PATH):
+                # The other split is taken along, but never replaces a file.
+                if file not in files and copies(file, directory):
+                    continue
+                with suppress(UserError):
+                    read_file(path, file)
+                    path.replace(directory / path.name)
+                    stored.append(file)
     except (debian.DebianError, OSError) as error:
         failures.append(f"Debian package {DEBIAN_PACKAGE}: {error}")
         return files
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     missing = [file for file in files if file not in stored]
     failures += [f"Debian package {DEBIAN_PACKAGE}: no good copy of {file.name}" for file in missing]
     return missing
 
 
-@contextmanager
-def _scratch(directory: Path) -> Iterator[Path]:
-    """Make a folder in ``directory`` for the block's time; a later run removes that of a killed process."""
-    scratch = temporary_beside(directory / "scratch")
-    scratch.mkdir()
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
 def _advice(missing: list[DataFile], directory: Path, failures: list[str]) -> str:
-    lines = ["cannot get Fashion-MNIST: no source worked"]
-    lines += [f"  {failure}" for failure in failures]
-    lines += [f"Put these files into {directory}, or name the directory that holds them with {DIR_VARIABLE}"]
-    lines += ["(gzipped or not, then without .gz; size and SHA-256 are those of the uncompressed content):"]
-    lines += [f"  {file.name}.gz  {file.nbytes} bytes  {file.sha256}" for file in missing]
+    lines = [
+        "cannot get Fashion-MNIST: no source worked",
+        *(f"  {failure}" for failure in failures),
+        f"Put these files into {directory}, or name the directory that holds them with {DIR_VARIABLE}",
+        "(gzipped or not, then without .gz; size and SHA-256 are those of the uncompressed content):",
+        *(f"  {file.name}.gz  {file.nbytes} bytes  {file.sha256}" for file in missing),
+    ]
     return "\n".join(lines)
