@@ -95,8 +95,7 @@ def _handle(*replaced: object, by: Callable[..., object]) -> dict[signal.Signals
     """Let ``by`` handle the signals whose handler is in ``replaced``; return those handlers. Main thread only."""
     if threading.current_thread() is not threading.main_thread():
         return {}
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    before = {number: handler for number, handler in before.items() if handler in replaced}
+    before = {number: handler for number in SIGNALS if (handler := signal.getsignal(number)) in replaced}
     for number in before:
         signal.signal(number, by)
     return before

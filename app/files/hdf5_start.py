@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,11 +36,9 @@ def start() -> Child:
 def start_ahead(paths: Iterable[Path]) -> None:
     """Start a process for every path that is an HDF5 file. Faults of the others are reported when they are read."""
     for path in paths:
-        try:
+        with suppress(UserError, OSError):
             if first_bytes(path, len(HDF5)) == HDF5:
                 _ahead.append(_start())
-        except (UserError, OSError):
-            pass
 
 
 def _start() -> Child:
