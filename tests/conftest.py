@@ -17,8 +17,8 @@ from app.cuda.device import why_no_gpu
 from app.files import hdf5_process, hdf5_start
 from app.files.hdf5_process import Reader
 from tests.support.outside import Outside, fashion_mnist_folder, first_hundred_alone, secluded
-from tests.support.shell import Refuses, check_error
-from tests.support.training_for_tests import Train, last_of_each, write_images
+from tests.support.shell import Refuses, check_error, listing
+from tests.support.training_for_tests import Refused, Train, last_of_each, write_images
 
 # Programs inherit what is ignored, and tests send them both: SIGINT is ignored behind a shell's &, SIGHUP under nohup.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -108,3 +108,18 @@ def train(place: Path, capsys: pytest.CaptureFixture[str]) -> Train:
         return (code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def refused(train: Train, place: Path) -> Refused:
+    """Runs the command ``train``, which must refuse with the pattern in its one line, and leave all files as they were.
+
+    Options come as words or in one string.
+    """
+
+    def check(options: str | Sequence[str], pattern: str) -> None:
+        before = listing(place)
+        check_error(*train(*(options.split() if isinstance(options, str) else options)), pattern)
+        assert listing(place) == before
+
+    return check

@@ -1,13 +1,11 @@
 """What tests of training share: images that are easily learned, settings, a checkpoint, a training as a process."""
 
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -20,21 +18,21 @@ from app.training.progress import EpochResult, Job
 from app.training.recipes import RECIPES
 from app.training.settings import Settings
 from data_tools.idx import write_idx
-from tests.support.shell import COMMAND
+from tests.support.shell import started
 
 Train = Callable[..., tuple[int, str, str]]
+Refused = Callable[[str | Sequence[str], str], None]
 OWN = ["--data", "images", "--labels", "labels", "--batch", "16", "--validation", "8"]
 
 
 def last_of_each(arguments: Sequence[str]) -> list[str]:
     """The same options without those that come again: the command takes each of them once."""
-    options: list[list[str]] = []
+    options: dict[str, list[str]] = {}
     for argument in arguments:
         if argument.startswith("--"):
-            options.append([argument])
-        else:
-            options[-1].append(argument)
-    return [word for option in {option[0]: option for option in options}.values() for word in option]
+            own = options[argument] = []
+        own.append(argument)
+    return [word for words in options.values() for word in words]
 
 
 def write_images(directory: Path) -> None:
@@ -74,15 +72,7 @@ def unfinished(path: Path, workers: int = 1) -> None:
 def begin(place: Path, *options: str) -> subprocess.Popen:
     """A training by two processes, without end, in a session of its own, as from a terminal."""
     own = ["train", "--device", "cpu", "--network", "mlp", *OWN, "--epochs", "10000", "--workers", "2", *options]
-    return subprocess.Popen(
-        [*COMMAND, *own],
-        cwd=place,
-        stdout=PIPE,
-        stderr=PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # it may be ignored here
-    )
+    return started(place, *own)
 
 
 def ended(process: subprocess.Popen) -> tuple[int, str, str]:

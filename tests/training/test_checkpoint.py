@@ -1,19 +1,26 @@
-"""Checkpoints of a training: read as written, and refused in one line when damaged, foreign or of other settings."""
+"""Checkpoints of a training: read as written; damaged, foreign or of other settings they are refused in one line."""
 
+import json
+import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
+from app.commands.options.common import parser_of
 from app.errors import UserError
+from app.files.checks import BadValueError
+from app.files.hdf5 import content_hash
 from app.network.weights import load_weights
-from app.training.checkpoint import load_checkpoint, save_checkpoint
+from app.training.checkpoint import checked_progress, header, load_checkpoint, parsed, save_checkpoint
 from app.training.progress import EpochResult
+from app.training.settings import SETTINGS
 from data_tools.idx import write_idx
-from tests.support.shell import check_error, listing
-from tests.support.training_for_tests import OWN, Train, some_settings, unfinished
+from tests.fuzz.mutate import garbled
+from tests.support.training_for_tests import OWN, Refused, Train, some_settings, unfinished
 from tests.training.test_train_command import MLP, interrupted_after
 
 
@@ -50,20 +57,18 @@ def test_a_checkpoint_is_no_weights(tmp_path: Path) -> None:
         ("--data images --labels labels", "is not what c.checkpoint was trained on: name those images with --data"),
     ],
 )
-def test_other_settings_than_it_was_begun_with(options: str, wrong: str, train: Train, place: Path) -> None:
+def test_other_settings_than_it_was_begun_with(options: str, wrong: str, refused: Refused, place: Path) -> None:
     unfinished(place / "c.checkpoint")
-    before = listing(place)
-    check_error(*train("--resume", "c.checkpoint", *options.split()), wrong)
-    assert listing(place) == before
+    refused(f"--resume c.checkpoint {options}", wrong)
 
 
-def test_fewer_images_than_it_was_begun_with(train: Train, place: Path) -> None:
+def test_fewer_images_than_it_was_begun_with(refused: Refused, place: Path) -> None:
     """Another number cannot be asked for then."""
     unfinished(place / "c.checkpoint")
     write_idx(place / "few", np.zeros((30, 28, 28), np.uint8))
     write_idx(place / "few_labels", np.zeros(30, np.uint8))
     own = ["--data", "few", "--labels", "few_labels"]
-    check_error(*train("--resume", "c.checkpoint", *own), "few is not what c.checkpoint was trained on: name those")
+    refused(["--resume", "c.checkpoint", *own], "few is not what c.checkpoint was trained on: name those")
 
 
 def test_the_order_of_dropouts_does_not_matter(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,12 +115,181 @@ def drop(path: Path) -> None:
         (lambda path: path.write_bytes(b"no HDF5"), "c.checkpoint is not an HDF5 file"),
     ],
 )
-def test_corrupt_checkpoints(harm: Callable[[Path], object], wrong: str, train: Train, place: Path) -> None:
+def test_corrupt_checkpoints(harm: Callable[[Path], object], wrong: str, refused: Refused, place: Path) -> None:
     unfinished(place / "c.checkpoint")
     harm(place / "c.checkpoint")
-    check_error(*train("--resume", "c.checkpoint", *OWN[:4]), wrong)
+    refused(["--resume", "c.checkpoint", *OWN[:4]], wrong)
 
 
-def test_weights_are_no_checkpoint(train: Train) -> None:
+def test_weights_are_no_checkpoint(refused: Refused) -> None:
     bundled = str(Path(__file__).parents[2] / "weights" / "lenet5_fashion.h5")
-    check_error(*train("--resume", bundled), "lenet5_fashion.h5 is not a checkpoint of a training")
+    refused(["--resume", bundled], "lenet5_fashion.h5 is not a checkpoint of a training")
+
+
+# --- one wrong value under a right hash: each is checked as an option is
+
+
+def rehashed(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object]) -> None:
+    """The checkpoint with another header or other arrays, and a hash that is right again."""
+    with h5py.File(path, "r+") as file:
+        head = json.loads(file.attrs["head"])
+        arrays = {name: file[name][...] for name in file}
+        change(head, arrays)
+        for name in set(file) | set(arrays):
+            if name in file:
+                del file[name]
+            if name in arrays:
+                file[name] = arrays[name]
+        text = head if isinstance(head, str) else json.dumps(head)
+        file.attrs["head"] = np.bytes_(text.encode())
+        stored = {name: file[name][...] for name in file}
+        file.attrs["sha256"] = np.bytes_(content_hash(stored, text).encode())
+
+
+FIGURES: dict[str, Any] = {"best_epoch": 1, "workers": 1, "trained_on": "the CPU", "options": {}}
+
+
+def good() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Header and arrays of a checkpoint after one epoch, as far as its checks go."""
+    head = header(some_settings(), FIGURES)
+    _, model, _ = parsed(head)
+    arrays = {f"{part}_{name}": array for part in ("parameter", "best") for name, array in model.initial(1).items()}
+    arrays |= {f"velocity_{name}": np.zeros(shape, np.float32) for name, shape in model.shapes.items()}
+    return json.loads(head), {**arrays, "history": np.array([[1.0, 0.5, 1.0, 0.5, 1.0]])}
+
+
+def put(*places: str | int, value: Any) -> Callable[[dict[str, Any], dict[str, Any]], object]:
+    """A change of one value of the header."""
+
+    def change(head: Any, _: object) -> None:
+        for place in places[:-1]:
+            head = head[place]
+        head[places[-1]] = value
+
+    return change
+
+
+def edit(name: str, value: Any) -> Callable[[dict[str, Any], dict[str, Any]], object]:
+    """A change of an array."""
+
+    def change(_: object, arrays: dict[str, Any]) -> None:
+        arrays[name] = value(arrays[name]) if callable(value) else value
+
+    return change
+
+
+def first(number: float) -> Callable[[np.ndarray], np.ndarray]:
+    """The array with another first number."""
+
+    def change(array: np.ndarray) -> np.ndarray:
+        array.flat[0] = number
+        return array
+
+    return change
+
+
+WRONG: dict[str, tuple[Callable[[dict[str, Any], dict[str, Any]], object], str]] = {
+    "epochs": (put("settings", "epochs", value=10**30), r"\.settings\.epochs: 1000.* is not between 1 and 10,000"),
+    "epochs true": (put("settings", "epochs", value=True), r"\.epochs: True is not a whole number"),
+    "batch": (put("settings", "batch", value=0), r"\.batch: 0 is not between 1 and"),
+    "float": (put("settings", "batch", value=16.0), r"\.batch: 16 is not a whole number"),
+    "rate": (put("settings", "rate", value=float("nan")), "NaN is no number of JSON"),
+    "l2": (put("settings", "l2", value=-1), r"\.l2: -1 is not at least 0 and at most 1000"),
+    "seed": (put("settings", "seed", value=2**64), r"\.seed: 18446744073709551616 is not between"),
+    "smoothing": (put("settings", "smoothing", value="x"), r"\.smoothing: 'x' is not a number"),
+    "optimiser": (put("settings", "optimiser", value=["sgd"]), r"\.optimiser: a list is none of adamw, sgd"),
+    "storage": (put("settings", "storage", value="int8"), r"\.storage: 'int8' is none of"),
+    "dropout": (put("settings", "dropout", value=[["fc1", 1]]), r"\.dropout\[0\]\[1\]: 1 is not below 1"),
+    "dropout twice": (put("settings", "dropout", value=[["fc1", 0.5]] * 2), "dropout of layers .* or not in order"),
+    "dropout of none": (put("settings", "dropout", value=[["fc9", 0.5]]), "dropout of layers that the network has not"),
+    "biases": (put("settings", "biases", value=["fc9"]), "biases of layers that the network has not"),
+    "biases twice": (put("settings", "biases", value=["fc1", "fc1", "fc2"]), "biases of layers"),
+    "network": (put("settings", "network", value="resnet"), "unknown network 'resnet'"),
+    "surrogate": (put("settings", "network", value="\ud800"), r"\.network: '.ud800' is not one line"),
+    "held out": (put("settings", "validation", value=60), "more held out than there are images"),
+    "data": (put("settings", "data", value="0" * 63), r"\.data: it is no SHA-256"),
+    "other": (put("settings", "x", value=1), "'x' is unknown"),
+    "best": (put("best_epoch", value=2), "its history is not that of its best epoch"),
+    "workers": (put("workers", value=53), "more workers than images of a batch"),
+    "trained on": (put("trained_on", value="a\nb"), r"\.trained_on: 'a.nb' is not one line"),
+    "options": (put("options", value={"output": "x"}), r"\.options: 'output' is unknown|options'output'"),
+    "lists": (put("settings", value=[]), r"\.settings: a list is not an object"),
+    "nan": (edit("parameter_fc1", first(np.nan)), "parameter_fc1 holds NaN or infinite"),
+    "infinite": (edit("velocity_fc2", first(np.inf)), "velocity_fc2 holds NaN or infinite"),
+    "shape": (edit("best_fc1", lambda array: array.T.copy()), "best_fc1 is of another shape or type"),
+    "float16": (edit("best_fc2", lambda array: array.astype(np.float16)), "best_fc2 is of another shape or type"),
+    "not the best": (edit("best_fc2", first(1)), "its best parameters are not those of the best epoch"),
+    "history": (edit("history", np.ones((1, 4))), "its history is of another kind"),
+    "no history": (edit("history", np.ones((0, 5))), "its history"),
+    "accuracy": (edit("history", np.full((1, 5), 2.0)), "impossible figures"),
+    "loss": (edit("history", np.full((1, 5), -1.0)), "impossible figures"),
+}
+
+
+@pytest.mark.parametrize("change", WRONG)
+def test_one_wrong_value(change: str) -> None:
+    """Every value is checked as an option is."""
+    head, arrays = good()
+    WRONG[change][0](head, arrays)
+    with pytest.raises(BadValueError, match=WRONG[change][1]) as caught:
+        checked_progress(*parsed(json.dumps(head)), arrays)
+    assert str(caught.value).isprintable()
+
+
+FILES = {
+    "rate": (put("settings", "rate", value=-1), r"\.settings\.rate: -1 is not above 0 and at most 1000"),
+    "not JSON": (put("trained_on", value="\ud800"), r"\.trained_on: '.ud800' is not one line"),
+    "adamw": (put("settings", "optimiser", value="adamw"), "it is too small for its network"),
+    "width": (put("settings", "network", value="mlp_99999"), "it is too small for its network"),
+    "no biases": (put("settings", "biases", value=[]), ".*other arrays than its network has"),
+    "more arrays": (edit("more", np.zeros(3)), ".*other arrays than its network has"),
+    "array": (edit("parameter_fc1", first(np.nan)), "parameter_fc1 holds NaN or infinite"),
+}
+
+
+@pytest.mark.parametrize("change", FILES)
+def test_well_hashed_and_wrong(change: str, refused: Refused, place: Path) -> None:
+    """Nothing is trained with nonsense."""
+    unfinished(place / "c.checkpoint")
+    rehashed(place / "c.checkpoint", FILES[change][0])
+    wrong = rf"c.checkpoint is a damaged checkpoint \({FILES[change][1]}.*\): take another copy"
+    refused(["--resume", "c.checkpoint", *OWN[:4]], wrong)
+
+
+def test_unchanged_it_is_taken(place: Path) -> None:
+    """What the tests above change is all that is wrong."""
+    head, arrays = good()
+    checked_progress(*parsed(json.dumps(head)), arrays)
+    unfinished(place / "c.checkpoint")
+    rehashed(place / "c.checkpoint", lambda *_: None)
+    load_checkpoint(place / "c.checkpoint")
+
+
+def test_many_names_of_one_array(place: Path) -> None:
+    """They are refused by their names, and one that is declared much larger than the file by its size: none is read."""
+    unfinished(place / "c.checkpoint")
+    with h5py.File(place / "c.checkpoint", "r+") as file:
+        for number in range(500):
+            file[f"link{number}"] = file["parameter_fc1"]
+    with pytest.raises(UserError, match="other arrays than its network has"):
+        load_checkpoint(place / "c.checkpoint")
+
+
+def test_headers_at_random() -> None:
+    """3,000: each is refused in one line, or means what an option could have said."""
+    rng, options = random.Random(16), parser_of("train")
+    settings = some_settings(dropout=(("fc1", 0.25),))
+    sound = json.loads(header(settings, {**FIGURES, "options": {"plot": "/x"}}))
+    taken = 0
+    for _ in range(3000):
+        try:
+            found = settings, model, values = parsed(garbled(rng, sound))
+        except BadValueError as error:
+            assert str(error).isprintable() and len(str(error)) < 300
+            continue
+        taken += 1
+        assert parsed(header(settings, values)) == found and model.network.name == settings.network
+        for name, value in vars(settings).items():
+            if "type" in SETTINGS[name].option:
+                options.parse_args([f"--{name.replace('_', '-')}={value}"])
+    assert 0 < taken < 600

@@ -1,38 +1,30 @@
-"""What members of a team do together, as threads here: sums with the same bits for all, batches as one alone would."""
+"""What members of a team do together, as threads or on two GPUs: the same sums for all, batches as one alone would."""
 
+import os
+import re
+import signal
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import Pipe
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import Pipe, get_context
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
 from app.errors import UserError
-from app.layers import AvgPool, Conv2d, Flatten, Linear, Relu
-from app.network.definitions import Network
 from app.training import team
 from app.training.cpu_engine import CpuEngine
 from app.training.gradients import Arrays
 from app.training.model import training_model
 from app.training.settings import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, own_share, shared_bytes
-from tests.support.training_for_tests import new_job, some_settings
-
-SMALL = Network(
-    "small",
-    "for tests",
-    (1, 9, 8),
-    (
-        Conv2d("conv1", maps=3, kernel=4),
-        Relu("relu1"),
-        AvgPool("pool1", window=2),
-        Flatten("flatten"),
-        Linear("fc1", 5),
-    ),
-)
+from tests.support.networks_for_tests import POOLED
+from tests.support.training_for_tests import Train, begin, ended, new_job, some_settings, wait_for, workers_of
+from tests.training.test_train_command import CHECKPOINT, MLP
 
 
 def together(size: int, member: Callable[[Team], Any]) -> list[Any]:
@@ -90,7 +82,7 @@ def test_shares_are_contiguous_and_even(count: int, size: int) -> None:
 def trained(settings: Settings, images: np.ndarray, labels: np.ndarray, own: Team) -> tuple[list, tuple, Arrays]:
     """A few batches: their losses and correct answers, those of all images, the parameters."""
     with ThreadPoolExecutor(2) as pool:
-        engine = CpuEngine(new_job(settings, images, labels, network=SMALL), pool, own)
+        engine = CpuEngine(new_job(settings, images, labels, network=POOLED), pool, own)
         items = np.random.default_rng(2).permutation(len(images))
         batches = [items[:70], items[70:140], items[140:141], items[141:150]]
         results = engine.train(batches[:2], 1, 0) + engine.train(batches[2:], 1, 2)
@@ -104,9 +96,9 @@ def test_a_team_trains_as_one_does(optimiser: str, size: int) -> None:
     rng = np.random.default_rng(3)
     images, labels = rng.integers(0, 256, (150, 1, 9, 8)).astype(np.uint8), rng.integers(0, 5, 150).astype(np.uint8)
     recipe = {"optimiser": optimiser, "rate": 0.1, "l2": 0.01, "dropout": (("fc1", 0.3),), "shift": 1}
-    settings = some_settings(network="small", epochs=4, biases=("fc1",), **recipe)
+    settings = some_settings(network="pooled", epochs=4, biases=("fc1",), **recipe)
     results, evaluation, parameters = trained(settings, images, labels, Alone())
-    start = training_model(SMALL, settings.biases).initial(1)
+    start = training_model(POOLED, settings.biases).initial(1)
     members = together(size, lambda own: trained(settings, images, labels, own))
     for own_results, own_evaluation, own_parameters in members:
         assert own_results == members[0][0] and own_evaluation == members[0][1]
@@ -201,3 +193,68 @@ def test_too_few_cards_and_no_nccl(binding: Binding, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(binding, "available", False)
     with pytest.raises(UserError, match="needs NCCL, which does not load: pip install nvidia-nccl-cu12"):
         check_cards(2)
+
+
+# --- two GPUs, where there are as many and NCCL
+
+
+@pytest.fixture
+def two_cards() -> None:
+    from app.training.gpu.nccl_team import check_cards
+
+    try:
+        check_cards(2)
+    except UserError as error:
+        pytest.skip(f"needs two GPUs and NCCL: {error}")
+
+
+def sum_on_card(rank: int, name: Any) -> list[np.ndarray]:
+    import cupy
+
+    from app.training.gpu.nccl_team import nccl_team
+
+    with nccl_team(rank, 2, name) as own, cupy.cuda.Stream(non_blocking=True) as stream:
+        results = [cupy.asarray(array) for array in summands(rank)]
+        for array in results:
+            own.add(array)
+        stream.synchronize()
+        return [array.get(stream=stream) for array in results]
+
+
+def summands(rank: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(rank)
+    return [rng.standard_normal(count).astype(dtype) for count in (1, 100_003) for dtype in (np.float32, np.float64)]
+
+
+@pytest.mark.gpu
+def test_two_cards_add_up(two_cards: None) -> None:
+    from app.training.gpu.nccl_team import unique_id
+
+    name = unique_id()
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        first, second = (future.result(60) for future in [pool.submit(sum_on_card, rank, name) for rank in (0, 1)])
+    for a, b, mine, theirs in zip(summands(0), summands(1), first, second, strict=True):
+        assert mine.dtype == a.dtype and np.array_equal(mine, a + b) and np.array_equal(theirs, a + b)
+
+
+@pytest.mark.gpu
+def test_two_cards_train_as_one(two_cards: None, train: Train, place: Path) -> None:
+    options = [*MLP, "--device", "cuda", "--epochs", "3", "--output"]
+    assert train(*options, "one.h5")[0] == 0
+    for name in ("two.h5", "again.h5"):
+        code, _, err = train(*options, name, "--workers", "2")
+        assert (code, err) == (0, "")
+    with h5py.File(place / "one.h5") as one, h5py.File(place / "two.h5") as two:
+        for name, array in one.items():
+            np.testing.assert_allclose(two[name][()], array[()], rtol=1e-3, atol=1e-4)
+    assert (place / "two.h5").read_bytes() == (place / "again.h5").read_bytes()
+
+
+@pytest.mark.gpu
+def test_killed_while_the_lead_waits_for_its_card(two_cards: None, place: Path) -> None:
+    process = begin(place, "--device", "cuda")
+    wait_for((place / CHECKPOINT).exists)
+    (worker,) = workers_of(process)
+    os.kill(worker, signal.SIGKILL)
+    code, _, err = ended(process)
+    assert code == 2 and re.fullmatch(r"error: worker 2 of 2 was ended by signal 9 [^\n]*\n", err), err

@@ -19,8 +19,8 @@ from app.training.engines import engine_of
 from app.training.model import Model, training_model
 from app.training.output_files import check_sizes
 from app.training.team import Alone
-from tests.support.shell import check_error, listing
-from tests.support.training_for_tests import OWN, Train, new_job, some_settings
+from tests.support.shell import listing
+from tests.support.training_for_tests import OWN, Refused, Train, new_job, some_settings
 from tests.training.test_train_command import CHECKPOINT, MLP, check_failure
 
 TOO_LITTLE = "has too little free memory to train mlp with batches of 16: free some,"
@@ -42,11 +42,9 @@ def no_memory_at(call: int, real: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def test_before_the_first_epoch(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = listing(place)
+def test_before_the_first_epoch(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Model, "initial", no_memory_at(1, Model.initial))
-    check_error(*train(*MLP), HERE)
-    assert listing(place) == before
+    refused(MLP, HERE)
 
 
 @pytest.mark.parametrize(
@@ -152,11 +150,9 @@ def test_files_that_would_be_too_large(network: str, changes: dict[str, str], wh
         check_sizes(settings, model)
 
 
-def test_a_network_that_is_too_wide(train: Train, place: Path) -> None:
+def test_a_network_that_is_too_wide(refused: Refused) -> None:
     """Before anything is computed."""
-    before = listing(place)
-    check_error(*train("--network", "mlp_99999", *OWN), "network mlp_99999 has 79,499,215 parameters: a weights file")
-    assert listing(place) == before
+    refused(["--network", "mlp_99999", *OWN], "network mlp_99999 has 79,499,215 parameters: a weights file")
 
 
 def test_little_address_space_is_noticed_before_any_product() -> None:

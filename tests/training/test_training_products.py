@@ -1,4 +1,4 @@
-"""Training's products without a card: how they are cut, and that they compile."""
+"""Training's products: how they are cut, that they compile, and every element on the card against float64."""
 
 from pathlib import Path
 
@@ -27,8 +27,10 @@ from app.training.gpu.tiles import (
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from tests.support.product_cases import ConvCase, GemmCase, built
-from tests.support.training_device import Build, compile_all
+from app.training.gpu import products
+from tests.support.kernel_cases import architecture
+from tests.support.product_cases import ConvCase, GemmCase, built, check_conv, check_gemm
+from tests.support.training_device import Build, compile_all, poisoned
 
 
 def network_convolutions() -> dict[str, ConvSizes]:
@@ -132,3 +134,74 @@ def test_nothing_is_spilled(case: GemmCase | ConvCase, arch: str) -> None:
     name, constants = built([case], arch)[0]
     report = resource_report(FOLDER / f"train_{name}.cu", dict(constants), arch)
     assert " 0 bytes spill stores" in report, report
+
+
+# --- on the card: poisoned memory, the same bits twice
+
+SMALL_CONV = ConvCase(ConvSizes(3, 9, 7, 10, 3, stride=2), (3, 1), "relu", True)
+ON_CARD = [
+    SMALL_CONV,
+    *(ConvCase(ConvSizes(*sizes), (1,)) for sizes in [(1, 1, 1, 1, 1), (2, 5, 5, 3, 5), (5, 5, 9, 70, 5)]),
+    *(
+        ConvCase(ConvSizes(channels, 13, 10, maps, (1, 3, 4)[(stride + at) % 3], stride), (2, 1), "tanh", at % 2 == 0)
+        for stride in (1, 2, 3)
+        for at, (channels, maps) in enumerate([(1, 4), (4, 17), (16, 32), (7, 64), (33, 12)])
+    ),
+    ConvCase(ConvSizes(1, 28, 28, 32, 5), (256, 13)),
+    ConvCase(ConvSizes(32, 12, 12, 64, 5), (256, 13)),
+    ConvCase(ConvSizes(1, 70, 70, 12, 5), (5,)),
+    ConvCase(ConvSizes(12, 33, 33, 24, 5), (5,), "sigmoid"),
+    ConvCase(ConvSizes(1, 72, 72, 12, 7), (5,)),
+    ConvCase(ConvSizes(12, 33, 33, 24, 7), (5,)),
+    ConvCase(ConvSizes(1, 86, 86, 4, 7), (5,), "relu", True),
+    ConvCase(ConvSizes(4, 40, 40, 16, 7), (5,), "relu", True),
+]
+SMALL_GEMM = GemmCase(33, 10, 300, transpose_a=True, bias=True, activation="relu", alpha=0.5, beta=2.0)
+GEMMS = [
+    SMALL_GEMM,
+    *(
+        GemmCase(m, n, k, transpose_a, transpose_b)
+        for m, n, k in [(1, 1, 1), (7, 10, 33), (65, 31, 129), (256, 128, 1024), (130, 1000, 17), (4096, 10, 100)]
+        for transpose_a in (False, True)
+        for transpose_b in (False, True)
+    ),
+    *(
+        GemmCase(67, 13, k, bias=bias, activation=activation, alpha=alpha, beta=beta)
+        for k in (5, 513)
+        for bias, activation in ((False, ""), (True, "relu"), (True, "tanh"), (False, "sigmoid"))
+        for alpha, beta in ((1.0, 0.0), (0.0, 1.0), (-0.5, 0.25))
+    ),
+    GemmCase(4096, 1000, 784),
+    GemmCase(784, 1000, 4096, transpose_a=True),
+    GemmCase(1000, 10, 60_000, transpose_a=True),
+]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> None:
+    """All kernels, by all processors at once."""
+    compile_all([(build, architecture()) for build in built([*GEMMS, *ON_CARD], architecture())])
+
+
+@pytest.fixture
+def card(compiled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all kernels compiled; workspaces begin as NaN, as results do, each in an allocation of its own."""
+    monkeypatch.setattr(products, "device_array", poisoned)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", GEMMS, ids=str)
+def test_gemm(case: GemmCase, card: None) -> None:
+    check_gemm(case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ON_CARD, ids=str)
+def test_convolutions(case: ConvCase, card: None) -> None:
+    check_conv(case)
+
+
+@pytest.mark.gpu
+def test_nan_and_infinity_go_where_they_belong(card: None) -> None:
+    check_gemm(SMALL_GEMM, spoiled=True)
+    check_conv(SMALL_CONV, spoiled=True)

@@ -1,0 +1,284 @@
+"""Where ``main.py train`` writes: over nothing but its own files, one at a time, no name found out too late."""
+
+import errno
+import json
+import signal
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from app import figures
+from app.cli import main
+from app.errors import UserError
+from app.files.writing import replacing
+from app.network.weights import load_weights
+from app.training import command, results
+from tests.support.bundle_for_tests import folder, release
+from tests.support.shell import check_error, listing
+from tests.support.training_for_tests import OWN, Refused, Train, begin, ended, unfinished, wait_for
+from tests.training.test_train_command import CHECKPOINT, MLP, check_failure, interrupted_after
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "second"),
+    [
+        ("--resume c.checkpoint --output c.checkpoint", "--output c.checkpoint", "--resume c.checkpoint"),
+        ("--resume c.checkpoint --output sub/../c.checkpoint", "--output sub/../c.checkpoint", "--resume"),
+        ("--resume c.checkpoint --output link", "--output link", "--resume c.checkpoint"),
+        ("--resume mlp_trained.h5", "--output mlp_trained.h5", "--resume mlp_trained.h5"),
+        ("--resume c.checkpoint --json c.checkpoint", "--json c.checkpoint", "--resume c.checkpoint"),
+        ("--network mlp --output same.h5 --json same.h5", "--output same.h5", "--json same.h5"),
+        ("--resume c.checkpoint --json c", "--output c", "--json c"),
+        ("--network mlp --json mlp_trained.h5.checkpoint", "--json mlp_trained.h5.checkpoint", "the checkpoint"),
+        ("--network mlp --output images", "--output images", "--data images"),
+        ("--network mlp --json labels", "--json labels", "--labels labels"),
+        ("--network mlp --output a --data a.checkpoint", "the checkpoint a.checkpoint", "--data a.checkpoint"),
+    ],
+)
+def test_no_two_files_are_one(options: str, first: str, second: str, refused: Refused, place: Path) -> None:
+    """A training whose weights went where its checkpoint is would remove them at its end."""
+    unfinished(place / "c.checkpoint")
+    (place / "mlp_trained.h5").write_bytes((place / "c.checkpoint").read_bytes())
+    (place / "a.checkpoint").write_bytes((place / "images").read_bytes())
+    (place / "sub").mkdir()
+    (place / "link").symlink_to("c.checkpoint")
+    own = ["--data", "images"] if "--data" not in options else []
+    refused([*options.split(), *own, "--labels", "labels"], rf"{first} is the same file as {second}")
+
+
+NAMES = ("", ".", "/", "..", "n" * 260)
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [*product(("--output", "--json"), NAMES), ("--output", "n" * 250)],
+    ids=lambda text: f"{text[:3]}{len(text)}",
+)
+def test_names_that_cannot_be_written(option: str, name: str, refused: Refused) -> None:
+    """The checkpoint's is 11 letters longer than that of the weights."""
+    wrong = "File name too long" if len(name) > 200 else "it is not a regular file"
+    refused([*MLP, option, name], f"{option} .* cannot be written: {wrong}; name a file")
+
+
+def test_the_longest_names(train: Train, place: Path) -> None:
+    name = "n" * (255 - len(".checkpoint"))
+    assert train(*MLP, "--epochs", "1", "--output", name, "--json", "j" * 255)[0] == 0
+    assert set(listing(place)) == {"images", "labels", name, "j" * 255}
+
+
+@pytest.mark.parametrize(
+    ("option", "module", "function", "error", "wrong"),
+    [
+        ("--json", results, "write_json", UserError("no room"), "no room; "),
+        ("--plot", results, "draw", UserError("no room"), "no room; "),
+        ("--json", results, "write_json", KeyboardInterrupt(), "interrupted; "),
+    ],
+    ids=["json", "plot", "Ctrl-C"],
+)
+def test_figures_are_kept_until_they_are_written(
+    option: str,
+    module: ModuleType,
+    function: str,
+    error: BaseException,
+    wrong: str,
+    train: Train,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The checkpoint goes last, and going on with it makes up for what is missing."""
+
+    def fails(*_: object) -> None:
+        raise error
+
+    for name in ("check", "prepare"):
+        monkeypatch.setattr(figures, name, lambda folder: None)  # without matplotlib, too
+    with monkeypatch.context() as patch:
+        patch.setattr(module, function, fails)
+        kept = f"{wrong}{CHECKPOINT} holds the last whole epoch: go on with --resume {CHECKPOINT}"
+        check_failure(train(*MLP, "--epochs", "2", option, "figures"), kept)
+    weights = (place / "mlp_trained.h5").read_bytes()
+    monkeypatch.setattr(results, "draw", lambda settings, progress, folder: folder / "curve")
+    code, out, _ = train("--resume", CHECKPOINT, "--json", "log.json")
+    assert code == 0 and "\nepoch " not in out
+    assert (f"drew {place / 'figures' / 'curve'}\n" in out) == (option == "--plot")  # as it was begun
+    assert len(json.loads((place / "log.json").read_text())["epochs"]) == 2
+    assert set(listing(place)) == {"images", "labels", "log.json", "mlp_trained.h5"}
+    assert (place / "mlp_trained.h5").read_bytes() == weights
+
+
+def test_an_interrupted_training_needs_no_other_option(
+    train: Train, place: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
+    """Neither its images nor where its figures go; what is said again counts."""
+    for name in ("check", "prepare"):
+        monkeypatch.setattr(figures, name, lambda folder: None)
+    monkeypatch.setattr(results, "draw", lambda settings, progress, folder: folder / "curve")
+    own = ["--output", "a/b.h5", "--json", "log.json", "--plot", "plots"]
+    (place / "a").mkdir()
+    with interrupted_after(1):
+        check_failure(train(*MLP, "--epochs", "3", *own), "go on with --resume a/b.h5.checkpoint")
+    (place / "log.json").write_text("precious")
+    wrong = r"/log.json, the --json of the checkpoint, exists: name a file for the figures with --json"
+    refused("--resume a/b.h5.checkpoint", wrong)
+    monkeypatch.chdir(place / "a")
+    with interrupted_after(2):
+        hint = "--resume b.h5.checkpoint --output ../c.h5"
+        check_failure(train("--resume", "b.h5.checkpoint", "--output", "../c.h5", "--json", "new.json"), hint)
+    code, out, err = train(*hint.split())
+    assert (code, err) == (0, "") and f"drew {place / 'plots' / 'curve'}\n" in out
+    kept = {"data": "images", "labels": "labels", "plot": "plots", "json": "a/new.json"}
+    words = " ".join(f"--{name} {place / path}" for name, path in kept.items())
+    assert f"note: as b.h5.checkpoint was begun: {words}\n" in out
+    assert json.loads((place / "a" / "new.json").read_text())["best_epoch"]
+    assert (place / "log.json").read_text() == "precious"
+
+
+def test_a_refused_training_leaves_no_folder_for_pictures(
+    refused: Refused, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "check", lambda folder: None)  # without matplotlib, too
+    refused([*MLP, "--images", "99999", "--plot", "plots"], "--images 99999 is more than")
+    assert not (place / "plots").exists()
+
+
+# --- nothing overwritten
+
+__all__ = ["folder", "release"]  # fixtures
+
+
+# --- nothing written over
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link", "folder's link"])
+@pytest.mark.parametrize("name", ["mlp_trained.h5", "own.h5"])
+def test_what_exists_is_not_overwritten(kind: str, name: str, refused: Refused, place: Path) -> None:
+    """Refused before anything is trained, the default name like any other, and with --resume."""
+    target = place / ("precious" if "link" in kind else name)
+    if kind == "folder's link":
+        (place / "folder").mkdir()
+        (place / "link").symlink_to("folder")
+        target, name = place / "folder" / name, f"link/{name}"
+    elif "link" in kind:
+        (place / name).symlink_to("precious")
+    if kind != "dangling link":
+        target.write_text("precious")
+    unfinished(place / "c.checkpoint")
+    output = [] if name == "mlp_trained.h5" else ["--output", name]
+    wrong = f"{name} exists: name another --output, or replace it with --overwrite"
+    refused([*MLP, *output], wrong)
+    refused(["--resume", "c.checkpoint", "--output", name], wrong)
+
+
+def test_overwrite(train: Train, place: Path, refused: Refused) -> None:
+    (place / "mlp_trained.h5").write_text("old")
+    assert train(*MLP, "--epochs", "1", "--overwrite")[0] == 0
+    assert load_weights(place / "mlp_trained.h5").network == "mlp"
+    (place / CHECKPOINT).write_text("precious")
+    refused([*MLP, "--overwrite"], f"{CHECKPOINT} holds an unfinished training")
+
+
+def test_what_comes_to_exist_is_not_overwritten(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = command.save_checkpoint
+
+    def save(*arguments: Any) -> None:
+        real(*arguments)
+        (place / "mlp_trained.h5").write_text("precious")
+
+    kept = f"cannot write mlp_trained.h5: File exists; .*: go on with --resume {CHECKPOINT}"
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "save_checkpoint", save)
+        check_failure(train(*MLP, "--epochs", "1"), kept)
+    check_failure(train("--resume", CHECKPOINT, *OWN[:4]), kept)
+    assert (place / "mlp_trained.h5").read_text() == "precious"
+    assert train("--resume", CHECKPOINT, *OWN[:4], "--output", "other.h5")[0] == 0
+    assert set(listing(place)) == {"images", "labels", "mlp_trained.h5", "other.h5"}
+
+
+def no_links(*_: object) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_replacing_nothing(links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On file systems without hard links, too."""
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", no_links)
+    for _ in range(2):
+        with suppress(UserError), replacing(tmp_path / "file", overwrite=False) as temporary:
+            temporary.write_text("new" if not (tmp_path / "file").exists() else "newer")
+    assert (tmp_path / "file").read_text() == "new" and list(listing(tmp_path)) == ["file"]
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_shipped_files_are_not_overwritten(
+    link: bool, refused: Refused, place: Path, release: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder holds the networks lenet5 and mlp, so the last name is that of a file that would count as shipped."""
+    for name in ("mlp_fashion.h5", "mlp_fashion_reference.h5", "SHA256SUMS", "k7_fashion.h5"):
+        path = place / f"link to {name}" if link else Path("weights", name)
+        if link:
+            path.symlink_to(release / name)
+        capsys.readouterr()
+        wrong = f"{path} is a file that the project ships in .*weights: name another file"
+        for option in ("--output", "--json"):
+            refused([*MLP, "--overwrite", option, str(path)], f"{option} {wrong}")
+        check_error(main(["networks", "--json", str(path)]), *capsys.readouterr(), f"--json {wrong}")
+
+
+# --- one training at a time
+
+
+def test_two_trainings_into_one_place(train: Train, place: Path, refused: Refused) -> None:
+    """The second is refused with the name of the first, whatever file they share; a killed one is not in the way."""
+    (place / "sub").mkdir()
+    first = begin(place)
+    wait_for((place / CHECKPOINT).exists)
+    first.send_signal(signal.SIGSTOP)
+    (place / CHECKPOINT).rename(place / "own.checkpoint")  # as if the first epoch were not over yet
+    wrong = f"process {first.pid} is training into {{}}: wait for its end, or name another --output"
+    refused(MLP, wrong.format("mlp_trained.h5"))
+    refused(["--resume", "own.checkpoint", *OWN[:4], "--output", "sub/../mlp_trained.h5"], wrong.format(".*"))
+    first.send_signal(signal.SIGCONT)
+    wait_for((place / CHECKPOINT).exists)
+    check_error(*train(*MLP), wrong.format(CHECKPOINT))
+    check_error(*train("--resume", CHECKPOINT, *OWN[:4], "--output", "b.h5"), wrong.format(CHECKPOINT))
+    first.kill()
+    ended(first)
+    for left in (place / CHECKPOINT, *place.glob("*.part")):  # it may have been writing
+        left.unlink()
+    assert train(*MLP, "--epochs", "1")[0] == 0
+    assert set(listing(place)) == {"images", "labels", "sub", "own.checkpoint", "mlp_trained.h5"}
+
+
+def test_a_checkpoint_that_changed_meanwhile(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between reading it and having the place alone."""
+    with interrupted_after(1):
+        assert train(*MLP, "--output", "a.h5")[0] == 2
+    resumed = ["--resume", "a.h5.checkpoint", *OWN[:4]]
+    for changed, options in (("a.h5.checkpoint", resumed), ("b.h5.checkpoint", [*MLP, "--output", "b.h5"])):
+
+        def check(*_: Any, name: str = changed) -> None:
+            with (place / name).open("ab") as file:
+                file.write(b"more")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(command, "check_workers", check)
+            check_error(*train(*options), f"another training wrote or removed {changed} just now")
+
+
+def test_a_folder_that_cannot_be_read(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made up, for the superuser reads all."""
+    real = Path.stat
+
+    def stat(path: Path, **options: Any) -> Any:
+        if "closed" in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    refused("--resume closed/c.checkpoint", "cannot read closed/c.checkpoint: Permission denied")
+    refused([*MLP, "--output", "closed/x.h5"], "--output closed/x.h5 cannot be written: Permission denied")
