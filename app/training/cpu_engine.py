@@ -10,7 +10,7 @@ import numpy as np
 
 from app.processor import check_room, keep_freed_memory, usable_cores
 from app.training.gradients import Arrays
-from app.training.loss import add_l2, cross_entropy
+from app.training.model import add_l2, cross_entropy
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
 from app.training.progress import Job
 from app.training.random_bits import FRACTION_BITS, Use, random_bits, thinning, whole

@@ -1,7 +1,8 @@
-"""A network for training: the layers that have gradients, the parameters, and the gradients of a share of a batch."""
+"""A network for training: the layers that have gradients, the parameters, the loss and its gradients."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from math import prod, sqrt
 from typing import Any
 
@@ -11,7 +12,6 @@ from app.errors import UserError
 from app.layers import Argmax, Layer, Parameters, Shape, Softmax
 from app.network.definitions import Network
 from app.training.gradients import GRADIENTS, Arrays
-from app.training.loss import cross_entropy
 from app.training.random_bits import Use, fractions, random_bits
 
 INPUT_SCALE = 1 / 255  # of a byte
@@ -98,9 +98,8 @@ def training_model(network: Network, biases: tuple[str, ...]) -> Model:
     layers = list(network.layers)
     while layers and isinstance(layers[-1], Argmax | Softmax):  # the loss has its own softmax
         layers.pop()
-    front: list[Layer] = []
-    while layers and type(layers[0]) not in GRADIENTS:
-        front.append(layers.pop(0))
+    front = [*takewhile(lambda layer: type(layer) not in GRADIENTS, layers)]
+    del layers[: len(front)]
     for layer in layers:
         if type(layer) not in GRADIENTS:
             raise UserError(
@@ -116,6 +115,35 @@ def training_model(network: Network, biases: tuple[str, ...]) -> Model:
     if not shapes or len(shape) != 1:
         raise UserError(f"network {network.name} cannot be trained: it needs weights, and ends in {shape}, not scores")
     return Model(network, tuple(front), tuple(layers), shapes, shape[0])
+
+
+def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, total: int) -> tuple[float, np.ndarray]:
+    """The loss -Σ_b Σ_k t[b,k] log softmax(logits)[b,k] / total and its gradient by the logits, (B, classes).
+
+    t: 1 - smoothing for the label, plus smoothing / classes for every class; labels: (B,) integers; total: images of
+    the whole batch, of which these may be a share.
+    """
+    count, classes = logits.shape
+    with np.errstate(invalid="ignore"):  # infinity - infinity: the loss becomes NaN, which the loop notices
+        shifted = logits - logits.max(axis=1, keepdims=True)
+        exponentials = np.exp(shifted)
+        sums = exponentials.sum(axis=1, keepdims=True)
+        target = np.full_like(logits, smoothing / classes)
+        target[np.arange(count), labels] += 1 - smoothing
+        loss = -float(((shifted - np.log(sums)) * target).sum(dtype=np.float64)) / total
+        return loss, (exponentials / sums - target) / total
+
+
+def add_l2(parameters: Arrays, gradients: Arrays, l2: float) -> float:
+    """The penalty l2 / 2 · Σ w² over all weights, without biases; adds its gradient to ``gradients``."""
+    if l2 == 0:
+        return 0.0
+    penalty = 0.0
+    for name, weight in parameters.items():
+        if not name.endswith("_bias"):
+            gradients[name][...] += l2 * weight
+            penalty += l2 / 2 * float(np.square(weight, dtype=np.float64).sum())
+    return penalty
 
 
 def _dtype(parameters: Parameters) -> np.dtype:

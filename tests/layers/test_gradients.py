@@ -21,8 +21,7 @@ from app.layers import (
 )
 from app.network.definitions import NETWORKS, Network
 from app.training.gradients import GRADIENTS, Arrays
-from app.training.loss import add_l2, cross_entropy
-from app.training.model import Model, training_model
+from app.training.model import Model, add_l2, cross_entropy, training_model
 from tests.support.networks_for_tests import ODD, POOLED, SMOOTH, random_images
 
 STEP = 1e-5

@@ -116,7 +116,7 @@ def on_the_processor(folder: Path) -> Iterator[None]:
     import cupy
 
     from app.cuda import memory
-    from app.training.gpu import arena, engine, kernels, network, products, stages
+    from app.training.gpu import arena, engine, kernels, products, stages
 
     if COMPILER is None:
         pytest.skip("g++ is not installed")
@@ -132,7 +132,7 @@ def on_the_processor(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cupy.cuda, "Stream", Stream)
         patch.setattr(cupy.cuda, "get_current_stream", lambda: Stream.null)
-        for module in (memory, arena, engine, kernels, network, products, stages):
+        for module in (memory, arena, engine, kernels, products, stages):
             for name in replaced.keys() & vars(module).keys():
                 patch.setattr(module, name, replaced[name])
         yield

@@ -35,7 +35,7 @@ def settings_of(network: Network, **changes: Any) -> Settings:
 @contextmanager
 def recorded() -> Iterator[list[Build]]:
     """Within the block kernels are recorded instead of compiled, and nothing needs a GPU."""
-    from app.training.gpu import kernels, network, products, stages
+    from app.training.gpu import engine, kernels, products, stages
 
     found: list[Build] = []
 
@@ -49,7 +49,7 @@ def recorded() -> Iterator[list[Build]]:
         "inference_launch": lambda *_: None,
     }
     with pytest.MonkeyPatch.context() as patch:
-        for module in (kernels, network, products, stages):
+        for module in (engine, kernels, products, stages):
             for name in replaced.keys() & vars(module).keys():
                 patch.setattr(module, name, replaced[name])
         yield found
@@ -57,8 +57,8 @@ def recorded() -> Iterator[list[Build]]:
 
 def builds(network: Network, settings: Settings) -> list[Build]:
     """Everything that an engine compiles for the network before its first batch."""
-    from app.training.gpu import network as device_network
     from app.training.gpu.arena import layout
+    from app.training.gpu.engine import DeviceNetwork
     from app.training.gpu.kernels import Update
     from app.training.gpu.stages import Site
 
@@ -67,7 +67,7 @@ def builds(network: Network, settings: Settings) -> list[Build]:
     arena = np.empty(places.size, np.float32)
     with recorded() as found:
         site = Site("sm_90a", 256, places, arena, arena)
-        device_network.DeviceNetwork(site, model, settings, None, None)
+        DeviceNetwork(site, model, settings, None, None)
         Update("sm_90a", places, OPTIMISERS[settings.optimiser](settings.weight_decay), settings.l2)
     return found
 

@@ -26,7 +26,7 @@ from app.training.gpu.kernels import (
     scale,
 )
 from app.training.gradients import GRADIENTS
-from app.training.loss import add_l2, cross_entropy
+from app.training.model import add_l2, cross_entropy
 from app.training.optimisers import AdamW, Optimiser, Sgd, Step
 from app.training.random_bits import Use, stream_key
 from tests.support.kernel_cases import architecture
