@@ -21,7 +21,7 @@ from app.network import reference
 from app.network.definitions import LENET5
 from data_tools.commands import data_parser
 from tests.support.networks_for_tests import random_graph, random_images
-from tests.support.shell import Refuses, check_error, parsers, write_good_files
+from tests.support.shell import check_error, parsers, write_good_files
 
 ROOT = Path(__file__).parent.parent
 
@@ -140,29 +140,6 @@ def test_no_option_of_any_command_wins_silently_over_itself() -> None:
             given = [action.option_strings[0], *values, action.option_strings[-1], *values]
             with pytest.raises(UserError, match="given twice"):
                 raise AssertionError(f"{name} {given}: {parser.parse_args(given)}")
-
-
-MISTAKES = {
-    "--data a --data b": "--data: given twice.*give",
-    "--batch 5 --batch 5": "--batch: given twice.*give",
-    "train --flip --no-flip": "--flip/--no-flip: given twice.*give",
-    "sweep --conv shared-tile --set TILE=8 --set TILE=16": "--set TILE=8: TILE is given twice.*give",
-    "--bacth 5": "unrecognized arguments: --bacth 5; did you mean --batch",
-    "--bat=5": "unrecognized arguments: --bat=5; did you mean --batch",
-    "-batch 5": "unrecognized arguments: -batch 5; did you mean --batch",
-    "bench --jsno x": "unrecognized arguments: --jsno x; did you mean --json",
-    "--device cdua": "invalid choice: 'cdua' .*; did you mean cuda",
-    "train --optimiser adam": "invalid choice: 'adam' .*; did you mean adamw",
-    "tarin": "unknown command 'tarin': .*; did you mean train",
-    "Bench": "unknown command 'Bench': .*; did you mean bench",
-    "graph --network lenet": "unknown network 'lenet': .*; did you mean lenet5",
-}
-
-
-@pytest.mark.parametrize(("command", "wrong"), MISTAKES.items())
-def test_what_is_given_twice_or_mistyped(command: str, wrong: str, refuses: Refuses) -> None:
-    """One line names the option, or the nearest option, choice, command or network."""
-    refuses(command, wrong)
 
 
 @pytest.mark.parametrize("command", ["--frobnicate", "--split validation", "zzz", "--batch 5 graph"])

@@ -50,14 +50,20 @@ LAYERS = (
     LayerTime("conv1+relu1+pool1", "implicit-gemm", BATCH, Timing((2.0, 3.0, 4.0)), 6_000_000_000, 9_000_000),
     LayerTime("fc1", "register-tiled", BATCH, Timing((1.0,)), 1_000_000_000, 5_000_000),
 )
-GPU = Outcome(
-    device=CARD,
+CPU = Outcome(
+    device=PROCESSOR,
     settings={"streams": 4, "chunk": 10, "layer_runs": 20},
     labels=LABELS,
     cycle=None,
     end_to_end=Timing(tuple(float(ms) for ms in range(100, 0, -1))),
     layers=LAYERS,
     op_times=LAYERS[:1],
+    limit="limited by compute on 2 cores",
+    notes=(),
+)
+GPU = replace(
+    CPU,
+    device=CARD,
     on_card=Timing((0.5, 0.7)),
     on_card_images=40,
     usage=usage(TIMELINES["compute"]),
@@ -65,17 +71,6 @@ GPU = Outcome(
     device_bytes=3_000_000,
     peak_device_bytes=7_000_000,
     notes=("chunks were cut",),
-)
-CPU = replace(
-    GPU,
-    device=PROCESSOR,
-    on_card=None,
-    on_card_images=0,
-    usage=None,
-    limit="limited by compute on 2 cores",
-    device_bytes=0,
-    peak_device_bytes=0,
-    notes=(),
 )
 ONCE = {"start": 50.0, "import": 300.0, "numpy": 120.0, "context": 200.0, "cupy": 250.0, "data": 90.0}
 both = pytest.mark.parametrize("outcome", [GPU, CPU], ids=["GPU", "CPU"])

@@ -1,6 +1,7 @@
-"""Mistakes in the commands beside the main job, and in the options that choose kernels: exit code 2 and one line."""
+"""Mistakes in commands and options, and in the names of kernels and networks: exit code 2 and one line."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -12,18 +13,46 @@ from data_tools.__main__ import main as data_tools
 from tests.support.outside import Outside
 from tests.support.shell import Refuses, in_a_shell, listing, write_good_files
 
+# What is typed: what is wrong with it. Where to find help always follows.
 USAGE = {
+    "--batch 0": "--batch: 0 is not between 1 and 1,000,000,000,000",
+    "--batch -5": "--batch: -5 is not between 1 and",
+    "--batch ten": "--batch: 'ten' is not a whole number",
+    "--batch 1e4": "--batch: '1e4' is not a whole number",
+    "--batch '1\n2'": "--batch: '1 2' is not a whole number",
+    "--batch": "--batch: expected one argument",
+    f"--batch {10**13}": f"--batch: {10**13} is not between",
+    "--chunk 0": "--chunk: 0 is not between 1",
+    "--streams 0": "--streams: 0 is not between 1 and 64",
+    "--repeat 0": "--repeat: 0 is not between 1",
+    "--warmup -1": "--warmup: -1 is not between 0",
+    "--device tpu": "--device: invalid choice: 'tpu' .*cpu",
+    "--split validation": "--split: invalid choice: 'validation' .*test",
+    "--frobnicate": "unrecognized arguments: --frobnicate",
+    "--bat 5": "unrecognized arguments: --bat 5",
+    "--dev cpu": "unrecognized arguments: --dev cpu",
+    "--batch 5 graph": "unrecognized arguments: graph",
+    "--data a --data b": "--data: given twice.*give",
+    "--batch 5 --batch 5": "--batch: given twice.*give",
+    "train --flip --no-flip": "--flip/--no-flip: given twice.*give",
+    "--bacth 5": "unrecognized arguments: --bacth 5; did you mean --batch",
+    "--bat=5": "unrecognized arguments: --bat=5; did you mean --batch",
+    "-batch 5": "unrecognized arguments: -batch 5; did you mean --batch",
+    "bench --jsno x": "unrecognized arguments: --jsno x; did you mean --json",
+    "--device cdua": "invalid choice: 'cdua' .*; did you mean cuda",
+    "train --optimiser adam": "invalid choice: 'adam' .*; did you mean adamw",
+    "tarin": "unknown command 'tarin': .*; did you mean train",
     "benchmark": "unknown command 'benchmark': there are networks, accuracy, .*, train; did you mean bench",
-    "Bench": "unknown command 'Bench'",
-    "graph --no-fus": "unrecognized arguments: --no-fus.*see main.py graph --help",
+    "Bench": "unknown command 'Bench': .*; did you mean bench",
+    "graph --no-fus": "unrecognized arguments: --no-fus",
     "graph --batch 5": "unrecognized arguments: --batch 5",
     "graph --precision fp8": "--precision: invalid choice: 'fp8'",
-    "kernels conv": "unrecognized arguments: conv.*see main.py kernels --help",
+    "kernels conv": "unrecognized arguments: conv",
     "kernels --what": "unrecognized arguments: --what",
     "networks mlp": "unrecognized arguments: mlp",
     "precompile everything": "unrecognized arguments: everything",
-    "precompile --precision fp8": "--precision: invalid choice: 'fp8'.*main.py precompile --help",
-    "bench --conv direct": "unrecognized arguments: --conv direct.*see main.py bench --help",
+    "precompile --precision fp8": "--precision: invalid choice: 'fp8'",
+    "bench --conv direct": "unrecognized arguments: --conv direct",
     "bench --l2 hot": "--l2: invalid choice: 'hot'",
     "bench --batch 0": "--batch: 0 is not between 1",
     "bench --noise much": "--noise: invalid float value: 'much'",
@@ -38,13 +67,14 @@ USAGE = {
     "train --smoothing 1.5": "--smoothing: 1.5 is not at least 0 and at most 1",
     "train --optimiser adagrad": "--optimiser: invalid choice: 'adagrad'",
     "train --images 1": "--images: 1 is not between 2",
-    "profile --repeat 5": "unrecognized arguments: --repeat 5.*see main.py profile --help",
+    "profile --repeat 5": "unrecognized arguments: --repeat 5",
 }
 # What is wrong shows on every machine: names and values are looked at before a GPU is.
 CASES = {
     "networks --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "accuracy --network vgg": "unknown network 'vgg': choose one of lenet5",
     "accuracy --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
+    "graph --network lenet": "unknown network 'lenet': .*; did you mean lenet5",
     "graph --conv winograd": "unknown conv kernel 'winograd': choose one of auto, .*direct",
     "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, ",
     "graph --pool most": "unknown pool kernel 'most': choose one of auto, direct",
@@ -82,6 +112,7 @@ CASES = {
     "sweep --conv shared-tile --set TILE=wide": "--set TILE=wide: give TILE=V,V,… with positive whole numbers",
     "sweep --conv shared-tile --set TILE=7": "TILE must be a multiple of 8.*: try other values",
     "sweep --conv implicit-gemm --set BK=10000": "shared memory.*: try other values",
+    "sweep --conv shared-tile --set TILE=8 --set TILE=16": "--set TILE=8: TILE is given twice.*give",
     "sweep --network mlp --conv shared-tile": "network mlp has no conv layer",
     "profile --conv winograd": "unknown conv kernel 'winograd'",
     "profile --network vgg": "unknown network 'vgg'",
@@ -120,7 +151,9 @@ FROM_THE_SHELL = ("graph --conv winograd", "bench --shape 1,2,3", "sweep", "prof
 @pytest.mark.parametrize(("command", "wrong"), [*USAGE.items(), *CASES.items(), *BEFORE_DATA.items()])
 def test_mistake(command: str, wrong: str, place: Path, refuses: Refuses) -> None:
     words = command.removeprefix("data_tools ")
-    refuses(words, wrong, main if words == command else data_tools)
+    known = command.split()[0] in COMMANDS
+    hint = rf".*see main\.py{' ' + command.split()[0] if known else ''} --help" if command in USAGE else ""
+    refuses(shlex.split(words), wrong + hint, main if words == command else data_tools)
     assert listing(place) == {}
 
 

@@ -20,32 +20,12 @@ from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.shell import Refuses, in_a_shell, listing, write_good_files
 from tests.support.tiny_fashion import isolate
 
-SHIPPED = shipped.find("lenet5")
+TRUNCATED = shipped.find("lenet5").read_bytes()[:400_000]
 IMAGES = random_images(LENET5, 3)  # N, C, H, W
 IDX = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (3, 28, 28)) + IMAGES.tobytes()
 X = (IMAGES / 255).astype(np.float32).transpose(0, 2, 3, 1)
 Y = np.eye(10)[[1, 2, 3]]
 FILTERS = np.zeros((5, 5, 1, 32), np.float32)
-
-USAGE = {  # what is typed: what is wrong with it; where help is to be had always follows
-    "--batch 0": "--batch: 0 is not between 1 and 1,000,000,000,000",
-    "--batch -5": "--batch: -5 is not between 1 and",
-    "--batch ten": "--batch: 'ten' is not a whole number",
-    "--batch 1e4": "--batch: '1e4' is not a whole number",
-    "--batch '1\n2'": "--batch: '1 2' is not a whole number",
-    "--batch": "--batch: expected one argument",
-    f"--batch {10**13}": f"--batch: {10**13} is not between",
-    "--chunk 0": "--chunk: 0 is not between 1",
-    "--streams 0": "--streams: 0 is not between 1 and 64",
-    "--repeat 0": "--repeat: 0 is not between 1",
-    "--warmup -1": "--warmup: -1 is not between 0",
-    "--device tpu": "--device: invalid choice: 'tpu' .*cpu",
-    "--split validation": "--split: invalid choice: 'validation' .*test",
-    "--frobnicate": "unrecognized arguments: --frobnicate",
-    "--bat 5": "unrecognized arguments: --bat 5",
-    "--dev cpu": "unrecognized arguments: --dev cpu",
-    "--batch 5 graph": "unrecognized arguments: graph",
-}
 
 
 class Case(NamedTuple):
@@ -113,9 +93,7 @@ CASES = {
     "text weights": Case(
         WEIGHTS, "bad is a text file, not HDF5 weights; store its arrays", content(b"epoch 1: 0.93\n")
     ),
-    "truncated weights": Case(
-        WEIGHTS, "truncated file.*fresh copy", content(shipped.find("lenet5").read_bytes()[:400_000])
-    ),
+    "truncated weights": Case(WEIGHTS, "truncated file.*fresh copy", content(TRUNCATED)),
     "weights of another shape": Case(
         WEIGHTS,
         r"conv2 is \(3,3,32,64\), network lenet5 needs \(5,5,32,64\); use weights made for this network",
@@ -187,12 +165,6 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("good")
     write_good_files(directory)
     return directory
-
-
-@pytest.mark.parametrize(("command", "wrong"), USAGE.items())
-def test_usage(command: str, wrong: str, place: Path, refuses: Refuses) -> None:
-    refuses(shlex.split(command), rf"{wrong}.*see main\.py --help")
-    assert listing(place) == {}
 
 
 @pytest.mark.parametrize(

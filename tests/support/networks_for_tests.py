@@ -5,85 +5,81 @@ from pathlib import Path
 
 import numpy as np
 
-from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool, Relu, Resize, Softmax, Tanh
+from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Resize, Shape, Softmax, Tanh
 from app.network.accuracy import Reference, agree
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import Graph, build
 from app.network.weights import Weights
 
+
+def network(name: str, input_shape: Shape, *layers: Layer) -> Network:
+    return Network(name, "for tests", input_shape, layers)
+
+
 # Everything lenet5 is not: odd sizes, H ≠ W, a stride, biases, a maximum, a window that is not its stride.
-ODD = Network(
-    name="odd",
-    summary="for tests",
-    input_shape=(3, 23, 19),
-    layers=(
-        Conv2d("conv1", maps=7, kernel=3, stride=2),
-        Relu("relu1"),
-        MaxPool("pool1", window=3, stride=2),
-        Conv2d("conv2", maps=17, kernel=2),
-        MaxPool("pool2", window=2),
-        Flatten("flatten"),
-        Linear("fc1", outputs=37),
-        Relu("relu2"),
-        Linear("fc2", outputs=41),
-        Argmax("argmax"),
-    ),
+ODD = network(
+    "odd",
+    (3, 23, 19),
+    Conv2d("conv1", maps=7, kernel=3, stride=2),
+    Relu("relu1"),
+    MaxPool("pool1", window=3, stride=2),
+    Conv2d("conv2", maps=17, kernel=2),
+    MaxPool("pool2", window=2),
+    Flatten("flatten"),
+    Linear("fc1", outputs=37),
+    Relu("relu2"),
+    Linear("fc2", outputs=41),
+    Argmax("argmax"),
 )
 # A network without convolutions, reading pixels straight into a matrix product.
-FLAT = Network(
-    name="flat",
-    summary="for tests",
-    input_shape=(1, 5, 9),
-    layers=(Flatten("flatten"), Linear("fc1", outputs=13), Relu("relu"), Linear("fc2", outputs=3), Argmax("argmax")),
+FLAT = network(
+    "flat",
+    (1, 5, 9),
+    Flatten("flatten"),
+    Linear("fc1", outputs=13),
+    Relu("relu"),
+    Linear("fc2", outputs=3),
+    Argmax("argmax"),
 )
 # Pools first by average over a whole map.
-POOLED = Network(
-    name="pooled",
-    summary="for tests",
-    input_shape=(1, 9, 8),
-    layers=(
-        Conv2d("conv1", maps=4, kernel=1),
-        AvgPool("pool1", window=3),
-        Relu("relu1"),
-        Flatten("flatten"),
-        Linear("fc1", outputs=10),
-        Argmax("argmax"),
-    ),
+POOLED = network(
+    "pooled",
+    (1, 9, 8),
+    Conv2d("conv1", maps=4, kernel=1),
+    AvgPool("pool1", window=3),
+    Relu("relu1"),
+    Flatten("flatten"),
+    Linear("fc1", outputs=10),
+    Argmax("argmax"),
 )
 # Tanh where the networks of the seed systems have none: before an average, and after a pooling.
-SMOOTH = Network(
-    name="smooth",
-    summary="for tests",
-    input_shape=(2, 13, 11),
-    layers=(
-        Conv2d("conv1", maps=5, kernel=3),
-        Tanh("tanh1"),
-        AvgPool("pool1", window=2),
-        Conv2d("conv2", maps=9, kernel=2),
-        MaxPool("pool2", window=2),
-        Tanh("tanh2"),
-        Flatten("flatten"),
-        Linear("fc1", outputs=21),
-        Tanh("tanh3"),
-        Linear("fc2", outputs=11),
-        Softmax("softmax"),
-        Argmax("argmax"),
-    ),
+SMOOTH = network(
+    "smooth",
+    (2, 13, 11),
+    Conv2d("conv1", maps=5, kernel=3),
+    Tanh("tanh1"),
+    AvgPool("pool1", window=2),
+    Conv2d("conv2", maps=9, kernel=2),
+    MaxPool("pool2", window=2),
+    Tanh("tanh2"),
+    Flatten("flatten"),
+    Linear("fc1", outputs=21),
+    Tanh("tanh3"),
+    Linear("fc2", outputs=11),
+    Softmax("softmax"),
+    Argmax("argmax"),
 )
 # Enlarges two channels, H ≠ W, to a size whose maps do not begin at multiples of four bytes.
-ENLARGED = Network(
-    name="enlarged",
-    summary="for tests",
-    input_shape=(2, 7, 9),
-    layers=(
-        Resize("resize", size=15),
-        Conv2d("conv1", maps=5, kernel=4),
-        Relu("relu1"),
-        MaxPool("pool1", window=2),
-        Flatten("flatten"),
-        Linear("fc1", outputs=10),
-        Argmax("argmax"),
-    ),
+ENLARGED = network(
+    "enlarged",
+    (2, 7, 9),
+    Resize("resize", size=15),
+    Conv2d("conv1", maps=5, kernel=4),
+    Relu("relu1"),
+    MaxPool("pool1", window=2),
+    Flatten("flatten"),
+    Linear("fc1", outputs=10),
+    Argmax("argmax"),
 )
 TEST_NETWORKS = (*NETWORKS.values(), ODD, FLAT, POOLED, SMOOTH, ENLARGED)
 
