@@ -11,7 +11,7 @@ from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 from app.network.accuracy import Accuracy, Agreement, agree, judge
-from app.network.definitions import Network, named
+from app.network.definitions import named
 from app.network.graph import Graph
 from app.network.reference import compute_reference, load_reference
 from app.network.weights import Weights
@@ -162,20 +162,15 @@ def check(
     graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, agreement: Agreement, least: float | None
 ) -> Accuracy:
     """Judge the labels that the run returned. least: the share of correct answers below which they fail."""
-    labels = outcome.labels
+    labels, expected = outcome.labels, None
     truth = None if data.labels is None else data.labels[: len(labels)]
     if outcome.cycle is not None:
         agreement = replace(agreement, steady=True)
         if outcome.cycle.unsteady:
             fault = f"{outcome.cycle.unsteady} passes over the data gave other labels than the first"
             agreement = replace(agreement, fault=fault)
-    expected = None
-    if data.split == "test" and promises(weights, graph.network):
+    own = named(weights.network)
+    # The promised counts are for the network that the weights were made for, under any name.
+    if data.split == "test" and own is not None and own.digest == graph.network.digest:
         expected = weights.expected_correct.get(len(labels))
     return judge(labels, truth, expected, agreement, classes=graph.classes, least=least)
-
-
-def promises(weights: Weights, network: Network) -> bool:
-    """Whether the weights' expected counts are for this network: the one they were made for, under any name."""
-    own = named(weights.network)
-    return own is not None and own.digest == network.digest

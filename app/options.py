@@ -1,7 +1,7 @@
 """Options as data: a frozen request whose fields say how each is given, and the parser that is made of it."""
 
-from collections.abc import Mapping
-from dataclasses import MISSING, field, fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -29,34 +29,34 @@ def options(group: str | None = None, **words: str) -> Any:
 
 def add_options(parser: Parser, request: type) -> None:
     """Add the options of all of the request's fields, in their order."""
-    _Adder(parser).add(request, {})
+    group: Any = parser
+    exclusive: Any = None
+    for one, kind, about in _options(request):
+        if (title := about.pop("group")) is not None:
+            group, exclusive = parser.add_argument_group(title), None
+        name = about.pop("name") or f"--{one.name.replace('_', '-')}"
+        if kind is bool and "action" not in about:
+            about["action"] = "store_false" if one.default else "store_true"
+        elif kind in (Path, Path | None):
+            about = {"type": Path, "metavar": "FILE"} | about
+        place = group
+        if about.pop("exclusive", False):
+            exclusive = place = exclusive or group.add_mutually_exclusive_group()
+        place.add_argument(name, dest=one.name, default=one.default, **about)
 
 
-class _Adder:
-    def __init__(self, parser: Parser) -> None:
-        self._parser = parser
-        self._group: Any = parser  # for the next option
-        self._exclusive: Any = None
-
-    def add(self, request: type, words: Mapping[str, str]) -> None:
-        hints = get_type_hints(request)
-        for one in fields(request):
-            about, kind = dict(one.metadata), hints[one.name]
-            if (title := about.pop("group")) is not None:
-                self._group, self._exclusive = self._parser.add_argument_group(title), None
-            if is_dataclass(kind):
-                self.add(cast(type, kind), about["words"])
-                continue
-            name = about.pop("name") or f"--{one.name.replace('_', '-')}"
-            about["help"] = about["help"].format(**words) if words else about["help"]
-            if kind is bool and "action" not in about:
-                about["action"] = "store_false" if one.default else "store_true"
-            elif kind in (Path, Path | None):
-                about = {"type": Path, "metavar": "FILE"} | about
-            place = self._group
-            if about.pop("exclusive", False):
-                self._exclusive = place = self._exclusive or self._group.add_mutually_exclusive_group()
-            place.add_argument(name, dest=one.name, default=one.default, **about)
+def _options(
+    request: type, words: Mapping[str, str] | None = None, group: str | None = None
+) -> Iterator[tuple[Field[Any], Any, dict[str, Any]]]:
+    """Each option's field, type and metadata. group: the one that the first of them begins."""
+    hints = get_type_hints(request)
+    for one in fields(request):
+        about, kind = dict(one.metadata), hints[one.name]
+        about["group"], group = about["group"] or group, None
+        if is_dataclass(kind):
+            yield from _options(cast(type, kind), about["words"], about["group"])
+        else:
+            yield one, kind, about | ({"help": about["help"].format(**words)} if words else {})
 
 
 def read_request(request: type[Request], values: Mapping[str, Any]) -> Request:

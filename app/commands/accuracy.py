@@ -81,15 +81,12 @@ def _row(name: str, data: Dataset, where: str, request: AccuracyRequest) -> dict
     agreement = agree(labels, reference, "stored float64 reference", arithmetic)
     expected = weights.expected_correct.get(len(labels))
     found = judge(labels, data.labels, expected, agreement, classes=graph.classes)
-    verdicts = [agreement.verdict, found.answers.verdict]
-    if found.answers.warning:
-        verdicts.append(f"WARNING: {found.answers.warning}")
-    counts = {str(count): correct for count, correct in correct_counts(labels, data.labels).items()}
+    warning = found.answers.warning and f"WARNING: {found.answers.warning}"
     return row | {
         "precision": SHORT[arithmetic],
-        "correct": counts,
+        "correct": {str(count): correct for count, correct in correct_counts(labels, data.labels).items()},
         "passed": found.passed,
-        "verdict": "; ".join(verdicts),
+        "verdict": "; ".join(filter(None, (agreement.verdict, found.answers.verdict, warning))),
     }
 
 

@@ -41,14 +41,12 @@ def graph(request: GraphRequest) -> int:
 
 def _layers(built: Graph) -> list[list[str]]:
     rows = [["images", "input", _shape(built.network.input_shape), "", "", ""]]
-    total = 0.0
-    for step in built.steps:
-        flops = step.layer.flops(step.in_shape) / 1e6
-        total += flops
-        rows.append([step.layer.name, step.layer.kind, _shape(step.out_shape), f"{step.parameter_count:,}"])
-        rows[-1] += [f"{flops:.4f}", f"{step.activation_bytes:,}"]
+    mflops = [step.layer.flops(step.in_shape) / 1e6 for step in built.steps]
+    for step, mflop in zip(built.steps, mflops, strict=True):
+        figures = [f"{step.parameter_count:,}", f"{mflop:.4f}", f"{step.activation_bytes:,}"]
+        rows.append([step.layer.name, step.layer.kind, _shape(step.out_shape), *figures])
     parameters = sum(array.size for array in built.parameters.values())
-    return [*rows, ["all", "", "", f"{parameters:,}", f"{total:.4f}", ""]]
+    return [*rows, ["all", "", "", f"{parameters:,}", f"{sum(mflops):.4f}", ""]]
 
 
 def _launch(node: Node) -> list[str]:

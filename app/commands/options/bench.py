@@ -1,7 +1,7 @@
 """``main.py bench``: its options."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.console import whole_number
@@ -43,8 +43,7 @@ class BenchRequest:
 
     network: str = option("network to time (default: lenet5)", "lenet5", group="what", metavar="NAME")
     shape: str | None = option(
-        "one convolution instead of a network: channels, height, width, maps, kernel, stride",
-        metavar="C,H,W,M,K,S",
+        "one convolution instead of a network: channels, height, width, maps, kernel, stride", metavar="C,H,W,M,K,S"
     )
     batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
     batches: str | None = option("several numbers of images; the main table is for the largest", metavar="N,N,…")
@@ -78,17 +77,13 @@ class BenchRequest:
         job = next((name for name in NOT_OF if getattr(self, name)), None)
         if job is None:
             self._refuse(("precision", "rounds"), "goes with --peers or --scenario: add one of them, or leave it out")
-            if self.shape is not None and self._given(("network",)):
+            if self.shape is not None and self.network != BenchRequest.network:
                 raise UserError(f"--network {self.network} and --shape {self.shape}: name one or the other")
         else:
             self._refuse(NOT_OF[job], f"is not for --{job}: leave it out")
             self._refuse(OF_KERNELS, f"is for timing kernels: leave it out with --{job}")
 
-    def _given(self, names: Iterable[str]) -> list[str]:
-        """Those of the options that have another value than their default."""
-        defaults = {field.name: field.default for field in fields(self)}
-        return [name for name in names if getattr(self, name) != defaults[name]]
-
     def _refuse(self, names: Iterable[str], why: str) -> None:
-        for name in self._given(names):
-            raise UserError(f"--{name.replace('_', '-')} {why}")
+        for name in names:
+            if getattr(self, name) != getattr(BenchRequest, name):  # its default
+                raise UserError(f"--{name.replace('_', '-')} {why}")
