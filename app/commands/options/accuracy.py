@@ -13,8 +13,6 @@ EPILOG = "Counts are over the first 100, 1,000, 5,000 and 10,000 test images."
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyRequest:
-    """The options of ``accuracy``."""
-
     network: str | None = option("name of the only network to run (default: all)", metavar="NAME")
     device: str = device_option()
     precision: str = option("arithmetic of the GPU, as for main.py", "auto", choices=("auto", *PRECISIONS))

@@ -9,8 +9,6 @@ from app.planning.request import NetworkRequest
 
 @dataclass(frozen=True, kw_only=True)
 class GraphRequest:
-    """The options of ``graph``."""
-
     network: NetworkRequest = options("network")
     arch: str | None = option(
         "GPU architecture to plan for (default: this card's, else sm_90a)", group="output", metavar="NAME"

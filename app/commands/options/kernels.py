@@ -8,8 +8,6 @@ from app.output import Output
 
 @dataclass(frozen=True, kw_only=True)
 class KernelsRequest:
-    """The options of ``kernels``."""
-
     resources: bool = option(
         "compile each kernel (needs no GPU) and print its registers, shared memory and spills", False
     )

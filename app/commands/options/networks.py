@@ -8,6 +8,4 @@ from app.output import Output
 
 @dataclass(frozen=True, kw_only=True)
 class NetworksRequest:
-    """The options of ``networks``."""
-
     output: Output = options(what="the list")

@@ -15,8 +15,6 @@ examples:
 
 @dataclass(frozen=True, kw_only=True)
 class PrecompileRequest:
-    """The options of ``precompile``."""
-
     network: NetworkRequest = options("network")
     arch: str | None = option("GPU architecture to compile for (default: this card's)", group="what", metavar="NAME")
     all: bool = option("compile for every precision that the architecture has", False)

@@ -12,8 +12,6 @@ from app.runtime.request import Pipeline
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileRequest:
-    """The options of ``profile``."""
-
     batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
     network: NetworkRequest = options("network")
     pipeline: Pipeline = options("pipeline (GPU)")
