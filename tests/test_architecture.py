@@ -45,6 +45,9 @@ EXTRAS = {
 }
 
 
+SOURCES = [path for folder in ("app", "data_tools") for path in (ROOT / folder).rglob("*.py")]
+
+
 def imported(path: Path) -> set[str]:
     """Every module that the file imports, anywhere in it."""
     names: set[str] = set()
@@ -90,9 +93,8 @@ def test_a_room_imports_only_rooms_below_it(floor: str) -> None:
 
 
 def test_every_module_has_its_floor() -> None:
-    for folder in ("app", "data_tools"):
-        for path in (ROOT / folder).rglob("*.py"):
-            assert floor_of(dotted(path)) or path.name == "__init__.py", path
+    for path in SOURCES:
+        assert floor_of(dotted(path)) or path.name == "__init__.py", path
 
 
 @pytest.mark.parametrize("floor", WITHOUT_CUPY)
@@ -102,9 +104,8 @@ def test_what_runs_without_a_gpu_needs_no_cupy(floor: str) -> None:
 
 
 def test_documents_are_written_from_outside_the_application() -> None:
-    for folder in ("app", "data_tools"):
-        for path in (ROOT / folder).rglob("*.py"):
-            assert not any(within(name, "docs") for name in imported(path)), path
+    for path in SOURCES:
+        assert not any(within(name, "docs") for name in imported(path)), path
 
 
 def test_parsed_options_stay_at_the_door() -> None:
@@ -133,15 +134,10 @@ def test_the_gate_may_know_of_memory() -> None:
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_extras_are_imported_where_they_belong(extra: str) -> None:
-    users = [
-        path.relative_to(ROOT).as_posix()
-        for folder in ("app", "data_tools")
-        for path in (ROOT / folder).rglob("*.py")
-        if any(within(name, extra) for name in imported(path))
-    ]
+    users = [path for path in SOURCES if any(within(name, extra) for name in imported(path))]
     assert users, f"nothing imports {extra}: is this test looking in the right place?"
     for user in users:
-        assert user.startswith(EXTRAS[extra]), user
+        assert user.relative_to(ROOT).as_posix().startswith(EXTRAS[extra]), user
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

@@ -133,12 +133,6 @@ with interruptible():
 """
 
 
-def test_an_interrupt_that_python_would_pass_over_is_obeyed() -> None:
-    """An exception in a finaliser is printed and forgotten, KeyboardInterrupt, too."""
-    done = python(IN_A_FINALISER)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{INTERRUPTED}\n")
-
-
 # What a module holds goes when Python has given up its signal handlers.
 AT_THE_VERY_END = """
 import os, sys
@@ -154,11 +148,6 @@ leave_on_interrupt()
 late = Late()
 exit_with(1)
 """
-
-
-def test_what_comes_while_the_interpreter_ends_changes_nothing() -> None:
-    done = python(AT_THE_VERY_END)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "late", "")
 
 
 WHERE_IT_IS_IGNORED = """
@@ -177,10 +166,19 @@ exit_with(guarded(body))
 """
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_that_is_ignored_stays_so(number: signal.Signals) -> None:
-    """As under nohup, or behind a shell's &."""
-    python(WHERE_IT_IS_IGNORED, str(int(number)), check=True)
+ENDS = {
+    # An exception in a finaliser is printed and forgotten, KeyboardInterrupt, too.
+    "one that Python would pass over is obeyed": (IN_A_FINALISER, [], (2, "", f"{INTERRUPTED}\n")),
+    "those while the interpreter ends change nothing": (AT_THE_VERY_END, [], (1, "late", "")),
+    # As under nohup, or behind a shell's &.
+    **{f"{number.name} stays ignored": (WHERE_IT_IS_IGNORED, [str(int(number))], (0, "", "")) for number in SIGNALS},
+}
+
+
+@pytest.mark.parametrize(("code", "arguments", "end"), ENDS.values(), ids=ENDS)
+def test_a_signal_in_a_program(code: str, arguments: list[str], end: tuple[int, str, str]) -> None:
+    done = python(code, *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == end
 
 
 def test_while_modules_load(tmp_path: Path) -> None:
