@@ -37,15 +37,13 @@ FLOORS = (
 )
 WITHOUT_CUPY = ("app.layers", "app.network", "data_tools", "app.commands.options", "app.files")
 SOURCES = ("", "app/**/", "data_tools/**/", "docs/**/", "tests/**/")
+PROGRAM = [path for folder in ("app", "data_tools") for path in (ROOT / folder).rglob("*.py")]
 # What only measuring and training need, and where it may be imported; names of commands' modules are no imports.
 EXTRAS = {
     "torch": ("app/bench",),
     "jax": ("app/bench/peers",),
     "matplotlib": ("app/bench", "app/figures.py", "app/training", "data_tools"),
 }
-
-
-SOURCES = [path for folder in ("app", "data_tools") for path in (ROOT / folder).rglob("*.py")]
 
 
 def imported(path: Path) -> set[str]:
@@ -93,7 +91,7 @@ def test_a_room_imports_only_rooms_below_it(floor: str) -> None:
 
 
 def test_every_module_has_its_floor() -> None:
-    for path in SOURCES:
+    for path in PROGRAM:
         assert floor_of(dotted(path)) or path.name == "__init__.py", path
 
 
@@ -104,7 +102,7 @@ def test_what_runs_without_a_gpu_needs_no_cupy(floor: str) -> None:
 
 
 def test_documents_are_written_from_outside_the_application() -> None:
-    for path in SOURCES:
+    for path in PROGRAM:
         assert not any(within(name, "docs") for name in imported(path)), path
 
 
@@ -134,7 +132,7 @@ def test_the_gate_may_know_of_memory() -> None:
 
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_extras_are_imported_where_they_belong(extra: str) -> None:
-    users = [path for path in SOURCES if any(within(name, extra) for name in imported(path))]
+    users = [path for path in PROGRAM if any(within(name, extra) for name in imported(path))]
     assert users, f"nothing imports {extra}: is this test looking in the right place?"
     for user in users:
         assert user.relative_to(ROOT).as_posix().startswith(EXTRAS[extra]), user
