@@ -63,12 +63,8 @@ class Case:
 
 WIDTHS = {100: "mlp", 500: "mlp_500", 1000: "mlp_1000"}
 CASES = (Case("lenet5", 256), *(Case(name, batch, width) for width, name in WIDTHS.items() for batch in (256, 4096)))
-
-
-COLUMNS = (
-    *(Column("network", left=True), Column("hidden"), Column("batch"), Column("s an epoch"), Column("images/s")),
-    *(Column("NumPy s"), Column("faster")),
-)
+HEADS = ("hidden", "batch", "s an epoch", "images/s", "NumPy s", "faster")
+COLUMNS = (Column("network", left=True), *map(Column, HEADS))
 
 
 def run_training(request: BenchRequest) -> int:

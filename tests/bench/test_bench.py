@@ -118,10 +118,10 @@ def test_items_of_lenet5() -> None:
 
 def test_rungs_are_in_order_and_can_be_narrowed() -> None:
     (item,) = shape_items("12,33,33,24,5,1")
-    steps = [row.step for dtype, _, row in rungs(item, None) if dtype == "float32"]
+    steps = [row.step for problem, row in rungs(item, None) if problem.dtype == "float32"]
     assert steps == sorted(steps)
     assert len(steps) > 5
-    assert {row.name for _, _, row in rungs(item, {"direct"})} == {"direct"}
+    assert {row.name for _, row in rungs(item, {"direct"})} == {"direct"}
 
 
 def test_rates_say_which_limit_is_nearer() -> None:

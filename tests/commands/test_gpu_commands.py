@@ -40,7 +40,7 @@ def own_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def rung_cases(items: list[Item], only: set[str] | None = None) -> list[Case]:
     """The kernels that bench will time."""
-    cases = [Case(row, problem) for item in items for _, problem, row in rungs(item, only)]
+    cases = [Case(row, problem) for item in items for problem, row in rungs(item, only)]
     return [case for case in cases if case.refusal is None]
 
 
@@ -82,8 +82,8 @@ def check_tables(document: dict[str, Any], items: list[Item], only: set[str] | N
         rows = table["rows"]
         assert table["item"] == item.name and rows[0]["kind"] == "cpu" and rows[0]["ms"] > 0
         found = {(row["dtype"], row["name"]): row for row in rows}
-        for dtype, problem, variant in rungs(item, only):
-            row = found[dtype, variant.name]
+        for problem, variant in rungs(item, only):
+            row = found[problem.dtype, variant.name]
             assert not row["wrong"], row
             refusal = variant.refusal(problem, architecture())
             if refusal is not None:

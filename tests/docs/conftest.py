@@ -21,8 +21,8 @@ def bench_document(network: str) -> dict[str, Any]:
     tables = []
     for item in network_items(network_graph(network)):
         rows = [Result(CPU, "CPU, NumPy", next(iter(item.problems)), ms=1000.0)]
-        for dtype, _, row in rungs(item, None):
-            kind = LIBRARY if row.needs_cublas else OURS
+        for problem, row in rungs(item, None):
+            kind, dtype = LIBRARY if row.needs_cublas else OURS, problem.dtype
             ms = (40 - row.step) / (2 if dtype == "float16" else 1)
             rows.append(Result(kind, row.name, dtype, row.step, ms=ms))
             if row.name == "direct" and item.is_op and dtype == "float32":

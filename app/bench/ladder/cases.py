@@ -152,14 +152,10 @@ def selected(only: str | None) -> set[str] | None:
     return names
 
 
-def rungs(item: Item, only: set[str] | None) -> list[tuple[str, Problem, Variant]]:
-    """Return (arithmetic type, problem, variant) for an item's table: type after type, by ascending step."""
-    return [
-        (dtype, problem, row)
-        for dtype, problem in item.problems.items()
-        for row in registry.variants(item.operation)
-        if dtype in row.dtypes and (only is None or row.name in only)
-    ]
+def rungs(item: Item, only: set[str] | None) -> list[tuple[Problem, Variant]]:
+    """Return (problem, variant) for an item's table: type after type, by ascending step."""
+    rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
+    return [(problem, row) for problem in item.problems.values() for row in rows if problem.dtype in row.dtypes]
 
 
 def parameters_of(item: Item, graph: Graph | None, seed: int = 0) -> Parameters:

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,12 @@ def missing() -> str | None:
         return f"PyTorch does not load: {' '.join(str(error).split())}"
 
 
-def cudnn_row(problem: ConvProblem, dtype: str, images: int, clock: Clock, noise: float, l2: str) -> Result:
+def row_of(problem: ConvProblem, **figures: Any) -> Result:
+    """Return cuDNN's row for the problem, with these figures or a reason."""
+    return Result(LIBRARY, BY_DTYPE[problem.dtype].cudnn, problem.dtype, **figures)
+
+
+def cudnn_row(problem: ConvProblem, images: int, clock: Clock, noise: float, l2: str) -> Result:
     """Time the convolution and its bias alone, by the algorithm that cuDNN finds fastest; input in the arithmetic type.
 
     Both layouts are tried, whole and in pieces that fit the L2 cache; the row is of the fastest, which its note names.
@@ -41,43 +47,40 @@ def cudnn_row(problem: ConvProblem, dtype: str, images: int, clock: Clock, noise
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # newer versions announce another name of the TF32 switch
         torch.backends.cudnn.benchmark = True
-        torch.backends.cudnn.allow_tf32 = dtype == "tfloat32"
+        torch.backends.cudnn.allow_tf32 = problem.dtype == "tfloat32"
     stream = torch.cuda.ExternalStream(clock.stream.ptr)
-    l2_bytes = clock.l2_bytes
     found: dict[str, Timing] = {}
     try:
         with torch.inference_mode(), torch.cuda.stream(stream):
             for layout in ("contiguous", "channels last"):
-                for piece in dict.fromkeys((images, _piece(problem, dtype, images, l2_bytes))):
-                    call = _call(torch, problem, dtype, images, piece, layout == "channels last")
+                for piece in dict.fromkeys((images, _piece(problem, images, clock.l2_bytes))):
+                    call = _call(torch, problem, images, piece, layout == "channels last")
                     name = layout if piece == images else f"{layout}, pieces of {piece:,}"
                     found[name] = clock.time(call, noise, l2, actions=4 * -(-images // piece))
         best = min(found, key=lambda name: found[name].median)
         note = f"{best}; {problem.input_dtype} input as float" if problem.input_dtype == "uint8" else best
-        return Result(LIBRARY, BY_DTYPE[dtype].cudnn, dtype, **found[best].row, note=note)
+        return row_of(problem, **found[best].row, note=note)
     except torch.cuda.OutOfMemoryError:
-        return Result(LIBRARY, BY_DTYPE[dtype].cudnn, dtype, reason="PyTorch finds too little free device memory")
+        return row_of(problem, reason="PyTorch finds too little free device memory")
     finally:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
 
-def _piece(problem: ConvProblem, dtype: str, images: int, l2_bytes: int) -> int:
+def _piece(problem: ConvProblem, images: int, l2_bytes: int) -> int:
     """Return the number of images whose input and output fit in the cache together."""
     numbers = problem.channels * problem.height * problem.width + problem.maps * prod(problem.convolved)
-    return min(max(l2_bytes // (numbers * (2 if dtype == "float16" else 4)), 1), images)
+    return min(max(l2_bytes // (numbers * (2 if problem.dtype == "float16" else 4)), 1), images)
 
 
-def _call(
-    torch: Any, problem: ConvProblem, dtype: str, images: int, piece: int, channels_last: bool
-) -> Callable[[], None]:
-    kind = torch.float16 if dtype == "float16" else torch.float32
+def _call(torch: Any, problem: ConvProblem, images: int, piece: int, channels_last: bool) -> Callable[[], None]:
+    kind = torch.float16 if problem.dtype == "float16" else torch.float32
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    shape = (images, problem.channels, problem.height, problem.width)
-    x = torch.randn(shape, dtype=kind, device="cuda").to(memory_format=layout)
+    random = partial(torch.randn, dtype=kind, device="cuda")
+    x = random((images, problem.channels, problem.height, problem.width)).to(memory_format=layout)
     filters = (problem.maps, problem.channels, problem.kernel, problem.kernel)
-    w = torch.randn(filters, dtype=kind, device="cuda").to(memory_format=layout) / np.sqrt(problem.depth)
-    bias = torch.randn(problem.maps, dtype=kind, device="cuda") if problem.bias else None
+    w = random(filters).to(memory_format=layout) / np.sqrt(problem.depth)
+    bias = random(problem.maps) if problem.bias else None
     convolve = torch.nn.functional.conv2d
     pieces = x.split(piece)
 

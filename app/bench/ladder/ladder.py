@@ -19,7 +19,6 @@ from app.kernels.problems import ConvProblem
 from app.kernels.variant import Variant
 from app.network.graph import Graph
 from app.planning.tuning import Tuning
-from app.precision import BY_DTYPE
 from app.runtime.clock import clocked
 
 CPU_FLOPS = 5e8  # enough for a steady time, few enough not to be waited for
@@ -41,9 +40,10 @@ class Climber:
 
     def rows(self, item: Item) -> int:
         """Return the number of rows that the item's table will have, for a progress bar."""
+        served = rungs(item, self.only)
         cudnn = len(item.problems) if item.is_op and self.with_cudnn else 0
-        debug = any(row.name == DEBUGGED and dtype == "float32" for dtype, _, row in rungs(item, self.only))
-        return 1 + cudnn + len(rungs(item, self.only)) + (item.is_op and debug)
+        debug = sum(row.name == DEBUGGED and problem.dtype == "float32" for problem, row in served)
+        return 1 + cudnn + len(served) + (item.is_op and debug)
 
     def climb(self, item: Item, graph: Graph | None, images: int) -> Table:
         """Measure the item over ``images`` images, or as many as fit in device memory. Raises UserError if none do."""
@@ -61,34 +61,34 @@ class Climber:
 
     def _measure(self, item: Item, images: int) -> list[Result]:
         found: list[Result] = []
-        for dtype, problem in item.problems.items():
-            served = [row for own, _, row in rungs(item, self.only) if own == dtype]
+        for problem in item.problems.values():
+            served = [row for own, row in rungs(item, self.only) if own == problem]
             cudnn = item.is_op and self.with_cudnn
             if not served and not cudnn:
                 continue
             trial = Trial(problem, images, self.arch)
             if cudnn and isinstance(problem, ConvProblem):
-                found.append(self._cudnn(trial, problem, dtype))
+                found.append(self._cudnn(trial, problem))
             for row in served:
-                found.append(self._row(trial, row, dtype))
-                if row.name == DEBUGGED and dtype == "float32" and item.is_op:
-                    found.append(self._row(trial, row, dtype, debug=True))
+                found.append(self._row(trial, row))
+                if row.name == DEBUGGED and problem.dtype == "float32" and item.is_op:
+                    found.append(self._row(trial, row, debug=True))
             del trial  # its memory is free before the next one's is taken
         return found
 
-    def _cudnn(self, trial: Trial, problem: ConvProblem, dtype: str) -> Result:
+    def _cudnn(self, trial: Trial, problem: ConvProblem) -> Result:
         self.step()
-        if dtype == "tfloat32" and architecture_number(self.arch) < 80:
-            return Result(LIBRARY, BY_DTYPE[dtype].cudnn, dtype, reason=f"needs sm_80 or later, this is {self.arch}")
-        return library.cudnn_row(problem, dtype, trial.images, trial.clock, self.noise, self.l2)
+        if problem.dtype == "tfloat32" and architecture_number(self.arch) < 80:
+            return library.row_of(problem, reason=f"needs sm_80 or later, this is {self.arch}")
+        return library.cudnn_row(problem, trial.images, trial.clock, self.noise, self.l2)
 
-    def _row(self, trial: Trial, row: Variant, dtype: str, *, debug: bool = False) -> Result:
+    def _row(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:
         """Check and time one variant. Raises DeviceMemoryError if the oracle's or the kernel's arrays do not fit."""
         self.step()
         kind = DEBUG if debug else LIBRARY if row.needs_cublas else OURS
         name = f"{row.name}, device debug" if debug else row.name
         settings = self.known.parameters(trial.problem, row, self.arch)
-        result = Result(kind, name, dtype, row.step, settings=settings)
+        result = Result(kind, name, trial.problem.dtype, row.step, settings=settings)
         refusal = row.refusal(trial.problem, self.arch, settings)
         if refusal is not None:
             return replace(result, reason=refusal)
@@ -121,6 +121,6 @@ def cpu_row(item: Item, graph: Graph | None, images: int) -> Result:
     parameters = parameters_of(item, graph)
     # A reference may work in place: each run gets a copy, made outside the clock.
     best = min(clocked(partial(item.reference, x.copy(), parameters))[1] for _ in range(CPU_RUNS))
-    dtype = "float32" if "float32" in item.problems else next(iter(item.problems))
+    dtype = "float32" if "float32" in item.problems else problem.dtype
     note = f"{count:,} images, scaled" if count < images else ""
     return Result(CPU, CPU_NAME, dtype, ms=best * images / count, runs=CPU_RUNS, note=note)

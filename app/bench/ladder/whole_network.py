@@ -31,9 +31,8 @@ CPU_IMAGES = 1000  # more would take the processor longer than the card needs fo
 
 def combinations(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
     """Return (precision, variant name): every convolution variant in each precision that it has, and ``auto``."""
-    if all(step.layer.operation != "conv" for step in graph.steps):
-        return [(precision.name, "auto") for precision in PROGRAMS]
-    rows = [row for row in registry.variants("conv") if not only or row.name in only]
+    convolves = any(step.layer.operation == "conv" for step in graph.steps)
+    rows = [row for row in registry.variants("conv") if convolves and (not only or row.name in only)]
     return [
         (precision.name, name)
         for precision in PROGRAMS
