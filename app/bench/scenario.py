@@ -28,7 +28,7 @@ from app.runtime.statistics import summary
 from app.text import WIDTH, Column, format_ms, table
 
 SCHEMA = "lenet5-inference/scenario/1"
-OFFLINE, SINGLE_STREAM = "offline", "single-stream"
+SINGLE_STREAM = "single-stream"
 QUERIES = 50  # offline: each holds the whole batch
 WARMUP = 5
 

@@ -7,7 +7,7 @@ group by group. Shares are of the kernels' time, each between two events.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -97,9 +97,8 @@ def measure(case: Case, arch: str) -> tuple[dict[str, float], dict[str, float]]:
         seconds = _epoch_seconds(engine, job.settings, job.progress)
         shares = _shares(engine, batches, arch)
     except DeviceMemoryError:
-        raise UserError(
-            "the GPU has too little free memory for bench --training: make it free, and try again"
-        ) from None
+        message = "the GPU has too little free memory for bench --training: make it free, and try again"
+        raise UserError(message) from None
     with deferred_interrupts() as check_interrupt, cpu_pool(1) as pool:
         reference = CpuEngine(job, pool, Alone(), check_interrupt)
         a_batch = _batch_seconds(reference, batches[: 1 + NUMPY_BATCHES])
@@ -168,9 +167,7 @@ def _watched(stream: Any) -> Iterator[list[tuple[str, EventPair]]]:
 
         return call
 
-    with ExitStack() as undo:
-        for owner in (launch.Function, launch.Launch):
-            undo.enter_context(replaced(owner, "__call__", timing))
+    with replaced(launch.Function, "__call__", timing), replaced(launch.Launch, "__call__", timing):
         yield launches
 
 

@@ -198,5 +198,4 @@ def test_plot_folder_is_checked_first(
 
 
 def test_batch_sizes_are_sorted_and_distinct() -> None:
-    assert batch_sizes(7, None) == [7]
-    assert batch_sizes(7, "1000,100,1000") == [100, 1000]
+    assert batch_sizes(7, None) == [7] and batch_sizes(7, "1000,100,1000") == [100, 1000]

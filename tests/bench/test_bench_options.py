@@ -20,28 +20,29 @@ MISTAKES = {
     "--json missing/folder": "--json missing/folder cannot be written",
     "--peers --scenario offline": "argument --scenario: not allowed with argument --peers",
     "--peers --rounds 0": "--rounds: 0 is not between 1 and 1,000",
-    "--peers --shape 3,9,8,5,3,2": "--shape is for timing kernels: leave it out with --peers",
     "--peers --network vgg": "unknown network 'vgg': choose one of lenet5",
     "--scenario offline --network vgg": "unknown network 'vgg': choose one of lenet5",
-    "--peers --save-tuning": "--save-tuning is for timing kernels",
-    "--peers --noise 0.5": "--noise is for timing kernels",
     "--peers --only ours,tensorflow": "unknown engine 'tensorflow': choose of ours, torch-eager",
     "--peers --precision fp8": "--precision: invalid choice: 'fp8'",
     "--peers --json missing/folder": "--json missing/folder cannot be written",
     "--rounds 3": "--rounds goes with --peers or --scenario",
     "--precision fp16": "--precision goes with --peers or --scenario",
     "--scenario server": "--scenario: invalid choice: 'server'",
-    "--scenario offline --only direct": "--only is not for --scenario",
-    "--scenario offline --rounds 3": "--rounds is not for --scenario",
-    "--scenario offline --batches 1,2": "--batches is for timing kernels: leave it out with --scenario",
-    "--scenario offline --plot plots": "--plot is for timing kernels",
     "--scenario offline --json missing/folder": "--json missing/folder cannot be written",
-    "--training --network k7": "--network is not for --training: leave it out",
-    "--training --rounds 3": "--rounds is not for --training",
-    "--training --only ours": "--only is not for --training",
     "--training --peers": "not allowed with",
-    "--training --l2 warm": "--l2 is for timing kernels: leave it out with --training",
 }
+# Job → options that are not for it, beside those that are for timing kernels.
+NOT_OF = {
+    "--peers": (),
+    "--scenario offline": ("--only direct", "--rounds 3"),
+    "--training": ("--only ours", "--rounds 3", "--precision fp16", "--network k7", "--batch 7"),
+}
+OF_KERNELS = ("--shape 3,9,8,5,3,2", "--batches 1,2", "--l2 warm", "--noise 0.5", "--plot plots", "--save-tuning")
+for job, others in NOT_OF.items():
+    name = job.split()[0]
+    MISTAKES |= {f"{job} {given}": f"{given.split()[0]} is not for {name}: leave it out" for given in others}
+    of_kernels = f"is for timing kernels: leave it out with {name}"
+    MISTAKES |= {f"{job} {given}": f"{given.split()[0]} {of_kernels}" for given in OF_KERNELS}
 
 
 @pytest.mark.parametrize("options", MISTAKES)

@@ -49,11 +49,14 @@ def cudnn_row(problem: ConvProblem, images: int, clock: Clock, noise: float, l2:
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = problem.dtype == "tfloat32"
     stream = torch.cuda.ExternalStream(clock.stream.ptr)
+    numbers = problem.channels * problem.height * problem.width + problem.maps * prod(problem.convolved)
+    nbytes = numbers * (2 if problem.dtype == "float16" else 4)  # of an image's input and output
+    cached = min(max(clock.l2_bytes // nbytes, 1), images)
     found: dict[str, Timing] = {}
     try:
         with torch.inference_mode(), torch.cuda.stream(stream):
             for layout in ("contiguous", "channels last"):
-                for piece in dict.fromkeys((images, _piece(problem, images, clock.l2_bytes))):
+                for piece in dict.fromkeys((images, cached)):
                     call = _call(torch, problem, images, piece, layout == "channels last")
                     name = layout if piece == images else f"{layout}, pieces of {piece:,}"
                     found[name] = clock.time(call, noise, l2, actions=4 * -(-images // piece))
@@ -65,12 +68,6 @@ def cudnn_row(problem: ConvProblem, images: int, clock: Clock, noise: float, l2:
     finally:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-
-
-def _piece(problem: ConvProblem, images: int, l2_bytes: int) -> int:
-    """Return the number of images whose input and output fit in the cache together."""
-    numbers = problem.channels * problem.height * problem.width + problem.maps * prod(problem.convolved)
-    return min(max(l2_bytes // (numbers * (2 if problem.dtype == "float16" else 4)), 1), images)
 
 
 def _call(torch: Any, problem: ConvProblem, images: int, piece: int, channels_last: bool) -> Callable[[], None]:

@@ -96,15 +96,11 @@ class Climber:
             launch = trial.launch(row, settings, debug=debug)
             error = trial.check(launch)
             timing = trial.time(launch, self.noise, self.l2)
-        except Wrong as wrong:
-            return replace(result, reason=str(wrong), wrong=True)
-        except UserError as missing:  # cuBLAS
-            return replace(result, reason=str(missing))
         except Exception as failure:
-            reason = reason_of(failure)
+            reason = str(failure) if isinstance(failure, Wrong | UserError) else reason_of(failure)
             if reason is None:
                 raise
-            return replace(result, reason=reason, wrong=True)
+            return replace(result, reason=reason, wrong=not isinstance(failure, UserError))  # which cuBLAS's lack is
         return replace(result, **timing.row, error=error, instructions=row.instructions)
 
 

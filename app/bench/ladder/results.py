@@ -149,7 +149,6 @@ def totals(tables: Sequence[Table]) -> list[dict[str, Any]]:
 
 
 def _ratios(results: Sequence[Result], index: int) -> dict[str, float | None]:
-    """Return how many times as fast as the library and as the step before the row is."""
     row = results[index]
     return {
         "library_ratio": speedup(library_ms(results, row.dtype), row.ms),

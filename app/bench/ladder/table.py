@@ -102,7 +102,6 @@ def _totals(rows: Sequence[Mapping[str, Any]], width: int) -> list[str]:
 
 
 def _batches(batches: Sequence[Mapping[str, Any]], width: int) -> list[str]:
-    """Sums of op times, a column for each batch size."""
     sums: list[dict[tuple[str, ...], float]] = [
         {_name(row): row["sum_ms"] for row in batch["totals"]} for batch in batches
     ]
