@@ -54,55 +54,28 @@ class Compiled:
     spill_loads: int
 
 
-@dataclass(frozen=True)
-class Resources:
-    """One function of a variant, compiled for one layer; memory in bytes.
+def measure(rows: Sequence[Variant], arch: str) -> list[dict[str, Any]]:
+    """Compile every row for its example layers, on all cores, with a progress bar. Raises UserError without NVRTC.
 
-    static_shared, dynamic_shared: per block; constant: all ``__constant__`` arrays of the file; stack and spills: per
-    thread. blocks: how many fit on an SM at once; occupancy: their share of the SM's threads, 0..1.
+    Return a row of the JSON document for each function; for a variant that does not run on a layer, one with the
+    reason. Memory in bytes: static_shared, dynamic_shared: per block; constant: all ``__constant__`` arrays of the
+    file; stack and spills: per thread. blocks: how many fit on an SM at once; occupancy: their share of the SM's
+    threads, 0..1.
     """
-
-    operation: str
-    name: str
-    layer: str
-    entry: str
-    threads: int
-    registers: int
-    static_shared: int
-    dynamic_shared: int
-    constant: int
-    stack: int
-    spill_stores: int
-    spill_loads: int
-    blocks: int
-    occupancy: float
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A variant that does not run on a layer, and why."""
-
-    operation: str
-    name: str
-    layer: str
-    reason: str
-
-
-def measure(rows: Sequence[Variant], arch: str) -> list[Resources | Skipped]:
-    """Compile every row for its example layers, on all cores, with a progress bar. Raises UserError without NVRTC."""
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in examples(row)]
     with ThreadPoolExecutor(usable_cores()) as pool:  # NVRTC compiles in parallel
         done = pool.map(lambda job: _example(*job), jobs)
         return [*chain.from_iterable(tqdm(done, total=len(jobs), desc=arch, unit=" kernels", disable=None))]
 
 
-def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -> Sequence[Resources | Skipped]:
+def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -> list[dict[str, Any]]:
     """Compile the row for the first of the problems that it serves; if it serves none, return the reason."""
+    about = {"operation": row.operation, "name": row.name, "layer": layer}
     refusals = [row.refusal(problem, arch) for problem in problems]
     if None not in refusals:
-        return [Skipped(row.operation, row.name, layer, str(refusals[0]))]
-    found = list(_resources(row, layer, problems[refusals.index(None)], arch))
-    return found or [Skipped(row.operation, row.name, layer, "it launches the library's kernels alone")]
+        return [{**about, "reason": str(refusals[0])}]
+    found = [{**about, **function} for function in _functions(row, problems[refusals.index(None)], arch)]
+    return found or [{**about, "reason": "it launches the library's kernels alone"}]
 
 
 def examples(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
@@ -137,8 +110,8 @@ def _problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
     ]
 
 
-def _resources(row: Variant, layer: str, problem: Problem, arch: str) -> Iterator[Resources]:
-    """Compile the row; one result for each function that it launches."""
+def _functions(row: Variant, problem: Problem, arch: str) -> Iterator[dict[str, Any]]:
+    """Compile the row; yield the resources of each function that it launches."""
     config: LaunchConfig = row.config(problem)
     compiled = parse(resource_report(row.path, config.defines, arch))
     declares = any("__constant__" in text for text in sources(row.path).values())
@@ -148,18 +121,19 @@ def _resources(row: Variant, layer: str, problem: Problem, arch: str) -> Iterato
         found = compiled[entry]
         shared = found.static_shared + launch.shared_bytes
         blocks = blocks_per_sm(launch.threads, found.registers, shared, arch)
-        yield Resources(
-            operation=row.operation,
-            name=row.name,
-            layer=layer,
-            entry=entry,
-            threads=launch.threads,
-            dynamic_shared=launch.shared_bytes,
-            constant=constant,
-            blocks=blocks,
-            occupancy=blocks * tiles(launch.threads, 32) * 32 / SM_LIMITS[architecture_number(arch)][0],
-            **vars(found),
-        )
+        yield {
+            "entry": entry,
+            "threads": launch.threads,
+            "registers": found.registers,
+            "static_shared": found.static_shared,
+            "dynamic_shared": launch.shared_bytes,
+            "constant": constant,
+            "stack": found.stack,
+            "spill_stores": found.spill_stores,
+            "spill_loads": found.spill_loads,
+            "blocks": blocks,
+            "occupancy": blocks * tiles(launch.threads, 32) * 32 / SM_LIMITS[architecture_number(arch)][0],
+        }
 
 
 def parse(log: str) -> dict[str, Compiled]:

@@ -42,8 +42,7 @@ def kernels(request: KernelsRequest) -> int:
     training = [{**vars(row), "file": row.source} for row in TRAINING_KERNELS]
     document: dict[str, Any] = {"schema": SCHEMA, "kernels": [_row(row) for row in rows], "training": training}
     if request.resources:
-        measured = resources.measure(rows, arch)
-        document |= {"arch": arch, "resources": [vars(result) for result in measured]}
+        document |= {"arch": arch, "resources": resources.measure(rows, arch)}
     publish(document, _resource_text if request.resources else _kernel_text, request.output)
     return 0
 
