@@ -22,18 +22,16 @@ CSV = f'''\
 
 def test_counters_are_found_by_name() -> None:
     first, second = counters.parse(CSV)
-    assert (first.kernel, first.load, first.store, first.warps) == ("conv_direct", 99.25, None, 50)
-    assert first.occupancy is None and first.throughput["L1"] == 1000.5 and first.throughput["L2"] is None
-    assert first.bound == "L1" and second.bound == "latency" and second.throughput["L1"] is None
+    shares = {"load": 99.25, "store": None, "warps": 50, "occupancy": None}
+    throughput = {"SM": 88.1, "L1": 1000.5, "L2": None, "DRAM": 12.5}
+    assert first == {"kernel": "conv_direct", **shares, "throughput": throughput, "bound": "L1"}
+    assert second["bound"] == "latency" and second["throughput"]["L1"] is None
 
 
 def test_the_bound() -> None:
-    def bound(**shares: float | None) -> str:
-        return counters.Counters("k", None, None, None, None, shares).bound
-
-    assert bound(SM=70, DRAM=60.5) == "SM"
-    assert bound(SM=59, DRAM=30) == "latency"
-    assert bound(SM=None) == "unknown"
+    assert counters.bound({"SM": 70, "DRAM": 60.5}) == "SM"
+    assert counters.bound({"SM": 59, "DRAM": 30}) == "latency"
+    assert counters.bound({"SM": None}) == "unknown"
 
 
 @pytest.mark.parametrize("text", ["", "==PROF== no kernels", '"ID","a"\n', "\x00,\n"])
@@ -43,11 +41,10 @@ def test_no_table(text: str) -> None:
 
 def test_labels_only_where_the_order_agrees() -> None:
     counted = counters.parse(CSV)
-    assert [(layer, name) for layer, name, _ in counters.labelled(counted, [DIRECT, DIRECT])] == [
-        ("conv1+relu1", "direct")
-    ] * 2
+    expected = [{"layer": "conv1+relu1", "name": "direct", **row} for row in counted]
+    assert counters.labelled(counted, [DIRECT, DIRECT]) == expected
     other = [Span("kernel", "fc1", "naive", 0, entry="gemm_naive")]
-    assert [layer for layer, _, _ in counters.labelled(counted, other)] == ["", ""]
+    assert [row["layer"] for row in counters.labelled(counted, other)] == ["", ""]
 
 
 def tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,59 +9,48 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # needs CuPy
     from app.bench.profile.spans import Span
 
 MAIN = Path(__file__).parents[3] / "main.py"
 TIMEOUT_S = 900
+THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"  # of a warp's 32
 EFFICIENCIES = {
     "load": "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",
     "store": "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct",
+    "warps": THREADS,
     "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
-THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"  # of a warp's 32
 THROUGHPUTS = {
     "SM": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
     "L1": "l1tex__throughput.avg.pct_of_peak_sustained_active",
     "L2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
     "DRAM": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
 }
-METRICS = (*EFFICIENCIES.values(), THREADS, *THROUGHPUTS.values())
+METRICS = (*EFFICIENCIES.values(), *THROUGHPUTS.values())
 BUSY = 60.0  # %; where no unit reaches this share of its peak, the kernel waits: Nsight Compute's own rule
 
 
-@dataclass(frozen=True)
-class Counters:
-    """Counters of one kernel launch, in percent; None where the tool gave no number.
+def bound(throughput: Mapping[str, float | None]) -> str:
+    """Name the busiest unit; ``latency`` if none is busy, ``unknown`` without numbers."""
+    known = {unit: share for unit, share in throughput.items() if share is not None}
+    if not known:
+        return "unknown"
+    busiest = max(known, key=lambda unit: known[unit])
+    return busiest if known[busiest] >= BUSY else "latency"
 
-    load, store: bytes used ÷ bytes fetched by global memory instructions. warps: active threads of a warp's 32.
-    throughput: share of its peak by unit (a key of THROUGHPUTS).
+
+def parse(text: str) -> list[dict[str, Any]]:
+    """Read the table of ``ncu --csv --page raw`` by the names of its columns; lines before it are skipped.
+
+    Return a row for each kernel launch, in percent; None where the tool gave no number. load, store: bytes used ÷ bytes
+    fetched by global memory instructions. warps: active threads of a warp's 32. throughput: share of its peak by unit
+    (a key of THROUGHPUTS); bound: the busiest unit.
     """
-
-    kernel: str
-    load: float | None
-    store: float | None
-    warps: float | None
-    occupancy: float | None
-    throughput: Mapping[str, float | None]
-
-    @property
-    def bound(self) -> str:
-        """The busiest unit; ``latency`` if none is busy, ``unknown`` without numbers."""
-        known = {unit: share for unit, share in self.throughput.items() if share is not None}
-        if not known:
-            return "unknown"
-        busiest = max(known, key=lambda unit: known[unit])
-        return busiest if known[busiest] >= BUSY else "latency"
-
-
-def parse(text: str) -> list[Counters]:
-    """Read the table of ``ncu --csv --page raw`` by the names of its columns; lines before it are skipped."""
     rows = list(csv.reader(text.splitlines()))
     start = next((i for i, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
     if start is None:
@@ -70,15 +59,13 @@ def parse(text: str) -> list[Counters]:
     return [_counters(launch) for launch in launches]
 
 
-def _counters(launch: Mapping[str, str]) -> Counters:
-    values = {metric: _number(launch.get(metric, "")) for metric in METRICS}
-    threads = values[THREADS]
-    return Counters(
-        launch["Kernel Name"].partition("(")[0],
-        **{name: values[metric] for name, metric in EFFICIENCIES.items()},
-        warps=None if threads is None else threads / 32 * 100,
-        throughput={unit: values[metric] for unit, metric in THROUGHPUTS.items()},
-    )
+def _counters(launch: Mapping[str, str]) -> dict[str, Any]:
+    shares = {name: _number(launch.get(metric, "")) for name, metric in EFFICIENCIES.items()}
+    if (threads := shares["warps"]) is not None:
+        shares["warps"] = threads / 32 * 100
+    throughput = {unit: _number(launch.get(metric, "")) for unit, metric in THROUGHPUTS.items()}
+    kernel = launch["Kernel Name"].partition("(")[0]
+    return {"kernel": kernel, **shares, "throughput": throughput, "bound": bound(throughput)}
 
 
 def _number(text: str) -> float | None:
@@ -90,7 +77,7 @@ def _number(text: str) -> float | None:
     return value if isfinite(value) else None
 
 
-def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[Counters], str | None]:
+def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[dict[str, Any]], str | None]:
     """Count the first launches of ``main.py`` with these arguments; return them, or one line on why there are none.
 
     entries: the functions launched, in order; ``len(entries)`` launches are counted.
@@ -130,9 +117,9 @@ def failure(text: str, code: int) -> str:
     return next(iter([*errors, *lines[-1:]]), f"ncu ended with exit code {code}")
 
 
-def labelled(counted: Sequence[Counters], launched: Sequence[Span]) -> list[tuple[str, str, Counters]]:
-    """Put layer and kernel beside each row of counters. launched: the spans of the same launches, in order."""
+def labelled(counted: Sequence[Mapping[str, Any]], launched: Sequence[Span]) -> list[dict[str, Any]]:
+    """Put layer and name into each row of counters. launched: the spans of the same launches, in order."""
     pairs = list(zip(counted, launched, strict=False))
-    if all(row.kernel == span.entry for row, span in pairs):
-        return [(span.layer, span.name, row) for row, span in pairs]
-    return [("", row.kernel, row) for row in counted]
+    if all(row["kernel"] == span.entry for row, span in pairs):
+        return [{"layer": span.layer, "name": span.name, **row} for row, span in pairs]
+    return [{"layer": "", "name": row["kernel"], **row} for row in counted]

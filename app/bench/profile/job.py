@@ -170,11 +170,7 @@ def _counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[list[dict[s
     second = [index for index, span in enumerate(run) if span.kind == "h2d"][1:2]
     launched = [span for span in run[: second[0] if second else None] if span.entry]
     counted, note = counters.collect(same_run(request), [span.entry for span in launched])
-    rows = [
-        {"layer": layer, "name": name, **vars(row), "bound": row.bound}
-        for layer, name, row in counters.labelled(counted, launched)
-    ]
-    return rows, note
+    return counters.labelled(counted, launched), note
 
 
 def timeline(spans: Sequence[Span], calls: Sequence[api_calls.Call], zero: float, card: str) -> dict[str, Any]:
