@@ -61,7 +61,7 @@ def test_defaults_come_first_and_refused_points_are_counted_by_reason() -> None:
     assert found.grid[1:] == [
         {"TILE": tile, "DEPTH": depth} for tile, depth in [(8, 4), (8, 8), (12, 4), (16, 4), (16, 8)]
     ]
-    reasons = {(skipped.count, skipped.reason) for skipped in found.skipped}
+    reasons = {(skipped["count"], skipped["reason"]) for skipped in found.skipped}
     shared = "needs 262,144 bytes of shared memory, a block has at most 232,448 on sm_90a"
     assert reasons == {(1, "TILE 12 is no multiple of DEPTH 8"), (2, shared)}
 
@@ -84,8 +84,8 @@ def test_best_point() -> None:
     found = target()
     done: list[Target] = []
     measure_all([found], measured(), done.append)
-    assert found.best is not None and found.best.parameters == {"TILE": 12, "DEPTH": 4}
-    assert found.default_point is not None and found.default_point.timing.median == ms_of(found.default)
+    assert found.best is not None and found.best["parameters"] == {"TILE": 12, "DEPTH": 4}
+    assert found.default_point is not None and found.default_point["ms"] == ms_of(found.default)
     assert done == [found] and found.finished == len(found.grid) == 6
 
 
@@ -96,9 +96,9 @@ def test_points_that_fail_are_left_out() -> None:
 
     found = target()
     measure_all([found], measured(fail), lambda _: None)
-    assert found.best is not None and found.best.parameters == {"TILE": 8, "DEPTH": 4}
-    assert found.wrong == [({"TILE": 12, "DEPTH": 4}, "image 3 is wrong")]
-    assert found.skipped[-1].count == 2 and len(found.points) == 3 and found.finished == 6
+    assert found.best is not None and found.best["parameters"] == {"TILE": 8, "DEPTH": 4}
+    assert found.wrong == [{"parameters": {"TILE": 12, "DEPTH": 4}, "reason": "image 3 is wrong"}]
+    assert found.skipped[-1]["count"] == 2 and len(found.points) == 3 and found.finished == 6
 
 
 def test_an_interrupted_sweep_keeps_finished_points(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from itertools import product
+from operator import itemgetter
+from typing import Any
 
 from tqdm import tqdm
 
@@ -24,30 +26,17 @@ class Skip(Exception):  # noqa: N818 - a verdict, not an error
     """Raised by a measurement of a point that cannot run; the text is the reason."""
 
 
-@dataclass(frozen=True)
-class Point:
-    """One measured point. error: the worst error as a share of the tolerance."""
-
-    parameters: dict[str, int]
-    timing: Timing
-    error: float
-
-
-@dataclass
-class Skipped:
-    """Points left out for one reason: how many, and the first of them."""
-
-    parameters: dict[str, int]
-    reason: str
-    count: int = 1
+Row = dict[str, Any]  # of the JSON document
 
 
 @dataclass
 class Target:
     """One layer to sweep, and its results.
 
-    grid: the points to try, with the defaults and the best known parameters among them. finished: how many of them
-    were tried. rival: the variant that ``auto`` takes now, if it is another one; it is measured in the same run.
+    grid: the points to try, with the defaults and the best known parameters among them. points: those measured; ms,
+    spread_ms; error_share: the worst error as a share of the tolerance. skipped: the first of the points left out for
+    a reason, and how many. finished: how many points were tried. rival: the variant that ``auto`` takes now, if it is
+    another one; it is measured in the same run.
     """
 
     layer: str
@@ -56,39 +45,39 @@ class Target:
     images: int
     grid: list[dict[str, int]]
     default: dict[str, int]
-    skipped: list[Skipped] = field(default_factory=list)
-    wrong: list[tuple[dict[str, int], str]] = field(default_factory=list)
-    points: list[Point] = field(default_factory=list)
+    points: list[Row] = field(default_factory=list)
+    skipped: list[Row] = field(default_factory=list)
+    wrong: list[Row] = field(default_factory=list)
     finished: int = 0
     rival: tuple[Variant, dict[str, int]] | None = None
     rival_result: Tuned | None = None
 
     @property
-    def best(self) -> Point | None:
+    def best(self) -> Row | None:
         """The fastest point; None if none was measured."""
-        return min(self.points, key=lambda point: point.timing.median, default=None)
+        return min(self.points, key=itemgetter("ms"), default=None)
 
     @property
-    def default_point(self) -> Point | None:
+    def default_point(self) -> Row | None:
         """The point with the variant's default parameters; None if it was not measured."""
-        return next((point for point in self.points if point.parameters == self.default), None)
+        return next((point for point in self.points if point["parameters"] == self.default), None)
 
     def results(self) -> dict[Problem, dict[str, Tuned]]:
         """Return the times to store: the best point's, and the rival's if it was measured."""
         if self.best is None:
             return {}
-        found = {self.row.name: Tuned(self.best.parameters, self.best.timing.median, self.images)}
+        found = {self.row.name: Tuned(self.best["parameters"], self.best["ms"], self.images)}
         if self.rival and self.rival_result:
             found[self.rival[0].name] = self.rival_result
         return {self.problem: found}
 
     def skip(self, parameters: dict[str, int], reason: str) -> None:
         """Note a point that cannot run. Reasons that differ only in numbers are counted as one."""
-        alike = next((known for known in self.skipped if _shape(known.reason) == _shape(reason)), None)
+        alike = next((known for known in self.skipped if _shape(known["reason"]) == _shape(reason)), None)
         if alike:
-            alike.count += 1
+            alike["count"] += 1
         else:
-            self.skipped.append(Skipped(parameters, reason))
+            self.skipped.append({"parameters": parameters, "reason": reason, "count": 1})
 
 
 def _shape(reason: str) -> str:
@@ -138,7 +127,7 @@ def make_target(
         else:
             target.skip(parameters, reason)
     if not target.grid:
-        reasons = "; ".join(f"{spell(skipped.parameters)}: {skipped.reason}" for skipped in target.skipped[:3])
+        reasons = "; ".join(f"{spell(skipped['parameters'])}: {skipped['reason']}" for skipped in target.skipped[:3])
         raise UserError(f"no point of {row.name} can serve layer {layer} ({reasons}): try other values")
     known = tuning.parameters(problem, row, arch)
     always = [{name: point[name] for name in values} for point in (target.default, {**target.default, **known})]
@@ -193,9 +182,11 @@ def _measure_point(target: Target, parameters: dict[str, int], measure: Measure)
     except Skip as skip:
         target.skip(parameters, str(skip))
     except Wrong as verdict:
-        target.wrong.append((parameters, str(verdict)))
+        target.wrong.append({"parameters": parameters, "reason": str(verdict)})
     else:
-        target.points.append(Point(parameters, timing, error))
+        tflops = target.problem.flops * target.images / timing.median / 1e9
+        times = {"ms": timing.median, "spread_ms": timing.spread, "tflops": tflops}
+        target.points.append({"parameters": parameters, **times, "error_share": error})
 
 
 def _measure_rival(target: Target, measure: Measure) -> None:

@@ -135,5 +135,5 @@ def run(
     if any(target.wrong for target in targets):
         return 1
     if not tables:
-        raise UserError(f"no point could run ({targets[0].skipped[-1].reason}): try other values")
+        raise UserError(f"no point could run ({targets[0].skipped[-1]['reason']}): try other values")
     return 0

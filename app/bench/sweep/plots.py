@@ -37,7 +37,7 @@ def layer_field(target: Target) -> Field | None:
     A parameter matters by how much slower its worst value is than its best, with all others at their best.
     """
     varied: dict[str, float] = {}
-    for name in target.points[0].parameters if target.points else ():
+    for name in target.points[0]["parameters"] if target.points else ():
         times = _fastest(target, "", name).values()
         if len(times) > 1:
             varied[name] = max(times) - min(times)
@@ -52,8 +52,8 @@ def _fastest(target: Target, down: str, across: str) -> dict[tuple[int, int], fl
     """Values of two parameters, 0 for "", → the least time over all values of the others."""
     best: dict[tuple[int, int], float] = {}
     for point in target.points:
-        values = point.parameters.get(down, 0), point.parameters.get(across, 0)
-        best[values] = min(best.get(values, inf), point.timing.median)
+        values = point["parameters"].get(down, 0), point["parameters"].get(across, 0)
+        best[values] = min(best.get(values, inf), point["ms"])
     return best
 
 
@@ -62,7 +62,7 @@ def both_layers_field(targets: Sequence[Target]) -> Field | None:
     if len(targets) != 2 or len(targets[0].row.tunables) != 1:
         return None
     (name,) = targets[0].row.tunables
-    first, second = ({p.parameters[name]: p.timing.median for p in target.points} for target in targets)
+    first, second = ({p["parameters"][name]: p["ms"] for p in target.points} for target in targets)
     if not first or not second:
         return None
     sums = {(a, b): first[a] + second[b] for a in first for b in second}

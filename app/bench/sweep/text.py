@@ -1,10 +1,11 @@
 """The report of a sweep: the JSON document, and the same as text."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from app.bench.stop import describe
-from app.bench.sweep.grid import L2, NOISE, Point, Target, spell
+from app.bench.sweep.grid import L2, NOISE, Target, spell
 from app.commands.options.sweep import SweepRequest
 from app.kernels.problems import key
 from app.precision import SHORT
@@ -40,16 +41,15 @@ def as_document(
 
 def _layer(target: Target) -> dict[str, Any]:
     best, default, rival = target.best, target.default_point, target.rival
-    ordered = sorted(target.points, key=lambda point: point.timing.median)
     return {
         "layer": target.layer,
         "problem": key(target.problem),
-        "points": [_point(target, point) for point in ordered],
+        "points": sorted(target.points, key=itemgetter("ms")),
         "default": target.default,
-        "default_ms": default.timing.median if default else None,
-        "best": best.parameters if best else None,
-        "best_ms": best.timing.median if best else None,
-        "gain": speedup(default.timing.median, best.timing.median) if default and best else None,
+        "default_ms": default["ms"] if default else None,
+        "best": best["parameters"] if best else None,
+        "best_ms": best["ms"] if best else None,
+        "gain": speedup(default["ms"], best["ms"]) if default and best else None,
         "auto": {
             "variant": rival[0].name,
             "parameters": rival[1],
@@ -57,19 +57,8 @@ def _layer(target: Target) -> dict[str, Any]:
         }
         if rival
         else None,
-        "skipped": [vars(skipped) for skipped in target.skipped],
-        "wrong": [{"parameters": parameters, "reason": reason} for parameters, reason in target.wrong],
-    }
-
-
-def _point(target: Target, point: Point) -> dict[str, Any]:
-    ms = point.timing.median
-    return {
-        "parameters": point.parameters,
-        "ms": ms,
-        "spread_ms": point.timing.spread,
-        "tflops": target.problem.flops * target.images / ms / 1e9,
-        "error_share": point.error,
+        "skipped": target.skipped,
+        "wrong": target.wrong,
     }
 
 
