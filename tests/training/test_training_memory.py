@@ -3,6 +3,7 @@
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -75,48 +76,29 @@ def test_a_file_that_grows_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- on the card
 
 
-@pytest.fixture
-def fill(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Makes the card full: ``at first``, or ``in the midst`` of the work."""
+@pytest.fixture(params=["at first", "in the midst"])
+def full_card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card that is full at first, or in the midst of the work."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.cuda.memory import DeviceMemoryError
     from app.training.gpu import engine
 
-    class Full:
-        together = 8
+    def full(*_: object) -> None:
+        raise DeviceMemoryError("7 elements of float32")
 
-        def __init__(self, *_: object) -> None:
-            if self.when == "at first":
-                self.train()
-
-        when = ""
-
-        def train(self, *_: object) -> None:
-            raise DeviceMemoryError("7 elements of float32")
-
-    def fill(when: str) -> None:
-        monkeypatch.setattr(Full, "when", when)
-        monkeypatch.setattr(engine, "GpuEngine", Full)
-
-    return fill
+    made = full if request.param == "at first" else lambda *_: SimpleNamespace(together=8, train=full)
+    monkeypatch.setattr(engine, "GpuEngine", made)
 
 
-WHEN = pytest.mark.parametrize("when", ["at first", "in the midst"])
-
-
-@WHEN
-def test_a_full_card(when: str, fill: Callable[[str], None]) -> None:
-    fill(when)
+def test_a_full_card(full_card: None) -> None:
     job = new_job(some_settings(batch=16), device="cuda")
     wrong = rf"^the GPU {TOO_LITTLE} choose a smaller --batch, or use --device cpu$"
     with pytest.raises(UserError, match=wrong), engine_of(job, Alone(), lambda: None) as engine:
         engine.train([np.arange(16)], 1, 0)
 
 
-@WHEN
-def test_bench_on_a_full_card(when: str, fill: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_on_a_full_card(full_card: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has neither --batch nor --device."""
-    fill(when)
     monkeypatch.setattr(training, "IMAGES", 64)
     wrong = "^the GPU has too little free memory for bench --training: make it free, and try again$"
     with pytest.raises(UserError, match=wrong), device.gpu_errors():
