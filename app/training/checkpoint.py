@@ -103,7 +103,8 @@ def stamp(path: Path) -> Stamp:
 def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
     """Write a checkpoint atomically. Raises UserError."""
     head = header(settings, vars(progress))
-    arrays = {"history": progress.history_array()}
+    rows = [tuple(vars(result).values()) for result in progress.history]  # in the order of EpochResult's fields
+    arrays = {"history": np.array(rows, np.float64).reshape(-1, COLUMNS)}
     for part, own in {"parameter": progress.parameters, "best": progress.best, **progress.slots}.items():
         arrays |= {f"{part}_{name}": array for name, array in own.items()}
     attributes: dict[str, str | int | float] = {"kind": KIND, "schema": SCHEMA, "head": head}
@@ -121,11 +122,6 @@ class Checkpoint:
     settings: Settings
     model: Model
     progress: Progress
-
-    @property
-    def ended(self) -> bool:
-        """Whether no epoch is left."""
-        return len(self.progress.history) == self.settings.epochs
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

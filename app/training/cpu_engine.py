@@ -1,6 +1,6 @@
 """The arithmetic of training in NumPy, on the processor's cores."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
@@ -39,7 +39,9 @@ class CpuEngine:
         self._pool, self._team, self._check_interrupt = pool, team, check_interrupt
         # One array for all gradients, so that a team adds them up in one go, and views of each gradient in it.
         self._gradients = np.zeros(sum(array.size for array in self.parameters.values()), np.float32)
-        self._gradient = _parts(self._gradients, self.parameters)
+        ends = np.cumsum([array.size for array in self.parameters.values()])[:-1]
+        pieces = zip(self.parameters.items(), np.split(self._gradients, ends), strict=True)
+        self._gradient = {name: piece.reshape(array.shape) for (name, array), piece in pieces}
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
         """As ``loop.Engine`` defines."""
@@ -164,10 +166,3 @@ def dropout_mask(
             kept = bits >> np.uint64(64 - FRACTION_BITS) >= np.uint64(least)
             return (kept * factor).reshape(shape)
     return None
-
-
-def _parts(flat: np.ndarray, like: Mapping[str, np.ndarray]) -> Arrays:
-    """Views of ``flat`` in the shapes of the arrays, one after another."""
-    ends = np.cumsum([array.size for array in like.values()])[:-1]
-    pieces = zip(like.items(), np.split(flat, ends), strict=True)
-    return {name: piece.reshape(array.shape) for (name, array), piece in pieces}

@@ -44,7 +44,9 @@ class Places:
 
     def check_output(self) -> None:
         """Raises UserError if ``output`` exists and must not be overwritten."""
-        ended = self.resumed is not None and self.resumed.ended  # it may have written its output before it failed
+        resumed = self.resumed
+        ended = resumed is not None and len(resumed.progress.history) == resumed.settings.epochs
+        # A training that has ended may have written its output before it failed.
         if not (self.overwrite or ended) and os.path.lexists(self.output):
             raise UserError(f"{self.output} exists: name another --output, or replace it with --overwrite")
 

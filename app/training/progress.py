@@ -56,11 +56,6 @@ class Progress:
         """The accuracy of ``best`` on validation; -1 before the first epoch, because an epoch's may be 0."""
         return self.history[self.best_epoch - 1].validation_accuracy if self.best_epoch else -1.0
 
-    def history_array(self) -> np.ndarray:
-        """(epochs, 5) float64, in the order of EpochResult's fields."""
-        rows = [tuple(vars(result).values()) for result in self.history]
-        return np.array(rows, np.float64).reshape(-1, 5)
-
 
 @dataclass(frozen=True)
 class Job:

@@ -60,16 +60,14 @@ class SharedMemoryTeam:
         flat = values.reshape(-1)
         step = self._halves.shape[2] // flat.itemsize
         for at in range(0, flat.size, step):
-            self._add_piece(flat[at : at + step])
-
-    def _add_piece(self, piece: np.ndarray) -> None:
-        slots = self._halves[self._turn][:, : piece.nbytes].view(piece.dtype)
-        slots[self.rank] = piece
-        self._barrier()
-        piece[:] = slots[0]
-        for slot in slots[1:]:
-            piece += slot
-        self._turn = 1 - self._turn
+            piece = flat[at : at + step]
+            slots = self._halves[self._turn][:, : piece.nbytes].view(piece.dtype)
+            slots[self.rank] = piece
+            self._barrier()
+            piece[:] = slots[0]
+            for slot in slots[1:]:
+                piece += slot
+            self._turn = 1 - self._turn
 
     def _barrier(self) -> None:
         """Return when all members have called it."""

@@ -56,8 +56,9 @@ def test_every_kernel_compiles_as_it_is_needed(needed: list[Build]) -> None:
 def test_weights_come_first_and_all_are_aligned() -> None:
     shapes = {"a_bias": (3,), "a": (5, 3), "b": (2, 2, 1, 7), "b_bias": (7,)}
     places = layout(shapes)
-    assert all(start % ALIGNMENT == 0 for start in places.starts.values())
-    assert places.starts["a"] < places.starts["b"] < places.weights <= places.starts["a_bias"] < places.starts["b_bias"]
+    starts = {name: place.start for name, place in places.places.items()}
+    assert all(start % ALIGNMENT == 0 for start in starts.values())
+    assert starts["a"] < starts["b"] < places.weights <= starts["a_bias"] < starts["b_bias"]
     rng = np.random.default_rng(1)
     arrays = {name: rng.random(shape, np.float32) for name, shape in shapes.items()}
     flat = places.packed(arrays)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from app.cuda.memory import uploaded
 from app.layers import Shape
 from app.training.gradients import Arrays
 
@@ -18,47 +17,39 @@ ALIGNMENT = 4  # float32 elements: kernels read four at a time
 class Layout:
     """The layout of an arena, in elements.
 
-    starts: parameter → its first element; weights: where the weights end and the biases begin; size: of the arena. The
-    up to three elements between parameters are 0 in every arena and stay 0.
+    places: parameter → its elements; weights: where the weights end and the biases begin; size: of the arena. The up to
+    three elements between parameters are 0 in every arena and stay 0.
     """
 
     shapes: Mapping[str, Shape]
-    starts: Mapping[str, int]
+    places: Mapping[str, slice]
     weights: int
     size: int
 
     def packed(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         """An arena in host memory, (size,) float32, that holds the arrays."""
         flat = np.zeros(self.size, np.float32)
-        for name, start in self.starts.items():
-            flat[start : start + arrays[name].size] = arrays[name].ravel()
+        for name, place in self.places.items():
+            flat[place] = arrays[name].ravel()
         return flat
 
     def unpacked(self, flat: np.ndarray) -> Arrays:
         """Copies of the arrays by name, in the order of the shapes."""
-        return {
-            name: flat[self.starts[name] : self.starts[name] + prod(shape)].reshape(shape).copy()
-            for name, shape in self.shapes.items()
-        }
+        return {name: flat[self.places[name]].reshape(shape).copy() for name, shape in self.shapes.items()}
 
     def view(self, arena: Any, name: str) -> Any | None:
         """The flat view of a parameter in an arena; None if there is no such parameter."""
-        if name not in self.starts:
-            return None
-        return arena[self.starts[name] : self.starts[name] + prod(self.shapes[name])]
-
-    def zeros(self) -> Any:
-        """An arena of zeros on the device."""
-        return uploaded(np.zeros(self.size, np.float32))
+        return arena[self.places[name]] if name in self.places else None
 
 
 def layout(shapes: Mapping[str, Shape]) -> Layout:
     """The layout for parameters of these shapes."""
-    starts: dict[str, int] = {}
+    places: dict[str, slice] = {}
     at = weights = 0
     for name in sorted(shapes, key=lambda name: name.endswith("_bias")):  # a stable sort
-        starts[name] = at
-        at += -(-prod(shapes[name]) // ALIGNMENT) * ALIGNMENT
+        size = prod(shapes[name])
+        places[name] = slice(at, at + size)
+        at += -(-size // ALIGNMENT) * ALIGNMENT
         if not name.endswith("_bias"):
             weights = at
-    return Layout(shapes, starts, weights, at)
+    return Layout(shapes, places, weights, at)

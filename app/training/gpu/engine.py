@@ -106,7 +106,7 @@ class GpuEngine:
         arch = architecture(*capability())
         self._layout = layout(job.model.shapes)
         self._parameters = uploaded(self._layout.packed(job.progress.parameters))
-        self._gradients = self._layout.zeros()
+        self._gradients = uploaded(np.zeros(self._layout.size, np.float32))
         optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
         self._slots = {name: uploaded(self._layout.packed(job.progress.slots[name])) for name in optimiser.slots}
         self._most = min(settings.batch, len(job.images))

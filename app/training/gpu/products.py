@@ -6,7 +6,6 @@ The order of a sum depends on the sizes of the call alone: results are bit-ident
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,9 @@ from app.training.gpu.tiles import (
 Array = Any  # cupy.ndarray or None
 Defines = dict[str, str | int]
 Sizes = tuple[int, int, int]
+# A layer's product by its weights, their gradient, and its input's: each is called with a stream, the number of images
+# and the arrays (x, w, bias, y), (x, dy, dw) or (dy, w, dx).
+Products = tuple[Callable[..., None], Callable[..., None], Callable[..., None]]
 SUM_THREADS = 256
 
 
@@ -162,24 +164,12 @@ class _Parts:
         self._sums[groups](stream, grid, self._space, bias, y, *scalars)
 
 
-@dataclass(frozen=True)
-class Products:
-    """The products of a layer with weights, called with a stream, the number of images and arrays.
-
-    forward: (x, w, bias, y); weights: (x, dy, dw); inputs: (dy, w, dx).
-    """
-
-    forward: Callable[..., None]
-    weights: Callable[..., None]
-    inputs: Callable[..., None]
-
-
 def conv_products(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
     """An implicit matrix product each way. shape: of an image's input."""
     channels, height, width = shape
     sizes = ConvSizes(channels, height, width, layer.maps, layer.kernel, layer.stride)
     forward = conv_forward(arch, sizes, bias, activation)
-    return Products(forward, ConvFilterGradient(arch, sizes), conv_input_gradient(arch, sizes))
+    return forward, ConvFilterGradient(arch, sizes), conv_input_gradient(arch, sizes)
 
 
 def linear_products(arch: str, layer: Linear, shape: Shape, bias: bool, activation: str) -> Products:
@@ -187,7 +177,7 @@ def linear_products(arch: str, layer: Linear, shape: Shape, bias: bool, activati
     (k,), n = shape, layer.outputs
     forward, weights = Gemm(arch, bias=bias, activation=activation), Gemm(arch, transpose_a=True)
     inputs = Gemm(arch, transpose_b=True)
-    return Products(
+    return (
         lambda stream, images, x, w, b, y: forward(stream, (images, n, k), x, w, b, y),
         lambda stream, images, x, dy, dw: weights(stream, (k, n, images), x, dy, None, dw),
         lambda stream, images, dy, w, dx: inputs(stream, (images, k, n), dy, w, None, dx),

@@ -80,18 +80,19 @@ def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, func
         products = conv_products(site.arch, layer, shape, bias is not None, function)
     else:
         products = linear_products(site.arch, layer, shape, bias is not None, function)
+    forward, to_weights, to_input = products
 
     def backward(batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
         if slopes is not None:
             slopes(batch.stream, batch.images, y, dy)
         if sums is not None:
             sums(batch.stream, batch.images, dy, dbias)
-        products.weights(batch.stream, batch.images, x, dy, dw)
+        to_weights(batch.stream, batch.images, x, dy, dw)
         if wanted:
-            products.inputs(batch.stream, batch.images, dy, w, dx)
+            to_input(batch.stream, batch.images, dy, w, dx)
         return dx
 
-    return Stage(y, lambda batch: products.forward(batch.stream, batch.images, x, w, bias, y), backward, True)
+    return Stage(y, lambda batch: forward(batch.stream, batch.images, x, w, bias, y), backward, True)
 
 
 def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> Stage:
