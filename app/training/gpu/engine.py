@@ -121,22 +121,19 @@ class GpuEngine:
         """As ``loop.Engine`` defines."""
 
         def work(number: int, items: Any, result: Any) -> None:
-            self._differentiate(items, result, epoch, len(batches[number]))
+            if items.size:
+                batch = Batch(self.stream, items, items.size, epoch)
+                total, smoothing = len(batches[number]), self.settings.smoothing
+                self._network.forward(batch, result, total=total, smoothing=smoothing)
+                self._network.backward(batch)
+            else:
+                self._gradients.data.memset_async(0, self._gradients.nbytes, self.stream)
             self._team.add(self._gradients)
             self._update(number, step + number)
 
         found = self._each(batches, work)
         penalties = self._penalties[: len(batches)].get() if self.settings.l2 else np.zeros(len(batches))
         return [(loss + float(penalty), correct) for (loss, correct), penalty in zip(found, penalties, strict=True)]
-
-    def _differentiate(self, items: Any, result: Any, epoch: int, total: int) -> None:
-        """Enqueue the gradients of a share, perhaps an empty one, of a batch of ``total`` images."""
-        if not items.size:
-            self._gradients.data.memset_async(0, self._gradients.nbytes, self.stream)
-            return
-        batch = Batch(self.stream, items, items.size, epoch)
-        self._network.forward(batch, result, total=total, smoothing=self.settings.smoothing)
-        self._network.backward(batch)
 
     def _update(self, number: int, step: int) -> None:
         """Enqueue the optimiser's step after batch ``number`` of those enqueued together."""
@@ -160,7 +157,11 @@ class GpuEngine:
         """Enqueue all batches, then wait; returns loss and correct answers of each, summed over the team."""
         shares = [own_share(batch, self._team) for batch in batches]
         places = np.concatenate(shares)
-        self._room(len(places), len(batches))
+        if len(places) > self._items.size:
+            self._items = device_array(len(places), "int32")
+            self._staged = pinned_array((len(places),), np.int32)
+        if len(batches) > self._penalties.size:
+            self._results, self._penalties = (device_array(n * len(batches), "float64") for n in (2, 1))
         self._staged[: len(places)] = places
         results = self._results[: 2 * len(batches)]
         with self.stream:  # the team adds up on the current stream
@@ -175,13 +176,6 @@ class GpuEngine:
             self._team.add(results)
         self.stream.synchronize()
         return [(float(loss), int(correct)) for loss, correct in results.get().reshape(-1, 2)]
-
-    def _room(self, items: int, batches: int) -> None:
-        """Grow the arrays of indices and results to what one call needs."""
-        if items > self._items.size:
-            self._items, self._staged = device_array(items, "int32"), pinned_array((items,), np.int32)
-        if 2 * batches > self._results.size:
-            self._results, self._penalties = device_array(2 * batches, "float64"), device_array(batches, "float64")
 
     def state(self) -> tuple[Arrays, Slots]:
         """As ``loop.Engine`` defines."""

@@ -150,13 +150,11 @@ class Update:
     ) -> None:
         """Make one step in place. penalty: (1,) float64, gets the L2 part of the loss, if any."""
         keep = 1 - step.rate * self._optimiser.weight_decay
+        arrays = parameters, gradients, self._squares
         sizes = np.int32(self._layout.weights), np.int32(self._layout.size)
-        self._function(
-            stream,
-            (self._blocks, 1, 1),
-            *(parameters, gradients, self._squares, *sizes, np.float32(self._l2), np.float32(keep)),
-            *(*slots, *map(np.float32, self._scalars(step))),
-        )
+        scalars = map(np.float32, self._scalars(step))
+        grid = (self._blocks, 1, 1)
+        self._function(stream, grid, *arrays, *sizes, np.float32(self._l2), np.float32(keep), *slots, *scalars)
         if self._penalty is not None:
             half = np.float64(self._l2 / 2)
             self._penalty(stream, (1, 1, 1), self._squares, penalty, np.int32(self._blocks), half)
