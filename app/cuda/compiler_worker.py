@@ -20,10 +20,7 @@ def compiled(
     program = ctypes.c_void_p()
     texts, names = [text.encode() for _, text in headers], [name.encode() for name, _ in headers]
     arrays = ((ctypes.c_char_p * len(headers))(*texts), (ctypes.c_char_p * len(headers))(*names))
-    _check(
-        nvrtc,
-        nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), len(headers), *arrays),
-    )
+    _check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), len(headers), *arrays))
     encoded = [flag.encode() for flag in flags]
     status = nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*encoded))
     error = nvrtc.nvrtcGetErrorString(status).decode() if status else ""

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
-import numpy as np
-
 from app.kernels.problems import ITEMSIZE, Argument, ConvProblem
 from app.kernels.variant import (
     BLOCK,
@@ -30,7 +28,6 @@ from app.precision import wide
 
 # Memory for the unrolled images and the product: large products keep the card full, small ones stay in its L2 cache.
 _WORKSPACE: dict[str, tuple[int, ...]] = {"MIB": (16, 32, 64, 128, 256, 512)}
-_WORKSPACE_DEFAULT = {"MIB": 256}
 
 
 def _fits_static(size: int) -> None:
@@ -53,11 +50,6 @@ def _workspace(problem: ConvProblem) -> tuple[Argument, ...]:
     )
 
 
-def _filters_first(w: np.ndarray) -> np.ndarray:
-    """(C, K, K, M) → (M, C * K * K)."""
-    return np.ascontiguousarray(w.reshape(-1, w.shape[-1]).T)
-
-
 def _cublas(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     workspace, pixels = _workspace(problem), prod(problem.convolved)
     product = LibraryGemm("w", "unrolled", "product", lambda images: (problem.maps, images * pixels, problem.depth))
@@ -70,7 +62,8 @@ def _cublas(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
         ),
         workspace=workspace,
         images_at_a_time=workspace_images(workspace, parameters["MIB"] << 20),
-        packing=reordered_weights(problem, problem.depth * problem.maps, _filters_first),
+        # (C, K, K, M) → (M, C * K * K)
+        packing=reordered_weights(problem, problem.depth * problem.maps, lambda w: w.reshape(-1, problem.maps).T),
     )
 
 
@@ -150,7 +143,7 @@ CONV_GEMM_ROWS: tuple[Variant, ...] = (
         dtypes=("float32",),
         limits="the order of summation is cuBLAS's; needs a workspace of MIB",
         tunables=_WORKSPACE,
-        defaults=lambda _: {**_WORKSPACE_DEFAULT},
+        defaults=lambda _: {"MIB": 256},
         needs_cublas=True,
     ),
     _row(
@@ -162,7 +155,7 @@ CONV_GEMM_ROWS: tuple[Variant, ...] = (
         dtypes=FLOATS,
         limits="needs a workspace of MIB",
         tunables={"TILE": (8, 16, 32)} | _WORKSPACE,
-        defaults=lambda _: {"TILE": 16} | _WORKSPACE_DEFAULT,
+        defaults=lambda _: {"TILE": 16, "MIB": 256},
     ),
     _row(
         9,

@@ -82,16 +82,13 @@ def _checked_tile(parameters: Parameters) -> int:
 # --- filters in constant memory -------------------------------------------------------------------------------------
 
 
-def _pack(w: np.ndarray) -> np.ndarray:
-    """(C, K, K, M) → (M, C, K, K): the filters of a range of maps lie together."""
-    return np.ascontiguousarray(np.moveaxis(w, 3, 0))
+def _pack(w: np.ndarray, together: int) -> np.ndarray:
+    """(C, K, K, M) → (entries, C, K, K, together): the filters of a range of maps lie together, zeros behind the last.
 
-
-def _pack_pairs(w: np.ndarray) -> np.ndarray:
-    """(C, K, K, M) → (pairs, C, K, K, 2): a tap of two neighbouring maps is one word; an odd M is padded with zeros."""
-    maps = w.shape[3]
-    padded = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, maps % 2)))
-    return np.ascontiguousarray(np.moveaxis(padded.reshape(*w.shape[:3], -1, 2), 3, 0))
+    A tap of two neighbouring maps is one word.
+    """
+    padded = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, -w.shape[3] % together)))
+    return np.moveaxis(padded.reshape(*w.shape[:3], -1, together), 3, 0)
 
 
 def _from_constant(
@@ -121,8 +118,8 @@ def _from_constant(
         taken = min(size, count - first)
         copy = ConstantCopy("filters", first * entry, taken * entry)
         actions += copy, KernelLaunch(threads, grid(taken), "", (*scalars, first), shared_bytes)
-    pack = _pack if together == 1 else _pack_pairs
-    return LaunchConfig(defines, tuple(actions), packing=reordered_weights(problem, entry * count, pack))
+    packing = reordered_weights(problem, entry * count, lambda w: _pack(w, together))
+    return LaunchConfig(defines, tuple(actions), packing=packing)
 
 
 # --- configurations -------------------------------------------------------------------------------------------------

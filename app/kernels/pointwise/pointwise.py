@@ -22,14 +22,8 @@ RESIZED = 16  # about how many outputs a thread of a resizing computes
 
 
 def _pool_defines(problem: PoolProblem) -> dict[str, str | int]:
-    return same_types(problem.dtype) | {
-        "WINDOW": problem.window,
-        "STRIDE": problem.stride,
-        "IS_MAX": int(problem.is_max),
-        "CHANNELS": problem.channels,
-        "H": problem.height,
-        "W": problem.width,
-    }
+    window = {"WINDOW": problem.window, "STRIDE": problem.stride, "IS_MAX": int(problem.is_max)}
+    return same_types(problem.dtype) | window | {"CHANNELS": problem.channels, "H": problem.height, "W": problem.width}
 
 
 def _pool_direct(problem: PoolProblem, _: Parameters) -> LaunchConfig:
@@ -63,14 +57,9 @@ def _pool_shared(problem: PoolProblem, parameters: Parameters) -> LaunchConfig:
 
 def _resize_bilinear(problem: ResizeProblem, _: Parameters) -> LaunchConfig:
     parts = tiles(problem.size**2, BLOCK * RESIZED)
-    constants: dict[str, str | int] = {
-        "H": problem.height,
-        "W": problem.width,
-        "SIZE": problem.size,
-        "PARTS": parts,
-        "THREADS": BLOCK,
-    }
-    return LaunchConfig(constants, (KernelLaunch(BLOCK, lambda images: (images * problem.channels * parts, 1, 1)),))
+    launch = KernelLaunch(BLOCK, lambda images: (images * problem.channels * parts, 1, 1))
+    sizes = {"H": problem.height, "W": problem.width, "SIZE": problem.size}
+    return LaunchConfig({**sizes, "PARTS": parts, "THREADS": BLOCK}, (launch,))
 
 
 def _activation(problem: ActivationProblem, _: Parameters) -> LaunchConfig:
