@@ -104,15 +104,6 @@ def test_threads_have_a_process_each(kernel: Path) -> None:
     assert compiler.compile_kernel(kernel, {"VALUE": 0}, "sm_90a") not in found
 
 
-class Program:
-    """A compiler's process of which ``script`` is the program."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, path: Path, script: str) -> None:
-        path.write_text(script, encoding="utf-8")
-        monkeypatch.setattr(compiler_process, "WORKER", path)
-        monkeypatch.setattr(compiler_process, "_idle", [])
-
-
 @pytest.mark.parametrize(
     ("script", "kind", "wrong"),
     [
@@ -125,8 +116,11 @@ class Program:
 def test_a_compiler_that_dies_is_told_and_replaced(
     script: str, kind: type[Exception], wrong: str, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text(script, encoding="utf-8")
     with monkeypatch.context() as patch:
-        Program(patch, tmp_path / "worker.py", script)
+        patch.setattr(compiler_process, "WORKER", worker)
+        patch.setattr(compiler_process, "_idle", [])
         with pytest.raises(kind, match=wrong):
             compiler.compile_kernel(kernel, {"VALUE": 1}, "sm_80")
         assert compiler_process._idle == []

@@ -1,9 +1,5 @@
 """A kernel of one's own takes one file and one row: listed, compiled, chosen and run like those that are here."""
 
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +15,7 @@ from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
 from app.planning.tuning import Tuned, Tuning
-from tests.support.contributing import ROOT, changed_files, listed_files
+from tests.support.contributing import changed_files, copied, listed_files, run
 from tests.support.networks_for_tests import random_graph
 from tests.support.requests import resolved
 
@@ -147,17 +143,14 @@ ROW = """CONV_ROWS: tuple[Variant, ...] = (
 
 def test_it_touches_the_files_that_the_documents_list(tmp_path: Path) -> None:
     folders = ("app", "data_tools", "tests")
-    for folder in folders:
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    copied(tmp_path, *folders)
     (tmp_path / KERNEL).write_text(SOURCE, encoding="utf-8")
     (rows,) = listed_files("Add a kernel")
     head, begin, rest = (tmp_path / rows).read_text(encoding="utf-8").partition(ROW.splitlines(keepends=True)[0])
     assert begin
     (tmp_path / rows).write_text(head + ROW + rest, encoding="utf-8")
     assert changed_files(tmp_path, *folders) == {KERNEL, rows}
-    environment = {**os.environ, "LENET_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-B", "-c", IN_A_COPY]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    done = run(tmp_path, "-c", IN_A_COPY)
     assert done.returncode == 0, done.stderr
 
 

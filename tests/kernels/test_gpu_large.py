@@ -21,7 +21,7 @@ from app.kernels.problems import (
     SoftmaxProblem,
 )
 from app.kernels.registry import variants
-from tests.support.kernel_cases import OPERATIONS, Case, elements, parameters, served
+from tests.support.kernel_cases import OPERATIONS, Case, elements, parameters, served, weight_shape
 from tests.support.kernel_device import compile_selected, host_arrays, kernel_of, on_card
 from tests.support.kernel_grid import convolution_pair, network_convolutions, product_pair, row_of, typed
 from tests.support.kernel_oracle import layers_of, operands, sums_half, sums_in_half, to_half, to_tf32
@@ -212,9 +212,6 @@ def test_more_elements_than_an_int_counts(case: Case) -> None:
 def _random_parameters(problem: ConvProblem | LinearProblem) -> list[np.ndarray | None]:
     """Weights that make results around 1 from bytes, and a bias if there is one."""
     rng = np.random.default_rng(1)
-    if isinstance(problem, ConvProblem):
-        shape: tuple[int, ...] = (problem.channels, problem.kernel, problem.kernel, problem.maps)
-    else:
-        shape = (problem.inputs, problem.outputs)
+    shape = weight_shape(problem)
     weights = rng.standard_normal(shape) / (128 * np.sqrt(terms(problem)))
     return [weights, rng.standard_normal(shape[-1]) if problem.bias else None]

@@ -14,6 +14,7 @@ from app.kernels.registry import VARIANTS
 from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, LaunchConfig, Variant
 from app.planning.tuning import Tuning
 from app.precision import DTYPES
+from tests.support.kernel_cases import weight_shape
 from tests.support.kernel_grid import problems, served, typed
 from tests.support.toy_variants import toy_variant
 
@@ -132,19 +133,12 @@ def test_weights_are_packed_into_the_declared_number_of_elements(row: Variant) -
             continue
         # Numbers that even float16 holds, none of them zero.
         values = (np.arange(weights.fixed) % 2039 + 1).astype(weights.dtype)
-        packed, none = packing.pack([values.reshape(_weight_shape(problem)), None])
+        packed, none = packing.pack([values.reshape(weight_shape(problem)), None])
         assert packed is not None and none is None
         assert packing.takes == (replace(weights, fixed=packed.size), bias) and packed.size >= weights.fixed
         # Every weight is in it as often as it must; what else there is are copies and zeros.
         found, wanted = (np.bincount(array.ravel().astype(int), minlength=2040) for array in (packed, values))
         assert (found[1:] >= wanted[1:]).all()
-
-
-def _weight_shape(problem: Problem) -> tuple[int, ...]:
-    if isinstance(problem, ConvProblem):
-        return problem.channels, problem.kernel, problem.kernel, problem.maps
-    assert isinstance(problem, LinearProblem)
-    return problem.inputs, problem.outputs
 
 
 @ALL_VARIANTS

@@ -1,17 +1,13 @@
 """An activation and a network of one's own touch the files that the documents list: done in a copy of the tree."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.contributing import changed_files, listed_files
+from tests.support.contributing import ROOT, changed_files, copied, listed_files, run
 
-ROOT = Path(__file__).parent.parent.parent
 KINDS, NAMES = "app/layers/activation.py", "app/layers/__init__.py"
 STRUCTS, SLOPES = "app/kernels/include/activations.cuh", "app/training/gradients.py"
 NETWORKS = "app/network/definitions.py"
@@ -113,9 +109,7 @@ CARD = ["tests/kernels/test_gpu_kernels.py", "tests/training/test_gpu_training_k
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The application and its tests, with the edits."""
-    place = tmp_path_factory.mktemp("copy")
-    for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    place = copied(tmp_path_factory.mktemp("copy"), *FOLDERS)
     shutil.copy(ROOT / "pyproject.toml", place)
     for name, edits in EDITS.items():
         text = (place / name).read_text(encoding="utf-8")
@@ -124,15 +118,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             text = text.replace(old, new)
         (place / name).write_text(text, encoding="utf-8")
     return place
-
-
-def run(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python in the copy, with a compile cache of its own. Its pytest is no worker of the one that runs this."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    environment = {**own, "LENET_CACHE_DIR": str(place / "cache"), "PYTHONPATH": str(place)}
-    return subprocess.run(
-        [sys.executable, "-B", *arguments], cwd=place, env=environment, capture_output=True, text=True, timeout=600
-    )
 
 
 def test_the_documents_list_these_files(copy: Path) -> None:

@@ -1,6 +1,10 @@
-"""What CONTRIBUTING.md says must be edited to add a thing."""
+"""What CONTRIBUTING.md says must be edited to add a thing, and copies of the tree in which tests edit it."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -11,6 +15,21 @@ def listed_files(title: str) -> set[str]:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (section,) = re.findall(rf"^## {title}\n(.*?)(?:^## |\Z)", text, re.DOTALL | re.MULTILINE)
     return set(re.findall(r"\]\(([^)]+)\)", section))
+
+
+def copied(place: Path, *folders: str) -> Path:
+    """The place, with these folders of the tree in it."""
+    for folder in folders:
+        shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return place
+
+
+def run(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python in the copy, with a compile cache of its own. Its pytest is no worker of the one that runs this."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**own, "LENET_CACHE_DIR": str(place / "cache"), "PYTHONPATH": str(place)}
+    command = [sys.executable, "-B", *arguments]
+    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=600)
 
 
 def changed_files(copy: Path, *folders: str) -> set[str]:

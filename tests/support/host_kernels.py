@@ -47,13 +47,11 @@ class Memory:
         """At once."""
         ctypes.memmove(self.ptr, source, nbytes)
 
-    def memset(self, value: int, nbytes: int) -> None:
+    def memset(self, value: int, nbytes: int, _: Any = None) -> None:
         """At once."""
         ctypes.memset(self.ptr, value, nbytes)
 
-    def memset_async(self, value: int, nbytes: int, _: Any) -> None:
-        """At once."""
-        ctypes.memset(self.ptr, value, nbytes)
+    memset_async = memset
 
 
 class HostArray(np.ndarray):

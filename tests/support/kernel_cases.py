@@ -231,6 +231,13 @@ def elements(problem: Problem) -> int:
     return next(argument.per_image for argument in problem.arguments() if argument.name in ("y", "labels"))
 
 
+def weight_shape(problem: ConvProblem | LinearProblem) -> tuple[int, ...]:
+    """Shape of the weights as kernels take them, outputs last."""
+    if isinstance(problem, ConvProblem):
+        return problem.channels, problem.kernel, problem.kernel, problem.maps
+    return problem.inputs, problem.outputs
+
+
 def input_shape(problem: Problem) -> tuple[int, ...]:
     """Shape of one image's input."""
     if isinstance(problem, PairProblem):

@@ -184,18 +184,26 @@ def plain_pair(problem: PairProblem, x: np.ndarray, parameters: Mapping[str, np.
     y = x
     halves: tuple[ConvProblem | LinearProblem, ...] = (problem.first, problem.second)
     for half, name in zip(halves, ("layer1", "layer2"), strict=True):
-        rest = layers_of(half, name)[1:]
-        weights, bias = narrow(parameters[name]), parameters.get(f"{name}_bias")
-        y = narrow(y).astype(np.float64)
-        if isinstance(half, ConvProblem):
-            y = term_by_term(half, y, weights.transpose(2, 0, 1, 3), to_single)
-        else:
-            products = (y[:, k, None] * weights[k].astype(np.float64) for k in range(half.inputs))
-            y = reduce(lambda sums, product: to_single(sums + product), products, np.zeros((1, 1), np.float32))
-        if bias is not None:
-            y = y + bias.astype(np.float32).reshape(-1, *(1,) * (y.ndim - 2))
-        y = through(rest, y, {})
+        y = rounded_layer(half, y, parameters[name], parameters.get(f"{name}_bias"), narrow)
+        y = through(layers_of(half, name)[1:], y, {})
     return y.ravel().astype(np.float64)
+
+
+def rounded_layer(
+    problem: ConvProblem | LinearProblem,
+    x: np.ndarray,
+    weights: np.ndarray,
+    bias: np.ndarray | None,
+    narrow: Callable[[Any], Any],
+) -> np.ndarray:
+    """The layer alone, as in a weights file: operands rounded by ``narrow``, sums in float32, term by term."""
+    x, weights = narrow(x).astype(np.float64), narrow(weights)
+    if isinstance(problem, ConvProblem):
+        y = term_by_term(problem, x, weights.transpose(2, 0, 1, 3), to_single)
+    else:
+        products = (x[:, k, None] * row for k, row in enumerate(weights.astype(np.float64)))
+        y = reduce(lambda sums, product: to_single(sums + product), products, np.zeros((1, 1), np.float32))
+    return y if bias is None else y + bias.astype(np.float32).reshape(-1, *(1,) * (y.ndim - 2))
 
 
 def sums_in_half(problem: ConvProblem, x: Any, w: Any) -> Any:

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from app.kernels.problems import ConvProblem
 from app.layers import Conv2d, Linear
 from app.network.definitions import LENET5
 from app.network.graph import Graph, build
 from app.network.weights import load_weights
-from tests.support.kernel_oracle import term_by_term, to_half, to_single
+from tests.support.kernel_oracle import rounded_layer, to_half, to_single
 from tests.support.networks_for_tests import random_graph, random_images
 
 LAYERS = ("conv1", "conv2", "fc1", "fc2")
@@ -76,25 +75,17 @@ def shipped() -> Graph:
 def in_turn(graph: Graph, x: np.ndarray, narrow: Callable[[Any], Any]) -> np.ndarray:
     """Scores of a plain implementation: operands rounded by ``narrow``, sums in float32 term by term."""
     y: Any = x.astype(np.float64)
-    first = True
+    scale = graph.input_scale  # of the first layer's weights alone
     for step in graph.steps[:-1]:
         layer = step.layer
         if not isinstance(layer, Conv2d | Linear):
             y = layer.reference(y.astype(np.float32), graph.parameters)
             continue
-        weights = graph.parameters[layer.name] * (graph.input_scale if first else 1.0)
-        first, weights, y = False, narrow(weights), narrow(y).astype(np.float64)
-        if isinstance(layer, Conv2d):
-            channels, height, width = step.in_shape
-            problem = ConvProblem(channels, height, width, layer.maps, layer.kernel)
-            y = term_by_term(problem, y, weights.transpose(2, 0, 1, 3), to_single)
-        else:
-            sums: Any = np.zeros((len(y), layer.outputs), np.float32)
-            for k, row in enumerate(weights.astype(np.float64)):
-                sums = to_single(sums + y[:, k, None] * row)
-            y = sums
-        bias = graph.parameters.get(f"{layer.name}_bias")
-        y = y if bias is None else y + bias.reshape(-1, *(1,) * (y.ndim - 2))
+        weights, bias = graph.parameters[layer.name] * scale, graph.parameters.get(f"{layer.name}_bias")
+        types = {"input_dtype": "float32", "dtype": "float32", "output_dtype": "float32"}
+        problem = layer.problem(step.in_shape, [], bias=bias is not None, **types)
+        assert problem is not None
+        y, scale = rounded_layer(problem, y, weights, bias, narrow), 1.0
     return y.astype(np.float64)
 
 
