@@ -12,13 +12,12 @@ from data_tools import commands, fashion_mnist
 from data_tools.__main__ import main
 from data_tools.idx import write_idx
 from tests.support.shell import ROOT, Refuses, check_error
-from tests.support.tiny_fashion import FILES, IMAGES, NAMES, isolate, write
+from tests.support.tiny_fashion import FILES, IMAGES, NAMES, write
 
 
 @pytest.fixture
-def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def system(cache: Path, tmp_path: Path) -> Path:
     """The system directory, with good files, where nothing else is to be found."""
-    isolate(tmp_path, monkeypatch)
     return write(tmp_path / "system")
 
 

@@ -11,7 +11,7 @@ from data_tools import enlarge, fashion_mnist
 from data_tools.__main__ import main
 from data_tools.idx import MAX_BYTES, read_idx, write_idx, write_idx_parts
 from tests.support.shell import Refuses, listing
-from tests.support.tiny_fashion import IMAGES, NAMES, isolate, write
+from tests.support.tiny_fashion import IMAGES, NAMES, write
 
 Stays = Callable[..., None]
 SMALL = np.random.default_rng(5).integers(0, 256, (7, 9, 6), dtype=np.uint8)
@@ -70,8 +70,8 @@ def test_several_files_keep_their_names(small: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_idx(folder / "other", 3), resized(SMALL[:2], 4))
 
 
-def test_a_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    isolate(tmp_path, monkeypatch)
+@pytest.mark.usefixtures("cache")
+def test_a_split(tmp_path: Path) -> None:
     write(tmp_path / "system")
     (tmp_path / "folder").mkdir()
     assert command("--size", 70, "--split", "test", tmp_path / "test70") == 0

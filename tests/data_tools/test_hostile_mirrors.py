@@ -16,7 +16,7 @@ import pytest
 
 from data_tools import download, fashion_mnist
 from data_tools.transfer import AGAIN, NEVER, FailedError, transfer
-from tests.support.tiny_fashion import check_loaded, check_only_the_files, isolate, names, write
+from tests.support.tiny_fashion import check_loaded, check_only_the_files, names, write
 
 OK = b"HTTP/1.1 200 OK\r\n"
 EMPTY = b"Content-Length: 0\r\nConnection: close\r\n"
@@ -192,8 +192,7 @@ def test_every_bad_answer_to_the_first_question(serve: Serve, recwarn: pytest.Wa
     assert not [warning for warning in recwarn if "Thread" in type(warning.message).__name__]
 
 
-def test_the_next_mirror_is_asked(serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = isolate(tmp_path, monkeypatch)
+def test_the_next_mirror_is_asked(serve: Serve, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write(tmp_path / "source")
 
     def good(client: socket.socket) -> None:

@@ -1,11 +1,16 @@
-"""JSON that commands read: tuning tables, and the figures that documents are made of. SHA256SUMS, too."""
+"""What commands read beside images and weights: tuning tables, figures, SHA256SUMS and compiled kernels.
+
+A cached kernel that is not exactly what was put there is none.
+"""
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 from app.bench.ladder.results import SCHEMA
+from app.cuda import compiler
 from app.files.reading import present
 from app.network import shipped
 from app.planning import tuning
@@ -15,6 +20,7 @@ from tests.fuzz.mutate import damaged, other_json
 
 TUNED = {"parameters": {"TILE": 16, "BK": 8}, "ms": 0.25, "images": 1000}
 TUNING = {"schema": tuning.SCHEMA, "card": "Card", "entries": {"conv 1": {"direct": TUNED, "tile": TUNED}, "fc": {}}}
+CUBIN = b"\x7fELF" + bytes(range(256)) * 2
 DIGEST = "0123456789abcdef" * 4
 
 
@@ -63,8 +69,25 @@ def make_sums(folder: Path) -> Pair:
     return lambda rng: damaged(rng, good), read
 
 
+def make_kernels(folder: Path) -> Pair:
+    """Compiled kernels in the cache. The reader answers with the machine code or None, which counts as refused."""
+    good = folder / "good.cubin"
+    compiler._write_cached(good, CUBIN)
+    content = good.read_bytes()
+
+    def read(path: Path) -> bool:
+        os.chmod(path, 0o600)  # noqa: PTH101 - as the cache has it
+        assert compiler._read_cached(good) == CUBIN
+        found = compiler._read_cached(path)
+        assert found is None or (path.read_bytes() == content and found == CUBIN)
+        return found is not None
+
+    return lambda rng: damaged(rng, content), read
+
+
 TARGETS = (
     Target("tuning", 3100, make_tuning),
     Target("figures", 1200, make_figures),
     Target("sums", 1200, make_sums),
+    Target("kernels", 1500, make_kernels),
 )

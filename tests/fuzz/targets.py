@@ -1,5 +1,5 @@
 """All readers, by name."""
 
-from tests.fuzz import hdf5, idx, kernels, tables
+from tests.fuzz import hdf5, idx, tables
 
-TARGETS = {target.name: target for module in (idx, tables, kernels, hdf5) for target in module.TARGETS}
+TARGETS = {target.name: target for module in (idx, tables, hdf5) for target in module.TARGETS}
