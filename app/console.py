@@ -113,7 +113,7 @@ def guarded(body: Callable[[], int]) -> int:
 
 
 def _shortage(error: Exception) -> str | None:
-    """Name the resource that this machine or its limits lack, and the remedy; None for any other error."""
+    """Name the resource or package that this machine or its limits lack, and the remedy; None for other errors."""
     text = str(error)
     number = error.errno if isinstance(error, OSError) and error.filename is None else None
     unmapped = isinstance(error, ImportError) and ("cannot map" in text or "map segment" in text or "allocate" in text)
@@ -123,6 +123,9 @@ def _shortage(error: Exception) -> str | None:
         return "no more threads or processes can be started: end some, or raise the limit (ulimit -u)"
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return "too many files are open: close some, or raise the limit (ulimit -n)"
+    missing = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
+    if missing and missing.partition(".")[0] not in OWN_PACKAGES:
+        return f"{missing} is not installed here: run make run, then . .venv/bin/activate"
     return None
 
 
@@ -133,10 +136,6 @@ def _other(error: Exception) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             print(f"error: cannot write to standard output ({error.strerror}); send it elsewhere", file=sys.stderr)
-        return USER_ERROR
-    missing = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
-    if missing and missing.partition(".")[0] not in OWN_PACKAGES:
-        print(f"error: {missing} is not installed here: run make run, then . .venv/bin/activate", file=sys.stderr)
         return USER_ERROR
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
