@@ -101,15 +101,10 @@ def file_image(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str | 
             for name, array in sorted(arrays.items()):
                 file.create_dataset(name, data=array, dtype=array.dtype.newbyteorder("<"), track_times=False)
             for name, value in sorted(attributes.items()):
-                file.attrs[name] = _fixed_length(value) if isinstance(value, str) else value
+                text = value.encode() if isinstance(value, str) else b""
+                kind = h5py.string_dtype("utf-8", max(1, len(text)))  # of fixed length
+                file.attrs[name] = np.array(text, kind) if isinstance(value, str) else value
             file.flush()
             return file.id.get_file_image()
     except OSError as error:  # no file is written to: it grows in memory
         raise MemoryError(str(error)) from error
-
-
-def _fixed_length(text: str) -> np.ndarray:
-    import h5py
-
-    encoded = text.encode()
-    return np.array(encoded, h5py.string_dtype("utf-8", max(1, len(encoded))))
