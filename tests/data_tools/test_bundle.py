@@ -93,7 +93,7 @@ def test_margins_are_of_logits() -> None:
     graph = random_graph(NETWORKS["mlp"])
     images = random_images(graph.network, 5)
     certain = {name: array * 1e4 if name.startswith("fc2") else array for name, array in graph.parameters.items()}
-    certain_graph = build(graph.network, load_like(certain))
+    certain_graph = build(graph.network, module.Weights(certain, "mlp", Path("random")))
     assert (certain_graph.reference(images) == 0).any()
     found = compute_reference(certain_graph, images)
     assert np.isfinite(found.margins).all() and (found.margins > 700).any()
@@ -111,10 +111,6 @@ def test_magnitudes_are_what_the_scores_terms_sum_to_without_signs(network: str)
     expected = (terms + np.abs(graph.parameters["fc2_bias"])).max(axis=1) + (network == "mlp")
     np.testing.assert_allclose(found.magnitudes, expected, rtol=1e-6)
     assert found.magnitudes.dtype == np.float32
-
-
-def load_like(arrays: dict[str, np.ndarray]) -> module.Weights:
-    return module.Weights(arrays, "mlp", Path("random"))
 
 
 # --- how the command line finds them
