@@ -1,7 +1,7 @@
 """The figures of the five old reports, and a table of one report's figures beside ours."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +53,12 @@ class OldVersion:
 
 @dataclass(frozen=True)
 class OldReport:
-    """The kernel times in a report. whole_program: of whole runs. gains: idea → times as fast, as the report says."""
+    """The kernel times in a report. whole_program: of whole runs."""
 
     card: str
     year: int
     whole_program: bool
     versions: Sequence[OldVersion]
-    gains: Mapping[str, float] = field(default_factory=dict)
 
     def version(self, name: str, images: int) -> OldVersion:
         """Return the version of that name. Raises UserError if there is none."""
@@ -67,12 +66,6 @@ class OldReport:
             if (found.version, found.images) == (name, images):
                 return found
         raise UserError(f"{PATH.name} has no version {name!r} over {images:,} images: {REMEDY}")
-
-    def gain(self, name: str) -> float:
-        """Return how many times as fast that idea made the program. Raises UserError if the report does not give it."""
-        if name not in self.gains:
-            raise UserError(f"{PATH.name} has no gain {name!r}: {REMEDY}")
-        return self.gains[name]
 
 
 _LINE, _COUNT, _TIME, _SHARE = text(4000), whole(1, 10**12), number(1e-9, 1e15), number(0, 1)
@@ -102,16 +95,7 @@ def _version(value: Any) -> OldVersion:
     return OldVersion(**found, ops=times, sum_ms=sum_ms)
 
 
-_REPORT = fields(
-    {
-        "card": _LINE,
-        "year": _COUNT,
-        "whole_program": flag,
-        "gains": mapping(_TIME),
-        "versions": items(_version, least=1),
-    },
-    optional=("gains",),
-)
+_REPORT = fields({"card": _LINE, "year": _COUNT, "whole_program": flag, "versions": items(_version, least=1)})
 _TRAINING = fields(
     {
         "year": _COUNT,
@@ -119,19 +103,10 @@ _TRAINING = fields(
         "shares": mapping(_SHARE),
     }
 )
-CHECK = document(
-    SCHEMA,
-    fields(
-        {
-            "accuracy": mapping(fields(dict.fromkeys(_COUNTS, _SHARE), optional=_COUNTS)),
-            "training": _TRAINING,
-            "systems": fields(
-                dict.fromkeys(("lenet5", "fa19", "k7", "minidnn86"), lambda value: OldReport(**_REPORT(value)))
-            ),
-        },
-        others=True,
-    ),
-)
+_ACCURACY = fields(dict.fromkeys(_COUNTS, _SHARE), optional=_COUNTS)
+_SYSTEMS = dict.fromkeys(("lenet5", "fa19", "k7", "minidnn86"), lambda value: OldReport(**_REPORT(value)))
+_ALL = {"accuracy": mapping(_ACCURACY), "training": _TRAINING, "systems": fields(_SYSTEMS)}
+CHECK = document(SCHEMA, fields(_ALL, others=True))
 
 
 def load(path: Path = PATH) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Verdict:
     """An idea, and the verdict on it in the report on a system.
 
     then: the report's versions before the idea and with it, over ``images`` images; or the gain that the report itself
-    names; or None where it gives no times. now: our rows for the same two steps, the second one in ``dtype``, of one
+    gives; or None where it gives neither. now: our rows for the same two steps, the second one in ``dtype``, of one
     ``item`` or summed over the convolutions; or a name in ``MEASURES``.
     """
 
@@ -74,15 +74,15 @@ class Verdict:
     system: str
     verdict: str
     now: Sequence[str]
-    then: Sequence[str] | None = None
+    then: Sequence[str] | float | None = None
     item: str | None = None
     dtype: str = "float32"
     images: int = 10_000
 
     def gain_then(self, report: OldReport) -> float | None:
         """Return how many times as fast the idea was in the report, or None."""
-        if self.then is None or isinstance(self.then, str):
-            return report.gain(self.then) if self.then else None
+        if self.then is None or isinstance(self.then, int | float):
+            return self.then
         before, after = (report.version(name, self.images).sum_ms for name in self.then)
         return before / after
 
