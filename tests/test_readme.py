@@ -60,16 +60,11 @@ def test_the_first_page_shows_every_command() -> None:
 
 def test_named_files_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    tree = re.search(r"## How it works\n\n```\n(.*?)```", text, re.DOTALL)
-    assert tree is not None
-    folder = ROOT
-    for line in tree[1].splitlines():
-        name = line.split()[0]
-        if not line.startswith(" "):
-            folder = ROOT
-        assert (folder / name).exists(), name
-        if name.endswith("/") and not line.startswith(" "):
-            folder = ROOT / name
+    (tree,) = re.findall(r"## How it works\n\n```\n(.*?)```", text, re.DOTALL)
+    top = ""
+    for indent, name in re.findall(r"^( *)(\S+)", tree, re.MULTILINE):
+        top = top if indent else name
+        assert (ROOT / top / name if indent else ROOT / name).exists(), name
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)

@@ -40,6 +40,18 @@ ROWS = [
     row_of("jax-jit", "fp32", 2.0, 5.0, unsteady=2),
     row_of("jax-jit", "fp16", 0.8, 2.4),
 ]
+DOCUMENT = {
+    "schema": peers.SCHEMA,
+    "date": "2026-01-01 00:00 UTC",
+    "command": "",
+    "network": "mlp",
+    "device": CARD,
+    "software": {"torch": "2.99", "jax": "0.9"},
+    "images": 10_000,
+    "rounds": 7,
+    "rows": ROWS,
+    "ratios": ratios(ROWS),
+}
 
 
 def test_ratios() -> None:
@@ -53,9 +65,7 @@ def test_ratios() -> None:
 
 
 def test_text() -> None:
-    document = {"network": "lenet5", "images": 10_000, "date": "today", "device": CARD, "software": {"jax": "0.9"}}
-    document |= {"rounds": 7, "rows": ROWS, "ratios": ratios(ROWS)}
-    text = check_widths(as_text, document)
+    text = check_widths(as_text, DOCUMENT)
     assert "10,000 images" in text and "jax 0.9" in text and "7 rounds" in text
     assert "torch-eager fp16 – PyTorch is not installed" in " ".join(text.split())
     assert "jax-jit fp32: 2 timed runs gave other labels" in text and "ours fp32x: fused" in text

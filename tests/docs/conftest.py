@@ -9,10 +9,11 @@ import pytest
 from app.bench.graphs import network_graph
 from app.bench.ladder.cases import network_items, rungs
 from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, SCHEMA, Peaks, Result, Table, table_document, totals
-from docs.generate.checks import mistakes
 from docs.generate.figures import BENCH, FIGURES, OLD_REPORTS, PROFILE, RESOURCES, Figures
 from tests.support.peers_for_tests import CARD
+from tests.support.schemas import mistakes
 
+CPU_USED = {"kind": "cpu", "name": "Some CPU", "threads": 2, "numpy": "2.0"}
 SIZES = (100, 1000, 5000, 10_000)
 
 
@@ -42,7 +43,7 @@ def bench_document(network: str) -> dict[str, Any]:
         "date": "2026-01-01 00:00 UTC",
         "subject": f"network {network}",
         "device": CARD,
-        "cpu": {"kind": "cpu", "name": "Some CPU", "threads": 2, "numpy": "2.0"},
+        "cpu": CPU_USED,
         "images": 10_000,
         "settings": {"noise": 0.01, "l2": "cold", "rule": "the rule"},
         "peaks": vars(peaks),
@@ -54,16 +55,21 @@ def bench_document(network: str) -> dict[str, Any]:
     }
 
 
+def store(document: dict[str, Any], path: Path) -> None:
+    """Write the document, which is as described."""
+    path.write_text(json.dumps(document))
+    assert not mistakes(json.loads(path.read_text()))
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete folder of figures: benches made up; a profile that lacks a counter; the committed rest."""
     made = tmp_path_factory.mktemp("figures")
     for network, name in BENCH.items():
-        (made / name).write_text(json.dumps(bench_document(network)))
-        assert not mistakes("bench", json.loads((made / name).read_text()))
+        store(bench_document(network), made / name)
     profiled = Figures()[PROFILE]
     profiled["counters"][0]["store"] = None
-    (made / PROFILE).write_text(json.dumps(profiled | {"counters_note": "no more counters"}))
+    store(profiled | {"counters_note": "no more counters"}, made / PROFILE)
     for name in (RESOURCES, OLD_REPORTS):
         (made / name).write_bytes((FIGURES / name).read_bytes())
     return made

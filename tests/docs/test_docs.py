@@ -11,11 +11,10 @@ import pytest
 
 from app.bench import old_reports
 from app.commands.options.common import parser_of
-from app.errors import UserError
 from docs.generate import __main__
 from docs.generate.__main__ import DOCUMENTS, KERNELS, SYSTEMS
 from docs.generate.document import Document
-from docs.generate.figures import BENCH, NETWORKS, OLD_REPORTS, PROFILE, RESOURCES, Figures, MissingError, command_of
+from docs.generate.figures import BENCH, FILES, NETWORKS, OLD_REPORTS, PEERS, PROFILE, RESOURCES, Figures, command_of
 from docs.generate.tables import bench_command
 from docs.generate.targets import FIRST_LAYER
 from tests.support.schemas import mistakes
@@ -129,8 +128,16 @@ def test_the_commands_shown_are_commands(figures: Figures) -> None:
     for bench in figures.benches.values():
         options = parser_of("bench").parse_args(bench_command(bench).split()[3:])
         assert (options.network, options.batches) == (bench.network, "100,1000,5000,10000")
-    for name, parser in ((PROFILE, parser_of("profile")), (RESOURCES, parser_of("kernels"))):
-        assert parser.parse_args(command_of(name).split()[3:]).json == f"docs/benchmarks/{name}"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_commands_to_run_are_commands(name: str) -> None:
+    _, _, command, *arguments = command_of(name).split()
+    options = parser_of(command).parse_args(arguments)
+    assert options.json == f"docs/benchmarks/{name}"
+    for files in (BENCH, PEERS):
+        for network in (network for network, file in files.items() if file == name):
+            assert (options.network, options.peers) == (network, files is PEERS)
 
 
 def test_old_reports_are_read_in_milliseconds() -> None:
@@ -175,9 +182,7 @@ def test_missing_figures_are_one_line_and_keep_the_block(copied: Path) -> None:
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": "other/1"}'])
 def test_wrong_figures_are_one_line(content: str, tmp_path: Path) -> None:
     (tmp_path / RESOURCES).write_text(content)
-    with pytest.raises(UserError, match="make it again") as error:
-        Figures(tmp_path)[RESOURCES]
-    assert "\n" not in str(error.value) and not isinstance(error.value, MissingError)
+    assert user_error(lambda: Figures(tmp_path)[RESOURCES]).endswith("make it again")
 
 
 @pytest.mark.parametrize(

@@ -1,42 +1,28 @@
 """docs/systems.md beyond op times: whole passes, training and accuracy, on made-up figures and where there are none."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.bench.peers.text import ratios
-from app.commands.options.common import parser_of
+from app.bench.training import SCHEMA
 from docs.generate.__main__ import README, SYSTEMS
-from docs.generate.checks import mistakes
-from docs.generate.figures import FIGURES, OLD_REPORTS, PEERS, TRAINING, Figures, command_of
-from tests.bench.test_peers import ROWS
+from docs.generate.figures import FIGURES, OLD_REPORTS, PEERS, TRAINING, Figures
+from tests.bench.test_peers import DOCUMENT
+from tests.docs.conftest import CPU_USED, store
 from tests.docs.test_docs import cells, rows
 from tests.support.bundle_for_tests import folder, release
 from tests.support.peers_for_tests import CARD
 
 __all__ = ["folder", "release"]  # fixtures
 
-PEERS_DOCUMENT: dict[str, Any] = {
-    "schema": "lenet5-inference/peers/1",
-    "date": "2026-01-01 00:00 UTC",
-    "command": "",
-    "network": "mlp",
-    "device": CARD,
-    "software": {"torch": "2.99"},
-    "images": 10_000,
-    "rounds": 7,
-    "rows": ROWS,
-    "ratios": ratios(ROWS),
-}
 TRAINED = {"network": "mlp", "hidden": 500, "batch": 4096, "device": "Some Card", "cpu": "Some CPU"}
 SHARE = {"network": "mlp", "hidden": 500, "batch": 4096}
 TRAINING_DOCUMENT: dict[str, Any] = {
-    "schema": "lenet5-inference/training/1",
+    "schema": SCHEMA,
     "date": "2026-01-01 00:00 UTC",
     "device": CARD,
-    "cpu": {"kind": "cpu", "name": "Some CPU", "threads": 2, "numpy": "2.0"},
+    "cpu": CPU_USED,
     "rows": [
         {**TRAINED, "seconds_per_epoch": 0.02, "images_per_second": 3e6, "numpy_seconds_per_epoch": 1.5},
         {**TRAINED, "network": "lenet5", "hidden": None, "batch": 256, "seconds_per_epoch": 0.2}
@@ -60,7 +46,7 @@ def test_what_is_not_measured_says_so(figures: Figures, release: Path) -> None:
 
 
 def test_whole_pass_beside_pytorch(figures: Figures, tmp_path: Path, release: Path) -> None:
-    (tmp_path / PEERS["mlp"]).write_text(json.dumps(PEERS_DOCUMENT))
+    store(DOCUMENT, tmp_path / PEERS["mlp"])
     made = SYSTEMS.block("mlp", figures)
     assert "10,000 images, Some Card, 2026-01-01 00:00 UTC, PyTorch 2.99" in made
     assert ("fp32x", "fp32", "0.5000", "3.0000", "6.00", "1.0000", "3.5000", "3.50", "") in rows(made)
@@ -68,7 +54,7 @@ def test_whole_pass_beside_pytorch(figures: Figures, tmp_path: Path, release: Pa
 
 
 def test_training(figures: Figures, tmp_path: Path) -> None:
-    (tmp_path / TRAINING).write_text(json.dumps(TRAINING_DOCUMENT))
+    store(TRAINING_DOCUMENT, tmp_path / TRAINING)
     where = "Some Card; Some CPU"
     assert {
         ("first", "117.2", "45.7", "2.56"),
@@ -89,14 +75,3 @@ def test_accuracy(figures: Figures, release: Path) -> None:
     assert told["`fa19`", "here"] == ["here: not trained yet", "", "", "", ""]
     assert told["`fa19`", "report"] == ["report", "76.00%", "76.70%", "", "76.53%"]
     assert told["`k7`", "report"][0] == "report: none given"
-
-
-def test_the_documents_made_up_here_are_as_described() -> None:
-    for name, document in (("peers", PEERS_DOCUMENT), ("training", TRAINING_DOCUMENT)):
-        assert not mistakes(name, json.loads(json.dumps(document)))
-
-
-@pytest.mark.parametrize("network", PEERS)
-def test_the_commands_shown_are_commands(network: str) -> None:
-    options = parser_of("bench").parse_args(command_of(PEERS[network]).split()[3:])
-    assert options.peers and (options.network, options.json) == (network, f"docs/benchmarks/{PEERS[network]}")
