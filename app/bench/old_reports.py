@@ -24,7 +24,7 @@ from app.files.checks import (
 )
 from app.files.reading import present, read_json
 from app.network.accuracy import COUNTED
-from app.precision import BY_NAME, SHORT
+from app.precision import BY_DTYPE, BY_NAME, Precision
 from app.runtime.statistics import speedup
 from app.text import format_factor, format_ms
 
@@ -78,7 +78,7 @@ _VERSION = fields(
         "ops": row(_TIME, _TIME),
         "sum": _TIME,
         "variant": nullable(_LINE),
-        "dtype": one_of(*SHORT),
+        "dtype": one_of(*BY_DTYPE),
         "at_most": flag,
     },
     optional=("ops", "sum", "dtype", "at_most"),
@@ -138,7 +138,10 @@ def beside_old(bench: Row, report: OldReport) -> tuple[str, list[str], list[list
 
     bench: a document that ``bench`` wrote.
     """
-    rows = [_row(old.version, old, old.variant or "–", _own_ms(bench, report, old)) for old in report.versions]
+    rows = []
+    for old in report.versions:
+        own = _own_ms(bench, report, old.images, old.variant, BY_DTYPE[old.dtype])
+        rows.append(_row(old.version, old, old.variant or "–", own))
     rows += _best_here(bench, report)
     what, span, ops = "conv1, conv2 and their sum", "", ["conv1 ms", "conv2 ms"]
     if report.whole_program:  # there are no op times to show
@@ -161,16 +164,14 @@ def _row(version: str, old: OldVersion, variant: str, own: Sequence[float | None
     return [version, f"{old.images:,}", *there, total, variant, *map(format_ms, own), gain]
 
 
-def _own_ms(bench: Row, report: OldReport, old: OldVersion) -> list[float | None]:
-    """Our times for the same step: those of the ops unless the report timed whole programs, then the total."""
+def _own_ms(bench: Row, report: OldReport, images: int, name: str | None, precision: Precision) -> list[float | None]:
+    """Our times with that kernel: of the ops unless the report timed whole programs, then in all."""
+    batch = batch_of(bench, images)
     if report.whole_program:
-        return [_whole_ms(bench, old.variant, old.images)]
-    return _op_times(bench, first_row(batch_of(bench, old.images)["totals"], name=old.variant, dtype=old.dtype))
-
-
-def _op_times(bench: Row, total: Row) -> list[float | None]:
-    ops = total.get("ops", {})
-    return [*(ops.get(table["item"]) for table in bench["tables"] if table["is_op"]), total.get("sum_ms")]
+        return [first_row(batch["whole_program"], conv=name, precision=precision.name).get("ms")]
+    total = first_row(batch["totals"], name=name, dtype=precision.dtype)
+    ops = (table["item"] for table in bench["tables"] if table["is_op"])
+    return [*map(total.get("ops", {}).get, ops), total.get("sum_ms")]
 
 
 def _best_here(bench: Row, report: OldReport) -> list[list[str]]:
@@ -179,17 +180,8 @@ def _best_here(bench: Row, report: OldReport) -> list[list[str]]:
     theirs = min((old for old in report.versions if old.images == images), key=lambda old: old.sum_ms)
     rows = []
     for precision in (BY_NAME["fp32"], BY_NAME["fp16"]):
-        name, own = "auto", [_whole_ms(bench, "auto", images, precision.name)]
-        if not report.whole_program:
-            best = best_total(bench, precision.dtype, images)
-            name, own = best.get("name", ""), _op_times(bench, best)
+        name = "auto" if report.whole_program else best_total(bench, precision.dtype, images).get("name", "")
+        own = _own_ms(bench, report, images, name, precision)
         if own[-1] is not None:
             rows.append(_row(f"the best of both, {precision.name} here", theirs, name, own))
     return rows
-
-
-def _whole_ms(bench: Row, name: str | None, images: int, precision: str = "fp32") -> float | None:
-    """The whole program's time with that variant for all convolutions."""
-    row = first_row(batch_of(bench, images)["whole_program"], conv=name, precision=precision)
-    ms: float | None = row.get("ms")
-    return ms

@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from app.bench.document import Row
 from app.bench.ladder.results import DEBUG
 from app.bench.old_reports import OldReport
 from app.precision import SHORT
@@ -61,39 +61,6 @@ def _sentence(figures: Figures, operation: str, name: str, dtype: str, base: str
     return f"Times in {SHORT[dtype]} for {item or 'conv1 + conv2'}{against}: {', '.join(parts)}.{peaks}"
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """An idea, and the verdict on it in the report on a system.
-
-    then: the report's versions before the idea and with it, over ``images`` images; or the gain that the report itself
-    gives; or None where it gives neither. now: our rows for the same two steps, the second one in ``dtype``, of one
-    ``item`` or summed over the convolutions; or a name in ``MEASURES``.
-    """
-
-    idea: str
-    system: str
-    verdict: str
-    now: Sequence[str]
-    then: Sequence[str] | float | None = None
-    item: str | None = None
-    dtype: str = "float32"
-    images: int = 10_000
-
-    def gain_then(self, report: OldReport) -> float | None:
-        """Return how many times as fast the idea was in the report, or None."""
-        if self.then is None or isinstance(self.then, int | float):
-            return self.then
-        before, after = (report.version(name, self.images).sum_ms for name in self.then)
-        return before / after
-
-    def gain_now(self, bench: Bench) -> float | None:
-        """Return how many times as fast the idea is here, or None."""
-        if isinstance(self.now, str):
-            return MEASURES[self.now](bench)
-        before, after = self.now
-        return speedup(bench.ms(before, item=self.item), bench.ms(after, self.dtype, self.item))
-
-
 def _tensor_cores(bench: Bench) -> float | None:
     """Our best in fp16 against our best in fp32."""
     return speedup(*(bench.best_total(dtype).get("sum_ms") for dtype in ("float32", "float16")))
@@ -117,21 +84,42 @@ MEASURES = {"tensor cores": _tensor_cores, "fused activation": _fused_activation
 
 
 def verdicts(figures: Figures) -> str:
-    """Write each idea's gain then and now: on its own system's network, and the range over all networks."""
+    """Write each idea's gain then and now: on its own system's network, and the range over all networks.
+
+    then: the report's versions before the idea and with it, over ``images`` images; or the gain that the report itself
+    gives; absent where it gives neither. now: our rows for the same two steps, the second one in ``dtype``, of one
+    ``item`` or summed over the convolutions; or a name in ``MEASURES``.
+    """
     rows = []
-    for verdict in (Verdict(**row) for row in json.loads(VERDICTS.read_text(encoding="utf-8"))):
-        system = verdict.system
-        then, now = verdict.gain_then(figures.old[system]), verdict.gain_now(figures.bench(system))
-        gains = {name: verdict.gain_now(bench) for name, bench in figures.benches.items()}
+    for verdict in json.loads(VERDICTS.read_text(encoding="utf-8")):
+        system = verdict["system"]
+        then, now = _gain_then(verdict, figures.old[system]), _gain_now(verdict, figures.bench(system))
+        gains = {name: _gain_now(verdict, bench) for name, bench in figures.benches.items()}
         known = sorted((gain, name) for name, gain in gains.items() if gain is not None)
         reach = f"{format_factor(known[0][0])} to {format_factor(known[-1][0])}" if len(known) > 1 else ""
         if now is None and len(known) == 1:
             reach = f"{format_factor(known[0][0])} (`{known[0][1]}`)"
         rows.append(
-            f"{verdict.idea} | `{system}`: {verdict.verdict} | {_effect(now)} | {format_factor(then)} | "
+            f"{verdict['idea']} | `{system}`: {verdict['verdict']} | {_effect(now)} | {format_factor(then)} | "
             f"{format_factor(now)} | {reach}"
         )
     return table("idea | old verdict | today | × then | × now | × now, all networks", rows, 3)
+
+
+def _gain_then(verdict: Row, report: OldReport) -> float | None:
+    then: Sequence[str] | float | None = verdict.get("then")
+    if then is None or isinstance(then, int | float):
+        return then
+    before, after = (report.version(name, verdict.get("images", 10_000)).sum_ms for name in then)
+    return before / after
+
+
+def _gain_now(verdict: Row, bench: Bench) -> float | None:
+    if verdict["now"] in [*MEASURES]:
+        return MEASURES[verdict["now"]](bench)
+    before, after = verdict["now"]
+    item = verdict.get("item")
+    return speedup(bench.ms(before, item=item), bench.ms(after, verdict.get("dtype", "float32"), item))
 
 
 def _effect(gain: float | None) -> str:

@@ -142,8 +142,7 @@ def by_layer(operation: str, figures: Figures) -> str:
     names = by_name(table for _, table in columns)
     order = list(SHORT)
     rows = [
-        [label(row), SHORT[dtype]]
-        + [format_ms(bench.row(table["item"], name, dtype).get("ms")) for bench, table in columns]
+        [label(row), SHORT[dtype], *(format_ms(bench.ms(name, dtype, table["item"])) for bench, table in columns)]
         for (name, dtype), row in sorted(names.items(), key=lambda pair: order.index(pair[0][1]))
     ]
     head = ["variant", "type", *(f"{bench.network} {table['item']}" for bench, table in columns)]
