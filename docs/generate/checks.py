@@ -9,7 +9,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from app.files.checks import BadValueError, Check, shown
+from app.files.checks import BadValueError, shown
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 LARGEST, LONGEST = 1e15, 4000  # numbers, and characters of a string
@@ -39,20 +39,16 @@ def mistakes(name: str, document: Any, needed: bool = False) -> list[str]:
     return [f"{error.json_path}: {error.message[:200]}" for error in found]
 
 
-def check_of(name: str) -> Check:
-    """Return a check by that schema, by what the documents need, and of every number and string."""
-
-    def check(value: Any) -> Any:
-        try:
-            found = mistakes(name, value, needed=True)
-        except RecursionError:
-            found = ["nested too deep"]
-        if found:
-            raise BadValueError(found[0] if found[0].isprintable() else ascii(found[0]))
-        _check_leaves(value)
-        return value
-
-    return check
+def check(name: str, value: Any) -> Any:
+    """Check by that schema, by what the documents need, and every number and string. Raises BadValueError."""
+    try:
+        found = mistakes(name, value, needed=True)
+    except RecursionError:
+        found = ["nested too deep"]
+    if found:
+        raise BadValueError(found[0] if found[0].isprintable() else ascii(found[0]))
+    _check_leaves(value)
+    return value
 
 
 def _check_leaves(value: Any) -> None:

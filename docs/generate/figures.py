@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from app.bench import old_reports
 from app.bench.document import Row, fastest_row, first_row
-from app.bench.ladder.results import CPU, LIBRARY, OURS
+from app.bench.ladder.results import CPU, OURS
 from app.bench.old_reports import OldReport
 from app.errors import UserError
 from app.files.checks import Check
@@ -42,7 +43,7 @@ def command_of(name: str) -> str:
 
 def check_of(name: str) -> Check:
     """Return the check of one of ``FILES``, or of the old reports."""
-    return old_reports.CHECK if name == OLD_REPORTS else checks.check_of(FILES[name][0])
+    return old_reports.CHECK if name == OLD_REPORTS else partial(checks.check, FILES[name][0])
 
 
 @dataclass(frozen=True)
@@ -79,18 +80,10 @@ class Bench:
         ms: float | None = self.row(item, name, dtype).get("ms") if item else self.total(name, dtype).get("sum_ms")
         return ms
 
-    def best_total(self, dtype: str) -> Row:
-        """Return the sums of our kernel whose convolutions together take the least time."""
-        return old_reports.best_total(self.document, dtype)
-
     def best(self, item: str, dtype: str) -> Row:
         """Return our fastest kernel for one item, apart from the one for ``--latency``."""
         rows = self._timed(item, dtype)
         return fastest_row(row for row in rows if row["kind"] == OURS and row["name"] != LATENCY_KERNEL)
-
-    def cudnn(self, dtype: str) -> Row:
-        """Return cuDNN's sums in that type."""
-        return first_row(self.document["totals"], kind=LIBRARY, step=None, dtype=dtype)
 
     def floor_ms(self, dtype: str) -> float | None:
         """Return the least time of the convolutions at the measured peaks.

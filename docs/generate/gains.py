@@ -6,7 +6,7 @@ from pathlib import Path
 
 from app.bench.document import Row
 from app.bench.ladder.results import DEBUG
-from app.bench.old_reports import OldReport
+from app.bench.old_reports import OldReport, best_total
 from app.precision import SHORT
 from app.runtime.statistics import speedup
 from app.text import format_factor, format_ms
@@ -63,7 +63,7 @@ def _sentence(figures: Figures, operation: str, name: str, dtype: str, base: str
 
 def _tensor_cores(bench: Bench) -> float | None:
     """Our best in fp16 against our best in fp32."""
-    return speedup(*(bench.best_total(dtype).get("sum_ms") for dtype in ("float32", "float16")))
+    return speedup(*(best_total(bench.document, dtype).get("sum_ms") for dtype in ("float32", "float16")))
 
 
 def _fused_activation(bench: Bench) -> float | None:
