@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from app.bench.profile import api_calls, job
-from app.bench.profile.api_calls import Call, Target
+from app.bench.profile.api_calls import Call
 from app.bench.profile.spans import Span
 from app.bench.profile.text import as_text
 from app.cli import main
@@ -42,7 +42,7 @@ class OwnStream(Stream):
 def test_calls_are_counted_and_functions_restored() -> None:
     module = SimpleNamespace(copy=lambda *arguments: arguments)
     before, stream = module.copy, OwnStream()
-    with api_calls.counted([Target("copy", module, "copy"), Target("wait", OwnStream, "synchronize")]) as calls:
+    with api_calls.counted([("copy", module, "copy"), ("wait", OwnStream, "synchronize")]) as calls:
         assert module.copy(1, 2) == (1, 2)
         assert module.copy() == ()
         assert stream.synchronize() == "done"
@@ -58,17 +58,17 @@ def test_functions_are_restored_after_an_error() -> None:
         raise ValueError
 
     module = SimpleNamespace(copy=fails)
-    with pytest.raises(ValueError), api_calls.counted([Target("copy", module, "copy")]) as calls:
+    with pytest.raises(ValueError), api_calls.counted([("copy", module, "copy")]) as calls:
         module.copy()
     assert module.copy is fails and len(calls) == 1
 
 
 def test_the_session_s_functions_are_there_to_be_counted() -> None:
-    found = api_calls.targets()
-    originals = [getattr(target.owner, target.attribute) for target in found]
+    found = [target[1:] for target in api_calls.targets()]
+    originals = [getattr(*place) for place in found]
     with api_calls.counted():
-        assert all(getattr(t.owner, t.attribute) != o for t, o in zip(found, originals, strict=True))
-    assert [getattr(target.owner, target.attribute) for target in found] == originals
+        assert all(getattr(*place) != original for place, original in zip(found, originals, strict=True))
+    assert [getattr(*place) for place in found] == originals
 
 
 def test_summary() -> None:

@@ -62,8 +62,11 @@ def test_one_parameter_and_none() -> None:
 def test_plots(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib (the plot extra) is not installed")
     figures.prepare(tmp_path / "new")
-    written = plots.draw_layers(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
+    plots.draw_layers(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
     times = {(chunk, streams): chunk / streams for chunk in (500, 1000) for streams in (1, 2, 3)}
-    written += plots.draw_pipeline(tmp_path / "new", "lenet5", 1000, times)
-    assert sorted({path.name for path in written}) == sorted(path.name for path in (tmp_path / "new").iterdir())
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+    plots.draw_pipeline(tmp_path / "new", "lenet5", 1000, times)
+    written = {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()}
+    assert written.keys() == {
+        f"sweep_{what}_{kind}.png" for what in ("swept_lenet5_conv1", "pipeline_lenet5") for kind in ("heat", "3d")
+    }
+    assert all(content.startswith(b"\x89PNG") for content in written.values())

@@ -9,15 +9,7 @@ from time import perf_counter
 from typing import Any
 
 Function = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A function to wrap: CUDA's name for it, and the module or class in which callers look it up."""
-
-    name: str
-    owner: Any
-    attribute: str
+Target = tuple[str, Any, str]  # CUDA's name of a function; where callers look it up: a module or class, and its name
 
 
 @dataclass(frozen=True)
@@ -35,17 +27,17 @@ def targets() -> list[Target]:
     from cupy.cuda import runtime
     from cupy_backends.cuda.api import driver
 
-    found = [
-        Target("cuLaunchKernel", driver, "launchKernel"),
-        Target("cudaMemcpyAsync", runtime, "memcpyAsync"),
-        Target("cudaPointerGetAttributes", runtime, "pointerGetAttributes"),
-        Target("cudaEventRecord", cupy.cuda.Event, "record"),
-        Target("cudaEventSynchronize", cupy.cuda.Event, "synchronize"),
-        Target("cudaStreamSynchronize", cupy.cuda.Stream, "synchronize"),
+    found: list[Target] = [
+        ("cuLaunchKernel", driver, "launchKernel"),
+        ("cudaMemcpyAsync", runtime, "memcpyAsync"),
+        ("cudaPointerGetAttributes", runtime, "pointerGetAttributes"),
+        ("cudaEventRecord", cupy.cuda.Event, "record"),
+        ("cudaEventSynchronize", cupy.cuda.Event, "synchronize"),
+        ("cudaStreamSynchronize", cupy.cuda.Stream, "synchronize"),
     ]
     library = loaded_cublas()
     if library is not None:
-        found += Target("cublasSetStream", library, "setStream"), Target("cublasSgemm", library, "sgemm")
+        found += ("cublasSetStream", library, "setStream"), ("cublasSgemm", library, "sgemm")
     return found
 
 
@@ -85,8 +77,8 @@ def counted(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
         return call
 
     with ExitStack() as undo:
-        for target in targets() if among is None else among:
-            undo.enter_context(replaced(target.owner, target.attribute, partial(timed, target.name)))
+        for name, owner, attribute in targets() if among is None else among:
+            undo.enter_context(replaced(owner, attribute, partial(timed, name)))
         yield calls
 
 

@@ -69,31 +69,28 @@ def both_layers_field(targets: Sequence[Target]) -> Field | None:
     return field(f"{targets[0].layer} {name}", f"{targets[1].layer} {name}", sums)
 
 
-def draw_layers(folder: Path, network: str, targets: Sequence[Target]) -> list[Path]:
-    """Draw each layer, and two layers together where each has one parameter; returns the files."""
+def draw_layers(folder: Path, network: str, targets: Sequence[Target]) -> None:
+    """Draw each layer, and two layers together where each has one parameter."""
     row, images = targets[0].row, targets[0].images
     found = [(f" {target.layer}", f"_{target.layer}", layer_field(target)) for target in targets]
     found.append((", both layers", "", both_layers_field(targets)))
-    written: list[Path] = []
     for where, suffix, times in found:
         if times is not None:
             title = f"{row.operation} {row.name}, {network}{where}, {images:,} images"
-            written += draw(folder, f"sweep_{row.name}_{network}{suffix}", title, times)
-    return written
+            draw(folder, f"sweep_{row.name}_{network}{suffix}", title, times)
 
 
-def draw_pipeline(folder: Path, network: str, images: int, times: Times) -> list[Path]:
-    """Draw end-to-end times by (chunk, streams); returns the files."""
-    what = f"{network}, {images:,} images, end to end"
-    return draw(folder, f"sweep_pipeline_{network}", what, field("images a chunk", "streams", times)) if times else []
+def draw_pipeline(folder: Path, network: str, images: int, times: Times) -> None:
+    """Draw end-to-end times by (chunk, streams), if there are any."""
+    if times:
+        title, found = f"{network}, {images:,} images, end to end", field("images a chunk", "streams", times)
+        draw(folder, f"sweep_pipeline_{network}", title, found)
 
 
-def draw(folder: Path, name: str, title: str, found: Field) -> list[Path]:
+def draw(folder: Path, name: str, title: str, found: Field) -> None:
     """Write ``NAME_heat.png`` and ``NAME_3d.png``. Raises UserError if they cannot be written."""
-    return [
-        save(_heat_map(title, found), folder / f"{name}_heat.png"),
-        save(_bars(title, found), folder / f"{name}_3d.png"),
-    ]
+    save(_heat_map(title, found), folder / f"{name}_heat.png")
+    save(_bars(title, found), folder / f"{name}_3d.png")
 
 
 def _heat_map(title: str, found: Field) -> Any:
