@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from app.commands.options.common import COMMANDS, parser_of, request_of
@@ -35,7 +35,12 @@ def dispatch(arguments: Sequence[str]) -> int:
     options = parser_of(name).parse_args(rest)
     check_outputs(vars(options))
     check_room()
-    _start_ahead(vars(options))
+    # Start the processes that read the HDF5 files that the options name.
+    named = [path for key in ("weights", "data", "resume") if isinstance(path := vars(options).get(key), Path)]
+    if named:
+        from app.files.hdf5_start import start_ahead
+
+        start_ahead(named)
     request = request_of(name, options)
     if name == "run":
         return _main_job(request)
@@ -55,15 +60,6 @@ def _main_job(request: RunRequest) -> int:
 
         watch.lap("import")
     return run(request, watch)
-
-
-def _start_ahead(options: Mapping[str, object]) -> None:
-    """Start the processes that read the HDF5 files that the options name."""
-    named = [value for name in ("weights", "data", "resume") if isinstance(value := options.get(name), Path)]
-    if named:
-        from app.files.hdf5_start import start_ahead
-
-        start_ahead(named)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,5 +1,7 @@
 """Tables and paragraphs fit the width that they are given."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,18 +100,14 @@ def test_the_width_is_the_terminals_and_at_least_80(monkeypatch: pytest.MonkeyPa
     assert terminal_width(wide=True) == UNLIMITED
 
 
-def test_numbers_keep_three_figures() -> None:
-    assert [format_ms(ms) for ms in (None, 0.01234, 12.345, 123.45, 12345.6)] == [
-        "",
-        "0.0123",
-        "12.35",
-        "123.5",
-        "12,346",
-    ]
-    assert [format_factor(factor) for factor in (None, 0.0456, 2.345, 23.45, 2345)] == [
-        "",
-        "0.05",
-        "2.35",
-        "23.4",
-        "2,345",
-    ]
+@pytest.mark.parametrize(
+    ("shown", "numbers", "texts"),
+    [
+        (format_ms, (0.01234, 12.345, 123.45, 12345.6), "0.0123 12.35 123.5 12,346"),
+        (format_factor, (0.0456, 2.345, 23.45, 2345), "0.05 2.35 23.4 2,345"),
+    ],
+)
+def test_numbers_keep_three_figures(
+    shown: Callable[[float | None], str], numbers: tuple[float, ...], texts: str
+) -> None:
+    assert [shown(number) for number in (None, *numbers)] == ["", *texts.split()]

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -67,14 +66,14 @@ def test_resources(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monke
     assert "the library's kernels alone" in out
     document = json.loads(target.read_text())
     assert not mistakes(document)
-    found: dict[str, list[dict[str, Any]]] = {}
-    for entry in document["resources"]:
-        found.setdefault(entry["name"], []).append(entry)
-    assert [entry["layer"] for entry in found["direct"]] == ["conv1", "conv2"]
-    for entry in (*found["direct"], *found["shared-constant"]):
+    direct, constant = (
+        [entry for entry in document["resources"] if entry["name"] == name] for name in ("direct", "shared-constant")
+    )
+    assert [entry["layer"] for entry in direct] == ["conv1", "conv2"] and constant
+    for entry in (*direct, *constant):
         assert 0 < entry["registers"] <= 255 and 0 < entry["blocks"] <= 16 and 0 < entry["occupancy"] <= 1
-    assert all(entry["constant"] == 65_536 and entry["dynamic_shared"] > 0 for entry in found["shared-constant"])
-    assert all(entry["constant"] == entry["dynamic_shared"] == 0 for entry in found["direct"])
+    assert all(entry["constant"] == 65_536 and entry["dynamic_shared"] > 0 for entry in constant)
+    assert all(entry["constant"] == entry["dynamic_shared"] == 0 for entry in direct)
     assert main(["kernels", "--resources", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["arch"] == "sm_90a"
 

@@ -67,7 +67,6 @@ REFUSED = {
     "accuracy --device cpu --precision fp16": "--precision is for the GPU",
     "bench --precision fp32": "--precision goes with --peers or --scenario",
     "bench --rounds 3": "--rounds goes with --peers or --scenario",
-    "bench --shape 3,9,9,2,5,1 --network k7": "name one or the other",
     **{f"bench --training {option}": f"{option.split()[0]} is not for --training" for option in (
         "--only direct", "--rounds 3", "--precision fp32", "--network k7", "--batch 5",
     )},

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,13 +46,8 @@ def in_a_shell(words: Sequence[str]) -> int:
     return done.returncode
 
 
-class Refuses(Protocol):
-    """The fixture ``refuses``."""
-
-    def __call__(
-        self, command: str | Sequence[object], pattern: str, program: Callable[[list[str]], int] = ...
-    ) -> None:
-        """Check that the command, of main.py or another program, is refused by a line with the pattern in it."""
+# The fixture ``refuses``: the command, a pattern in the line that refuses it, and the program if it is not main.py.
+Refuses = Callable[..., None]
 
 
 def python(code: str, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
