@@ -47,8 +47,7 @@ def expected(problem: Problem, x: cupy.ndarray, *parameters: cupy.ndarray | None
             window = problem.window, problem.stride, problem.is_max, problem.pooled
             found = [_pooled(values, *window) for values in (maps, abs(maps))]
         case ResizeProblem():
-            values = _resized(problem, x.reshape(-1, problem.channels, problem.height, problem.width))
-            found = [values, values]
+            found = [_resized(problem, x.reshape(-1, problem.channels, problem.height, problem.width))] * 2
         case ActivationProblem():
             values = _activated(problem.function, x.astype(np.float64))
             found = [values, abs(values)]

@@ -55,20 +55,16 @@ class Trial:
         arrays = [None if array is None else uploaded(array) for array in kernel.pack(self.parameters)]
         return kernel.bind([self.x, *arrays, *self.outputs.values()], self.images)
 
-    def run(self, launch: Launch) -> None:
-        """Launch once on poisoned outputs, and wait."""
+    def check(self, launch: Launch) -> float:
+        """Launch once on poisoned outputs and compare every element with the oracle.
+
+        Return the worst error ÷ what is allowed for it. Raises Wrong if that is above 1 or not a number.
+        """
         cupy.cuda.Device().synchronize()
         for y in self.outputs.values():
             y.data.memset_async(0xFF, y.nbytes, self.clock.stream)  # NaN, or a label beyond all classes
         launch(self.clock.stream.ptr, self.images)
         self.clock.stream.synchronize()
-
-    def check(self, launch: Launch) -> float:
-        """Launch once and compare every element with the oracle → the worst error ÷ what is allowed for it.
-
-        Raises Wrong if that is above 1 or not a number.
-        """
-        self.run(launch)
         results = {name: y.reshape(self.images, -1) for name, y in self.outputs.items()}
         try:
             exact, each, most_rms = self._oracle
