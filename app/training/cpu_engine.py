@@ -48,28 +48,19 @@ class CpuEngine:
         found = np.zeros((len(batches), 2))
         penalties = []
         for number, items in enumerate(batches):
-            found[number] = self._differentiate(own_share(items, self._team), epoch, len(items))
+            self._gradients[:] = 0
+            pieces = self._map(partial(self._piece, epoch=epoch, total=len(items)), own_share(items, self._team))
             with QUIET():
+                for loss, correct, part in pieces:  # in their order
+                    found[number] += loss, correct
+                    for name, array in self._gradient.items():
+                        array += part[name]
                 self._team.add(self._gradients)
             penalties.append(self._update(self._gradient, step + number))
         self._team.add(found)
         return [
             (float(loss) + penalty, int(correct)) for (loss, correct), penalty in zip(found, penalties, strict=True)
         ]
-
-    def _differentiate(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int]:
-        """Add up the gradients of a share of a batch of ``total`` images; returns its loss and correct answers.
-
-        The pieces are added in their order.
-        """
-        loss, correct = 0.0, 0
-        self._gradients[:] = 0
-        for part_loss, part_correct, part in self._map(lambda some: self._piece(some, epoch, total), items):
-            loss += part_loss
-            correct += part_correct
-            for name, array in self._gradient.items():
-                array += part[name]
-        return loss, correct
 
     def _update(self, gradients: Arrays, step: int) -> float:
         """Make one step of the optimiser; returns the L2 part of the loss."""

@@ -11,24 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from app.layers import (
-    Activation,
-    AvgPool,
-    Conv2d,
-    Flatten,
-    Layer,
-    Linear,
-    MaxPool,
-    Parameters,
-    Relu,
-    Shape,
-    Sigmoid,
-    Tanh,
-)
+from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Parameters, Shape
+from app.layers.activation import Activation, Relu, Sigmoid, Tanh
 from app.layers.conv2d import IM2COL_BYTES, im2col, windows_of
 from app.layers.pool import Pool
 
 Arrays = dict[str, np.ndarray]
+Pair = tuple[np.ndarray, np.ndarray]
 Gradients = tuple[np.ndarray | None, Arrays]
 # The slope of an activation is a function of its output.
 SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
@@ -50,18 +39,18 @@ class Gradient:
     backward: Callable[[Any, Any, np.ndarray, Parameters, bool], Gradients]
 
 
-def keep_input(layer: Layer, x: np.ndarray, parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
+def keep_input(layer: Layer, x: np.ndarray, parameters: Parameters) -> Pair:
     """Compute y; keep x: a convolution lays out its windows again, which costs less than keeping K² copies of x."""
     return layer.reference(x, parameters), x
 
 
-def keep_output(layer: Activation, x: np.ndarray, parameters: Parameters) -> tuple[np.ndarray, np.ndarray]:
+def keep_output(layer: Activation, x: np.ndarray, parameters: Parameters) -> Pair:
     """Compute y and keep it. The reference works in place, so it gets a copy: the layer before may have kept x."""
     y = layer.reference(x.copy(order="K"), parameters)
     return y, y
 
 
-def keep_both(layer: Pool, x: np.ndarray, parameters: Parameters) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
+def keep_both(layer: Pool, x: np.ndarray, parameters: Parameters) -> tuple[np.ndarray, Pair]:
     """Compute y; keep x and y."""
     y = layer.reference(x, parameters)
     return y, (x, y)
@@ -132,9 +121,7 @@ def _scatter(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, wi
         dx[:, p : p + step * (height - 1) + 1 : step] += strips[:, :, :, p]
 
 
-def average(
-    layer: Pool, kept: tuple[np.ndarray, np.ndarray], dy: np.ndarray, parameters: Parameters, wanted: bool
-) -> Gradients:
+def average(layer: Pool, kept: Pair, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
     """Every pixel of a window gets the same share of the window's gradient; windows may overlap."""
     dx = np.zeros_like(kept[0])
     share = dy / layer.window**2
@@ -143,9 +130,7 @@ def average(
     return dx, {}
 
 
-def maximum(
-    layer: Pool, kept: tuple[np.ndarray, np.ndarray], dy: np.ndarray, parameters: Parameters, wanted: bool
-) -> Gradients:
+def maximum(layer: Pool, kept: Pair, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
     """The maximum of a window gets its whole gradient; among equals the first one, by rows."""
     x, y = kept
     dx = np.zeros_like(x)

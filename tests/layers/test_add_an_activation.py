@@ -51,7 +51,7 @@ struct TANH {""",
         )
     ],
     SLOPES: [
-        ("    Layer,\n", "    Layer,\n    LeakyRelu,\n"),
+        ("import Activation, Relu, ", "import Activation, LeakyRelu, Relu, "),
         ("    Tanh: ", "    LeakyRelu: lambda y: np.where(y > 0, y.dtype.type(1), y.dtype.type(0.01)),\n    Tanh: "),
     ],
     NETWORKS: [
