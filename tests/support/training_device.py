@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -24,12 +25,12 @@ Build = tuple[str, tuple[tuple[str, str | int], ...]]  # a kernel, and its compi
 
 def settings_of(network: Network, **changes: Any) -> Settings:
     """The network's recipe, or lenet5's with biases everywhere; with few images."""
-    recipe = vars(RECIPES.get(network.name, RECIPES["lenet5"]))
-    if network.name not in RECIPES:
+    recipe = RECIPES.get(network.name)
+    if recipe is None:
         trained = tuple(layer.name for layer in network.layers if layer.kind in ("conv2d", "linear"))
-        recipe = {**recipe, "biases": trained, "dropout": (("fc1", 0.3),)}
+        recipe = replace(RECIPES["lenet5"], biases=trained, dropout=(("fc1", 0.3),))
     own = {"network": network.name, "seed": 3, "images": 40, "validation": 9, "data": "", "batch": 12}
-    return Settings(**{**recipe, **own, **changes})
+    return Settings(**(vars(recipe) | own | changes))
 
 
 @contextmanager

@@ -96,7 +96,6 @@ def workers_of(process: subprocess.Popen) -> list[int]:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    """Until it holds."""
     deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline

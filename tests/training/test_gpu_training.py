@@ -35,7 +35,6 @@ class Pair:
         self.cpu, self.gpu = CpuEngine(self.job, pool, Alone()), self.device_engine()
 
     def device_engine(self, team: Team | None = None) -> Any:
-        """Another one."""
         from app.training.gpu.engine import GpuEngine
 
         return GpuEngine(self.job, team or Alone())
@@ -56,13 +55,6 @@ def check_close(found: np.ndarray, expected: np.ndarray, name: str) -> None:
     """But for rounding, and for the few places where rounding decides which side of a ReLU or which of two maxima."""
     assert np.linalg.norm(expected) > 0, name
     assert np.linalg.norm(found - expected) <= 3e-3 * np.linalg.norm(expected), name
-
-
-def check_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
-    """To the bit."""
-    assert one.keys() == other.keys()
-    for name, array in one.items():
-        np.testing.assert_array_equal(array, other[name], err_msg=name)
 
 
 @ALL
@@ -127,7 +119,7 @@ def test_some_batches(optimiser: str, pool: ThreadPoolExecutor) -> None:
     items = np.arange(35)  # in pieces, the last one smaller
     expected, right = pair.cpu.evaluate(items)
     assert pair.gpu.evaluate(items) == (pytest.approx(expected, rel=1e-4), right)
-    check_same(pair.gpu.state()[0], own)
+    np.testing.assert_equal(pair.gpu.state()[0], own)
 
 
 @ALL
@@ -138,7 +130,7 @@ def test_twice_the_same_bits(network: Network, pool: ThreadPoolExecutor) -> None
     losses = pair.gpu.train(pair.batches(), 1, 0)
     pair.gpu.evaluate(np.arange(5))
     assert losses == [other.train([batch], 1, step)[0] for step, batch in enumerate(pair.batches())]
-    check_same(pair.gpu.state()[0], other.state()[0])
+    np.testing.assert_equal(pair.gpu.state()[0], other.state()[0])
 
 
 def test_another_epoch_draws_other_numbers(pool: ThreadPoolExecutor) -> None:

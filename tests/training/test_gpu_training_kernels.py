@@ -222,9 +222,7 @@ def test_update(optimiser: Optimiser, l2: float) -> None:
         expected = add_l2(parameters, gradients, l2) if l2 else 2.5
         optimiser.update(parameters, gradients, slots, schedule)
         assert penalty.get().tolist() == [pytest.approx(expected, rel=1e-14), 7.0]
-    for name, array in places.unpacked(arena.get()).items():
-        np.testing.assert_array_equal(array, parameters[name], err_msg=name)
+    np.testing.assert_equal(places.unpacked(arena.get()), parameters)
     for slot, own in zip(optimiser.slots, own_slots, strict=True):
-        for name, array in places.unpacked(own.get()).items():
-            np.testing.assert_array_equal(array, slots[slot][name], err_msg=f"{slot} {name}")
+        np.testing.assert_equal(places.unpacked(own.get()), slots[slot])
     assert np.count_nonzero(arena.get()) == sum(array.size for array in parameters.values())  # between them still 0

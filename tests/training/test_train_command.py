@@ -108,8 +108,7 @@ def test_storage_can_be_chosen(train: Train, place: Path) -> None:
         assert train(*MLP, "--epochs", "1", "--storage", storage, "--output", f"{storage}.h5")[0] == 0
     wide, narrow = (load_weights(place / f"{storage}.h5") for storage in ("float32", "float16"))
     assert narrow.storage == "float16" and "stored as float16" in str(narrow.recipe)
-    for name, array in rounded(wide.arrays, "float16").items():
-        assert np.array_equal(narrow.arrays[name], array)
+    np.testing.assert_equal(narrow.arrays, rounded(wide.arrays, "float16"))
 
 
 @pytest.mark.fashion_mnist

@@ -63,9 +63,8 @@ def test_weights_come_first_and_all_are_aligned() -> None:
     arrays = {name: rng.random(shape, np.float32) for name, shape in shapes.items()}
     flat = places.packed(arrays)
     assert flat.size == places.size and np.count_nonzero(flat) == sum(array.size for array in arrays.values())
-    for name, array in places.unpacked(flat).items():
-        np.testing.assert_array_equal(array, arrays[name])
-        np.testing.assert_array_equal(places.view(flat, name), array.ravel())
+    np.testing.assert_equal(places.unpacked(flat), arrays)
+    np.testing.assert_equal({name: places.view(flat, name).reshape(shape) for name, shape in shapes.items()}, arrays)
     assert list(places.unpacked(flat)) == list(shapes) and places.view(flat, "c") is None
     assert np.count_nonzero(flat[: places.weights]) == arrays["a"].size + arrays["b"].size
 

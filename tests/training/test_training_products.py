@@ -34,7 +34,6 @@ from tests.support.training_device import Build, compile_all, poisoned
 
 
 def network_convolutions() -> dict[str, ConvSizes]:
-    """Of the networks here."""
     found = {}
     for network in NETWORKS.values():
         shape = network.input_shape

@@ -37,7 +37,7 @@ class Layout:
         """Copies of the arrays by name, in the order of the shapes."""
         return {name: flat[self.places[name]].reshape(shape).copy() for name, shape in self.shapes.items()}
 
-    def view(self, arena: Any, name: str) -> Any | None:
+    def view(self, arena: Any, name: str) -> Any:
         """The flat view of a parameter in an arena; None if there is no such parameter."""
         return arena[self.places[name]] if name in self.places else None
 
