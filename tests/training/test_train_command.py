@@ -4,7 +4,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import pytest
 from app.cli import main
 from app.cuda import device
 from app.network.weights import load_weights, rounded
-from app.training import cpu_engine, loop
+from app.training import command, cpu_engine, loop
 from app.training.checkpoint import load_checkpoint, save_checkpoint
 from app.training.cpu_engine import dropout_mask
 from app.training.progress import EpochResult
@@ -49,6 +49,15 @@ def interrupted_after(epochs: int, engine: Any = cpu_engine.CpuEngine) -> Iterat
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_update", update)
+        yield
+
+
+@contextmanager
+def after_saving(action: Callable[[], object]) -> Iterator[None]:
+    """Trainings within the block are followed by the action after each checkpoint."""
+    real = command.save_checkpoint
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "save_checkpoint", lambda *arguments: [real(*arguments), action()])
         yield
 
 

@@ -19,7 +19,7 @@ from app.training import command, results
 from tests.support.bundle_for_tests import folder, release
 from tests.support.shell import check_error, listing
 from tests.support.training_for_tests import OWN, Refused, Train, begin, ended, unfinished, wait_for
-from tests.training.test_train_command import CHECKPOINT, MLP, check_failure, interrupted_after
+from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, check_failure, interrupted_after
 
 
 @pytest.mark.parametrize(
@@ -181,16 +181,9 @@ def test_overwrite(train: Train, place: Path, refused: Refused) -> None:
     refused([*MLP, "--overwrite"], f"{CHECKPOINT} holds an unfinished training")
 
 
-def test_what_comes_to_exist_is_not_overwritten(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = command.save_checkpoint
-
-    def save(*arguments: Any) -> None:
-        real(*arguments)
-        (place / "mlp_trained.h5").write_text("precious")
-
+def test_what_comes_to_exist_is_not_overwritten(train: Train, place: Path) -> None:
     kept = f"cannot write mlp_trained.h5: File exists; .*: go on with --resume {CHECKPOINT}"
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "save_checkpoint", save)
+    with after_saving(lambda: (place / "mlp_trained.h5").write_text("precious")):
         check_failure(train(*MLP, "--epochs", "1"), kept)
     check_failure(train("--resume", CHECKPOINT, *OWN[:4]), kept)
     assert (place / "mlp_trained.h5").read_text() == "precious"

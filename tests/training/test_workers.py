@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from app.network.weights import load_weights
-from app.training import command, workers
+from app.training import workers
 from app.training.workers import team_of
 from tests.support.shell import listing
 from tests.support.training_for_tests import (
@@ -35,7 +35,7 @@ from tests.support.training_for_tests import (
     wait_for,
     workers_of,
 )
-from tests.training.test_train_command import CHECKPOINT, MLP, check_failure
+from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, check_failure
 
 # --- what comes out
 
@@ -68,14 +68,11 @@ def test_as_one_process_within_rounding(count: int, options: list[str], train: T
         ("0", "argument --workers: 0 is not between 1 and"),
         ("two", "argument --workers: 'two' is not a whole number"),
         ("17", "--workers 17 is more than the 16 images of a batch: use fewer"),
+        ("53 --batch 1000", "--workers 53 is more than the 52 images of a batch"),
     ],
 )
 def test_numbers_of_workers(count: str, wrong: str, refused: Refused) -> None:
-    refused([*MLP, "--workers", count], wrong)
-
-
-def test_more_than_there_are_images(refused: Refused) -> None:
-    refused([*MLP, "--batch", "1000", "--workers", "53"], "--workers 53 is more than the 52 images of a batch")
+    refused([*MLP, "--workers", *count.split()], wrong)
 
 
 def test_no_more_processes(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,22 +89,15 @@ def test_no_more_processes(train: Train, monkeypatch: pytest.MonkeyPatch) -> Non
 ROOT = Path(__file__).parents[2]
 
 
-def test_killed(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = command.save_checkpoint
-
-    def save(*arguments: Any) -> None:
-        real(*arguments)
+def test_killed(train: Train, place: Path) -> None:
+    def kill() -> None:
         (worker,) = active_children()
         worker.kill()
 
     kept = f"{CHECKPOINT} holds the last whole epoch: go on with --resume {CHECKPOINT}"
-    with monkeypatch.context() as patch:
-        patch.setattr(command, "save_checkpoint", save)
-        result = train(*MLP, "--epochs", "3", "--workers", "2")
-    check_failure(
-        result,
-        rf"worker 2 of 2 was ended by signal 9 \(Killed\), perhaps for want of memory: .*fewer --workers; {kept}",
-    )
+    wrong = rf"worker 2 of 2 was ended by signal 9 \(Killed\), perhaps for want of memory: .*fewer --workers; {kept}"
+    with after_saving(kill):
+        check_failure(train(*MLP, "--epochs", "3", "--workers", "2"), wrong)
     assert set(listing(place)) == {"images", "labels", CHECKPOINT}
     assert train("--resume", CHECKPOINT, *OWN[:4])[0] == 0
 
