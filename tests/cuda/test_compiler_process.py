@@ -1,12 +1,9 @@
 """The compiler's processes: Ctrl-C at any moment is ours to handle, and what they do is what NVRTC does."""
 
-import os
 import signal
 import struct
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,7 @@ from app.cuda import compiler, compiler_process
 from app.cuda.compiler import build_of, find_library
 from app.errors import UserError
 from app.interrupts import INTERRUPTED
-from tests.support.shell import COMMAND, check_error
+from tests.support.shell import INTERRUPTIBLE, check_error, python, started
 
 KERNEL = 'extern "C" __global__ void kernel(float *y) { y[threadIdx.x] = VALUE; }\n'
 # Most of the time goes to the front end, within which NVRTC handles signals.
@@ -57,34 +54,18 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-# As a shell starts programs; the signal may be ignored here.
-INTERRUPTIBLE = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-
-
 def test_interrupts_at_many_moments(kernel: Path) -> None:
     """NVRTC's own handlers ended the process, with exit code 4 or in a crash."""
     kernel.write_text(LONG, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED_OFTEN, str(kernel)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        preexec_fn=INTERRUPTIBLE,
-    )
+    done = python(INTERRUPTED_OFTEN, kernel, preexec_fn=INTERRUPTIBLE)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "15 interrupts\n"
 
 
 @pytest.mark.parametrize("seconds", [1.0, 1.5])
-def test_precompile_ends_in_one_line(seconds: float, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "precompile", "--arch", "sm_80", "--all"],
-        env={**os.environ, "LENET_CACHE_DIR": str(tmp_path / "cache")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=INTERRUPTIBLE,
-    )
+def test_precompile_ends_in_one_line(seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
+    process = started(tmp_path, "precompile", "--arch", "sm_80", "--all")
     try:
         with pytest.raises(subprocess.TimeoutExpired):
             process.communicate(timeout=seconds)

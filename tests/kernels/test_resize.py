@@ -23,7 +23,7 @@ from app.planning.plan import PIXELS, plan
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.oracle import weights_between
-from tests.support.shell import check_error
+from tests.support.shell import Refuses
 
 SIZES = {"fa19": 70, "k7": 72, "minidnn86": 86}
 ENLARGING = pytest.mark.parametrize("network", [FA19, K7, MINIDNN86], ids=lambda network: network.name)
@@ -250,25 +250,18 @@ def test_small_and_enlarged_files_are_classified_alike(
     assert "resize" in reports[0] and "resize" not in reports[1]
 
 
-@pytest.mark.parametrize(
-    ("size", "pattern"),
-    [(71, r"of shape \(1, 71, 71\) .*network fa19 reads \(1, 28, 28\) or \(1, 70, 70\): resize them")],
-)
-def test_other_sizes_are_one_line(
-    size: int, pattern: str, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_idx(tmp_path / "images", np.zeros((2, size, size), np.uint8))
-    code = main(["--weights", str(weights), "--data", str(tmp_path / "images"), "--labels", "none", "--device", "cpu"])
-    check_error(code, *capsys.readouterr(), pattern)
+def test_other_sizes_are_one_line(weights: Path, tmp_path: Path, refuses: Refuses) -> None:
+    write_idx(tmp_path / "images", np.zeros((2, 71, 71), np.uint8))
+    wrong = r"of shape \(1, 71, 71\) .*network fa19 reads \(1, 28, 28\) or \(1, 70, 70\): resize them"
+    refuses(["--weights", weights, "--data", tmp_path / "images", "--labels", "none", "--device", "cpu"], wrong)
 
 
-def test_fractions_of_pixels_are_one_line(weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fractions_of_pixels_are_one_line(weights: Path, tmp_path: Path, refuses: Refuses) -> None:
     h5py: Any = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "images.h5", "w") as file:
         file["x"] = np.random.default_rng(0).random((2, 28, 28, 1), np.float32)
-    options = ["--data", str(tmp_path / "images.h5"), "--labels", "none", "--device", "cpu"]
-    code = main(["--weights", str(weights), *options])
-    check_error(code, *capsys.readouterr(), "holds fractions of pixel values, network fa19 .*store its images as uint8")
+    wrong = "holds fractions of pixel values, network fa19 .*store its images as uint8"
+    refuses(["--weights", weights, "--data", tmp_path / "images.h5", "--labels", "none", "--device", "cpu"], wrong)
 
 
 @pytest.mark.gpu
