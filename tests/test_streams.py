@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.shell import COMMAND, shell
+from tests.support.shell import COMMAND, ROOT, shell
 
-ROOT = Path(__file__).parent.parent
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 CHECK_FAILS = "from app.console import guarded; from app.interrupts import exit_with; exit_with(guarded({}))"
 

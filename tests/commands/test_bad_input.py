@@ -16,6 +16,7 @@ from app.cuda.device import why_no_gpu
 from app.network import shipped
 from app.network.definitions import LENET5
 from data_tools.idx import write_idx
+from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.shell import Refuses, in_a_shell, listing, write_good_files
 from tests.support.tiny_fashion import isolate
@@ -46,13 +47,7 @@ def idx(array: np.ndarray) -> Callable[[Path], object]:
 
 def hdf5(**arrays: object) -> Callable[[Path], object]:
     """A file with these datasets or links."""
-
-    def make(path: Path) -> None:
-        with h5py.File(path, "w") as file:
-            for name, value in arrays.items():
-                file[name] = value
-
-    return make
+    return lambda path: write_hdf5(path, arrays)
 
 
 def weights(**changes: object) -> Callable[[Path], object]:
@@ -76,9 +71,7 @@ def huge(path: Path) -> None:
 
 
 def unknown_network(path: Path) -> None:
-    weights()(path)
-    with h5py.File(path, "a") as file:
-        file.attrs["network"] = np.bytes_("resnet")
+    write_hdf5(path, random_graph(LENET5, bias=False).parameters, network="resnet")
 
 
 WEIGHTS = "--device cpu --weights bad --data {good}/images --labels none"

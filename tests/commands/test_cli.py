@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
@@ -22,6 +21,7 @@ from app.precision import BY_DTYPE
 from app.runtime.cpu_session import CpuSession
 from data_tools.fashion_mnist import CLASSES, load_split
 from data_tools.idx import write_idx
+from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.outside import first_hundred_alone
 from tests.support.schemas import mistakes
 from tests.support.shell import check_error, listing, shell
@@ -66,10 +66,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 
 def original_format(path: Path, images: np.ndarray, labels: np.ndarray) -> str:
     """Data as system 1 stored it. images: (N, 28, 28) in [0, 1]."""
-    with h5py.File(path, "w") as file:
-        file["x"] = images.astype(np.float32)[..., None]
-        file["y"] = np.eye(10)[labels]
-    return str(path)
+    return str(write_hdf5(path, {"x": images.astype(np.float32)[..., None], "y": np.eye(10)[labels]}))
 
 
 # --- runs that pass
@@ -116,9 +113,7 @@ def test_cycle(run: Run, own: tuple[str, ...]) -> None:
 
 
 def test_original_files(run: Run, tmp_path: Path, fashion: tuple[np.ndarray, np.ndarray]) -> None:
-    with h5py.File(tmp_path / "model.hdf5", "w") as file:
-        for name, array in load_weights().arrays.items():
-            file[name] = array
+    write_hdf5(tmp_path / "model.hdf5", load_weights().arrays)
     data = original_format(tmp_path / "test100.hdf5", fashion[0] / 255, fashion[1])
     code, out, report = run("--weights", str(tmp_path / "model.hdf5"), "--data", data)
     assert code == 0 and f"{PROMISED[100]} / 100 correct" in out
