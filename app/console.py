@@ -176,7 +176,7 @@ codecs.register_error(PLAIN, _plain)
 
 
 def _ascii_locale() -> bool:
-    """Whether the locale can show only ASCII; Python would write UTF-8 there all the same."""
+    """Return whether the locale can show only ASCII; Python would write UTF-8 there all the same."""
     told = any(name in os.environ for name in ("PYTHONIOENCODING", "PYTHONUTF8"))
     return not told and locale.nl_langinfo(locale.CODESET) == "ANSI_X3.4-1968"
 
@@ -213,12 +213,12 @@ MAX_BATCH = 10**12
 
 
 def whole_number(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
-    """An argparse type: a whole number from ``least`` to ``most``."""
+    """Return an argparse type: a whole number from ``least`` to ``most``."""
     return typed(int, "a whole number", checks.whole(least, most))
 
 
 def number(least: float, most: float, above: bool = False) -> Callable[[str], float]:
-    """An argparse type: a number from ``least`` (or only ``above`` it) up to ``most``."""
+    """Return an argparse type: a number from ``least`` (or only ``above`` it) up to ``most``."""
     return typed(float, "a number", checks.number(least, most, above))
 
 

@@ -110,7 +110,7 @@ def _pinned(nbytes: int) -> np.ndarray:
 
 
 def _fitting(graph: Graph, data: Dataset) -> Graph:
-    """The network's graph for images of this shape and dtype. Raises UserError if there is none."""
+    """Return the network's graph for images of this shape and dtype. Raises UserError if there is none."""
     shape, network = data.images.shape[1:], graph.network
     fitting = graph.reading(shape)
     if fitting is None:
@@ -128,7 +128,7 @@ def _fitting(graph: Graph, data: Dataset) -> Graph:
 
 
 def batch_size(request: RunRequest, data: Dataset) -> int:
-    """How many images to classify. Raises UserError for more than there are, unless they are to be cycled."""
+    """Return how many images to classify. Raises UserError for more than there are, unless they are to be cycled."""
     available = len(data.images)
     batch = min(DEFAULT_BATCH, available) if request.batch is None else request.batch
     if batch > available and not request.images.cycle:

@@ -13,7 +13,7 @@ Request = TypeVar("Request")
 def option(
     help: str, default: Any = None, *, name: str | None = None, group: str | None = None, **settings: Any
 ) -> Any:
-    """A field of a request: the option ``--its-name``, or ``name``.
+    """Return a field of a request: the option ``--its-name``, or ``name``.
 
     A field that is a bool is a switch away from its default; a Path names a FILE. group: the heading in the help text
     that this option begins, for the fields behind it as well. settings: further arguments of argparse's
@@ -23,7 +23,7 @@ def option(
 
 
 def options(group: str | None = None, **words: str) -> Any:
-    """A field of a request that is a request itself. words: fill the {word}s of its help texts."""
+    """Return a field of a request that is a request itself. words: fill the {word}s of its help texts."""
     return field(default=MISSING, metadata={"group": group, "words": words})
 
 
@@ -60,7 +60,7 @@ def _options(
 
 
 def read_request(request: type[Request], values: Mapping[str, Any]) -> Request:
-    """The request with these values of its options, by field name."""
+    """Return the request with these values of its options, by field name."""
     hints = get_type_hints(request)
     found = {
         one.name: read_request(hints[one.name], values) if is_dataclass(hints[one.name]) else values[one.name]

@@ -41,7 +41,7 @@ class Output:
 
 
 def check_outputs(options: Mapping[str, object]) -> None:
-    """Raises UserError if what a command writes cannot be written, is something it reads, or is not ours to replace.
+    """Raise UserError if what a command writes cannot be written, is something it reads, or is not ours to replace.
 
     options: name → value, None where it was not given.
     """
@@ -81,13 +81,13 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def _files(options: Mapping[str, object], names: Iterable[str]) -> dict[str, Path]:
-    """The files that these options name."""
+    """Return the files that these options name."""
     given = {name: options.get(name) for name in names}
     return {name: Path(str(value)) for name, value in given.items() if value not in (None, NO_FILE.get(name))}
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Whether both are one file, by whatever names or links; or would be, once they are written."""
+    """Return whether both are one file, by whatever names or links; or would be, once they are written."""
     try:
         return one.samefile(other)
     except (OSError, ValueError):

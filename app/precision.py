@@ -81,10 +81,10 @@ DTYPES = tuple(BY_DTYPE)
 
 
 def storage(dtype: str) -> str:
-    """The type in which numbers of an arithmetic type lie in memory."""
+    """Return the type in which numbers of an arithmetic type lie in memory."""
     return BY_DTYPE[dtype].stored if dtype in BY_DTYPE else dtype
 
 
 def wide(dtype: str) -> str:
-    """The type of biases and of the epilogue's arithmetic."""
+    """Return the type of biases and of the epilogue's arithmetic."""
     return "float64" if dtype == "float64" else "float32"

@@ -26,7 +26,7 @@ def keep_freed_memory() -> None:
 
 
 def check_room(threads: int = 1) -> None:
-    """Raises MemoryError if the limit leaves too little address space for so many threads. Costs nothing without one.
+    """Raise MemoryError if the limit leaves too little address space for so many threads. Costs nothing without one.
 
     With the limit met, OpenBLAS ends in exit code 1 (which says that an accuracy check failed) or in a signal.
     """

@@ -55,7 +55,7 @@ def document(
     command_ms: float,
     compared_agreement: Agreement | None = None,
 ) -> dict[str, Any]:
-    """The report as plain data, ready for JSON. All times in ms unless the name says otherwise.
+    """Return the report as plain data, ready for JSON. All times in ms unless the name says otherwise.
 
     one_off_ms, command_ms: a Stopwatch's ``spent`` and ``elapsed``. compared_agreement: of the outcome's ``compared``.
     """

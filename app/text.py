@@ -136,7 +136,7 @@ def format_ms(ms: float | None) -> str:
 
 
 def format_factor(factor: float | None) -> str:
-    """A ratio such as ``2.31`` (times as fast) to two figures or more; empty where there is none."""
+    """Return a ratio such as ``2.31`` (times as fast) to two figures or more; empty where there is none."""
     if factor is None:
         return ""
     if factor < 0.1:

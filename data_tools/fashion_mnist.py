@@ -80,7 +80,7 @@ class Split(NamedTuple):
 
 
 def load_split(split: str, data_dir: Path | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The images and labels of ``open_split``."""
+    """Return the images and labels of ``open_split``."""
     found = open_split(split, data_dir)
     return found.images, found.labels
 

@@ -56,7 +56,7 @@ def check_ready(network: str) -> None:
 
 
 def load_batch(network: str, count: int) -> Batch:
-    """The images in page-locked memory.
+    """Return the images in page-locked memory.
 
     Raises UserError if there are fewer than ``count``, or no weights of the network are shipped.
     """

@@ -172,7 +172,7 @@ def _watched(stream: Any) -> Iterator[list[tuple[str, EventPair]]]:
 
 
 def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
-    """A row for each training, and below them what share of the time each kernel takes."""
+    """Return a row for each training, and below them what share of the time each kernel takes."""
     pairs = {
         "card": f"{card_text(document['device'])}; median of {EPOCHS} epochs",
         "CPU": f"{document['rows'][0]['cpu']}; median of {NUMPY_BATCHES} batches",

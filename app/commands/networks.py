@@ -33,7 +33,7 @@ def shipped_weights() -> dict[str, Weights]:
 
 
 def describe(network: Network, weights: Weights | None) -> dict[str, Any]:
-    """The network as plain data. accuracy: what its weights promise over the most test images, None without."""
+    """Return the network as plain data. accuracy: what its weights promise over the most test images, None without."""
     shape = network.input_shape
     parameters = flops = 0
     layers = []

@@ -23,7 +23,7 @@ class BatchGraph:
         self._stream: cupy.cuda.Stream | None = None  # made for the first graph
 
     def holds(self, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether the captured graph was made for exactly these arrays."""
+        """Return whether the captured graph was made for exactly these arrays."""
         if self._graph is None:
             return False
         same = len(arrays) == len(self._arrays) and all(a is b for a, b in zip(arrays, self._arrays, strict=True))

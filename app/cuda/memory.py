@@ -15,7 +15,7 @@ class DeviceMemoryError(Exception):
 
 
 def device_array(elements: int, dtype: str) -> cupy.ndarray:
-    """An uninitialised device array with an allocation of its own, so that checkers see its exact bounds."""
+    """Return an uninitialised device array with an allocation of its own, so that checkers see its exact bounds."""
     try:
         memory = cupy.cuda.Memory(max(elements * np.dtype(dtype).itemsize, 1))
     except runtime.CUDARuntimeError as error:
@@ -26,7 +26,7 @@ def device_array(elements: int, dtype: str) -> cupy.ndarray:
 
 
 def uploaded(array: np.ndarray) -> cupy.ndarray:
-    """A flat copy of a contiguous host array on the device; it has arrived when this returns.
+    """Return a flat copy of a contiguous host array on the device; it has arrived when this returns.
 
     On this thread's own default stream: waiting for the device would break what other threads capture.
     """
@@ -38,7 +38,7 @@ def uploaded(array: np.ndarray) -> cupy.ndarray:
 
 
 def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An uninitialised array in page-locked host memory, which the device can copy from by itself."""
+    """Return an uninitialised array in page-locked host memory, which the device can copy from by itself."""
     count = prod(shape)
     memory = cupy.cuda.PinnedMemory(max(count * np.dtype(dtype).itemsize, 1))
     pointer = cupy.cuda.PinnedMemoryPointer(memory, 0)
@@ -53,7 +53,7 @@ def pinned_copy(array: np.ndarray) -> np.ndarray:
 
 
 def is_pinned(array: np.ndarray) -> bool:
-    """Whether the array lies in page-locked memory."""
+    """Return whether the array lies in page-locked memory."""
     return runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost
 
 

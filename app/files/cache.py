@@ -30,7 +30,7 @@ def why_untrusted(path: Path) -> str | None:
 
 
 def trusted(path: Path) -> bool:
-    """Whether ``why_untrusted`` gives no reason; a reason is printed on standard error, once for each folder."""
+    """Return whether ``why_untrusted`` gives no reason; a reason is printed on standard error, once for each folder."""
     reason = why_untrusted(path)
     if reason is not None and path.parent not in _told:
         _told.add(path.parent)

@@ -72,7 +72,7 @@ class StrictFile:
             return tuple(sorted(name.decode() for name in found if not self._is_group(name)))
 
     def array(self, name: str, max_bytes: int = MAX_ARRAY_BYTES, allocate: Allocate = _ordinary) -> np.ndarray:
-        """The root dataset ``name``: integers or floats of up to 8 bytes, native byte order, C-contiguous.
+        """Return the root dataset ``name``: integers or floats of up to 8 bytes, native byte order, C-contiguous.
 
         Raises UserError if it is missing, unreadable, larger than ``max_bytes``, was read before by another name, or is
         anything but plain numbers that are all stored in this very file.
@@ -124,7 +124,7 @@ class StrictFile:
         return h5py.h5o.get_info(self._id, name).type == h5py.h5o.TYPE_GROUP
 
     def _reason_against_link(self, name: bytes) -> str | None:
-        """Why the link to a dataset must not be followed, and the remedy; None if it may."""
+        """Return why the link to a dataset must not be followed, and the remedy; None if it may."""
         # A path through other groups could pass any kind of link.
         if b"/" in name or name == b"." or not self._id.links.exists(name):
             return "is missing; store it in the root of the file"
@@ -137,7 +137,7 @@ class StrictFile:
         return None if first == name.decode() else f"is dataset {printable(repr(first))} by another name; {_PLAIN}"
 
     def _reason_against(self, dataset: h5py.Dataset, max_bytes: int) -> str | None:
-        """Why ``dataset`` must not be read, by what its header declares, and the remedy; None if it may."""
+        """Return why ``dataset`` must not be read, by what its header declares, and the remedy; None if it may."""
         layout = dataset.id.get_create_plist()
         kind = dataset.id.get_type()
         if layout.get_external_count() > 0:
@@ -175,12 +175,12 @@ def _filters(layout: h5py.h5p.PropDCID) -> list[int]:
 
 
 def _grid(dataset: h5py.Dataset) -> list[int]:
-    """How many chunks there are along each dimension."""
+    """Return how many chunks there are along each dimension."""
     return [-(-length // step) for length, step in zip(dataset.shape, dataset.chunks, strict=True)]
 
 
 def _chunks_are_lacking(dataset: h5py.Dataset, nbytes: int) -> bool:
-    """Whether a chunk, of ``nbytes`` in memory, is not stored or not whole.
+    """Return whether a chunk, of ``nbytes`` in memory, is not stored or not whole.
 
     HDF5 makes up zeros for a chunk that is missing, and reads on beyond the end of one that is too short.
     """
@@ -198,7 +198,7 @@ def _chunks_are_lacking(dataset: h5py.Dataset, nbytes: int) -> bool:
 
 
 def _is_whole(stored: memoryview, filters: list[int], nbytes: int) -> bool:
-    """Whether the stored bytes, made by these filters in this order, unpack to ``nbytes``."""
+    """Return whether the stored bytes, made by these filters in this order, unpack to ``nbytes``."""
     at = next((i for i, code in enumerate(filters) if code in _COMPRESSIONS), len(filters))
     checksum = h5py.h5z.FILTER_FLETCHER32
     inner = nbytes + _CHECKSUM_BYTES * filters[:at].count(checksum)
@@ -216,7 +216,7 @@ def _is_whole(stored: memoryview, filters: list[int], nbytes: int) -> bool:
 
 
 def _is_plain_number(kind: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
-    """Whether the file's type, ``dtype`` in NumPy, is an integer or a float of up to 8 bytes without padding."""
+    """Return whether the file's type, ``dtype`` in NumPy, is an integer or a float of up to 8 bytes without padding."""
     return kind.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT) and dtype.itemsize == kind.get_size() <= 8
 
 

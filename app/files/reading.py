@@ -49,7 +49,7 @@ def read_file(path: Path, max_bytes: int) -> bytes:
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """The first ``count`` bytes of a regular file, or all where it is shorter.
+    """Return the first ``count`` bytes of a regular file, or all where it is shorter.
 
     Raises UserError, and OSError where reading fails.
     """
@@ -74,7 +74,7 @@ def read_json(path: Path, check: Check, remedy: str) -> Any:
 
 
 def present(path: Path) -> bool:
-    """Whether there is anything at ``path``; True, too, if that cannot be told: reading it then says why."""
+    """Return whether there is anything at ``path``; True, too, if that cannot be told: reading it then says why."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

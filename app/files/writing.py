@@ -21,7 +21,7 @@ _swept: set[Path] = set()
 
 
 def cache_dir() -> Path:
-    """The user's cache directory (absolute; it need not exist): for data and compiled kernels alike.
+    """Return the user's cache directory (absolute; it need not exist): for data and compiled kernels alike.
 
     ``$LENET_CACHE_DIR``, else ``$XDG_CACHE_HOME/lenet5-inference``, else ``~/.cache/lenet5-inference``.
     """

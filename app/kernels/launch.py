@@ -66,7 +66,7 @@ class Kernel:
         self._cubin = compile_kernel(variant.path, self.config.defines, arch, debug=debug)
 
     def module(self) -> Any:
-        """The loaded code; a copy of its own for each launch where constant memory is written."""
+        """Return the loaded code; a copy of its own for each launch where constant memory is written."""
         own = any(isinstance(action, ConstantCopy) for action in self.config.actions)
         return loaded(self._cubin) if own else self._shared
 
@@ -84,7 +84,7 @@ class Kernel:
         return list(arrays) if self.config.packing is None else self.config.packing.pack(arrays)
 
     def arguments(self) -> tuple[Argument, ...]:
-        """The problem's arguments, with its parameters as packed."""
+        """Return the problem's arguments, with its parameters as packed."""
         if self.config.packing is None:
             return self.problem.arguments()
         x, *others = self.problem.arguments()
@@ -192,7 +192,7 @@ class Launch:
 
 
 def _persistent(grid: Callable[[int], Grid]) -> Callable[[int], Grid]:
-    """The grid, cut to one block for each of the current device's multiprocessors."""
+    """Return the grid, cut to one block for each of the current device's multiprocessors."""
     most = cupy.cuda.Device().attributes["MultiProcessorCount"]
     return lambda images: (min(grid(images)[0], most), 1, 1)
 
@@ -247,7 +247,7 @@ class Function:
 
 
 def _c_value(name: str, value: Value) -> Any:
-    """The ctypes object that holds such a value from call to call."""
+    """Return the ctypes object that holds such a value from call to call."""
     if value is None or isinstance(value, cupy.ndarray):
         if value is not None and not value.flags.c_contiguous:
             raise ValueError(f"{name} takes contiguous arrays")
@@ -258,7 +258,7 @@ def _c_value(name: str, value: Value) -> Any:
 
 
 def loaded(cubin: bytes) -> Any:
-    """The machine code as a module in the current context."""
+    """Return the machine code as a module in the current context."""
     module = cupy.cuda.function.Module()
     module.load(cubin)
     return module

@@ -151,7 +151,7 @@ class LinearPairProblem(_Pair[LinearProblem]):
 
 
 def _x_and_y(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
-    """The arguments of a kernel without parameters: elements an image that it reads and writes."""
+    """Return the arguments of a kernel without parameters: elements an image that it reads and writes."""
     return Argument("x", dtype, per_image=read), Argument("y", dtype, per_image=written)
 
 
@@ -271,17 +271,17 @@ OPERATIONS: dict[type, str] = {
 
 
 def operation(problem: Problem) -> str:
-    """The registry's name of the operation that the problem belongs to."""
+    """Return the registry's name of the operation that the problem belongs to."""
     return OPERATIONS[type(problem)]
 
 
 def alone(problem: ConvProblem) -> ConvProblem:
-    """The convolution and its bias without activation and pooling: what the seed systems call an op."""
+    """Return the convolution and its bias without activation and pooling: what the seed systems call an op."""
     return replace(problem, activation="", pool=1, pool_is_max=False)
 
 
 def key(problem: Problem) -> str:
-    """A short unique text: the operation and every field that is not its default, e.g. for tuning tables."""
+    """Return a short unique text: the operation and every field that is not its default, e.g. for tuning tables."""
     if isinstance(problem, PairProblem):
         return f"{operation(problem)}: {key(problem.first)}; {key(problem.second)}"
     values = ((field, getattr(problem, field.name)) for field in fields(problem))
@@ -290,7 +290,7 @@ def key(problem: Problem) -> str:
 
 
 def bytes_moved(problem: Problem, images: int) -> int:
-    """The least that must cross device memory for ``images`` images: every argument read or written once."""
+    """Return the least that must cross device memory for ``images`` images: every argument read or written once."""
     return sum(
         (argument.fixed + argument.per_image * images) * ITEMSIZE[argument.dtype]
         for argument in problem.arguments()

@@ -29,7 +29,7 @@ VARIANTS: list[Variant] = [
 
 
 def variants(operation: str) -> list[Variant]:
-    """The rows of one operation, in the order of their steps."""
+    """Return the rows of one operation, in the order of their steps."""
     return sorted((row for row in VARIANTS if row.operation == operation), key=lambda row: row.step)
 
 

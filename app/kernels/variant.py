@@ -200,7 +200,7 @@ def reordered_weights(problem: Problem, elements: int, reorder: Callable[[np.nda
 
 
 def tiles(size: int, tile: int) -> int:
-    """How many tiles cover ``size`` elements."""
+    """Return how many tiles cover ``size`` elements."""
     return -(-size // tile)
 
 
@@ -226,7 +226,7 @@ def types(problem: ConvProblem | LinearProblem) -> dict[str, str | int]:
 
 
 def activation_name(function: str) -> str:
-    """The name in ``include/activations.cuh`` of a layer's ``function``; of none if it is empty."""
+    """Return the name in ``include/activations.cuh`` of a layer's ``function``; of none if it is empty."""
     return function.upper() or "NONE"
 
 

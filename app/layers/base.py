@@ -33,7 +33,7 @@ class Layer(ABC):
 
     @abstractmethod
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """The definition of correct, in the float type of x. x: (B, *input shape) → (B, *output shape).
+        """Return the definition of correct, in the float type of x. x: (B, *input shape) → (B, *output shape).
 
         Activations are N, C, H, W whatever their strides. May work in place on x.
         """
@@ -60,13 +60,13 @@ class Layer(ABC):
         return None if epilogue else self.own_problem(shape, input_dtype, output_dtype)
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> Problem | None:
-        """The problem of a layer that is a pass of its own; None if it cannot convert between the types."""
+        """Return the problem of a layer that is a pass of its own; None if it cannot convert between the types."""
         return None
 
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
     ) -> list[np.ndarray | None]:
-        """The arrays that a kernel takes between input and output, in the kernels' layout, float64.
+        """Return the arrays that a kernel takes between input and output, in the kernels' layout, float64.
 
         scale: multiplies the input, folded into the weights. flattened: the (C, H, W) shape that the input had
         before it was flattened, if it was. Raises UserError if the input has a scale and there are no weights.
@@ -76,5 +76,5 @@ class Layer(ABC):
         return []
 
     def fail(self, shape: Shape, needs: str) -> UserError:
-        """The error for an input shape that this layer cannot take."""
+        """Return the error for an input shape that this layer cannot take."""
         return UserError(f"layer {self.name} ({self.kind}) got input of shape {shape}, but needs {needs}")

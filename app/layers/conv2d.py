@@ -57,7 +57,7 @@ class Conv2d(Layer):
         return y.transpose(0, 3, 1, 2)
 
     def problem(self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, **types: str) -> ConvProblem | None:
-        """The epilogue may hold an activation, then a pooling whose window equals its stride."""
+        """Return the epilogue may hold an activation, then a pooling whose window equals its stride."""
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):

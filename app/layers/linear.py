@@ -40,7 +40,7 @@ class Linear(Layer):
         return y
 
     def problem(self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, **types: str) -> LinearProblem | None:
-        """The epilogue may hold an activation or an argmax."""
+        """Return the epilogue may hold an activation or an argmax."""
         activation, argmax = "", False
         match [*epilogue]:
             case []:

@@ -143,7 +143,7 @@ def correct_counts(labels: np.ndarray, truth: np.ndarray) -> dict[int, int]:
 
 
 def at_most(share: float, images: int) -> int:
-    """The number of images that make up this share, but at least one."""
+    """Return the number of images that make up this share, but at least one."""
     return max(round(share * images), 1)
 
 

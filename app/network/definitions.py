@@ -126,7 +126,7 @@ NETWORKS: dict[str, Network] = {network.name: network for network in (LENET5, FA
 
 
 def family(name: str) -> str:
-    """The listed network that this name is a width of: ``mlp_500`` → ``mlp``; other names stay as they are."""
+    """Return the listed network that this name is a width of: ``mlp_500`` → ``mlp``; other names stay as they are."""
     return "mlp" if re.fullmatch(r"mlp_[1-9][0-9]{0,4}", name) else name
 
 

@@ -66,7 +66,7 @@ class Graph:
         return replace(self, network=network, steps=self.steps[1:])
 
     def pixel_scale(self, dtype: np.dtype) -> float:
-        """The factor for images of this dtype: floats lie in [0, 1] already, bytes in 0..255."""
+        """Return the factor for images of this dtype: floats lie in [0, 1] already, bytes in 0..255."""
         return self.input_scale if dtype == np.uint8 else self.input_scale * 255
 
     def forward(

@@ -43,13 +43,13 @@ def reference_path(weights: Path) -> Path:
 
 
 def holds_weights(path: Path) -> bool:
-    """Whether the path, links followed, leads to shipped weights."""
+    """Return whether the path, links followed, leads to shipped weights."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and real.name.endswith(SUFFIX)
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether the path, links followed, is that of a file that SHA256SUMS pins or would pin."""
+    """Return whether the path, links followed, is that of a file that SHA256SUMS pins or would pin."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and (
         holds_weights(path) or real.name == CHECKSUMS or real.name in checksums(FOLDER)

@@ -19,7 +19,7 @@ LATENCY_KERNEL = "split-k"
 
 
 def load_graph(request: NetworkRequest) -> tuple[Graph, Weights, Choices]:
-    """The network and its weights, with the choices of the request, still without tuning. Raises UserError."""
+    """Return the network and its weights, with the choices of the request, still without tuning. Raises UserError."""
     asked = None if request.network is None else find_network(request.network)
     weights = load_weights(request.weights or shipped.find(request.network or DEFAULT_NETWORK, "--weights"))
     graph = build(asked or find_network(weights.network), weights)
@@ -28,7 +28,7 @@ def load_graph(request: NetworkRequest) -> tuple[Graph, Weights, Choices]:
 
 
 def check_architecture(arch: str) -> None:
-    """Raises UserError for one that the kernels are not compiled for."""
+    """Raise UserError for one that the kernels are not compiled for."""
     if arch not in ARCHITECTURES:
         raise UserError(f"unknown architecture '{arch}': choose one of {', '.join(ARCHITECTURES)}")
 

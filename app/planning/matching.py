@@ -46,7 +46,7 @@ class Choices:
         return {pair: row for pair, row in rows if row is not None}
 
     def requested(self, layer: Layer) -> Variant | None:
-        """The kernel named for this layer, or else for its operation; None if ``auto`` chooses."""
+        """Return the kernel named for this layer, or else for its operation; None if ``auto`` chooses."""
         return self.kernels.get(layer.name, self.kernels.get(layer.operation or ""))
 
 
@@ -158,7 +158,7 @@ def _pair(
 def pair_at(
     graph: Graph, at: int, input_dtype: str, choices: Choices
 ) -> tuple[PairProblem, tuple[Step, Step], int] | None:
-    """The problem of step ``at`` and the next layer of its kind, whether or not a kernel serves it.
+    """Return the problem of step ``at`` and the next layer of its kind, whether or not a kernel serves it.
 
     Returned with the two layers' steps and the number of steps taken; None if a kernel was named for either layer.
     """
@@ -195,7 +195,7 @@ def _candidates(
 
 
 def _problems(graph: Graph, steps: Sequence[Step], taken: int, input_dtype: str, choices: Choices) -> list[Problem]:
-    """The problems that a kernel may solve for the first ``taken`` steps, one layer and its epilogue.
+    """Return the problems that a kernel may solve for the first ``taken`` steps, one layer and its epilogue.
 
     The chosen precision comes first, then those of the named kernel.
     """
@@ -238,7 +238,7 @@ def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices
 def stored_parameters(
     graph: Graph, at: int, heads: Sequence[Step], problem: Problem, input_dtype: str
 ) -> tuple[np.ndarray | None, ...]:
-    """The heads' parameters; the first layer that does not keep bytes takes the pixel scale into its own.
+    """Return the heads' parameters; the first layer that does not keep bytes takes the pixel scale into its own.
 
     Raises UserError for weights to be stored in float16 that it cannot hold.
     """
@@ -259,7 +259,7 @@ def stored_parameters(
 
 
 def _stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
-    """The parameter as stored on the card. Raises UserError if float16 cannot hold its greatest number."""
+    """Return the parameter as stored on the card. Raises UserError if float16 cannot hold its greatest number."""
     if dtype == "float16":
         largest, limits = np.abs(array).max(), np.finfo(np.float16)
         if largest > limits.max or 0 < largest < limits.smallest_normal:

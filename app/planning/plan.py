@@ -69,7 +69,7 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
 
 
 def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
-    """Raises UserError unless every key is an operation or a layer of the network.
+    """Raise UserError unless every key is an operation or a layer of the network.
 
     Raises ValueError for a kernel of another operation, which no option can name.
     """
@@ -84,7 +84,7 @@ def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
 
 
 def _check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
-    """Raises UserError if a kernel of two layers was named whose operation is not among those ``taken``."""
+    """Raise UserError if a kernel of two layers was named whose operation is not among those ``taken``."""
     for pair, row in choices.named_pairs.items():
         if pair not in taken:
             kind = pair.removesuffix("_pair")

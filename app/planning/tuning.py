@@ -62,21 +62,21 @@ class Tuning:
     entries: Mapping[str, Mapping[str, Tuned]] = field(default_factory=dict)
 
     def known(self, problem: Problem, row: Variant, arch: str) -> Tuned | None:
-        """The measured result of a variant; None if there is none, or if its parameters are no longer valid."""
+        """Return the measured result of a variant; None if there is none, or if its parameters are no longer valid."""
         tuned = self.entries.get(key(problem), {}).get(row.name)
         if tuned is None or not set(tuned.parameters) <= set(row.tunables):
             return None
         return None if row.refusal(problem, arch, tuned.parameters) else tuned
 
     def parameters(self, problem: Problem, row: Variant, arch: str) -> dict[str, int]:
-        """The best known parameters of a variant; empty (its defaults) if unknown or no longer valid."""
+        """Return the best known parameters of a variant; empty (its defaults) if unknown or no longer valid."""
         tuned = self.known(problem, row, arch)
         return tuned.parameters if tuned else {}
 
     def choose(
         self, problem: Problem, arch: str, named: Variant | None = None
     ) -> tuple[Variant, dict[str, int]] | None:
-        """The variant to use and its parameters; None if none, or not the named one, serves the problem.
+        """Return the variant to use and its parameters; None if none, or not the named one, serves the problem.
 
         Without a name it is the highest automatic step that serves the problem. A lower step replaces it only if both
         were measured and the lower one is faster.

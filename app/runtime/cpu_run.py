@@ -79,7 +79,7 @@ def _check_options(request: RunRequest) -> None:
 
 
 def _without_effect(request: RunRequest) -> tuple[str, ...]:
-    """A note on the options that have an effect on a GPU only, if any were given."""
+    """Return a note on the options that have an effect on a GPU only, if any were given."""
     given = {"--chunk": request.pipeline.chunk is not None, "--streams": request.pipeline.streams != DEFAULT_STREAMS}
     given |= {"--no-fuse": not request.network.fuse, "--warmup": request.warmup != DEFAULT_WARMUP}
     names = [name for name, is_given in given.items() if is_given]

@@ -52,7 +52,7 @@ class CpuSession:
         return max(1, min(REFERENCE_CHUNK, -(-images // self.threads)))
 
     def threads_for(self, images: int) -> int:
-        """How many of the threads so many images keep busy: one chunk keeps one."""
+        """Return how many of the threads so many images keep busy: one chunk keeps one."""
         return min(self.threads, -(-images // self.chunk_for(images)))
 
     def run(self, images: np.ndarray, labels: np.ndarray, progress: Callable[[int], object] | None = None) -> None:

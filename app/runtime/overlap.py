@@ -27,7 +27,7 @@ ENQUEUE_BOUND = 0.9
 
 
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
-    """The union, as disjoint intervals in order."""
+    """Return the union, as disjoint intervals in order."""
     merged: list[Interval] = []
     for start, stop in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -49,7 +49,7 @@ def overlap(left: Iterable[Interval], right: Iterable[Interval]) -> float:
 
 
 def one_at_a_time(intervals: Iterable[Interval]) -> list[Interval]:
-    """Copies in one direction share one engine: none begins before the one that ended before it.
+    """Return copies in one direction share one engine: none begins before the one that ended before it.
 
     An event in front of a copy fires when the copy may begin; the copy may then still queue for the engine,
     and that wait is no copying.

@@ -17,7 +17,7 @@ class Timing:
     samples: tuple[float, ...]
 
     def percentile(self, q: int) -> float | None:
-        """The q-th percentile by nearest rank, 1..99; None if there are too few samples for it."""
+        """Return the q-th percentile by nearest rank, 1..99; None if there are too few samples for it."""
         return statistics.percentile(self.samples, q)
 
     @property

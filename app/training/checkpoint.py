@@ -47,13 +47,13 @@ _HEADER = fields({"settings": fields({name: setting.check for name, setting in S
 
 
 def header(settings: Settings, progress: Mapping[str, Any]) -> str:
-    """The header as JSON, which ``parsed`` reads. progress: values of ``Progress`` by their names."""
+    """Return the header as JSON, which ``parsed`` reads. progress: values of ``Progress`` by their names."""
     values = {"settings": vars(settings), **{name: progress[name] for name in _FIGURES}}
     return json.dumps(values, ensure_ascii=False)  # shorter: HDF5 limits attributes
 
 
 def parsed(content: str) -> tuple[Settings, Model, dict[str, Any]]:
-    """The settings, their network, and the header's values of ``Progress``.
+    """Return the settings, their network, and the header's values of ``Progress``.
 
     Raises BadValueError for every value that ``train`` would refuse as an option.
     """
@@ -87,7 +87,7 @@ def _check_together(settings: Settings, model: Model, values: Mapping[str, Any])
 
 
 def checkpoint_path(output: Path) -> Path:
-    """The checkpoint of a training that will write ``output``."""
+    """Return the checkpoint of a training that will write ``output``."""
     return output.with_name(f"{output.name}{SUFFIX}")
 
 
@@ -162,7 +162,7 @@ def array_limits(settings: Settings, model: Model) -> dict[str, int]:
 
 
 def checked_progress(settings: Settings, model: Model, values: Mapping[str, Any], arrays: Arrays) -> Progress:
-    """The progress of the header's values and these arrays. Raises BadValueError if they are inconsistent."""
+    """Return the progress of the header's values and these arrays. Raises BadValueError if they are inconsistent."""
     slots, best_epoch = OPTIMISERS[settings.optimiser].slots, values["best_epoch"]
     parameters, best, *own = (_part(part, model, arrays) for part in ("parameter", "best", *slots))
     if "square" in slots and any((array < 0).any() for array in own[slots.index("square")].values()):

@@ -102,7 +102,7 @@ def conv2d(layer: Conv2d, x: np.ndarray, dy: np.ndarray, parameters: Parameters,
 
 
 def _bias(layer: Conv2d | Linear, dy: np.ndarray, parameters: Parameters) -> Arrays:
-    """The gradient of the layer's bias, if it has one. dy: (rows, outputs)."""
+    """Return the gradient of the layer's bias, if it has one. dy: (rows, outputs)."""
     name = f"{layer.name}_bias"
     return {name: dy.sum(axis=0)} if name in parameters else {}
 

@@ -38,7 +38,7 @@ class Engine(Protocol):
         """Mean loss without smoothing, and correct answers, without augmentation and dropout."""
 
     def state(self) -> tuple[Arrays, Slots]:
-        """Copies of parameters and slots, float32."""
+        """Return copies of parameters and slots, float32."""
 
 
 class DivergedError(Exception):
@@ -47,7 +47,7 @@ class DivergedError(Exception):
 
 @lru_cache(1)  # every epoch asks for it
 def split(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the images to train on and of those held out, chosen by the seed; read-only."""
+    """Return indices of the images to train on and of those held out, chosen by the seed; read-only."""
     mixed = order(settings.seed, Use.SPLIT, np.arange(settings.images))
     parts = np.sort(mixed[settings.validation :]), np.sort(mixed[: settings.validation])
     for part in parts:
@@ -56,7 +56,7 @@ def split(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
 
 
 def start(model: Model, settings: Settings) -> Progress:
-    """The state before the first epoch: initial parameters, slots of zeros."""
+    """Return the state before the first epoch: initial parameters, slots of zeros."""
     parameters = model.initial(settings.seed)
     names = OPTIMISERS[settings.optimiser].slots
     slots = {slot: {name: np.zeros_like(array) for name, array in parameters.items()} for slot in names}
@@ -97,7 +97,7 @@ def run_epoch(engine: Engine, settings: Settings, progress: Progress, after_batc
 
 
 def check_sense(progress: Progress, labels: np.ndarray, classes: int) -> None:
-    """Raises DivergedError if the last epoch was far worse than guessing: the steps were too large, more do not help.
+    """Raise DivergedError if the last epoch was far worse than guessing: the steps were too large, more do not help.
 
     labels: of all images. Both accuracies must be as low as those of guessing, too: a network that learns by heart may
     have a large loss.

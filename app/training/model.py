@@ -94,7 +94,7 @@ class Model:
 
 
 def training_model(network: Network, biases: tuple[str, ...]) -> Model:
-    """The network with a bias in the named layers. Raises UserError if an inner layer has no gradient."""
+    """Return the network with a bias in the named layers. Raises UserError if an inner layer has no gradient."""
     layers = list(network.layers)
     while layers and isinstance(layers[-1], Argmax | Softmax):  # the loss has its own softmax
         layers.pop()
@@ -118,7 +118,7 @@ def training_model(network: Network, biases: tuple[str, ...]) -> Model:
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, total: int) -> tuple[float, np.ndarray]:
-    """The loss -Σ_b Σ_k t[b,k] log softmax(logits)[b,k] / total and its gradient by the logits, (B, classes).
+    """Return the loss -Σ_b Σ_k t[b,k] log softmax(logits)[b,k] / total and its gradient by the logits, (B, classes).
 
     t: 1 - smoothing for the label, plus smoothing / classes for every class; labels: (B,) integers; total: images of
     the whole batch, of which these may be a share.

@@ -43,7 +43,7 @@ class Places:
     resumed: Checkpoint | None
 
     def check_output(self) -> None:
-        """Raises UserError if ``output`` exists and must not be overwritten."""
+        """Raise UserError if ``output`` exists and must not be overwritten."""
         resumed = self.resumed
         ended = resumed is not None and len(resumed.progress.history) == resumed.settings.epochs
         # A training that has ended may have written its output before it failed.
@@ -51,7 +51,7 @@ class Places:
             raise UserError(f"{self.output} exists: name another --output, or replace it with --overwrite")
 
     def hint(self) -> str:
-        """The end of an error message that says how to resume; empty without a checkpoint."""
+        """Return the end of an error message that says how to resume; empty without a checkpoint."""
         kept = self.checkpoint
         if not kept.exists():
             return ""
@@ -96,7 +96,7 @@ def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | N
 
 
 def check_sizes(settings: Settings, model: Model) -> None:
-    """Raises UserError if the file of weights or the checkpoint would be too large to be read back."""
+    """Raise UserError if the file of weights or the checkpoint would be too large to be read back."""
     elements = sum(map(prod, model.shapes.values()))
     copies = 2 + len(OPTIMISERS[settings.optimiser].slots)  # the parameters, the best ones, the optimiser's slots
     stored = elements * np.dtype(settings.storage).itemsize

@@ -35,7 +35,7 @@ def random_bits(seed: int, use: Use, items: np.ndarray, count: int = 1, *, part:
 
 @lru_cache(64)  # of an epoch's batches all ask for the same few
 def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint64:
-    """The key of a stream: a kernel that gets it draws the same bits for each item and number."""
+    """Return the key of a stream: a kernel that gets it draws the same bits for each item and number."""
     key = np.array([seed], np.uint64)
     for number in (use, part, epoch):
         key = _mix(key) + np.array([number], np.uint64) * GOLDEN
@@ -58,7 +58,7 @@ def thinning(share: float) -> tuple[int, np.float32]:
 
 
 def order(seed: int, use: Use, items: np.ndarray, *, epoch: int = 0) -> np.ndarray:
-    """The items in random order: sorted by their bits."""
+    """Return the items in random order: sorted by their bits."""
     return items[np.argsort(random_bits(seed, use, items, epoch=epoch)[:, 0], kind="stable")]
 
 

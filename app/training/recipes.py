@@ -27,5 +27,5 @@ RECIPES = {
 
 
 def recipe_of(network: str) -> Recipe | None:
-    """The recipe of a network, or of the network of which it is another width; None if there is none."""
+    """Return the recipe of a network, or of the network of which it is another width; None if there is none."""
     return RECIPES.get(family(network))

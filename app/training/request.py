@@ -25,7 +25,7 @@ KEPT_CHECK: Check = checks.fields({name: checks.text(MAX_LENGTH) for name in KEP
 
 
 def _setting(name: str, help: str, group: str | None = None) -> Any:
-    """The option for one of the ``SETTINGS``."""
+    """Return the option for one of the ``SETTINGS``."""
     return option(help, group=group, **SETTINGS[name].option)
 
 
@@ -81,7 +81,7 @@ class TrainRequest:
         return given | ({"dropout": parse_dropout(given["dropout"])} if "dropout" in given else {})
 
     def kept(self) -> dict[str, str]:
-        """The options for the checkpoint to keep: absolute paths, or ``-``. Unprintable paths are left out."""
+        """Return the options for the checkpoint to keep: absolute paths, or ``-``. Unprintable paths are left out."""
         given = {name: str(value) for name in KEPT if (value := getattr(self, name)) is not None}
         paths = {n: "-" if (n, path) == ("json", "-") else str(Path(path).absolute()) for n, path in given.items()}
         return {name: path for name, path in paths.items() if path.isprintable() and len(path) <= MAX_LENGTH}

@@ -155,7 +155,7 @@ def parse_dropout(text: str) -> Dropout:
 
 
 def as_option(name: str, value: Any) -> str:
-    """The option of ``train`` that gives the setting ``name`` this value."""
+    """Return the option of ``train`` that gives the setting ``name`` this value."""
     option = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{option}" if value else f"--no-{option}"

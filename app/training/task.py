@@ -97,7 +97,7 @@ def _load(request: TrainRequest) -> Dataset:
 def _settle(
     request: TrainRequest, device: str, stored: Settings | None, network: Network, data: Dataset
 ) -> tuple[Settings, Model]:
-    """The settings except for the images' hash, and the model. Raises UserError."""
+    """Return the settings except for the images' hash, and the model. Raises UserError."""
     _check_data(data, network)
     settings = stored or _settings(network, request, data)
     model = training_model(network, settings.biases)
@@ -123,7 +123,7 @@ def _check_data(data: Dataset, network: Network) -> None:
 
 
 def _settings(network: Network, request: TrainRequest, data: Dataset) -> Settings:
-    """The recipe's settings, replaced by those of the request."""
+    """Return the recipe's settings, replaced by those of the request."""
     images = request.settings.get("images", len(data.images))
     if images > len(data.images):
         raise UserError(f"--images {images} is more than the {len(data.images)} of {data.source}: ask for fewer")

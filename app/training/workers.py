@@ -30,7 +30,7 @@ GRACE = 10.0  # seconds that rank 0 has to notice a worker's end; it cannot whil
 
 
 def check_workers(count: int, settings: Settings, device: str) -> None:
-    """Raises UserError unless ``count`` processes can share each batch, on ``cuda`` or ``cpu``."""
+    """Raise UserError unless ``count`` processes can share each batch, on ``cuda`` or ``cpu``."""
     batch = min(settings.batch, settings.images - settings.validation)
     if count > batch:
         raise UserError(f"--workers {count} is more than the {batch} images of a batch: use fewer")
@@ -82,7 +82,7 @@ class Worker:
     errors: Connection
 
     def reason(self, count: int) -> str | None:
-        """Why the process ended too early, None if it did not. count: processes in the team."""
+        """Return why the process ended too early, None if it did not. count: processes in the team."""
         code = self.process.exitcode
         if code == 0:
             return None

@@ -33,7 +33,7 @@ Half = ConvProblem | LinearProblem  # a layer that has parameters
 
 
 def expected(problem: Problem, x: cupy.ndarray, *parameters: cupy.ndarray | None) -> Expected:
-    """The oracle's results for x (images, elements) as stored; parameters: as in the problem's arguments.
+    """Return the oracle's results for x (images, elements) as stored; parameters: as in the problem's arguments.
 
     (images, elements an image), float64; the scores that an argmax chooses from included.
     """
@@ -94,7 +94,7 @@ def _layer(
     bias: cupy.ndarray | None,
     kept: Callable[[cupy.ndarray], cupy.ndarray] | None = None,
 ) -> cupy.ndarray:
-    """The layer in float64, term by term. kept: what each partial sum is rounded to."""
+    """Return the layer in float64, term by term. kept: what each partial sum is rounded to."""
     shape = (problem.maps, *problem.convolved) if isinstance(problem, ConvProblem) else (problem.outputs,)
     sums = cupy.zeros((len(x), *shape))
     for a, b in _terms(problem, x.astype(np.float64), w.astype(np.float64)):
@@ -115,7 +115,7 @@ def _activated(function: str, x: cupy.ndarray) -> cupy.ndarray:
 
 
 def _magnitude(problem: Half, x: cupy.ndarray, w: cupy.ndarray, bias: cupy.ndarray | None) -> cupy.ndarray:
-    """The layer without its activation, of the operands' magnitudes: what rounding errors scale with."""
+    """Return the layer without its activation, of the operands' magnitudes: what rounding errors scale with."""
     magnitudes = (None if a is None else abs(a.astype(np.float64)) for a in (x, w, bias))
     return _layer(replace(problem, activation=""), *magnitudes)
 

@@ -47,7 +47,7 @@ def _header(document: Mapping[str, Any], width: int) -> list[str]:
 
 
 def short_peak(name: str) -> str:
-    """A peak's name for people: ``fp16``, ``fp16 wgmma``."""
+    """Return a peak's name for people: ``fp16``, ``fp16 wgmma``."""
     dtype, *family = name.split()
     return " ".join([SHORT[dtype], *family])
 
@@ -81,12 +81,12 @@ def kernel_name(row: Mapping[str, Any]) -> str:
 
 
 def _name(row: Mapping[str, Any]) -> tuple[str, str]:
-    """The cells of ``KERNEL`` and ``TYPE``."""
+    """Return the cells of ``KERNEL`` and ``TYPE``."""
     return kernel_name(row), SHORT[row["dtype"]]
 
 
 def _ratios(row: Mapping[str, Any]) -> Iterable[str]:
-    """The cells of ``RATIOS``."""
+    """Return the cells of ``RATIOS``."""
     return map(format_factor, (row["library_ratio"], row["previous_ratio"]))
 
 

@@ -72,12 +72,12 @@ def terms(problem: Problem) -> int:
 
 
 def function_of(problem: Problem) -> str:
-    """The activation that the problem ends with or is; empty if none."""
+    """Return the activation that the problem ends with or is; empty if none."""
     return problem.function if isinstance(problem, ActivationProblem) else getattr(problem, "activation", "")
 
 
 def is_exact(problem: Problem) -> bool:
-    """Whether nothing is rounded, because values are only selected, or as exactly defined."""
+    """Return whether nothing is rounded, because values are only selected, or as exactly defined."""
     if isinstance(problem, PoolProblem):
         return problem.is_max
     if isinstance(problem, ActivationProblem):

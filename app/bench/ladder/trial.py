@@ -47,7 +47,7 @@ class Trial:
         cupy.cuda.Device().synchronize()  # the data have arrived; the clock's stream waits for no other
 
     def launch(self, row: Variant, parameters: Parameters | None = None, *, debug: bool = False) -> Launch:
-        """The variant bound to this trial's arrays. debug: compiled without optimisation.
+        """Return the variant bound to this trial's arrays. debug: compiled without optimisation.
 
         Raises DeviceMemoryError if its workspace does not fit, UserError if it needs cuBLAS and there is none.
         """

@@ -72,7 +72,7 @@ def compare(request: BenchRequest) -> int:
 
 
 def engines(only: str | None) -> list[str]:
-    """The engines that ``--only`` names. Raises UserError for an unknown one."""
+    """Return the engines that ``--only`` names. Raises UserError for an unknown one."""
     names = list(ENGINES) if only is None else only.split(",")
     for name in names:
         if name not in ENGINES:

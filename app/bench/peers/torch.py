@@ -213,7 +213,7 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
             return x.permute(0, 2, 3, 1).flatten(1)
 
     def filled(module: Any, name: str, weights: np.ndarray) -> Any:
-        """The module with these weights and the bias of that name, if there is one."""
+        """Return the module with these weights and the bias of that name, if there is one."""
         tensor = torch.from_numpy(np.ascontiguousarray(weights)).to(device, dtype)
         if channels_last and tensor.ndim == 4:
             tensor = tensor.to(memory_format=torch.channels_last)

@@ -109,7 +109,7 @@ def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[dict
 
 
 def failure(text: str, code: int) -> str:
-    """Why ncu counted nothing, in its own words: its first error, else its last line, else the exit code."""
+    """Return why ncu counted nothing, in its own words: its first error, else its last line, else the exit code."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [
         re.sub(r"^==ERROR==\s*|^error:\s*", "", line) for line in lines if line.startswith(("==ERROR==", "error:"))

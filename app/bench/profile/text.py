@@ -22,7 +22,7 @@ COUNTERS = (
 
 
 def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
-    """The document as tables and paragraphs of at most ``width`` columns."""
+    """Return the document as tables and paragraphs of at most ``width`` columns."""
     settings, times, overlap = (document[name] for name in ("settings", "end_to_end_ms", "overlap"))
     device, copies = document["device"], overlap["copies_ms"]
     shared = f"{settings['streams']} streams share the card, so times overlap: --streams 1 gives each kernel its own"

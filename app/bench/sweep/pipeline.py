@@ -78,7 +78,7 @@ def measure_all(grid: Sequence[Setting], measure: Measure) -> list[dict[str, Any
 def as_document(
     request: SweepRequest, card: str, points: Sequence[Mapping[str, Any]], total: int, default: Setting
 ) -> dict[str, Any]:
-    """The report as plain data."""
+    """Return the report as plain data."""
     measured = [point for point in points if point["ms"] is not None]
     best = min(measured, key=lambda point: point["ms"], default=None)
     usual = next((point for point in measured if (point["streams"], point["chunk"]) == default), None)
@@ -100,7 +100,7 @@ def as_document(
 
 
 def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
-    """The document as two tables, chunk sizes down and streams across, and the best point."""
+    """Return the document as two tables, chunk sizes down and streams across, and the best point."""
     lines = [
         *paragraph(
             f"Pipeline of {report['network']}, {report['images']:,} images, {report['precision']}, on "

@@ -63,7 +63,7 @@ def _layer(target: Target) -> dict[str, Any]:
 
 
 def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
-    """The document as tables and paragraphs of at most ``width`` columns."""
+    """Return the document as tables and paragraphs of at most ``width`` columns."""
     kind = "fused with what follows" if report["fused"] else "alone"
     head = (
         f"Sweep of {report['operation']} kernel {report['variant']}, network {report['network']}, "
@@ -83,7 +83,7 @@ def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
 
 
 def _points(layer: Mapping[str, Any], width: int) -> list[str]:
-    """The fastest points as a table, the default one marked."""
+    """Return the fastest points as a table, the default one marked."""
     if not layer["points"]:
         return []
     rows = [

@@ -26,7 +26,7 @@ DESCRIPTIONS = COMMANDS | {MAIN_JOB: "Classify images with LeNet-5 on an NVIDIA 
 
 
 def parser_of(name: str) -> Parser:
-    """The parser of one of the ``COMMANDS``, or of ``run``, the main job."""
+    """Return the parser of one of the ``COMMANDS``, or of ``run``, the main job."""
     module = _options_module(name)
     parser = Parser(
         prog="main.py" if name == MAIN_JOB else f"main.py {name}",
@@ -42,7 +42,7 @@ def parser_of(name: str) -> Parser:
 
 
 def request_of(name: str, options: argparse.Namespace) -> Any:
-    """The frozen request that the body of the command takes. options: what ``parser_of(name)`` parsed.
+    """Return the frozen request that the body of the command takes. options: what ``parser_of(name)`` parsed.
 
     Raises UserError for options that contradict each other.
     """

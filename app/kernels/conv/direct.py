@@ -67,7 +67,7 @@ def _filter_bytes(problem: ConvProblem) -> int:
 
 
 def _default_tile(problem: ConvProblem) -> dict[str, int]:
-    """The tile that leaves fewest threads idle; among equals the largest, whose rim is the smallest share."""
+    """Return the tile that leaves fewest threads idle; among equals the largest, whose rim is the smallest share."""
     fitting = [tile for tile in TILES if _tile_bytes(problem, tile) + _filter_bytes(problem) <= STATIC_SHARED_LIMIT]
     return {"TILE": min(fitting[::-1] or TILES[:1], key=lambda tile: _tile_count(problem, tile) * tile**2)}
 

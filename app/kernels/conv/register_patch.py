@@ -45,7 +45,7 @@ def _row_floats(problem: ConvProblem, tc: int) -> int:
 
 
 def _patch_defaults(problem: ConvProblem) -> dict[str, int]:
-    """The patch with the least work by a simple count: idle lanes, loads beside products, scattered stores."""
+    """Return the patch with the least work by a simple count: idle lanes, loads beside products, scattered stores."""
     height, width = (size // problem.pool * problem.pool for size in problem.convolved)
 
     def cost(tm: int, tr: int, tc: int) -> float:

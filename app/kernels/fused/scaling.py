@@ -52,12 +52,12 @@ def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.nd
 
 
 def parts_of(problem: PairProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
-    """The float16 operands that the problem multiplies for float64: rounded, or both halves of ``split``."""
+    """Return the float16 operands that the problem multiplies for float64: rounded, or both halves of ``split``."""
     return [values.astype(np.float16)] if problem.parts == 1 else [*split(values, low_scale)]
 
 
 def feature_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
-    """The greatest value that any image can give each map of features: (maps) float64."""
+    """Return the greatest value that any image can give each map of features: (maps) float64."""
     w1, w2 = _filters(problem, arrays)
     with np.errstate(invalid="ignore"):  # infinite weights
         return _bounds(w2, arrays[3], _bounds(w1, arrays[1], BRIGHTEST))
@@ -106,7 +106,7 @@ def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.nda
 
 
 def within_range(problem: PairProblem, arrays: Arrays) -> bool:
-    """Whether the kernels lose no number that counts, whatever the image.
+    """Return whether the kernels lose no number that counts, whatever the image.
 
     Products read features of LARGEST at most; those of convolutions must be as they are to be stored.
     """
@@ -147,5 +147,5 @@ def _scaled(array: np.ndarray, scales: np.ndarray) -> np.ndarray:
 
 
 def _lie_within(numbers: np.ndarray, smallest: float, greatest: float) -> bool:
-    """Whether every number except zeros is in range."""
+    """Return whether every number except zeros is in range."""
     return bool(((numbers == 0) | ((numbers >= smallest) & (numbers <= greatest))).all())

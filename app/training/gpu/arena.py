@@ -27,23 +27,23 @@ class Layout:
     size: int
 
     def packed(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """An arena in host memory, (size,) float32, that holds the arrays."""
+        """Return an arena in host memory, (size,) float32, that holds the arrays."""
         flat = np.zeros(self.size, np.float32)
         for name, place in self.places.items():
             flat[place] = arrays[name].ravel()
         return flat
 
     def unpacked(self, flat: np.ndarray) -> Arrays:
-        """Copies of the arrays by name, in the order of the shapes."""
+        """Return copies of the arrays by name, in the order of the shapes."""
         return {name: flat[self.places[name]].reshape(shape).copy() for name, shape in self.shapes.items()}
 
     def view(self, arena: Any, name: str) -> Any:
-        """The flat view of a parameter in an arena; None if there is no such parameter."""
+        """Return the flat view of a parameter in an arena; None if there is no such parameter."""
         return arena[self.places[name]] if name in self.places else None
 
 
 def layout(shapes: Mapping[str, Shape]) -> Layout:
-    """The layout for parameters of these shapes."""
+    """Return the layout for parameters of these shapes."""
     places: dict[str, slice] = {}
     at = weights = 0
     for name in sorted(shapes, key=lambda name: name.endswith("_bias")):  # a stable sort

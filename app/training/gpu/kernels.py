@@ -160,7 +160,7 @@ class Update:
             self._penalty(stream, (1, 1, 1), self._squares, penalty, np.int32(self._blocks), half)
 
     def _scalars(self, step: Step) -> tuple[float, ...]:
-        """The schedule's arguments of the kernel, computed in float64 as in the references."""
+        """Return the schedule's arguments of the kernel, computed in float64 as in the references."""
         number, rate, momentum = step
         if not isinstance(self._optimiser, AdamW):
             return momentum, rate

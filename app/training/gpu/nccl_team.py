@@ -48,13 +48,13 @@ def nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
 
 
 def unique_id() -> Any:
-    """A new name by which the members of one team find each other; it can be pickled. Raises UserError."""
+    """Return a new name by which the members of one team find each other; it can be pickled. Raises UserError."""
     with _nccl() as nccl:
         return nccl.get_unique_id()
 
 
 def check_cards(count: int) -> None:
-    """Raises UserError unless there are ``count`` GPUs, and NCCL."""
+    """Raise UserError unless there are ``count`` GPUs, and NCCL."""
     cards = cupy.cuda.runtime.getDeviceCount()
     if count > cards:
         raise UserError(

@@ -78,7 +78,7 @@ class Gemm:
             self._parts.add(stream, (m, n, choice.parts), bias, y, alpha, beta)
 
     def _product(self, tile: Tile, cut: bool) -> Function:
-        """The kernel for a tile, compiled when it is first needed; cut: whether it writes parts of sums."""
+        """Return the kernel for a tile, compiled when it is first needed; cut: whether it writes parts of sums."""
         if (tile, cut) not in self._products:
             defines = self._defines | tile.defines | {"SPLIT": int(cut)}
             self._products[tile, cut] = training_kernel("gemm", defines, self._arch, threads=tile.threads)
@@ -165,7 +165,7 @@ class _Parts:
 
 
 def conv_products(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
-    """An implicit matrix product each way. shape: of an image's input."""
+    """Return an implicit matrix product each way. shape: of an image's input."""
     channels, height, width = shape
     sizes = ConvSizes(channels, height, width, layer.maps, layer.kernel, layer.stride)
     forward = conv_forward(arch, sizes, bias, activation)

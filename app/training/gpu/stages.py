@@ -32,7 +32,7 @@ class Site:
     gradients: Any
 
     def activations(self, shape: Shape) -> Any:
-        """An array for a batch's activations; shape: of one image's."""
+        """Return an array for a batch's activations; shape: of one image's."""
         return device_array(self.images * prod(shape), "float32")
 
     def views(self, name: str) -> tuple[Any, Any]:
@@ -66,7 +66,7 @@ class Stage:
 
 
 def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, function: str, slope: bool) -> Stage:
-    """A layer with weights, and the activation behind it if ``function`` names one.
+    """Return a layer with weights, and the activation behind it if ``function`` names one.
 
     slope: whether this stage's backward applies the activation's slope, or the next stage's does.
     """
@@ -109,7 +109,7 @@ def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> 
 
 
 def activation_stage(site: Site, layer: Activation, shape: Shape, x: Any, slope: bool) -> Stage:
-    """An activation that does not follow a product directly. slope: as for ``product_stage``."""
+    """Return an activation that does not follow a product directly. slope: as for ``product_stage``."""
     y = site.activations(shape)
     launch = inference_launch(site, layer, shape, x, y, "float32")
     slopes = activation_gradient(site.arch, prod(shape), layer.function) if slope else None

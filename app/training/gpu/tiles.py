@@ -115,14 +115,14 @@ class Split:
 
 @cache
 def split(rows: int, columns: int, depth: int, candidates: tuple[Tile, ...] = ALL_TILES) -> Split:
-    """The tile and the number of parts with the least estimated cost for sums of ``depth`` products."""
+    """Return the tile and the number of parts with the least estimated cost for sums of ``depth`` products."""
     choices = (Split(tile, n) for tile in candidates for n in _parts(tile, rows, columns, depth))
     return min(choices, key=lambda choice: _cost(choice, rows, columns, depth))
 
 
 @cache
 def whole(rows: int, columns: int, depth: int) -> Tile:
-    """The tile with the least estimated cost for sums in one piece."""
+    """Return the tile with the least estimated cost for sums in one piece."""
     return min(ALL_TILES, key=lambda tile: _cost(Split(tile, 1), rows, columns, depth))
 
 
