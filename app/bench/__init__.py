@@ -1,1 +1,1 @@
-"""Measuring: the ladder of kernels, parameter sweeps, profiles; frameworks are imported only here."""
+"""Measurements: the ladder of kernels, parameter sweeps, profiles. Frameworks are imported only here."""

@@ -1,4 +1,4 @@
-"""The images that whole applications are measured on, and what their labels are held against."""
+"""Test images and shipped weights to measure whole applications on, and the check of their labels."""
 
 from dataclasses import dataclass
 from math import prod
@@ -17,8 +17,8 @@ from app.network.reference import shipped_reference
 from app.network.weights import Weights, load_weights
 from data_tools.dataset import load_fashion_mnist
 
-UNWRITTEN = 255  # no label: what outputs hold before a timed run
-L2_BYTES = 50 << 20  # of the H100, where a card does not say
+UNWRITTEN = 255  # no valid label: outputs are filled with it before a timed run
+L2_BYTES = 50 << 20  # the H100's, for cards that do not report theirs
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Batch:
     reference: Reference
 
     def score(self, labels: np.ndarray, arithmetic: str | None) -> dict[str, Any]:
-        """Count correct answers and labels (N,) that are not the float64 reference's; the largest margin of these.
+        """Count the correct labels (N,) and those that differ from the float64 reference; find their largest margin.
 
         wrong: whether they break the accuracy rule for the arithmetic type; without a type they are not judged.
         """
@@ -56,7 +56,7 @@ def check_ready(network: str) -> None:
 
 
 def load_batch(network: str, count: int) -> Batch:
-    """Return the images in page-locked memory.
+    """Load the first ``count`` test images into page-locked memory.
 
     Raises UserError if there are fewer than ``count``, or no weights of the network are shipped.
     """
@@ -84,10 +84,10 @@ def random_images(shape: Shape, count: int) -> np.ndarray:
 
 
 def piece_size(graph: Graph, images: int, itemsize: int, l2_bytes: int = 0) -> int:
-    """Images a piece, all of equal length: as many as let a layer's input and output lie in the L2 cache together.
+    """Choose a number of images per piece: as many as let a layer's input and output lie in the L2 cache together.
 
-    The whole batch where it fits, and where no such length divides it well. itemsize: bytes of an activation's number.
-    l2_bytes: 0 where the card does not say.
+    All pieces have equal length. Returns the whole batch where it fits, or where no such length divides it well.
+    itemsize: bytes per number of an activation. l2_bytes: size of the cache, 0 where the card does not report it.
     """
     most = max(prod(step.in_shape) + prod(step.out_shape) for step in graph.steps) * itemsize
     fitting = min(max((l2_bytes or L2_BYTES) // most, 1), images)

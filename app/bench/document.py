@@ -1,4 +1,4 @@
-"""What the documents of ``bench`` have in common. Pure but for the clock."""
+"""Common parts of the documents of ``bench``. Pure but for the clock."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
@@ -10,7 +10,7 @@ Row = Mapping[str, Any]
 
 
 def utc_date() -> str:
-    """Return the time as documents state it: ``2026-11-21 21:06 UTC``."""
+    """Return the time in the documents' format: ``2026-11-21 21:06 UTC``."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
@@ -21,16 +21,16 @@ def card_text(card: Mapping[str, Any]) -> str:
 
 
 def heading(title: str, document: Mapping[str, Any], pairs: dict[str, str], width: int) -> list[str]:
-    """Return the title with the document's date, a line for its card, and one for each further name and text."""
+    """Return the title and date of the document, a line for its card, and a line for each further name and text."""
     card = {"card": card_text(document["device"])}
     return [*paragraph(f"{title}, {document['date']}", width), *fields((card | pairs).items(), width)]
 
 
 def first_row(rows: Iterable[Row], **values: object) -> Row:
-    """Return the first row with these values; an empty one if there is none."""
+    """Return the first row with these values; an empty row if there is none."""
     return next((row for row in rows if all(row[name] == value for name, value in values.items())), {})
 
 
 def fastest_row(rows: Iterable[Row], time: str = "ms") -> Row:
-    """Return the row with the least of that time among those that have one; an empty one if there is none."""
+    """Return the row with the shortest such time, among rows that have one; an empty row if none has."""
     return min((row for row in rows if row[time]), key=lambda row: row[time], default={})

@@ -1,4 +1,4 @@
-"""Networks to measure: with their shipped weights, else with random ones, since no time depends on the weights."""
+"""Build networks to measure: with shipped weights, else with random ones, since no time depends on the weights."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def network_graph(name: str, seed: int = 0) -> Graph:
     shape = network.input_shape
     for layer in network.layers:
         for array, wanted in layer.parameter_shapes(shape).items():
-            if (recipe and layer.name in recipe.biases) or not array.endswith("_bias"):  # as they are trained
+            if (recipe and layer.name in recipe.biases) or not array.endswith("_bias"):  # biases as in training
                 arrays[array] = (0.1 * rng.standard_normal(wanted)).astype(np.float32)
         shape = layer.output_shape(shape)
     return build(network, Weights(arrays, name, Path("random")))

@@ -38,8 +38,8 @@ REMEDY = "restore it from the repository"
 class OldVersion:
     """One version in an old report, with its times in ms over ``images`` images.
 
-    ops: of conv1 and conv2; empty where the report gives only ``sum_ms``. at_most: the report gives ``sum_ms`` only as
-    an upper bound. variant, dtype: our row for the same step; variant is None where we have none.
+    ops: times of conv1 and conv2; empty where the report gives only ``sum_ms``. at_most: the report gives ``sum_ms``
+    only as an upper bound. variant, dtype: our row for the same step; variant is None where we have none.
     """
 
     version: str
@@ -53,7 +53,7 @@ class OldVersion:
 
 @dataclass(frozen=True)
 class OldReport:
-    """The kernel times in a report. whole_program: of whole runs."""
+    """The kernel times in a report. whole_program: times of whole runs."""
 
     card: str
     year: int
@@ -128,7 +128,7 @@ def batch_of(bench: Row, images: int | None = None) -> Row:
 
 
 def best_total(bench: Row, dtype: str, images: int | None = None) -> Row:
-    """Return the sums of our kernel whose convolutions together take the least time over that batch."""
+    """Return the sums of our kernel with the least total time of the convolutions over that batch."""
     rows = batch_of(bench, images)["totals"]
     return fastest_row((row for row in rows if row["kind"] == OURS and row["dtype"] == dtype), "sum_ms")
 

@@ -1,4 +1,4 @@
-"""Resources of every kernel, from the compiler's log: registers, shared and constant memory, spills, blocks on an SM.
+"""Find the resources of every kernel in the compiler's log: registers, memory, spills, blocks on an SM.
 
 Needs no GPU. Every row of the registry is compiled for layers of the networks: a convolution or a product alone, or
 both layers of a pair.
@@ -25,7 +25,7 @@ EXAMPLES: tuple[tuple[Network, tuple[str, ...]], ...] = (
     (LENET5, ("conv1", "conv2", "pool1", "fc1", "relu1", "argmax")),
     (FA19, ("resize", "softmax")),
 )
-# Operation of two layers → their common name in lenet5, without the number; the pair's record.
+# Operation of two layers → their common name in lenet5 without the number, and the pair's class.
 EXAMPLE_PAIRS: dict[str, tuple[str, Any]] = {
     "conv_pair": ("conv", ConvPairProblem),
     "gemm_pair": ("fc", LinearPairProblem),
@@ -79,7 +79,7 @@ def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -
 
 
 def examples(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
-    """Layers of the row's operation, and what it may be asked for: alone in each type, then with what follows."""
+    """Return example layers for the row's operation with their problems: alone in each type, then with an epilogue."""
     if row.operation in EXAMPLE_PAIRS:
         name, pair = EXAMPLE_PAIRS[row.operation]
         whole = [[_problems(LENET5, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
@@ -116,7 +116,7 @@ def _functions(row: Variant, problem: Problem, arch: str) -> Iterator[dict[str, 
     compiled = parse(resource_report(row.path, config.defines, arch))
     declares = any("__constant__" in text for text in sources(row.path).values())
     constant = constant_bytes(compile_kernel(row.path, config.defines, arch)) if declares else 0
-    launches = {launch.entry or row.entry: launch for launch in config.launches}  # slices differ in scalars alone
+    launches = {launch.entry or row.entry: launch for launch in config.launches}  # slices differ only in scalars
     for entry, launch in launches.items():
         found = compiled[entry]
         shared = found.static_shared + launch.shared_bytes
@@ -137,10 +137,10 @@ def _functions(row: Variant, problem: Problem, arch: str) -> Iterator[dict[str, 
 
 
 def parse(log: str) -> dict[str, Compiled]:
-    """Read the assembler's log: entry point → resources. Functions that are only called are left out."""
+    """Parse the assembler's log: entry point → resources. Functions that are not entry points are left out."""
     found: dict[str, Compiled] = {}
     entry, stack = "", (0, 0, 0)
-    own = False  # whether the properties that follow are the entry point's
+    own = False  # whether the following properties belong to an entry point
     for line in log.splitlines():
         if match := re.search(r"Compiling entry function '(\w+)'", line):
             entry = match[1]

@@ -1,7 +1,7 @@
 """``main.py bench --scenario``: the application under LoadGen's offline and single-stream scenarios.
 
-Offline: one query holds all samples; what counts is samples a second. Single-stream: one sample a query, the next
-issued when the last has returned; what counts is the 90th percentile of the latency.
+Offline: one query holds all samples; the result is samples per second. Single-stream: one sample per query, each issued
+when the one before has returned; the result is the 90th percentile of the latency.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ from app.text import WIDTH, Column, format_ms, table
 
 SCHEMA = "lenet5-inference/scenario/1"
 SINGLE_STREAM = "single-stream"
-QUERIES = 50  # offline: each holds the whole batch
+QUERIES = 50  # offline queries, each of the whole batch
 WARMUP = 5
 
 
@@ -87,8 +87,8 @@ def offline(session: Any, images: np.ndarray, query: np.ndarray) -> tuple[np.nda
     """Time queries of all images, from page-locked memory to readable labels.
 
     Every other query repeats the first image: its times should be no shorter. Returns the labels (N,) of the images,
-    the ms of each query of all images, those of each query of one image, and how many queries gave other labels than
-    the first one. query: a page-locked array like the images, which are copied into it outside the clock.
+    the ms of each query of all images, the ms of each query of one image, and the number of queries whose labels differ
+    from the first query's. query: a page-locked array like the images; they are copied into it outside the clock.
     """
     outputs = session.outputs(len(images))
     labels: np.ndarray | None = None
@@ -109,7 +109,7 @@ def offline(session: Any, images: np.ndarray, query: np.ndarray) -> tuple[np.nda
 
 
 def single_stream(session: Any, images: np.ndarray, query: np.ndarray) -> tuple[np.ndarray, list[float]]:
-    """Time one query for each image, the next when the last label is readable; return labels (N,) and ms.
+    """Time one query per image, each when the label before is readable; return labels (N,) and ms.
 
     Each image is copied into ``query`` (1, C, H, W), page-locked, within the clock: a session replays a graph for
     arrays that it has met before.
@@ -132,7 +132,7 @@ def single_stream(session: Any, images: np.ndarray, query: np.ndarray) -> tuple[
 
 
 def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Header, and a row for each precision."""
+    """Format the document: a header, and a row for each precision."""
     images, one = f"{document['images']:,}", document["scenario"] == SINGLE_STREAM
     if one:
         what, start = f"{images} queries of one sample, one after another", "an image in host memory"

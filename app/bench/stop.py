@@ -1,4 +1,4 @@
-"""The rule that ends a measurement. Pure functions."""
+"""Decide when a measurement ends. Pure functions."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -6,7 +6,7 @@ from math import ceil
 from app.runtime.statistics import half_width, median
 
 LEAST_RUNS, MOST_RUNS = 10, 200
-SECONDS = 1.0  # of measured time; then even three runs are enough
+SECONDS = 1.0  # of measured time; after it, PATIENCE runs are enough
 PATIENCE = 3
 SHORT_MS = 0.2  # with a warm cache, several shorter launches are timed together
 
@@ -20,7 +20,7 @@ def enough(samples_ms: Sequence[float], noise: float) -> bool:
 
 
 def together(ms: float, l2: str) -> int:
-    """Return how many launches one pair of events encloses: several only if they are short and the cache is warm."""
+    """Return the number of launches per pair of events: several only if they are short and the cache is warm."""
     return 1 if l2 == "cold" or ms <= 0 else min(max(ceil(SHORT_MS / ms), 1), 50)
 
 

@@ -15,12 +15,12 @@ from app.kernels.launch import Function, loaded
 from app.runtime.result import Timing
 
 WAIT = Path(__file__).with_name("wait.cu")
-ENQUEUE_US = 20  # of host time for one action, generously
+ENQUEUE_US = 20  # a generous estimate of the host's time per action
 LONGEST_WAIT_US = 2000
 
 
 class Hold:
-    """Keep a stream busy for a while, so that work enqueued meanwhile runs without gaps. arch: e.g. ``sm_90a``."""
+    """Keeps a stream busy for a while, so that work enqueued meanwhile runs without gaps. arch: e.g. ``sm_90a``."""
 
     def __init__(self, arch: str) -> None:
         self._nanoseconds = ctypes.c_longlong()
@@ -34,7 +34,7 @@ class Hold:
 
 
 class Clock:
-    """A stream of its own and the means to time work on it. arch: e.g. ``sm_90a``."""
+    """Times work on a stream of its own. arch: e.g. ``sm_90a``."""
 
     def __init__(self, arch: str) -> None:
         self.stream = cupy.cuda.Stream(non_blocking=True)
@@ -49,7 +49,7 @@ class Clock:
         l2: ``cold``: a buffer twice the size of the L2 cache is written before each run, outside of the events;
         ``warm``: short work is enqueued several times between the events.
         """
-        first = self._run(enqueue, 1, l2, actions)  # warm-up: code is loaded, clocks rise
+        first = self._run(enqueue, 1, l2, actions)  # warm-up: loads code, raises clocks
         count = together(min(first, self._run(enqueue, 1, l2, actions)), l2)
         samples: list[float] = []
         while not enough(samples, noise):

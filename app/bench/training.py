@@ -1,7 +1,7 @@
-"""``main.py bench --training``: epochs of 60,000 images, on the card and by NumPy on this machine's processor.
+"""``main.py bench --training``: time epochs of 60,000 images, on the card and by NumPy on this machine's processor.
 
-On random images, on which no time depends. An epoch is the training loop's own: shuffling, every batch, the loss read
-group by group. Shares are of the kernels' time, each between two events.
+The images are random: times do not depend on them. An epoch is the training loop's own: shuffling, every batch, and
+reading the loss group by group. Shares are of the kernels' time, each measured between two events.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:  # needs CuPy
 
 SCHEMA = "lenet5-inference/training/1"
 IMAGES = 60_000
-EPOCHS = 5  # measured, after one that is not
-NUMPY_BATCHES = 3  # measured, after one that is not
+EPOCHS = 5  # measured, after one untimed
+NUMPY_BATCHES = 3  # measured, after one untimed
 WATCHED = 8  # batches whose kernels are timed one by one
-ACTIONS = 100  # launches and events of a batch, about
+ACTIONS = 100  # launches and events per batch, roughly
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ COLUMNS = (Column("network", left=True), *map(Column, HEADS))
 
 
 def run_training(request: BenchRequest) -> int:
-    """Measure, print and write. Returns 0, raises UserError."""
+    """Measure, print and write. Returns 0; raises UserError."""
     device.require_gpu("bench")
     card = device.describe_gpu()
     processor = device.describe_cpu(usable_cores())
@@ -172,7 +172,7 @@ def _watched(stream: Any) -> Iterator[list[tuple[str, EventPair]]]:
 
 
 def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Return a row for each training, and below them what share of the time each kernel takes."""
+    """Format the document: a row per training, and below them each kernel's share of the time."""
     pairs = {
         "card": f"{card_text(document['device'])}; median of {EPOCHS} epochs",
         "CPU": f"{document['rows'][0]['cpu']}; median of {NUMPY_BATCHES} batches",

@@ -1,4 +1,4 @@
-"""The layers a network is made of, one file a kind."""
+"""The layers of a network, one file per kind."""
 
 from app.layers.activation import ACTIVATIONS, Activation, Relu, Sigmoid, Tanh
 from app.layers.argmax import Argmax

@@ -1,4 +1,4 @@
-"""Functions of one element: ReLU, tanh and sigmoid."""
+"""Element-wise functions: ReLU, tanh and sigmoid."""
 
 from dataclasses import dataclass
 from math import prod
@@ -14,18 +14,18 @@ from app.layers.base import Layer, Parameters, Shape
 class Activation(Layer):
     """y = f(x), element by element; NaN stays NaN.
 
-    ``function`` is the kernels' name of f: in capitals, a struct of ``app/kernels/include/activations.cuh``.
+    ``function`` names f; in capitals, it is the name of a struct in ``app/kernels/include/activations.cuh``.
     """
 
     operation: ClassVar[str] = "activation"
     function: ClassVar[str]
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Any shape, unchanged."""
+        """Return the shape: activations keep it."""
         return shape
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ActivationProblem | None:
-        """Keeps the type."""
+        """Return the problem of a kernel of its own; input and output have one type."""
         return ActivationProblem(prod(shape), self.function, input_dtype) if input_dtype == output_dtype else None
 
 
@@ -37,7 +37,7 @@ class Relu(Activation):
     function: ClassVar[str] = kind
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """In place."""
+        """Compute y in place."""
         # Zeros for one image, not the number 0: NumPy's vectorised loop takes arrays, three times as fast.
         return np.maximum(x, np.zeros_like(x[:1]), out=x)
 
@@ -50,7 +50,7 @@ class Tanh(Activation):
     function: ClassVar[str] = kind
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """In place."""
+        """Compute y in place."""
         return np.tanh(x, out=x)
 
 
@@ -62,12 +62,12 @@ class Sigmoid(Activation):
     function: ClassVar[str] = kind
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """In place."""
-        with np.errstate(over="ignore"):  # exp(-x) is infinite far below 0, and its reciprocal the right 0
+        """Compute y in place."""
+        with np.errstate(over="ignore"):  # exp(-x) overflows to infinity far below 0; its reciprocal, 0, is right
             np.exp(np.negative(x, out=x), out=x)
         x += 1
         return np.reciprocal(x, out=x)
 
 
-# By the kernels' names: what oracles and tests go through.
+# Every activation by the name that the kernels use; oracles and tests iterate over it.
 ACTIVATIONS: dict[str, type[Activation]] = {kind.function: kind for kind in (Relu, Tanh, Sigmoid)}

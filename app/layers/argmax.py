@@ -1,4 +1,4 @@
-"""From scores to the label."""
+"""Argmax: from scores to the label."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,15 +17,15 @@ class Argmax(Layer):
     operation: ClassVar[str] = "argmax"
 
     def output_shape(self, shape: Shape) -> Shape:
-        """(classes) → (); at most 256 classes."""
+        """Return the shape: (classes) → (); at most 256 classes."""
         if len(shape) != 1 or shape[0] > 256:
             raise self.fail(shape, "(classes,) with at most 256 classes")
         return ()
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """(B, classes) → (B) uint8."""
+        """Find the labels of scores: (B, classes) → (B) uint8."""
         return x.argmax(axis=1).astype(np.uint8)
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ArgmaxProblem | None:
-        """Labels are bytes, whatever ``output_dtype``."""
+        """Return the problem. Labels are bytes, whatever ``output_dtype``."""
         return None if input_dtype == "uint8" else ArgmaxProblem(shape[0], input_dtype)

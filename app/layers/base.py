@@ -1,4 +1,4 @@
-"""What every layer offers: its shape rule, its parameters, its NumPy reference and its part on the GPU."""
+"""The interface of every layer: shape rule, parameters, NumPy reference and its part on the GPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from app.errors import UserError
 from app.kernels.problems import Problem
 
-Shape = tuple[int, ...]  # of one image's activations: (C, H, W) or (features,)
-Parameters = Mapping[str, np.ndarray]  # by the names and in the layouts of the weights file
+Shape = tuple[int, ...]  # one image's activations: (C, H, W) or (features,)
+Parameters = Mapping[str, np.ndarray]  # names and layouts as in the weights file
 
 
 @dataclass(frozen=True)
@@ -24,22 +24,22 @@ class Layer(ABC):
     kind: ClassVar[str]
     # The registry's name of the GPU operation that this layer is; None: it only relabels its input.
     operation: ClassVar[str | None] = None
-    # Whether it takes bytes and gives bytes: their scale is then for the layers behind it.
+    # uint8 in, uint8 out (Resize): the next layer applies the pixel scale.
     keeps_bytes: ClassVar[bool] = False
 
     @abstractmethod
     def output_shape(self, shape: Shape) -> Shape:
-        """Shape of one image's output for an input of ``shape``. Raises UserError where the layer does not fit."""
+        """Return the shape of one image's output. Raises UserError where the layer does not fit."""
 
     @abstractmethod
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Return the definition of correct, in the float type of x. x: (B, *input shape) → (B, *output shape).
+        """Compute the layer in NumPy, in the float type of x: (B, *input shape) → (B, *output shape).
 
-        Activations are N, C, H, W whatever their strides. May work in place on x.
+        It is the definition of correct. Activations are N, C, H, W whatever their strides. May work in place on x.
         """
 
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
-        """Name → shape in the weights file; ``<name>_bias`` entries are optional there."""
+        """Return the shapes of the arrays in the weights file by name; ``<name>_bias`` entries are optional there."""
         return {}
 
     def flops(self, shape: Shape) -> int:
@@ -51,25 +51,25 @@ class Layer(ABC):
     def problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> Problem | None:
-        """What a kernel that does this layer and then ``epilogue`` is asked for.
+        """Return the problem of a kernel that computes this layer and then the layers of ``epilogue``.
 
-        input_dtype, output_dtype: how activations lie in memory, images perhaps as uint8; dtype: how they are
-        multiplied. None if this layer cannot take these layers into its epilogue, or cannot convert between the types.
-        By default nothing is taken into the epilogue.
+        input_dtype, output_dtype: types of the activations in memory, uint8 for raw images; dtype: type of the
+        multiplication. Returns None if this layer cannot take these layers into its epilogue, or cannot convert between
+        the types. By default a layer takes nothing into its epilogue.
         """
         return None if epilogue else self.own_problem(shape, input_dtype, output_dtype)
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> Problem | None:
-        """Return the problem of a layer that is a pass of its own; None if it cannot convert between the types."""
+        """Return the problem of this layer in a kernel of its own; None if it cannot convert between the types."""
         return None
 
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
     ) -> list[np.ndarray | None]:
-        """Return the arrays that a kernel takes between input and output, in the kernels' layout, float64.
+        """Return the arrays that a kernel takes between input and output: float64, in the kernels' layout.
 
-        scale: multiplies the input, folded into the weights. flattened: the (C, H, W) shape that the input had
-        before it was flattened, if it was. Raises UserError if the input has a scale and there are no weights.
+        scale: a factor of the input, multiplied into the weights. flattened: the (C, H, W) shape of the input before it
+        was flattened, if it was. Raises UserError if the input has a scale and there are no weights.
         """
         if scale != 1:
             raise UserError(f"layer {self.name} ({self.kind}) cannot scale images: put a Conv2d or Linear layer first")

@@ -25,7 +25,7 @@ class Conv2d(Layer):
     operation: ClassVar[str] = "conv"
 
     def output_shape(self, shape: Shape) -> Shape:
-        """(C, H, W) → (M, (H-K)//S + 1, (W-K)//S + 1)."""
+        """Return the shape: (C, H, W) → (M, (H-K)//S + 1, (W-K)//S + 1)."""
         if self.kernel < 1 or self.stride < 1:
             raise self.fail(shape, "a kernel and a stride of at least 1")
         if len(shape) != 3 or min(shape[1:]) < self.kernel:
@@ -34,11 +34,11 @@ class Conv2d(Layer):
         return self.maps, (height - self.kernel) // self.stride + 1, (width - self.kernel) // self.stride + 1
 
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
-        """Filters H, W, in, out; bias (out)."""
+        """Return the shapes: filters (H, W, in, out), bias (out)."""
         return {self.name: (self.kernel, self.kernel, shape[0], self.maps), f"{self.name}_bias": (self.maps,)}
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """im2col, then a matrix product, for as many images at a time as keep the im2col matrix in a core's cache.
+        """Convolve by im2col and a matrix product, in pieces whose im2col matrix fits a core's cache.
 
         Works on N, H, W, C memory, where a row of a window is contiguous.
         """
@@ -47,7 +47,7 @@ class Conv2d(Layer):
         windows = windows_of(x, self.kernel, self.stride)
         y = np.empty((len(x), height, width, maps), x.dtype)
         few = max(IM2COL_BYTES // (height * width * len(filters) * x.itemsize), 1)
-        memory = np.empty(min(few, len(x)) * height * width * len(filters), x.dtype)  # one for all: malloc is not free
+        memory = np.empty(min(few, len(x)) * height * width * len(filters), x.dtype)  # once: allocating takes time
         for at in range(0, len(x), few):
             matrix = im2col(windows[at : at + few], memory)
             np.matmul(matrix, filters, out=y[at : at + few].reshape(-1, maps))
@@ -57,7 +57,7 @@ class Conv2d(Layer):
         return y.transpose(0, 3, 1, 2)
 
     def problem(self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, **types: str) -> ConvProblem | None:
-        """Return the epilogue may hold an activation, then a pooling whose window equals its stride."""
+        """Return the problem; the epilogue may hold an activation, then a pooling with window equal to stride."""
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):
@@ -77,19 +77,19 @@ class Conv2d(Layer):
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
     ) -> list[np.ndarray | None]:
-        """Filters as (C, K, K, M): the order in which kernels sum, maps innermost."""
+        """Return filters as (C, K, K, M), the order in which kernels sum (maps innermost), and the bias."""
         filters = parameters[self.name].astype(np.float64).transpose(2, 0, 1, 3) * scale
         return [filters, parameters.get(f"{self.name}_bias")]
 
 
 def windows_of(x: np.ndarray, kernel: int, stride: int) -> np.ndarray:
-    """(B, C, H, W) → a view of its windows, (B, OH, OW, C, K, K)."""
+    """Return a view of the windows of images: (B, C, H, W) → (B, OH, OW, C, K, K)."""
     windows = np.lib.stride_tricks.sliding_window_view(x.transpose(0, 2, 3, 1), (kernel, kernel), axis=(1, 2))
     return windows[:, ::stride, ::stride]
 
 
 def im2col(windows: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """(B, OH, OW, C, K, K) → (B·OH·OW, K·K·C), in ``memory``, copied in the order with the longer contiguous runs."""
+    """Copy windows to rows in ``memory``: (B, OH, OW, C, K, K) → (B·OH·OW, K·K·C), in the order with longer runs."""
     images, height, width, channels, kernel, _ = windows.shape
     order = (0, 1, 2, 4, 5, 3) if channels > 1 else (4, 5, 3, 0, 1, 2)
     copied = windows.transpose(order)

@@ -1,4 +1,4 @@
-"""From feature maps to one row of features an image."""
+"""Flatten: from feature maps to one row of features per image."""
 
 from dataclasses import dataclass
 from math import prod
@@ -20,17 +20,17 @@ class Flatten(Layer):
     kind: ClassVar[str] = "flatten"
 
     def output_shape(self, shape: Shape) -> Shape:
-        """(C, H, W) → (C·H·W)."""
+        """Return the shape: (C, H, W) → (C·H·W)."""
         if len(shape) != 3:
             raise self.fail(shape, "(C, H, W)")
         return (prod(shape),)
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """(B, C, H, W) → (B, H·W·C)."""
+        """Reorder and flatten the features: (B, C, H, W) → (B, H·W·C)."""
         return x.transpose(0, 2, 3, 1).reshape(len(x), -1)
 
 
 def channel_first_rows(shape: Shape) -> np.ndarray:
-    """For each feature in C, H, W order, its index in H, W, C order. shape: (C, H, W)."""
+    """Return the index in H, W, C order of each feature in C, H, W order. shape: (C, H, W)."""
     channels, height, width = shape
     return np.arange(prod(shape)).reshape(height, width, channels).transpose(2, 0, 1).ravel()

@@ -22,17 +22,17 @@ class Linear(Layer):
     operation: ClassVar[str] = "gemm"
 
     def output_shape(self, shape: Shape) -> Shape:
-        """(features) → (outputs)."""
+        """Return the shape: (features) → (outputs)."""
         if len(shape) != 1:
             raise self.fail(shape, "(features,): put a Flatten before it")
         return (self.outputs,)
 
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
-        """Weights (in, out); bias (out)."""
+        """Return the shapes: weights (in, out), bias (out)."""
         return {self.name: (shape[0], self.outputs), f"{self.name}_bias": (self.outputs,)}
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """One matrix product."""
+        """Compute y by one matrix product."""
         y = x @ parameters[self.name].astype(x.dtype, copy=False)
         bias = parameters.get(f"{self.name}_bias")
         if bias is not None:
@@ -40,7 +40,7 @@ class Linear(Layer):
         return y
 
     def problem(self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, **types: str) -> LinearProblem | None:
-        """Return the epilogue may hold an activation or an argmax."""
+        """Return the problem; the epilogue may hold an activation or an argmax."""
         activation, argmax = "", False
         match [*epilogue]:
             case []:
@@ -56,7 +56,7 @@ class Linear(Layer):
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
     ) -> list[np.ndarray | None]:
-        """Weights as (in, out), rows in the order in which the features lie on the device."""
+        """Return weights as (in, out) and the bias; rows are in the order of the features on the device."""
         weights = parameters[self.name].astype(np.float64) * scale
         if flattened is not None:
             weights = weights[channel_first_rows(flattened)]

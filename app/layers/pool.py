@@ -12,7 +12,7 @@ from app.layers.base import Layer, Parameters, Shape
 
 @dataclass(frozen=True)
 class Pool(Layer):
-    """One value from each window of ``window`` x ``window`` pixels, every ``stride`` (default: window) pixels.
+    """Reduce each window of ``window`` x ``window`` pixels, every ``stride`` (default: window) pixels, to one value.
 
     Rows and columns that do not fill a window are dropped.
     """
@@ -24,11 +24,11 @@ class Pool(Layer):
 
     @property
     def step(self) -> int:
-        """The stride in force."""
+        """The stride; without one, the window's size."""
         return self.window if self.stride is None else self.stride
 
     def output_shape(self, shape: Shape) -> Shape:
-        """(C, H, W) → (C, (H-P)//S + 1, (W-P)//S + 1)."""
+        """Return the shape: (C, H, W) → (C, (H-P)//S + 1, (W-P)//S + 1)."""
         if self.window < 1 or self.step < 1:
             raise self.fail(shape, "a window and a stride of at least 1")
         if len(shape) != 3 or min(shape[1:]) < self.window:
@@ -37,7 +37,7 @@ class Pool(Layer):
         return channels, (height - self.window) // self.step + 1, (width - self.window) // self.step + 1
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """First the rows of each window are combined, then its columns."""
+        """Combine the rows of each window, then its columns."""
         _, height, width = self.output_shape(x.shape[1:])
         combine = np.maximum if self.is_max else np.add
         starts = range(self.window)
@@ -46,7 +46,7 @@ class Pool(Layer):
         return result if self.is_max else result / self.window**2
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> PoolProblem | None:
-        """Keeps the type."""
+        """Return the problem of a kernel of its own; input and output have one type."""
         if input_dtype != output_dtype:
             return None
         channels, height, width = shape

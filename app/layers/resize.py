@@ -1,4 +1,4 @@
-"""Images enlarged by bilinear interpolation, in exact integer arithmetic."""
+"""Enlarge images by bilinear interpolation, in exact integer arithmetic."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +8,7 @@ import numpy as np
 from app.kernels.problems import ResizeProblem
 from app.layers.base import Layer, Parameters, Shape
 
-MAX_SIZE = 1024  # a sum, at most 255 * (2 * size)**2 and half a divisor, must stay below 2**31
+MAX_SIZE = 1024  # a sum is at most 255 * (2 * size)**2 and half a divisor; it must stay below 2**31
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Resize(Layer):
     keeps_bytes: ClassVar[bool] = True
 
     def output_shape(self, shape: Shape) -> Shape:
-        """(C, H, W) → (C, size, size)."""
+        """Return the shape: (C, H, W) → (C, size, size)."""
         if not 1 <= self.size <= MAX_SIZE:
             raise self.fail(shape, f"a size of 1 to {MAX_SIZE:,}")
         if len(shape) != 3:
@@ -34,7 +34,7 @@ class Resize(Layer):
         return shape[0], self.size, self.size
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """First along the rows, then along the columns; only the last step rounds. ValueError unless x is uint8."""
+        """Interpolate along the rows, then the columns; only the last step rounds. ValueError unless x is uint8."""
         if x.dtype != np.uint8:
             raise ValueError(f"layer {self.name} ({self.kind}) reads uint8, not {x.dtype}")
         half = 2 * self.size**2
@@ -54,6 +54,6 @@ class Resize(Layer):
         return sums
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ResizeProblem | None:
-        """From bytes to bytes, whatever ``output_dtype``."""
+        """Return the problem: bytes in, bytes out, whatever ``output_dtype``."""
         channels, height, width = shape
         return ResizeProblem(channels, height, width, self.size) if input_dtype == "uint8" else None

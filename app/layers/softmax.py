@@ -1,4 +1,4 @@
-"""From scores to probabilities."""
+"""Softmax: from scores to probabilities."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,13 +20,13 @@ class Softmax(Layer):
     operation: ClassVar[str] = "softmax"
 
     def output_shape(self, shape: Shape) -> Shape:
-        """(classes) → (classes)."""
+        """Return the shape: (classes) → (classes)."""
         if len(shape) != 1:
             raise self.fail(shape, "(classes,): put a Flatten before it")
         return shape
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """In place."""
+        """Compute y in place."""
         with np.errstate(invalid="ignore"):  # infinity - infinity
             x -= x.max(axis=1, keepdims=True)
         np.exp(x, out=x)
@@ -34,5 +34,5 @@ class Softmax(Layer):
         return x
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> SoftmaxProblem | None:
-        """Keeps the type."""
+        """Return the problem of a kernel of its own; input and output have one type."""
         return SoftmaxProblem(shape[0], input_dtype) if input_dtype == output_dtype else None

@@ -49,10 +49,10 @@ def overlap(left: Iterable[Interval], right: Iterable[Interval]) -> float:
 
 
 def one_at_a_time(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return copies in one direction share one engine: none begins before the one that ended before it.
+    """Shorten the intervals of copies in one direction: they share one engine, so each begins when the one before ends.
 
-    An event in front of a copy fires when the copy may begin; the copy may then still queue for the engine,
-    and that wait is no copying.
+    An event in front of a copy fires when the copy may begin; the copy may then still queue for the engine, and that
+    wait is no copying.
     """
     trimmed: list[Interval] = []
     free_from = float("-inf")

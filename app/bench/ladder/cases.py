@@ -1,4 +1,4 @@
-"""The items that ``bench`` times: every layer alone, and with the layers that a kernel may fuse into it. Pure."""
+"""The items that ``bench`` times: every layer alone, and together with layers that a kernel may fuse into it. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,10 +22,10 @@ MATRIX_OPERATIONS = ("conv", "gemm")
 
 @dataclass(frozen=True)
 class Item:
-    """One table: a layer with the layers fused into it, and the problem for kernels in each arithmetic type.
+    """The subject of one table: a layer with the layers fused into it, and its problem for kernels by arithmetic type.
 
-    problems: equal to those of the application's plan, so that ``auto`` finds the results; operations other than
-    convolution and matrix product are listed by the type that their numbers are stored in.
+    problems: equal to those of the application's plan, so that ``auto`` finds the results. Operations other than
+    convolution and matrix product are listed by their storage type.
     """
 
     layers: tuple[Layer, ...]
@@ -34,7 +34,7 @@ class Item:
 
     @property
     def name(self) -> str:
-        """The layers' names: ``conv1+relu1``."""
+        """The layers' names, joined: ``conv1+relu1``."""
         return "+".join(layer.name for layer in self.layers)
 
     @property
@@ -44,7 +44,7 @@ class Item:
 
     @property
     def is_op(self) -> bool:
-        """Whether this is a convolution alone, which the seed systems call an op."""
+        """Whether this is a convolution alone: an op, in the terms of the seed systems."""
         return self.operation == "conv" and len(self.layers) == 1
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
@@ -153,7 +153,7 @@ def selected(only: str | None) -> set[str] | None:
 
 
 def rungs(item: Item, only: set[str] | None) -> list[tuple[Problem, Variant]]:
-    """Return (problem, variant) for an item's table: type after type, by ascending step."""
+    """Return the rows of an item's table as (problem, variant): by type, then by ascending step."""
     rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
     return [(problem, row) for problem in item.problems.values() for row in rows if problem.dtype in row.dtypes]
 

@@ -1,4 +1,4 @@
-"""cuDNN's times of a convolution, through PyTorch if it can be imported: rows to compare with."""
+"""cuDNN's times of a convolution, through PyTorch if it is installed: rows to compare with."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ def missing() -> str | None:
 
 
 def row_of(problem: ConvProblem, **figures: Any) -> Result:
-    """Return cuDNN's row for the problem, with these figures or a reason."""
+    """Return cuDNN's row for the problem, with these figures or the reason why there are none."""
     return Result(LIBRARY, BY_DTYPE[problem.dtype].cudnn, problem.dtype, **figures)
 
 
 def cudnn_row(problem: ConvProblem, images: int, clock: Clock, noise: float, l2: str) -> Result:
-    """Time the convolution and its bias alone, by the algorithm that cuDNN finds fastest; input in the arithmetic type.
+    """Time the convolution and its bias alone, by cuDNN's fastest algorithm; input in the arithmetic type.
 
-    Both layouts are tried, whole and in pieces that fit the L2 cache; the row is of the fastest, which its note names.
+    It tries both layouts, whole and in pieces that fit the L2 cache. The row holds the fastest; its note names it.
     """
     import torch
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer versions announce another name of the TF32 switch
+        warnings.simplefilter("ignore")  # newer versions warn of a new name for the TF32 switch
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = problem.dtype == "tfloat32"
     stream = torch.cuda.ExternalStream(clock.stream.ptr)
     numbers = problem.channels * problem.height * problem.width + problem.maps * prod(problem.convolved)
-    nbytes = numbers * (2 if problem.dtype == "float16" else 4)  # of an image's input and output
+    nbytes = numbers * (2 if problem.dtype == "float16" else 4)  # input and output of one image
     cached = min(max(clock.l2_bytes // nbytes, 1), images)
     found: dict[str, Timing] = {}
     try:

@@ -1,4 +1,4 @@
-"""Failures of one kernel that leave the card usable, so that the other kernels are measured."""
+"""Recognise failures of one kernel that leave the card usable, so that the other kernels are still measured."""
 
 import re
 
@@ -12,8 +12,8 @@ class Wrong(Exception):  # noqa: N818 - a verdict, not an error
 
 
 def reason_of(error: Exception) -> str | None:
-    """Return one line if the error concerns one kernel alone (it does not compile, or does not launch), else None."""
-    if type(error) is RuntimeError:  # the compiler's; CUDA errors are of derived classes
+    """Describe the error in one line if it concerns one kernel alone (compilation or launch); else return None."""
+    if type(error) is RuntimeError:  # the compiler's own errors; CUDA errors have derived classes
         return compiler_reason(str(error))
     if type(error).__name__ in CUDA_ERRORS and getattr(error, "status", 0) in HARMLESS:
         return str(error)

@@ -32,7 +32,7 @@ from app.text import Column, paragraph, table
 
 @dataclass(frozen=True)
 class Job:
-    """A checked request. graph: None with ``--shape``. batches: ascending, the last makes the main tables."""
+    """A checked request. graph: None with ``--shape``. batches: ascending; the last one makes the main tables."""
 
     subject: str
     graph: Graph | None
@@ -42,12 +42,12 @@ class Job:
 
     @property
     def ops(self) -> list[Item]:
-        """The convolutions alone."""
+        """The items that are a convolution alone."""
         return [item for item in self.items if item.is_op]
 
 
 def bench(request: BenchRequest) -> int:
-    """Do the job that the request is for. Returns 1 if a result was wrong, else 0. Raises UserError."""
+    """Run the job that the request selects. Returns 1 if a result was wrong, else 0. Raises UserError."""
     if request.peers:
         return compare(request)
     if request.scenario is not None:

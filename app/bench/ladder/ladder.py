@@ -1,4 +1,4 @@
-"""Check and time every way to serve one item, on the current card."""
+"""Check and time every kernel and library that can compute one item, on the current card."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,14 +21,14 @@ from app.network.graph import Graph
 from app.planning.tuning import Tuning
 from app.runtime.clock import clocked
 
-CPU_FLOPS = 5e8  # enough for a steady time, few enough not to be waited for
-CPU_ELEMENTS = 1 << 24  # of input
+CPU_FLOPS = 5e8  # enough for a steady time, few enough to finish quickly
+CPU_ELEMENTS = 1 << 24  # elements of the input
 DEBUGGED = "direct"  # the variant that is also compiled without optimisation
 
 
 @dataclass(frozen=True)
 class Climber:
-    """How to measure. only: names of variants, None for all. step: called after each row."""
+    """Measures items. only: names of variants, None for all. step: called after each row."""
 
     arch: str
     known: Tuning
@@ -73,7 +73,7 @@ class Climber:
                 found.append(self._row(trial, row))
                 if row.name == DEBUGGED and problem.dtype == "float32" and item.is_op:
                     found.append(self._row(trial, row, debug=True))
-            del trial  # its memory is free before the next one's is taken
+            del trial  # free its memory before the next trial allocates
         return found
 
     def _cudnn(self, trial: Trial, problem: ConvProblem) -> Result:
@@ -100,7 +100,7 @@ class Climber:
             reason = str(failure) if isinstance(failure, Wrong | UserError) else reason_of(failure)
             if reason is None:
                 raise
-            return replace(result, reason=reason, wrong=not isinstance(failure, UserError))  # which cuBLAS's lack is
+            return replace(result, reason=reason, wrong=not isinstance(failure, UserError))  # e.g. cuBLAS is missing
         return replace(result, **timing.row, error=error, instructions=row.instructions)
 
 

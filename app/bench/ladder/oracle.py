@@ -1,4 +1,4 @@
-"""The float64 oracle on the card: what a kernel must return. How far it may be from that: tolerance.py.
+"""Compute on the card, in float64, what a kernel must return; tolerance.py defines how far a kernel may be from that.
 
 It shares no code with the kernels: sums grow term by term in CuPy's element-wise arithmetic, which needs no library.
 """
@@ -29,13 +29,13 @@ from app.kernels.problems import (
 )
 from app.layers import ACTIVATIONS
 
-Half = ConvProblem | LinearProblem  # a layer that has parameters
+Half = ConvProblem | LinearProblem  # a layer with parameters
 
 
 def expected(problem: Problem, x: cupy.ndarray, *parameters: cupy.ndarray | None) -> Expected:
-    """Return the oracle's results for x (images, elements) as stored; parameters: as in the problem's arguments.
+    """Return the correct results for x (images, elements) as stored; parameters: as in the problem's arguments.
 
-    (images, elements an image), float64; the scores that an argmax chooses from included.
+    They are (images, elements per image) float64 and include the scores that an argmax chooses from.
     """
     match problem:
         case ConvProblem() | LinearProblem():
@@ -56,7 +56,7 @@ def expected(problem: Problem, x: cupy.ndarray, *parameters: cupy.ndarray | None
             most = rows.max(axis=1, keepdims=True)
             powers = cupy.exp(rows - most)
             values = powers / powers.sum(axis=1, keepdims=True)
-            # The exponent, x - max x, is rounded: its error, relative to 1, is that of the result relative to itself.
+            # The exponent, x - max x, is rounded: its absolute error is the relative error of the result.
             found = [values, values * (1 + most - rows.min(axis=1, keepdims=True))]
         case ArgmaxProblem():
             values = x.astype(np.float64)
@@ -166,7 +166,7 @@ def _resized(problem: ResizeProblem, x: cupy.ndarray) -> cupy.ndarray:
 
 
 def images_at_once(problem: Problem, budget: int = 64 << 20) -> int:
-    """For how many images the oracle's arrays of float64 stay within ``budget`` bytes each; at least one."""
+    """Return for how many images each float64 array of the oracle stays within ``budget`` bytes; at least one."""
     sizes = [argument.per_image for argument in problem.arguments()]
     for half in (problem.first, problem.second) if isinstance(problem, PairProblem) else (problem,):
         if isinstance(half, ConvProblem):

@@ -1,4 +1,4 @@
-"""Measured limits of the card: arithmetic in registers, and a copy within device memory."""
+"""Measure limits of the card: arithmetic in registers, and a copy within device memory."""
 
 import ctypes
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from app.cuda.memory import DeviceMemoryError, device_array
 from app.kernels.launch import Function, loaded
 
 SOURCE = Path(__file__).with_name("peak.cu")
-CHAINS, UNROLL, THREADS = 8, 16, 256  # as in the file
-BLOCKS_EACH = 8  # blocks a multiprocessor
+CHAINS, UNROLL, THREADS = 8, 16, 256  # as in peak.cu
+BLOCKS_EACH = 8  # blocks per multiprocessor
 TARGET_MS = 5.0
 COPY_BYTES = 1 << 30
 NOISE = 0.01

@@ -1,4 +1,4 @@
-"""Pictures of a bench document: ladder, roofline, time against batch size."""
+"""Draw a bench document: ladder, roofline, time against batch size."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ MARKERS = "osD^v<>PX*h"
 
 
 def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write ladder.png, roofline.png and, with several batch sizes, batch_sizes.png; returns what was written."""
+    """Write ladder.png, roofline.png and, with several batch sizes, batch_sizes.png; return their paths."""
     written = []
     if ladder_bars(document):
         written.append(save(ladder(document), folder / "ladder.png"))
@@ -25,7 +25,7 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def label(row: Mapping[str, Any]) -> str:
-    """Return a row's name in a picture, with its type unless that is fp32."""
+    """Return a row's name for a picture, with its type unless that is fp32."""
     return kernel_name(row) + ("" if row["dtype"] == "float32" else f" {SHORT[row['dtype']]}")
 
 
@@ -36,12 +36,12 @@ def _timed(document: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def ladder_bars(document: Mapping[str, Any]) -> list[tuple[str, str, str, float]]:
-    """(op, label, type, ms) of every timed row of the convolutions alone."""
+    """Return (op, label, type, ms) of every timed row of the convolutions alone."""
     return [(op, label(row), row["dtype"], row["ms"]) for op, row in _timed(document)]
 
 
 def roofline_points(document: Mapping[str, Any]) -> list[tuple[str, str, str, float, float]]:
-    """(op, label, type, FLOPs a byte, TFLOP/s) of every row timed on the card, the debug one left out."""
+    """Return (op, label, type, FLOPs/byte, TFLOP/s) of every row timed on the card except the debug row."""
     return [
         (op, label(row), row["dtype"], row["rates"]["intensity"], row["rates"]["tflops"])
         for op, row in _timed(document)
@@ -54,7 +54,7 @@ def _title(document: Mapping[str, Any], what: str) -> str:
 
 
 def ladder(document: Mapping[str, Any]) -> Any:
-    """Bars: the op times, a plot for each convolution."""
+    """Draw the op times as bars, one plot for each convolution."""
     bars = ladder_bars(document)
     ops = list(dict.fromkeys(bar[0] for bar in bars))
     most = max(sum(bar[0] == op for bar in bars) for op in ops)
@@ -74,7 +74,7 @@ def ladder(document: Mapping[str, Any]) -> Any:
 
 
 def roofline(document: Mapping[str, Any]) -> Any:
-    """Points: TFLOP/s over FLOPs a byte, below the measured peaks."""
+    """Draw TFLOP/s over FLOPs per byte as points, below the measured peaks."""
     points = roofline_points(document)
     peaks = document["peaks"]
     ops = list(dict.fromkeys(point[0] for point in points))
@@ -102,7 +102,7 @@ def roofline(document: Mapping[str, Any]) -> Any:
 
 
 def batch_sizes(document: Mapping[str, Any]) -> Any:
-    """Lines: the sum of the op times over the number of images."""
+    """Draw the sum of the op times over the number of images as lines."""
     lines: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for batch in document["batches"]:
         for row in batch["totals"]:

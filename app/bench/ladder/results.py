@@ -14,11 +14,11 @@ CPU_NAME, CPU_RUNS = "CPU, NumPy", 3
 
 @dataclass(frozen=True)
 class Result:
-    """One row: a way to serve a problem, its time in ms over the table's images, or the reason why there is none.
+    """One row: a kernel or library for a problem, its time in ms over the table's images, or why it has none.
 
-    error: the worst error ÷ the error allowed. settings: the kernel's parameters that are not its defaults. note: what
-    a reader of the time must know. wrong: the result was wrong, or the kernel failed. instructions: the registry row's;
-    empty if they are not known.
+    error: the worst error ÷ the error allowed. settings: the kernel's parameters that differ from its defaults. note: a
+    remark on the time for readers. wrong: the result was wrong, or the kernel failed. instructions: as in the registry
+    row; empty if unknown.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Table:
-    """All rows of one item over one batch size. problems: by arithmetic type. is_op: a convolution alone."""
+    """All rows of one item over one batch size. problems: arithmetic type → problem. is_op: a convolution alone."""
 
     item: str
     operation: str
@@ -58,7 +58,7 @@ class Peaks:
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates of a time, and the larger of the shares of the card's measured arithmetic and bandwidth."""
+    """Rates achieved in a time, and the larger of its shares of the card's measured arithmetic and bandwidth."""
 
     tflops: float
     gbytes_per_s: float
@@ -68,9 +68,9 @@ class Rates:
 
 
 def peak_name(instructions: str, dtype: str) -> str:
-    """Return the peak to compare kernels of that family with.
+    """Return the name of the peak to compare kernels of that family with.
 
-    It is the type's (except for float32 that of mma.sync on tensor cores), ``float16 hfma2`` or ``float16 wgmma``.
+    It is the type's (except for float32 the peak of mma.sync on tensor cores), ``float16 hfma2`` or ``float16 wgmma``.
     """
     dtype = "float16" if dtype == "float16x2" else dtype
     return {"fma": "float32", "mma": dtype}.get(instructions, f"{dtype} {instructions}")
@@ -79,7 +79,8 @@ def peak_name(instructions: str, dtype: str) -> str:
 def executed(problem: Problem) -> int:
     """Return the operations per image that the card carries out.
 
-    Split operands take three products for each that counts, or two if one of both is a byte, which is not split.
+    With split operands it multiplies three times for each product that counts, or twice if one operand is an unsplit
+    byte.
     """
     if isinstance(problem, PairProblem):
         return executed(problem.first) + executed(problem.second)
@@ -89,13 +90,13 @@ def executed(problem: Problem) -> int:
 
 
 def rates(problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "") -> Rates:
-    """Return the rates of a batch served in ``ms``, each array counted as moved once.
+    """Return the rates of a batch computed in ``ms``; each array counts as moved once.
 
-    instructions: the family that multiplies; if it is not known, the fastest of the type counts.
+    instructions: the family of instructions that multiplies; if it is unknown, the fastest of the type counts.
     """
     flops, nbytes = problem.flops * images, bytes_moved(problem, images)
     tflops, gbytes = flops / ms / 1e9, nbytes / ms / 1e6
-    # Pooling, activations and so on compute in float32 however their numbers are stored.
+    # Pooling, activations and so on compute in float32, whatever the storage type.
     multiplies = isinstance(problem, ConvProblem | LinearProblem | PairProblem)
     families = (instructions,) if instructions else ("mma", "wgmma")
     known = [peaks.tflops.get(peak_name(family if multiplies else "fma", dtype)) for family in families]
@@ -125,7 +126,7 @@ def previous_ms(results: Sequence[Result], index: int) -> float | None:
 
 
 def totals(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """Add up the convolutions alone: one row for each way to serve them, in the order of the tables.
+    """Add up the convolutions alone: one row for each kernel or library, in the order of the tables.
 
     ops: item → ms. sum_ms: None unless every convolution was timed over the same number of images.
     """
@@ -163,7 +164,7 @@ def table_document(table: Table, peaks: Peaks) -> dict[str, Any]:
         figures = None
         if row.ms is not None:
             found = rates(table.problems[row.dtype], row.dtype, table.images, row.ms, peaks, row.instructions)
-            share = None if row.kind == CPU else found.share  # of the card's peaks
+            share = None if row.kind == CPU else found.share  # shares are of the card's peaks
             figures = vars(found) | {"share": share} | _ratios(table.rows, index)
         rows.append(vars(row) | {"settings": dict(row.settings), "rates": figures})
     return vars(table) | {"problems": {dtype: key(own) for dtype, own in table.problems.items()}, "rows": rows}

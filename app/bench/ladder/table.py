@@ -1,4 +1,4 @@
-"""The text of a bench document. Pure."""
+"""Write a bench document as text. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ PROGRAMS = (
 
 
 def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Header, a table for each item, the sums of the op times, the batch sizes, the whole program for each of them."""
+    """Return the header, a table per item, the sums of the op times, the batch sizes and end-to-end times for each."""
     parts = [_header(document, width), *(_item(item, width) for item in document["tables"])]
     if document["totals"]:
         parts.append(_totals(document["totals"], width))
@@ -47,7 +47,7 @@ def _header(document: Mapping[str, Any], width: int) -> list[str]:
 
 
 def short_peak(name: str) -> str:
-    """Return a peak's name for people: ``fp16``, ``fp16 wgmma``."""
+    """Return a short name of a peak for the tables: ``fp16``, ``fp16 wgmma``."""
     dtype, *family = name.split()
     return " ".join([SHORT[dtype], *family])
 

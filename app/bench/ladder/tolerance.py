@@ -1,20 +1,21 @@
-"""The one tolerance table, of ``bench``, ``sweep`` and the tests. Pure; for NumPy and CuPy arrays alike.
+"""Define the tolerance of ``bench``, ``sweep`` and the tests, in one table. Pure; takes NumPy and CuPy arrays alike.
 
 | arithmetic | error allowed |
 | --- | --- |
 | float64, float32 | element by element: (terms + 16) roundings of the sum of its terms' magnitudes |
-| float16, tfloat32 | maximum and RMS over the tensor: twice those of a plain implementation, and float32's on top |
-| pairs of layers in float16 | likewise, but four roundings of the second layer's terms on top |
-| pairs of layers in float16x2 | the maximum alone: twice that of a plain float32 implementation, and the same on top |
+| float16, tfloat32 | maximum and RMS over the tensor: twice those of a plain implementation, plus float32's tolerance |
+| pairs of layers in float16 | as float16, but plus four roundings of the second layer's terms instead of float32's |
+| pairs of layers in float16x2 | maximum only: twice that of a plain float32 implementation, plus the same four
+roundings |
 | maximum pooling, resizing, ReLU alone, argmax | none |
 
-To that come 8 roundings of the result for activations but ReLU, and one where the output is stored more narrowly than
-it was computed. Errors are against float64 of operands that were never rounded to the arithmetic type; in float64 and
-float32 all operands are representable. NaN never passes.
+Activations other than ReLU may err by 8 more roundings of the result. An output that is stored more narrowly than it
+was computed may err by one more. Errors are relative to float64 results of operands that were never rounded to the
+arithmetic type; float64 and float32 represent all operands exactly. NaN never passes.
 
-The worst case of rounding errors that go through two layers is thousands of times what happens: a tolerance by that
-rule would let float16 pass for float32. So pairs are held against what a plain implementation errs in fact; what is on
-top of that is for results so few that their greatest error is a matter of luck.
+The worst case of rounding errors through two layers is thousands of times the typical error: a tolerance by that rule
+would let float16 pass for float32. So pairs are compared with the actual error of a plain implementation. The added
+roundings are for tensors so small that their greatest error is a matter of luck.
 """
 
 from dataclasses import dataclass
@@ -35,21 +36,21 @@ from app.kernels.problems import (
 )
 from app.precision import BY_DTYPE, wide
 
-# The greatest relative error of one rounding, and what subnormal results may lose beside it.
+# The greatest relative error of one rounding, and the additional absolute error of subnormal results.
 ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 SUBNORMAL = {"float64": 1e-300, "float32": 1e-37, "float16": 2.0**-25}
 SLACK = 16  # roundings for bias, pooling, division and exponential
-OWN = 8  # roundings of an activation itself, as of tanh; ReLU has none
+OWN = 8  # roundings of an activation such as tanh; ReLU has none
 OF_PAIRS = 4  # roundings of the second layer's terms
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a kernel must return for some images, in float64, the three arrays of one shape.
+    """The correct results of a kernel for some images: three float64 arrays of one shape.
 
-    exact: without any rounding. magnitude: what rounding errors of each element scale with; a pair's is its second
-    layer's, whose input is exact. plain: what a plain implementation at the same precision (of float16x2: in float32)
-    returns before its output is stored; None where operands are not rounded.
+    exact: without any rounding. magnitude: the size that rounding errors of each element scale with; for a pair it is
+    that of the second layer with exact input. plain: the result of a plain implementation at the same precision (for
+    float16x2: in float32) before it is stored; None where operands are not rounded.
     """
 
     exact: Any
@@ -58,7 +59,7 @@ class Expected:
 
 
 def terms(problem: Problem) -> int:
-    """Terms in the sum behind one element."""
+    """Return the number of terms in the sum behind one element."""
     match problem:
         case ConvProblem():
             return problem.depth
@@ -72,12 +73,12 @@ def terms(problem: Problem) -> int:
 
 
 def function_of(problem: Problem) -> str:
-    """Return the activation that the problem ends with or is; empty if none."""
+    """Return the activation that the problem is or ends with; empty if there is none."""
     return problem.function if isinstance(problem, ActivationProblem) else getattr(problem, "activation", "")
 
 
 def is_exact(problem: Problem) -> bool:
-    """Return whether nothing is rounded, because values are only selected, or as exactly defined."""
+    """Return whether nothing is rounded: values are only selected, or the rounding is part of the definition."""
     if isinstance(problem, PoolProblem):
         return problem.is_max
     if isinstance(problem, ActivationProblem):
@@ -86,12 +87,12 @@ def is_exact(problem: Problem) -> bool:
 
 
 def is_coarse(problem: Problem) -> bool:
-    """Whether operands are rounded to 11 significant bits. Elsewhere float16 is a way to store numbers, no more."""
+    """Return whether operands are rounded to 11 significant bits. Other operations only store numbers as float16."""
     return isinstance(problem, ConvProblem | LinearProblem | PairProblem) and BY_DTYPE[problem.dtype].coarse
 
 
 def allowed(problem: Problem, expected: Expected) -> tuple[Any, float]:
-    """The tolerance of each element, and that of the errors' RMS over the tensor (infinite where there is none)."""
+    """Return the tolerance of each element, and of the errors' RMS over the tensor (infinite where it has none)."""
     if is_exact(problem):
         return np.zeros_like(expected.exact), np.inf
     computed = wide(problem.dtype)
@@ -112,5 +113,5 @@ def allowed(problem: Problem, expected: Expected) -> tuple[Any, float]:
 
 
 def rms(values: Any) -> float:
-    """Root of the mean square."""
+    """Return the root mean square."""
     return float((values * values).mean()) ** 0.5

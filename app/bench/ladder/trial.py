@@ -1,7 +1,7 @@
-"""One problem under test: random data on the card, the same for every variant, the oracle's answer, and a clock.
+"""One problem under test: random data on the card, the same for every variant, the correct results, and a clock.
 
-The batch repeats a block of random images whose number is a prime, so that the oracle's answer for the block tells
-what every element of the whole output must be, and no kernel's tiling repeats at the same pace.
+The batch repeats a block of random images. The block has a prime number of images, so no kernel's tiling repeats at the
+same pace. The correct results for the block determine every element of the whole output.
 """
 
 from functools import cached_property
@@ -47,7 +47,7 @@ class Trial:
         cupy.cuda.Device().synchronize()  # the data have arrived; the clock's stream waits for no other
 
     def launch(self, row: Variant, parameters: Parameters | None = None, *, debug: bool = False) -> Launch:
-        """Return the variant bound to this trial's arrays. debug: compiled without optimisation.
+        """Bind the variant to this trial's arrays. debug: compile without optimisation.
 
         Raises DeviceMemoryError if its workspace does not fit, UserError if it needs cuBLAS and there is none.
         """
@@ -58,7 +58,7 @@ class Trial:
     def check(self, launch: Launch) -> float:
         """Launch once on poisoned outputs and compare every element with the oracle.
 
-        Return the worst error ÷ what is allowed for it. Raises Wrong if that is above 1 or not a number.
+        Return the worst error ÷ the error allowed there. Raises Wrong if that is above 1 or not a number.
         """
         cupy.cuda.Device().synchronize()
         for y in self.outputs.values():
@@ -87,7 +87,7 @@ class Trial:
             cupy.get_default_memory_pool().free_all_blocks()
 
     def time(self, launch: Launch, noise: float, l2: str) -> Timing:
-        """Device time of one launch over all images, in ms; see Clock.time."""
+        """Measure the device time of one launch over all images, in ms; see Clock.time."""
         config = launch.kernel.config
         pieces = tiles(self.images, config.images_at_a_time) if config.images_at_a_time else 1
         stream, images = self.clock.stream.ptr, self.images

@@ -1,4 +1,4 @@
-"""End-to-end time of a network with one variant for all its convolutions, through the application's session."""
+"""Time a network end to end with one variant for all its convolutions, through the application's session."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,14 +23,14 @@ from app.runtime.cpu_session import CpuSession
 from app.runtime.request import DEFAULT_STREAMS
 from app.runtime.session import Session, default_chunk
 
-PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))  # last: precisions that only two-layer kernels serve
-SECONDS = 0.5  # of measured time
+PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))  # precisions of only two-layer kernels last
+SECONDS = 0.5  # of measured time per combination
 WARMUP = 2
-CPU_IMAGES = 1000  # more would take the processor longer than the card needs for everything else
+CPU_IMAGES = 1000  # with more, the processor would take longer than the card for everything else
 
 
 def combinations(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
-    """Return (precision, variant name): every convolution variant in each precision that it has, and ``auto``."""
+    """Return pairs (precision, variant name): every convolution variant in each of its precisions, and ``auto``."""
     convolves = any(step.layer.operation == "conv" for step in graph.steps)
     rows = [row for row in registry.variants("conv") if convolves and (not only or row.name in only)]
     return [
@@ -45,7 +45,7 @@ def whole_program(
 ) -> list[dict[str, Any]]:
     """Time each combination end to end, from page-locked images to readable labels; return rows of the document.
 
-    A batch of few images is timed on the processor, too. step: called after each combination.
+    Small batches are timed on the processor, too. step: called after each combination.
     """
     images = random_images(graph.network.input_shape, batch)
     rows = [_on_cpu(graph, images)] if batch <= CPU_IMAGES else []

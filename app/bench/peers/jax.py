@@ -1,4 +1,4 @@
-"""A network in JAX: a peer to compare with."""
+"""A network in JAX, to compare the application with."""
 
 import importlib.util
 import os
@@ -22,7 +22,7 @@ DIRECT_BYTES = 256 << 10
 
 
 class JaxEngine(Engine):
-    """JAX on one batch: a jitted function, which writes new arrays each time.
+    """Classifies one batch with JAX: a jitted function, which writes new arrays each time.
 
     platform: ``cpu`` for tests. XLA chooses the layouts itself: it transposes to what suits a convolution.
     """
@@ -38,7 +38,7 @@ class JaxEngine(Engine):
     ) -> None:
         if importlib.util.find_spec("jax") is None:
             raise UserError("JAX is not installed")
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others need device memory, too
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other engines need device memory, too
         import jax
 
         try:
@@ -76,7 +76,7 @@ class JaxEngine(Engine):
         self._labels = self._classify(self._parameters, self._images)
 
     def synchronize(self) -> None:
-        # JAX waits for arrays, not for a device: for the newest, which the device finishes last.
+        # JAX waits for arrays, not for a device. These are the newest: the device finishes them last.
         self._jax.block_until_ready((self._images, self._labels))
 
     def card_labels(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The application among its peers: the session of the main job."""
+"""The application as one of the engines compared: the session of the main job."""
 
 import cupy
 import numpy as np
@@ -16,7 +16,7 @@ from app.runtime.stream_buffers import Outputs
 
 
 class OurEngine(Engine):
-    """The application: end to end a session as the main job opens it, on the card one chunk of the whole batch."""
+    """The application. End to end it is the main job's session; on the card, one chunk of the whole batch."""
 
     def __init__(
         self, graph: Graph, images: np.ndarray, labels: np.ndarray, precision: str, arch: str, known: Tuning

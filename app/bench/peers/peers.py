@@ -72,7 +72,7 @@ def compare(request: BenchRequest) -> int:
 
 
 def engines(only: str | None) -> list[str]:
-    """Return the engines that ``--only`` names. Raises UserError for an unknown one."""
+    """Return the engines named by ``--only``. Raises UserError for an unknown one."""
     names = list(ENGINES) if only is None else only.split(",")
     for name in names:
         if name not in ENGINES:
@@ -81,7 +81,7 @@ def engines(only: str | None) -> list[str]:
 
 
 def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[Candidate]:
-    """Every engine in every precision, or in the one that is asked for and that which it is compared with."""
+    """Return every engine in every precision, or in the requested precision and the one that it is compared with."""
     found = []
     for own in PRECISIONS if precision is None else (precision,):
         if OURS in wanted:
@@ -98,7 +98,7 @@ def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[
 
 
 def versions() -> dict[str, str]:
-    """What is installed of the packages that the figures depend on."""
+    """Return the installed versions of the packages that the figures depend on."""
     found = {}
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -108,7 +108,7 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def output_to_stderr() -> Iterator[None]:
-    """Whatever frameworks, their libraries and their child processes print within goes to standard error."""
+    """Send everything that frameworks, their libraries and child processes print in the block to standard error."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

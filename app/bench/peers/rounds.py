@@ -1,11 +1,11 @@
 """Measure engines side by side: in turn, round after round, every output checked.
 
-The clock is the host's for all, since not every framework lets events into its streams. On the card: several passes
-over resident images are enqueued back to back, timed from the first call until the device is idle, and divided. End
-to end: one call from images in page-locked memory to readable labels, the device idle before.
+The clock is the host's for all engines, since some frameworks do not let events into their streams. On the card:
+several passes over resident images are enqueued back to back, timed from the first call until the device is idle, and
+divided. End to end: one call from images in page-locked memory to readable labels, with the device idle before it.
 
-A framework has several ways to run the same network. All are tried for a moment; the fastest enters the rounds, one for
-each of both measurements.
+A framework has several ways to run the same network. Each is tried for a moment. The fastest one for each of the two
+measurements enters the rounds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,33 +25,33 @@ from app.runtime.clock import clocked
 from app.runtime.statistics import median, summary
 
 PASSES = 10
-WARMUP, UNTIMED = 5, 2  # runs after an engine is made, and at the start of its every turn
-TURN_MS = 60.0  # of each measurement in each turn
+WARMUP, UNTIMED = 5, 2  # untimed runs after an engine is made, and at the start of each turn
+TURN_MS = 60.0  # per measurement and turn
 LEAST_RUNS, MOST_RUNS = 10, 300
-LEAST_SERIES = 5  # of passes, in each turn
+LEAST_SERIES = 5  # series of passes per turn
 TRIES = 5  # timed runs that choose between settings
 ON_CARD, END_TO_END = "on_card_ms", "end_to_end_ms"
 MEASUREMENTS = (END_TO_END, ON_CARD)
 
 
 class Engine(Protocol):
-    """One way to classify one batch. note: what a reader of its times must know.
+    """One way to classify one batch. note: a remark on its times for readers.
 
-    arithmetic: the type that numbers are multiplied in if the accuracy check judges the engine; None for a peer.
+    arithmetic: the type of the multiplication, if the accuracy check judges the engine; None for a peer.
     """
 
     note: str = ""
     arithmetic: str | None = None
 
     def active(self) -> AbstractContextManager[object]:
-        """Set the engine's global switches; everything below is called within."""
+        """Set the engine's global switches; all other methods are called within this context."""
         return nullcontext()
 
     def load(self) -> None:
         """Put the images on the card, and overwrite the last labels."""
 
     def enqueue(self) -> None:
-        """One pass over the images on the card; may return at once."""
+        """Start one pass over the images on the card; may return at once."""
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""
@@ -63,10 +63,10 @@ class Engine(Protocol):
         """Overwrite images, features and labels on the card where the next run will write them again."""
 
     def run(self) -> None:
-        """End to end: when this returns, the labels are readable in the array that the engine was made with."""
+        """Classify end to end: on return, the labels are readable in the array given to the engine."""
 
     def close(self) -> None:
-        """Give the device memory back."""
+        """Free the device memory."""
 
 
 Make = Callable[[Graph, np.ndarray, np.ndarray], Engine]
@@ -76,8 +76,8 @@ Make = Callable[[Graph, np.ndarray, np.ndarray], Engine]
 class Candidate:
     """An engine that is not made yet.
 
-    makes: setting → what makes the engine from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to write to,
-    both page-locked. The fastest setting is measured; the others may fail.
+    makes: setting → function that makes the engine from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to
+    write to, both page-locked. The fastest setting is measured; the others may fail.
     """
 
     engine: str
@@ -90,8 +90,8 @@ class Candidate:
 class Entrant:
     """A candidate and its results.
 
-    settings: measurement → the fastest. tried: the times of each setting in a few runs, or why it did not run. labels:
-    by setting, of its first timed run. unsteady: number of timed runs that gave other labels.
+    settings: measurement → fastest setting. tried: setting → its times in a few runs, or why it did not run. labels:
+    setting → labels of its first timed run. unsteady: number of timed runs with other labels.
     """
 
     candidate: Candidate
@@ -193,7 +193,7 @@ class Entrant:
         return ""
 
     def row(self, batch: Batch) -> dict[str, Any]:
-        """Return the row of the document: times in ms; of two settings' labels those with more differences."""
+        """Return the row of the document: times in ms; of two settings' labels, those with more differences."""
         row: dict[str, Any] = {
             **{name: getattr(self.candidate, name) for name in ("engine", "precision", "ours")},
             **{name: summary(samples) if self.labels else None for name, samples in self.samples.items()},
@@ -208,7 +208,7 @@ class Entrant:
 
 
 def in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callable[[], object]) -> None:
-    """Start all entrants, then run ``rounds`` rounds, each begun by another one. step: called after start and turn."""
+    """Start all entrants, then run ``rounds`` rounds; another one begins each. step: called after start and turn."""
     try:
         for entrant in entrants:
             entrant.start(batch)
@@ -224,6 +224,6 @@ def in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callab
 
 
 def one_line(error: Exception) -> str:
-    """Return what went wrong in at most 160 characters; the exception's class if it has no text."""
+    """Describe an error in at most 160 characters; by its class if it has no text."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 160 else f"{text[:159]}…"

@@ -1,4 +1,4 @@
-"""Ratios between engines, and the text of a peers document. Pure."""
+"""Compute ratios between engines, and write a peers document as text. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ RATIOS = (*(Column(head, left=True) for head in ("ours", "peer", "as")), *map(Co
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """For each of our rows: the peers' median ÷ ours, by measure and engine, and the best peer's."""
+    """Return for each of our rows each peer's median ÷ ours, by measure and engine, and the best peer's ratio."""
     found = []
     for own in rows:
         if not own["ours"] or own["on_card_ms"] is None:
@@ -35,7 +35,7 @@ def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Header, a row for each engine, and how many times as fast ours are."""
+    """Return the header, a row for each engine, and how many times as fast ours are."""
     parts = [_header(document, width), table(ROWS, map(_row, document["rows"]), width)]
     if any(entry["on_card_ms"]["each"] for entry in document["ratios"]):
         title = "Ours are so many times as fast (the peer's median ÷ ours)"

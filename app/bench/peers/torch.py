@@ -1,4 +1,4 @@
-"""A network in PyTorch, written for speed: a peer to compare with."""
+"""A network in PyTorch, written for speed, to compare the application with."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ CAPTURE_WARMUP = 3
 
 @dataclass(frozen=True)
 class Setting:
-    """The layout of activations, pieces of the batch that fit the L2 cache, one CUDA graph for everything.
+    """How to run the network: layout of activations, pieces of the batch that fit the L2 cache, one CUDA graph for all.
 
     Without ``graph``, modes of torch.compile that make graphs of their own do so.
     """
@@ -43,15 +43,15 @@ class Setting:
 def settings(mode: str | None) -> list[Setting]:
     """Return the settings to try.
 
-    Pieces come only as a graph: the card would wait for their launches. Each compiled setting takes long to make, so of
-    these only the mode's own way and pieces in a graph are tried.
+    Pieces are tried only in a graph: the card would wait for their launches. Each compiled setting takes long to make.
+    So only two are tried: the mode's own way, and pieces in a graph.
     """
     ways = [(False, False), (True, True)] if mode else [(False, False), (False, True), (True, True)]
     return [Setting(layout, *way) for layout, way in product((False, True), ways)]
 
 
 class TorchEngine(Engine):
-    """PyTorch on one batch. mode: of torch.compile, None for eager. device: ``cpu`` for tests, which has no graphs.
+    """Classifies one batch with PyTorch. mode: torch.compile's, None for eager. device: ``cpu`` (no graphs) for tests.
 
     precision: ``fp32``; ``tf32``, by the switches of cuDNN and cuBLAS; ``fp16``, weights and activations in half
     precision.
@@ -75,7 +75,7 @@ class TorchEngine(Engine):
         self._torch, self._device, self._tf32 = torch, device, precision == "tf32"
         self._host, self._host_labels = torch.from_numpy(images), torch.from_numpy(labels)
         self._images = torch.empty_like(self._host, device=device)  # page-locked or not, as PyTorch sees it
-        self._labels: Any = None  # of the last pass; of the last run from host to host, if that is another graph
+        self._labels: Any = None  # from the last pass; the next: from the last run host to host, if a graph
         self._whole_labels: Any = None
         half, self._captures = precision == "fp16", setting.graph and device == "cuda"
         count = len(images)
@@ -88,21 +88,21 @@ class TorchEngine(Engine):
                 torch._dynamo.mark_static_address(self._images)  # CUDA graphs then read it in place
             mode = UNCAPTURED[mode] if setting.graph else mode
             self._classify = torch.compile(own_code(self._classify), mode=mode, fullgraph=True, dynamic=False)
-        self._pass: Any = None  # graphs: of a pass over the images on the card, and from host to host
+        self._pass: Any = None  # two graphs: a pass over the images on the card, and a run from host to host
         self._whole: Any = None
 
     @contextmanager
     def active(self) -> Iterator[None]:
         torch = self._torch
         with warnings.catch_warnings(), torch.inference_mode():
-            warnings.simplefilter("ignore")  # newer versions announce another name of the TF32 switches
+            warnings.simplefilter("ignore")  # newer versions warn of new names for the TF32 switches
             torch.backends.cudnn.benchmark = True
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = self._tf32
             yield
 
     def load(self) -> None:
         self._images.copy_(self._host)
-        if self._labels is not None:  # graphs use their memory again
+        if self._labels is not None:  # graphs write to the same memory again
             self._labels.fill_(UNWRITTEN)
 
     def enqueue(self) -> None:
@@ -168,7 +168,7 @@ class TorchEngine(Engine):
         cuda.current_stream().wait_stream(aside)
         cuda.synchronize()
         graph = cuda.CUDAGraph()
-        with cuda.graph(graph, capture_error_mode="thread_local"):  # other frameworks' threads go on beside it
+        with cuda.graph(graph, capture_error_mode="thread_local"):  # threads of other frameworks keep running
             action()
         return graph
 
@@ -207,13 +207,13 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
     nn = torch.nn
 
     class Rows(torch.nn.Module):
-        """Flattens in H, W, C order, in which channels-last activations lie."""
+        """Flattens features in H, W, C order, the memory order of channels-last activations."""
 
         def forward(self, x: Any) -> Any:
             return x.permute(0, 2, 3, 1).flatten(1)
 
     def filled(module: Any, name: str, weights: np.ndarray) -> Any:
-        """Return the module with these weights and the bias of that name, if there is one."""
+        """Return the module, filled with these weights and the bias of that name, if there is one."""
         tensor = torch.from_numpy(np.ascontiguousarray(weights)).to(device, dtype)
         if channels_last and tensor.ndim == 4:
             tensor = tensor.to(memory_format=torch.channels_last)
@@ -254,8 +254,8 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
 def own_code(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return the function with a code object of its own.
 
-    torch.compile looks through all compiled versions of a code object: those of other modes and precisions would slow
-    down every call.
+    torch.compile looks through all compiled versions of a code object: versions of other modes and precisions would
+    slow down every call.
     """
     assert isinstance(function, FunctionType)
     return FunctionType(

@@ -1,1 +1,1 @@
-"""``main.py profile``: kernels and copies of a run, API calls, hardware counters, a timeline."""
+"""``main.py profile``: time the kernels, copies and API calls of a run; hardware counters; a timeline."""

@@ -1,4 +1,4 @@
-"""Count and time the CUDA API calls that the host makes in a run: their functions are wrapped for a while."""
+"""Count and time the host's CUDA API calls in a run, by wrapping their functions for a while."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -9,12 +9,12 @@ from time import perf_counter
 from typing import Any
 
 Function = Callable[..., Any]
-Target = tuple[str, Any, str]  # CUDA's name of a function; where callers look it up: a module or class, and its name
+Target = tuple[str, Any, str]  # CUDA function; the module or class where callers look it up, and its name there
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call; start and stop in seconds of the host's ``perf_counter``."""
+    """One call. start, stop: seconds of the host's ``perf_counter``."""
 
     name: str
     start: float
@@ -42,7 +42,7 @@ def targets() -> list[Target]:
 
 
 def loaded_cublas() -> Any:
-    """Return CuPy's cuBLAS binding; None if no kernel has loaded it."""
+    """Return CuPy's cuBLAS binding if a kernel has loaded it, else None."""
     return sys.modules.get("cupy_backends.cuda.libs.cublas")
 
 
@@ -83,9 +83,9 @@ def counted(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
 
 
 def summary(calls: Sequence[Call], runs: int, host_ms: float) -> list[dict[str, Any]]:
-    """Return one row for each function, the costliest first. Calls and totals are per run.
+    """Return one row for each function, the most expensive first. Calls and totals are per run.
 
-    host_ms: the host's time from a run's start to its end; share: a function's part of it.
+    host_ms: the host's time from a run's start to its end; share: the function's part of it.
     """
     spent: dict[str, list[float]] = {}
     for call in calls:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # needs CuPy
 
 MAIN = Path(__file__).parents[3] / "main.py"
 TIMEOUT_S = 900
-THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"  # of a warp's 32
+THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"  # active threads of a warp's 32
 EFFICIENCIES = {
     "load": "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",
     "store": "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct",
@@ -32,7 +32,7 @@ THROUGHPUTS = {
     "DRAM": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
 }
 METRICS = (*EFFICIENCIES.values(), *THROUGHPUTS.values())
-BUSY = 60.0  # %; where no unit reaches this share of its peak, the kernel waits: Nsight Compute's own rule
+BUSY = 60.0  # %; a kernel waits if no unit reaches this share of its peak: Nsight Compute's own rule
 
 
 def bound(throughput: Mapping[str, float | None]) -> str:
@@ -45,11 +45,11 @@ def bound(throughput: Mapping[str, float | None]) -> str:
 
 
 def parse(text: str) -> list[dict[str, Any]]:
-    """Read the table of ``ncu --csv --page raw`` by the names of its columns; lines before it are skipped.
+    """Parse the table that ``ncu --csv --page raw`` prints, by column names; lines before the table are skipped.
 
     Return a row for each kernel launch, in percent; None where the tool gave no number. load, store: bytes used ÷ bytes
-    fetched by global memory instructions. warps: active threads of a warp's 32. throughput: share of its peak by unit
-    (a key of THROUGHPUTS); bound: the busiest unit.
+    fetched by global memory instructions. warps: active threads of a warp's 32. throughput: unit (a key of THROUGHPUTS)
+    → share of its peak; bound: the busiest unit.
     """
     rows = list(csv.reader(text.splitlines()))
     start = next((i for i, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
@@ -78,9 +78,9 @@ def _number(text: str) -> float | None:
 
 
 def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[dict[str, Any]], str | None]:
-    """Count the first launches of ``main.py`` with these arguments; return them, or one line on why there are none.
+    """Count the first launches of ``main.py`` with these arguments; return them, or the reason for failure in one line.
 
-    entries: the functions launched, in order; ``len(entries)`` launches are counted.
+    entries: names of the launched functions, in order; ``len(entries)`` launches are counted.
     """
     tool = shutil.which("ncu")
     if tool is None:
@@ -109,7 +109,7 @@ def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[dict
 
 
 def failure(text: str, code: int) -> str:
-    """Return why ncu counted nothing, in its own words: its first error, else its last line, else the exit code."""
+    """Return why ncu counted nothing, as ncu words it: its first error, else its last line, else the exit code."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [
         re.sub(r"^==ERROR==\s*|^error:\s*", "", line) for line in lines if line.startswith(("==ERROR==", "error:"))
@@ -118,7 +118,7 @@ def failure(text: str, code: int) -> str:
 
 
 def labelled(counted: Sequence[Mapping[str, Any]], launched: Sequence[Span]) -> list[dict[str, Any]]:
-    """Put layer and name into each row of counters. launched: the spans of the same launches, in order."""
+    """Add layer and kernel name to each row of counters. launched: the spans of the same launches, in order."""
     pairs = list(zip(counted, launched, strict=False))
     if all(row["kernel"] == span.entry for row, span in pairs):
         return [{"layer": span.layer, "name": span.name, **row} for row, span in pairs]

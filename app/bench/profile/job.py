@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # needs CuPy
 SCHEMA = "lenet5-inference/profile/1"
 RUNS = 20
 WARMUP = 5
-HOST, CARD = 1, 2  # processes of the timeline
+HOST, CARD = 1, 2  # process numbers in the timeline
 
 
 def profile(request: ProfileRequest) -> int:
@@ -84,7 +84,7 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices) -> dict[st
             recorder.start()
             with api_calls.counted() as last_calls, recorder.watching():
                 sample = run()
-            if index:  # the first run made the events
+            if index:  # without the first run, which creates the events
                 samples.append(sample)
                 recorded.append(recorder.spans())
         settings = {"streams": streams, "chunk": session.chunk, "fused": request.network.fuse, "runs": RUNS}
@@ -111,7 +111,7 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices) -> dict[st
 
 
 def load_images(graph: Graph, batch: int) -> tuple[np.ndarray, str]:
-    """Return page-locked (N, C, H, W) uint8 images and their source: Fashion-MNIST if it fits, else random."""
+    """Return page-locked (N, C, H, W) uint8 images and their source: Fashion-MNIST if its shape fits, else random."""
     from app.cuda.memory import pinned_array
 
     shape = graph.network.input_shape
@@ -129,7 +129,7 @@ def load_images(graph: Graph, batch: int) -> tuple[np.ndarray, str]:
 
 
 def table(runs: Sequence[Sequence[Span]]) -> list[dict[str, Any]]:
-    """Return one row for each kernel and copy, the costliest first; calls, total_ms and bytes are per run."""
+    """Return one row for each kernel and copy, the most expensive first; calls, total_ms and bytes are per run."""
     groups: dict[tuple[str, str, str], list[Span]] = {}
     for span in (span for run in runs for span in run):
         groups.setdefault((span.kind, span.layer, span.name), []).append(span)
@@ -156,7 +156,7 @@ def table(runs: Sequence[Sequence[Span]]) -> list[dict[str, Any]]:
 
 
 def overlapping(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
-    """Return means over the runs: ms in which copies to and from the host ran, kernels ran, and both did."""
+    """Return means over the runs in ms: copies to and from the host, kernels, and both of them at once."""
     sums = np.zeros(3)
     for run in runs:
         copies = [(span.start, span.stop) for span in run if span.kind in ("h2d", "d2h")]

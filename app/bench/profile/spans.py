@@ -1,6 +1,6 @@
-"""Record when each kernel and each copy of a run began and ended on its stream, by a pair of events round each.
+"""Record when each kernel and copy of a run began and ended on its stream, by a pair of events around each.
 
-The functions that the session calls are replaced while a run is recorded; the session itself is as in any other run.
+The functions that the session calls are replaced while a run is recorded; the session itself is unchanged.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ class Span:
     """One kernel or copy. kind: kernel, h2d, d2h or d2d. start, stop: ms since the recording began.
 
     layer: the plan's node, empty for the copies in and out. name: the variant and its part, or the copy. stream: its
-    number. entry: the kernel's function. nbytes: bytes copied.
+    number. entry: name of the kernel's function. nbytes: bytes copied.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class Span:
 
     @property
     def ms(self) -> float:
-        """Duration."""
+        """Duration in ms."""
         return self.stop - self.start
 
 
@@ -65,7 +65,7 @@ def describe(action: Action, variant: Variant) -> tuple[str, str, str]:
 
 @contextmanager
 def nvtx_range(text: str) -> Iterator[None]:
-    """Mark a range that external profilers show; do nothing where CuPy was built without NVTX."""
+    """Mark a range for external profilers; do nothing if CuPy was built without NVTX."""
     nvtx = getattr(cupy.cuda, "nvtx", None)
     if nvtx is None or not nvtx.available:
         yield
@@ -94,13 +94,13 @@ class Recorder:
         self._origin = cupy.cuda.Event()
         self._events: list[cupy.cuda.Event] = []
         self._recorded: list[Span] = []
-        # The layer that is being enqueued, its stream, and its actions: one for each call that it makes.
+        # The layer that is being enqueued, its stream, and its actions: one per call.
         self._node: Node | None = None
         self._stream = 0
         self._actions: Iterator[Action] = iter(())
 
     def start(self) -> None:
-        """Forget the last run and set the clock to 0; the device must be idle."""
+        """Discard the last run and set the clock to 0; the device must be idle."""
         self._recorded = []
         runtime.eventRecord(self._origin.ptr, next(iter(self._streams)))
         self._origin.synchronize()
@@ -119,7 +119,7 @@ class Recorder:
             yield
 
     def spans(self) -> list[Span]:
-        """Return what was recorded, in the order of enqueueing; the session must have waited for the run's end."""
+        """Return the recorded spans in the order of enqueueing; the session must have waited for the run's end."""
         at = [cupy.cuda.get_elapsed_time(self._origin, event) for event in self._events[: 2 * len(self._recorded)]]
         timed = (replace(s, start=at[2 * i], stop=at[2 * i + 1]) for i, s in enumerate(self._recorded))
         return without_queueing(list(timed))
@@ -169,7 +169,7 @@ class Recorder:
 
 
 def without_queueing(spans: Sequence[Span]) -> list[Span]:
-    """Let copies to and from the host begin when their copy engine is free, without the wait before that."""
+    """Remove the wait for a copy engine: let each copy to or from the host begin when its engine is free."""
     result = list(spans)
     for kind in ("h2d", "d2h"):
         places = sorted((i for i, span in enumerate(spans) if span.kind == kind), key=lambda i: spans[i].stop)

@@ -1,4 +1,4 @@
-"""The profile document as text for people."""
+"""Write the profile document as text."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from app.bench.profile.counters import THROUGHPUTS
 from app.text import INDENT, WIDTH, Column, fields, format_ms, paragraph, table
 
-# Numbers of a kernel or copy, and their rank among the columns that narrow terminals lack.
+# Columns of a kernel or copy; narrow terminals leave out those with the highest rank first.
 FIGURES = {"calls": 0, "total ms": 0, "share": 0, "min ms": 2, "average": 0, "max": 2, "MB": 1, "GB/s": 1}
 LAYER, KERNEL, COPY, CALL, BOUND = (
     Column(head, left=True) for head in ("layer", "kernel", "kernel or copy", "call", "bound")
 )
 KERNELS = (LAYER, COPY, *(Column(head, optional=rank) for head, rank in FIGURES.items()))
 CALLS = (CALL, *map(Column, ("calls", "total ms", "share", "average us", "max us")))
-SHARES = {"load": 2, "store": 2, "warps": 2, "occupancy": 0}  # of a counter's row, in percent
+SHARES = {"load": 2, "store": 2, "warps": 2, "occupancy": 0}  # columns of a counter's row, in percent
 COUNTERS = (
     *(LAYER, KERNEL, *(Column(head, optional=rank) for head, rank in SHARES.items())),
     *(Column(unit, optional=unit.startswith("L")) for unit in THROUGHPUTS),
@@ -22,7 +22,7 @@ COUNTERS = (
 
 
 def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Return the document as tables and paragraphs of at most ``width`` columns."""
+    """Format the document as tables and paragraphs of at most ``width`` columns."""
     settings, times, overlap = (document[name] for name in ("settings", "end_to_end_ms", "overlap"))
     device, copies = document["device"], overlap["copies_ms"]
     shared = f"{settings['streams']} streams share the card, so times overlap: --streams 1 gives each kernel its own"

@@ -1,1 +1,1 @@
-"""``main.py sweep``: a kernel over the grid of its parameters, and the pipeline over its own."""
+"""``main.py sweep``: time a kernel over the grid of its parameters, or the pipeline over streams and chunk sizes."""

@@ -18,25 +18,25 @@ from app.kernels.variant import Parameters, Variant
 from app.planning.tuning import Tuned, Tuning
 from app.runtime.result import Timing
 
-NOISE = 0.01  # a point's median is measured until it is known to this share
+NOISE = 0.01  # measure a point until its median is known to this share
 L2 = "cold"
 
 
 class Skip(Exception):  # noqa: N818 - a verdict, not an error
-    """Raised by a measurement of a point that cannot run; the text is the reason."""
+    """Raised where a point cannot run; the text is the reason."""
 
 
-Row = dict[str, Any]  # of the JSON document
+Row = dict[str, Any]  # a row of the JSON document
 
 
 @dataclass
 class Target:
     """One layer to sweep, and its results.
 
-    grid: the points to try, with the defaults and the best known parameters among them. points: those measured; ms,
-    spread_ms; error_share: the worst error as a share of the tolerance. skipped: the first of the points left out for
-    a reason, and how many. finished: how many points were tried. rival: the variant that ``auto`` takes now, if it is
-    another one; it is measured in the same run.
+    grid: the points to try, with the defaults and the best known parameters among them. points: the measured ones; ms,
+    spread_ms; error_share: the worst error as a share of the tolerance. skipped: for each reason, the first point left
+    out and the number of such points. finished: number of points tried. rival: the variant that ``auto`` takes now, if
+    it is another one; it is measured in the same run.
     """
 
     layer: str
@@ -72,7 +72,7 @@ class Target:
         return {self.problem: found}
 
     def skip(self, parameters: dict[str, int], reason: str) -> None:
-        """Note a point that cannot run. Reasons that differ only in numbers are counted as one."""
+        """Record a point that cannot run. Reasons that differ only in numbers are counted as one."""
         alike = next((known for known in self.skipped if _shape(known["reason"]) == _shape(reason)), None)
         if alike:
             alike["count"] += 1
@@ -140,11 +140,11 @@ def make_target(
 
 
 def spell(parameters: Parameters) -> str:
-    """``BM=32 BN=64``."""
+    """Format parameters: ``BM=32 BN=64``."""
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
-Measure = Callable[[Variant, dict[str, int]], tuple[Timing, float]]  # → times and error; raises Skip or Wrong
+Measure = Callable[[Variant, dict[str, int]], tuple[Timing, float]]  # returns times and error; raises Skip or Wrong
 
 
 def measure_all(
@@ -152,7 +152,7 @@ def measure_all(
     measuring: Callable[[Target], AbstractContextManager[Measure]],
     done: Callable[[Target], None],
 ) -> None:
-    """Measure all points of all targets, or those before Ctrl-C, which ends it between two points.
+    """Measure all points of all targets. Ctrl-C ends it between two points.
 
     measuring: makes the function that measures a target's points. done: called after each target, finished or not.
     """

@@ -25,11 +25,11 @@ from app.planning.plan import plan
 from app.precision import BY_DTYPE
 from app.report import publish
 
-ASSUMED_ARCH = "sm_90a"  # where there is no card, to find mistakes all the same
+ASSUMED_ARCH = "sm_90a"  # without a card, to find mistakes all the same
 
 
 def sweep(request: SweepRequest) -> int:
-    """Sweep a kernel or the pipeline. Returns 0, or 1 if a point computed something wrong. Raises UserError."""
+    """Sweep a kernel or the pipeline. Returns 0, or 1 if a point gave wrong results. Raises UserError."""
     with exit_on_interrupt():
         if request.plot is not None:
             figures.prepare(request.plot)
@@ -97,7 +97,7 @@ def find_targets(
 
 
 def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
-    """Return the layer's problem for this kernel: alone, or fused as the main job would with this kernel named."""
+    """Return the layer's problem for this kernel: alone, or fused as in the main job with this kernel."""
     nodes = plan(graph, arch, Choices(precision, fused, {layer: row})).nodes
     for node in nodes:
         if node.head.name == layer:

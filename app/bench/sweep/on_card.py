@@ -14,18 +14,18 @@ from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 from app.runtime.result import Timing
 
-OUT_OF_MEMORY = ("DeviceMemoryError", "OutOfMemoryError")  # our own allocations, CuPy's pool
+OUT_OF_MEMORY = ("DeviceMemoryError", "OutOfMemoryError")  # from our own allocations, and from CuPy's pool
 
 
 class OnCard:
-    """Measures the points of one target, while threads compile those that follow. A context manager.
+    """Measures the points of one target, while threads compile the points that follow. A context manager.
 
     Raises UserError if the batch does not fit in device memory.
     """
 
     def __init__(self, target: Target, arch: str) -> None:
         self._row = target.row
-        self._pool = ThreadPoolExecutor(max((os.cpu_count() or 1) // 2, 1))  # the others enqueue and check
+        self._pool = ThreadPoolExecutor(max((os.cpu_count() or 1) // 2, 1))  # the other cores enqueue and check
         try:
             self._compiled = {
                 spell(parameters): self._pool.submit(_compile, target.row, target.problem, parameters, arch)
@@ -60,7 +60,7 @@ class OnCard:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
-        del self._trial  # its memory is free before the next one's is taken
+        del self._trial  # free its memory before the next trial allocates
 
 
 def _compile(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:

@@ -24,7 +24,7 @@ STREAMS = tuple(range(1, 9))
 CHUNKS = (250, 500, 1000, 1250, 2000, 2500, 5000, 10_000)
 REPEAT = 50
 WARMUP = 5
-Setting = tuple[int, int]  # streams, images a chunk
+Setting = tuple[int, int]  # streams, images per chunk
 Figures = Mapping[str, float | None]  # ms and p90_ms end to end; overlap: share of copy time behind kernels
 Measure = Callable[[int, int], Figures | None]  # None: it does not fit in device memory
 
@@ -60,13 +60,13 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
 
 
 def settings(batch: int, default: Setting) -> list[Setting]:
-    """Return every number of streams with every chunk size that the batch can fill; the default is among them."""
+    """Return every number of streams with every chunk size that the batch can fill, the default among them."""
     chunks = sorted({chunk for chunk in (*CHUNKS, default[1]) if chunk <= batch})
     return [(streams, chunk) for chunk in chunks for streams in STREAMS]
 
 
 def measure_all(grid: Sequence[Setting], measure: Measure) -> list[dict[str, Any]]:
-    """Return a point for each setting, with ``ms`` None where it does not fit. Ctrl-C ends it between two points."""
+    """Measure one point per setting; ``ms`` is None where it does not fit. Ctrl-C ends it between two points."""
     points: list[dict[str, Any]] = []
     with suppress(KeyboardInterrupt), deferred_interrupts() as check:
         for streams, chunk in tqdm(grid, unit=" points", disable=None):
@@ -100,7 +100,7 @@ def as_document(
 
 
 def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Return the document as two tables, chunk sizes down and streams across, and the best point."""
+    """Format the document: two tables, chunk sizes down and streams across, and the best point."""
     lines = [
         *paragraph(
             f"Pipeline of {report['network']}, {report['images']:,} images, {report['precision']}, on "

@@ -1,4 +1,4 @@
-"""Draw a sweep as a heat map, and as the 3-D bar plot that system 2 drew of its tile widths."""
+"""Draw a sweep as a heat map, and as a 3-D bar plot like that of system 2 for its tile widths."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Field:
 
 
 def field(down: str, across: str, times: Times) -> Field:
-    """Make a full table of times by pairs of values."""
+    """Arrange times by pairs of values in a full table."""
     downs = tuple(sorted({first for first, _ in times}))
     acrosses = tuple(sorted({second for _, second in times}))
     ms = tuple(tuple(times.get((first, second), nan) for second in acrosses) for first in downs)
@@ -34,7 +34,7 @@ def field(down: str, across: str, times: Times) -> Field:
 def layer_field(target: Target) -> Field | None:
     """Choose the two parameters that matter most, with the others at their best; None if no parameter was varied.
 
-    A parameter matters by how much slower its worst value is than its best, with all others at their best.
+    A parameter matters more the slower its worst value is than its best, with all others at their best.
     """
     varied: dict[str, float] = {}
     for name in target.points[0]["parameters"] if target.points else ():
@@ -99,7 +99,7 @@ def _heat_map(title: str, found: Field) -> Any:
     low, high = image.get_clim()
     for at, row in enumerate(found.ms):
         for index, ms in enumerate(row):
-            if ms == ms:  # not NaN
+            if ms == ms:  # skip NaN
                 colour = "white" if ms > (low + high) / 2 else "black"  # the slow end of the scale is dark
                 axes.text(index, at, f"{ms:.3g}", ha="center", va="center", color=colour, fontsize=8)
     _label(axes, title, found)
@@ -120,7 +120,7 @@ def _bars(title: str, found: Field) -> Any:
     axes.bar3d([x - 0.4 for x in xs], [y - 0.4 for y in ys], 0, 0.8, 0.8, heights, color=colormaps["viridis"](shades))
     _label(axes, title, found)
     axes.set_zlabel("ms")
-    axes.yaxis.labelpad = 14  # beyond the longest numbers
+    axes.yaxis.labelpad = 14  # clear of the longest numbers
     return figure
 
 

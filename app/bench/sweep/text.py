@@ -1,4 +1,4 @@
-"""The report of a sweep: the JSON document, and the same as text."""
+"""Write the report of a sweep, as a JSON document and as text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -63,7 +63,7 @@ def _layer(target: Target) -> dict[str, Any]:
 
 
 def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Return the document as tables and paragraphs of at most ``width`` columns."""
+    """Format the document as tables and paragraphs of at most ``width`` columns."""
     kind = "fused with what follows" if report["fused"] else "alone"
     head = (
         f"Sweep of {report['operation']} kernel {report['variant']}, network {report['network']}, "
