@@ -1,47 +1,36 @@
-"""Overlap, shares and verdicts of timelines: cases worked by hand, and brute force on a grid."""
+"""Overlap, shares and verdicts of timelines: cases worked by hand, and intervals drawn at random on a grid."""
 
-import random
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.runtime.overlap import Interval, Timeline, Usage, length, merge, one_at_a_time, overlap, usage
 
-
-@pytest.mark.parametrize(
-    ("intervals", "expected"),
-    [
-        ([], []),
-        ([(1, 2)], [(1, 2)]),
-        ([(3, 4), (1, 2)], [(1, 2), (3, 4)]),
-        ([(1, 3), (2, 5)], [(1, 5)]),
-        ([(1, 2), (2, 3)], [(1, 3)]),  # touching
-        ([(1, 9), (2, 3), (4, 5)], [(1, 9)]),  # nested: the later, shorter ones must not cut it
-        ([(1, 9), (2, 3), (8, 10)], [(1, 10)]),
-        ([(2, 2)], []),  # no time at all
-        ([(1, 3), (2, 2), (5, 5)], [(1, 3)]),
-        ([(0, 1), (0, 1), (0, 1)], [(0, 1)]),
-    ],
-)
-def test_merge(intervals: list[Interval], expected: list[Interval]) -> None:
-    assert merge(intervals) == expected
-    assert length(intervals) == sum(stop - start for start, stop in expected)
+# Few places, so that intervals touch, nest, repeat, and take no time at all.
+SOME = st.lists(st.builds(lambda start, ms: (start, start + ms), st.integers(0, 30), st.integers(0, 9)), max_size=12)
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "expected"),
-    [
-        ([], [(0, 9)], 0),
-        ([(0, 2)], [(2, 4)], 0),
-        ([(0, 3)], [(2, 4)], 1),
-        ([(0, 10)], [(1, 2), (4, 6)], 3),
-        ([(0, 10), (5, 12)], [(8, 20), (9, 11)], 4),  # what one side does twice counts once
-        ([(0, 1), (2, 3), (4, 5)], [(0, 5)], 3),
-    ],
-)
-def test_overlap(left: list[Interval], right: list[Interval], expected: float) -> None:
-    assert overlap(left, right) == expected
-    assert overlap(right, left) == expected
+def cells(intervals: list[Interval]) -> set[int]:
+    """The whole milliseconds that the intervals cover."""
+    return {cell for start, stop in intervals for cell in range(int(start), int(stop))}
+
+
+@given(SOME, SOME)
+def test_what_intervals_cover(left: list[Interval], right: list[Interval]) -> None:
+    """What one side does twice counts once."""
+    merged = merge(left)
+    assert cells(merged) == cells(left) and length(left) == len(cells(left))
+    assert all(start < stop for start, stop in merged) and all(a[1] < b[0] for a, b in pairwise(merged))
+    assert overlap(left, right) == overlap(right, left) == len(cells(left) & cells(right))
+
+
+@given(SOME)
+def test_no_two_copies_run_at_once(intervals: list[Interval]) -> None:
+    trimmed = one_at_a_time(intervals)
+    assert len(trimmed) == len(intervals) and cells(trimmed) <= cells(intervals)
+    assert sum(stop - start for start, stop in trimmed) == length(trimmed)
 
 
 def test_overlap_takes_iterators() -> None:
@@ -62,28 +51,6 @@ def test_overlap_takes_iterators() -> None:
 )
 def test_one_at_a_time(intervals: list[Interval], expected: list[Interval]) -> None:
     assert one_at_a_time(intervals) == expected
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_brute_force_on_a_grid(seed: int) -> None:
-    rng = random.Random(seed)
-
-    def some() -> list[Interval]:
-        starts = [rng.randrange(60) for _ in range(rng.randrange(12))]
-        return [(start, start + rng.randrange(8)) for start in starts]
-
-    def cells(intervals: list[Interval]) -> set[int]:
-        return {cell for start, stop in intervals for cell in range(int(start), int(stop))}
-
-    left, right = some(), some()
-    assert length(left) == len(cells(left))
-    assert overlap(left, right) == len(cells(left) & cells(right))
-    merged = merge(left)
-    assert cells(merged) == cells(left)
-    assert all(a[1] < b[0] for a, b in pairwise(merged))
-    trimmed = one_at_a_time(left)
-    assert len(trimmed) == len(left) and cells(trimmed) <= cells(left)
-    assert sum(stop - start for start, stop in trimmed) == length(trimmed), "two copies at once"
 
 
 CHUNKS = range(100, 150, 10)
@@ -147,15 +114,14 @@ def test_a_timeline_without_time_is_a_bug(kernels: list[Interval]) -> None:
         usage(Timeline([], kernels, []))
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_shares_stay_within_bounds(seed: int) -> None:
-    rng = random.Random(seed)
+TIMES = st.lists(
+    st.builds(lambda start, ms: (start, start + ms), st.floats(0, 1), st.floats(0.001, 0.1)), min_size=1, max_size=6
+)
 
-    def some(count: int) -> list[Interval]:
-        starts = [rng.random() for _ in range(count)]
-        return [(start, start + rng.random() / 10) for start in starts]
 
-    found = usage(Timeline(some(6), some(6), some(6)))
+@given(TIMES, TIMES, TIMES)
+def test_shares_stay_within_bounds(h2d: list[Interval], kernels: list[Interval], d2h: list[Interval]) -> None:
+    found = usage(Timeline(h2d, kernels, d2h))
     for share in (found.overlap, found.kernel_share, found.copy_share, found.idle_share):
         assert -1e-12 <= share <= 1 + 1e-12
     assert max(found.kernel_share, found.copy_share) <= 1 - found.idle_share + 1e-12
