@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from app import processor
-from app.cli import main
 from app.console import coloured, guarded
 from app.errors import UserError
 from app.network import reference
@@ -140,12 +139,6 @@ def test_no_option_of_any_command_wins_silently_over_itself() -> None:
             given = [action.option_strings[0], *values, action.option_strings[-1], *values]
             with pytest.raises(UserError, match="given twice"):
                 raise AssertionError(f"{name} {given}: {parser.parse_args(given)}")
-
-
-@pytest.mark.parametrize("command", ["--frobnicate", "--split validation", "zzz", "--batch 5 graph"])
-def test_what_is_like_nothing(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command.split()) == 2
-    assert "did you mean" not in capsys.readouterr().err
 
 
 def test_what_is_mistyped_in_another_program() -> None:

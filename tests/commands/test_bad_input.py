@@ -171,13 +171,6 @@ def test_case(name: str, program: Callable[[list[str]], int], place: Path, good:
     assert (listing(place), listing(good)) == before
 
 
-@pytest.mark.parametrize(
-    ("batch", "pattern"), [("ten", "'ten' is not .*see main.py --help"), ("10001", "10001 is more .*: add --cycle")]
-)
-def test_batch_from_the_shell(batch: str, pattern: str, refuses: Refuses) -> None:
-    refuses(f"--batch {batch} --device cpu", pattern, in_a_shell)
-
-
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
 def test_no_gpu(refuses: Refuses) -> None:
     refuses("--device cuda", "--device cuda: .*; use --device cpu, or auto")

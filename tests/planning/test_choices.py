@@ -48,41 +48,6 @@ def test_malformed_kernel_names(option: str, value: str) -> None:
     assert str(caught.value) == f"--{option} {value}: {fault}"
 
 
-@pytest.mark.parametrize(
-    ("command", "fault"),
-    [
-        ("--conv winograd", "unknown conv kernel 'winograd': choose one of auto, .*direct"),
-        ("--conv winograd", "winograd': choose one of .*register-patch, mma, wgmma, wgmma-split$"),
-        ("--fc winograd", "winograd': choose one of .*tensor-core, split-k, mma, wgmma$"),
-        ("--conv conv1=winograd", "unknown conv kernel 'winograd': choose one of .*register-patch$"),
-        ("--conv conv1=naive", "unknown conv kernel 'naive'"),
-        ("--fc conv-direct", "unknown gemm kernel 'conv-direct'"),
-        (
-            "--conv conv1=wgmma",
-            "--conv conv1=wgmma: wgmma computes two layers at once, name it for all of them: --conv wgmma$",
-        ),
-        ("--fc fc1=naive,fc2=mma", "--fc fc2=mma: mma computes two layers at once, name it for all of them: --fc mma$"),
-        ("--conv wgmma --no-fuse", "--conv wgmma computes two layers at once: leave --no-fuse out"),
-        ("--conv conv1=direct,conv1=constant", "conv1=constant: conv1 is there twice, name one kernel for it"),
-        ("--network mlp --conv direct", "network mlp has no layer for --conv direct: leave it out"),
-        ("--network mlp --conv wgmma", "network mlp has no layer for --conv wgmma: leave it out"),
-        ("--network mlp --pool pool1=shared", "network mlp has no layer for --pool pool1=shared: leave it out"),
-        ("--conv conv3=direct", "network lenet5 has no layer 'conv3' for --conv: choose one of conv1, conv2"),
-        ("--conv fc1=direct", "no layer 'fc1' for --conv: choose one of conv1, conv2"),
-        ("--fc conv1=direct", "no layer 'conv1' for --fc: choose one of fc1, fc2"),
-        ("--pool relu1=elementwise", "no layer 'relu1' for --pool: choose one of pool1, pool2"),
-        ("--fc blas", "unknown gemm kernel 'blas'"),
-        ("--latency --fc naive", "--latency chooses the fully connected kernels: leave --fc naive out"),
-        ("--latency --fc fc1=naive", "--latency chooses .*: leave --fc fc1=naive out"),
-        ("--network vgg", "unknown network 'vgg'"),
-    ],
-)
-def test_names_that_do_not_exist(command: str, fault: str) -> None:
-    with pytest.raises(UserError, match=fault) as caught:
-        resolved(command)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_precision_and_fusion(precision: str) -> None:
     _, found = resolved(f"--precision {precision} --no-fuse --conv direct")
