@@ -84,6 +84,17 @@ def refuses(capsys: pytest.CaptureFixture[str]) -> Refuses:
 
 
 @pytest.fixture
+def interrupt_writing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From the call on, Ctrl-C comes when half of a text has been written."""
+
+    def interrupted(path: Path, text: str, encoding: str) -> None:
+        path.write_bytes(text[: len(text) // 2].encode(encoding))
+        raise KeyboardInterrupt
+
+    return lambda: monkeypatch.setattr(Path, "write_text", interrupted)
+
+
+@pytest.fixture
 def first_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fashion-MNIST has only its first hundred test images, everywhere in this process."""
     first_hundred_alone(monkeypatch)

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -202,14 +203,10 @@ def test_ctrl_c_while_threads_work_is_obeyed_at_the_next_step(
 
 
 def test_while_the_report_is_written(
-    own: Own, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    own: Own, tmp_path: Path, interrupt_writing: Callable[[], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(self: Path, text: str, encoding: str) -> None:
-        self.write_bytes(text[: len(text) // 2].encode(encoding))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "write_text", interrupted)
     command, before = own
+    interrupt_writing()
     assert main(command) == 2
     assert capsys.readouterr().err == f"{INTERRUPTED}\n"
     assert listing(tmp_path) == before

@@ -1,8 +1,11 @@
 """``main.py profile`` without a GPU: calls counted, spans recorded, tables, timelines; and its errors."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -14,8 +17,9 @@ from app.cli import main
 from app.commands.options.profile import same_run
 from app.output import Output
 from docs.generate.figures import FIGURES
+from tests.support.networks_for_tests import random_images
 from tests.support.requests import requested
-from tests.support.shell import check_error
+from tests.support.shell import check_error, listing
 from tests.support.widths import check_widths
 
 RUN = [
@@ -122,6 +126,28 @@ def test_timeline() -> None:
     assert copy["args"] == {"bytes": 4_000_000, "GB/s": 4.0}
     launch = next(event for event in events if event["name"] == "cuLaunchKernel")
     assert launch["ts"] == pytest.approx(1000) and launch["dur"] == pytest.approx(500)
+
+
+@pytest.mark.usefixtures("some_card")
+def test_the_timeline_is_written_whole(
+    interrupt_writing: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command, with a session that does nothing. Interrupted, it leaves the older timeline."""
+    session, recorder = MagicMock(chunk=7), MagicMock(zero=0.0)
+    session.__enter__.return_value = session
+    recorder.spans.return_value = RUN
+    monkeypatch.setattr("app.runtime.session.Session", lambda *_, **__: session)
+    monkeypatch.setattr("app.bench.profile.spans.Recorder", lambda _: recorder)
+    monkeypatch.setattr(job, "load_images", lambda graph, batch: (random_images(graph.network, batch), "noise"))
+    path = tmp_path / "timeline.json"
+    path.write_text('{"traceEvents": ')
+    command = ["profile", "--batch", "7", "--trace", str(path)]
+    assert main(command) == 0
+    events = json.loads(path.read_text())["traceEvents"]
+    assert [event["ts"] for event in events if event["ph"] == "X"] == [span.start * 1e3 for span in RUN]
+    before = listing(tmp_path)
+    interrupt_writing()
+    assert main(command) == 2 and listing(tmp_path) == before
 
 
 # --- the command

@@ -1,6 +1,7 @@
 """Tuning tables: stored, merged, overridden and refused when damaged; and what ``auto`` makes of them."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,15 +133,10 @@ def test_an_unwritable_place(tmp_path: Path) -> None:
         tuning.store(CARD, {PROBLEM: {"old": Tuned({}, 1.0, 1)}})
 
 
-def test_an_interrupted_write_leaves_the_older_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_the_older_table(interrupt_writing: Callable[[], None]) -> None:
     path = tuning.store(CARD, {PROBLEM: {"old": Tuned({}, 1.0, 1)}})
     before = path.read_bytes()
-
-    def interrupted(self: Path, text: str, **_: str) -> int:
-        self.write_bytes(text.encode()[:20])
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "write_text", interrupted)
+    interrupt_writing()
     with pytest.raises(KeyboardInterrupt):
         tuning.store(CARD, {PROBLEM: {"old": Tuned({}, 2.0, 1)}})
     assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
