@@ -1,18 +1,89 @@
-"""``python -m docs.generate``: writes the measured figures into the documents and draws their pictures."""
+"""``python -m docs.generate``: writes the measured figures into the documents and draws their pictures.
 
-from collections.abc import Sequence
+cog writes each measured block of a document, from ``<!-- [[[cog NAME() ]]] -->`` to ``<!-- [[[end]]] -->``.
+"""
+
+import io
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from cogapp import Cog
+from cogapp.cogapp import CogError
+
 from app.console import Parser, guarded
 from app.errors import UserError
+from app.files.writing import replacing
 from app.interrupts import exit_with
 from docs.generate import gains, pictures, systems, tables, targets
-from docs.generate.document import Document
-from docs.generate.figures import FIGURES, NETWORKS, Figures
+from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
 
 ROOT = Path(__file__).parents[2]
 STEPS = {"conv": range(14), "gemm": range(6)}
+MARKER = re.compile(r"\[\[\[cog (\w+)\(\) \]\]\]")
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file, and for each of its markers the function that writes the block."""
+
+    path: Path
+    blocks: Mapping[str, Callable[[Figures], str]]
+
+    def read(self) -> str:
+        """Return its text. Raises UserError."""
+        try:
+            return self.path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot read {self.path}: {error.strerror}; restore it from the repository") from error
+
+    def block(self, name: str, figures: Figures) -> str:
+        """Return one block, with a line feed at its end. Raises MissingError if its figures are not made yet."""
+        return f"{self.blocks[name](figures)}\n"
+
+    def check_markers(self, text: str) -> None:
+        """Raise UserError unless every block has one marker and no marker is unknown."""
+        times = Counter(MARKER.findall(text))
+        for name in {**self.blocks, **times}:
+            if name not in self.blocks:
+                raise UserError(f"{self.path}: block {name} is unknown: known are {', '.join(self.blocks)}")
+            if times[name] != 1:
+                raise UserError(f"{self.path}: block {name} is there {times[name]} times: mend its markers")
+
+    def rewritten(self, text: str, figures: Figures) -> tuple[str, list[MissingError]]:
+        """Return the text with every block written anew, and what is missing: those blocks stay as they are."""
+        self.check_markers(text)
+        made: dict[str, str] = {}
+        missing: list[MissingError] = []
+        for name in self.blocks:
+            try:
+                made[name] = self.block(name, figures)
+            except MissingError as reason:
+                missing.append(reason)
+        cog, output = Cog(), io.StringIO()
+
+        def write(name: str) -> None:
+            cog.cogmodule.out(made.get(name, cog.cogmodule.previous))
+
+        names = {name: partial(write, name) for name in self.blocks}
+        try:
+            cog.process_file(io.StringIO(text), output, str(self.path), names)
+        except (CogError, SyntaxError) as error:
+            raise UserError(f"{self.path}: {str(error).splitlines()[-1]}: mend its markers") from error
+        return output.getvalue(), missing
+
+    def write(self, figures: Figures) -> list[MissingError]:
+        """Rewrite the file; return what is missing. Raises UserError."""
+        text = self.read()
+        found, missing = self.rewritten(text, figures)
+        if found != text:
+            with replacing(self.path) as temporary:
+                temporary.write_text(found, encoding="utf-8")
+        return missing
+
 
 KERNELS = Document(
     ROOT / "docs" / "kernels.md",
@@ -62,10 +133,9 @@ def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> 
 def main() -> int:
     """Run the program. Returns its exit code."""
     description = "Write the figures of docs/benchmarks/*.json and weights/*.h5 into docs/ and README.md."
-    parser = Parser(prog="python -m docs.generate", description=description, allow_abbrev=False)
+    parser = Parser(prog="python -m docs.generate", description=description)
     parser.add_argument("--draw", action="store_true", help="also draw docs/images/ anew (matplotlib)")
-    drawn = pictures.draw(FIGURES) if parser.parse_args().draw else []
-    for path in drawn:
+    for path in pictures.draw(FIGURES) if parser.parse_args().draw else ():
         print(f"{path}: drawn")
     stale = pictures.stale(FIGURES)
     write()

@@ -12,8 +12,7 @@ import pytest
 from app.bench import old_reports
 from app.commands.options.common import parser_of
 from docs.generate import __main__
-from docs.generate.__main__ import DOCUMENTS, KERNELS, SYSTEMS
-from docs.generate.document import Document
+from docs.generate.__main__ import DOCUMENTS, KERNELS, SYSTEMS, Document
 from docs.generate.figures import BENCH, FILES, NETWORKS, OLD_REPORTS, PEERS, PROFILE, RESOURCES, Figures, command_of
 from docs.generate.tables import bench_command
 from docs.generate.targets import FIRST_LAYER

@@ -9,8 +9,7 @@ import pytest
 
 from app.network.definitions import NETWORKS
 from docs.generate import pictures
-from docs.generate.__main__ import KERNELS, README, ROOT, SYSTEMS
-from docs.generate.document import Document
+from docs.generate.__main__ import KERNELS, README, ROOT, SYSTEMS, Document
 from docs.generate.figures import FIGURES, Figures
 from tests.docs.test_docs import BLOCK
 

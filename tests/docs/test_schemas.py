@@ -19,8 +19,7 @@ from app.planning import tuning
 from app.precision import SHORT
 from app.report import SCHEMA as REPORT
 from app.training.results import SCHEMA as TRAIN
-from docs.generate.checks import SCHEMAS
-from docs.generate.figures import FIGURES
+from docs.generate.figures import FIGURES, SCHEMAS
 from tests.support.schemas import mistakes
 
 WRITERS = (results, peers, job, scenario, pipeline, text, training, accuracy, kernels, networks, tuning)

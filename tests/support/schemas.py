@@ -6,10 +6,10 @@ from typing import Any
 
 def mistakes(document: Any) -> list[str]:
     """Return where the document, as read from JSON, breaks its own description: one line each."""
-    from docs.generate import checks
+    from docs.generate import figures
 
     _, name, _ = document["schema"].split("/")  # such as lenet5-inference/report/3
-    return checks.mistakes(name, document)
+    return figures.mistakes(name, document)
 
 
 def check_described(document: Any) -> None:
