@@ -11,7 +11,7 @@ from app.network.accuracy import correct_counts
 from app.network.graph import build, find_network
 from app.network.reference import compute_reference, save_reference
 from app.network.weights import Weights, load_weights, save_weights
-from data_tools.fashion_mnist import CLASSES, load_split
+from data_tools.fashion_mnist import CLASSES, open_split
 
 DESCRIPTION = "Ship weights: copy them into weights/ and measure what they promise."
 EPILOG = """\
@@ -53,7 +53,7 @@ def bundle(options: argparse.Namespace) -> None:
 
 def _ship(weights: Weights, data_dir: Path | None) -> Weights:
     """Ship one file; compute everything before writing anything, and hold Ctrl-C until all files fit together."""
-    images, truth = load_split("test", data_dir)
+    images, truth, _ = open_split("test", data_dir)
     network = find_network(weights.network)
     reference = compute_reference(build(network, weights), images[:, None])
     target = shipped.weights_path(weights.network)

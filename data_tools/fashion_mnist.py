@@ -79,12 +79,6 @@ class Split(NamedTuple):
     directory: Path
 
 
-def load_split(split: str, data_dir: Path | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images and labels of ``open_split``."""
-    found = open_split(split, data_dir)
-    return found.images, found.labels
-
-
 def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Split:
     """Read ``split``, "test" or "train", from the first of ``search_dirs`` that has it; fetch it if none does.
 

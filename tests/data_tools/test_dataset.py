@@ -10,7 +10,7 @@ from app.errors import UserError
 from app.files.writing import cache_dir
 from data_tools import dataset, fashion_mnist
 from data_tools.dataset import load_fashion_mnist, load_files
-from data_tools.fashion_mnist import CLASSES, load_split
+from data_tools.fashion_mnist import CLASSES, open_split
 from data_tools.idx import write_idx
 from tests.support import tiny_fashion
 from tests.support.hostile_hdf5 import write_hdf5
@@ -52,11 +52,11 @@ def test_a_named_directory_is_the_only_one_searched_the_variables_the_first(
 ) -> None:
     source, empty = write(tmp_path / "source"), tmp_path / "empty"
     empty.mkdir()
-    np.testing.assert_array_equal(load_split("test", source)[0], IMAGES)
+    np.testing.assert_array_equal(open_split("test", source).images, IMAGES)
     monkeypatch.setenv("FASHION_MNIST_DIR", str(source))
     check_loaded()
     with pytest.raises(UserError, match=rf"{NAMES[0]}.gz is not in {empty}"):
-        load_split("test", empty)
+        open_split("test", empty)
     monkeypatch.setenv("FASHION_MNIST_DIR", str(empty))
     write(tmp_path / "system")
     check_loaded()
@@ -64,8 +64,8 @@ def test_a_named_directory_is_the_only_one_searched_the_variables_the_first(
     (empty / NAMES[0]).write_bytes(b"bad")
     (empty / NAMES[1]).write_bytes(b"bad")
     with pytest.raises(UserError, match=str(empty)):
-        load_split("test")
-    np.testing.assert_array_equal(load_split("test", source)[0], IMAGES)
+        open_split("test")
+    np.testing.assert_array_equal(open_split("test", source).images, IMAGES)
 
 
 def test_cache_comes_before_the_system_directory_which_is_used_as_it_is(cache: Path, tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_a_wrong_file_is_an_error_where_named_and_passed_over_elsewhere(
 ) -> None:
     bad = idx(write(tmp_path / "system"), f"{NAMES[0]}.gz", IMAGES[::-1].copy())
     with pytest.raises(UserError, match=f"{bad} is not the original"):
-        load_split("test", tmp_path / "system")
+        open_split("test", tmp_path / "system")
     with pytest.raises(UserError, match="no source worked"):
-        load_split("test")
+        open_split("test")
     assert capsys.readouterr().err.startswith(f"warning: ignoring a bad file: {bad} ")
 
 

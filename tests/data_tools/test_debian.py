@@ -7,7 +7,7 @@ import pytest
 
 from app.errors import UserError
 from data_tools import debian
-from data_tools.fashion_mnist import load_split
+from data_tools.fashion_mnist import open_split
 from data_tools.idx import write_idx
 from tests.support.tiny_fashion import IMAGES, NAMES, check_loaded, check_only_the_files, names, write
 
@@ -55,7 +55,7 @@ def test_debian_package_with_wrong_content(cache: Path, debian_tools: Path, tmp_
     debian_tools.touch()
     write_idx(tmp_path / "source" / f"{NAMES[0]}.gz", IMAGES[::-1].copy())
     with pytest.raises(UserError, match=f"no good copy of {NAMES[0]}"):
-        load_split("test")
+        open_split("test")
     assert names(cache) == [f"{NAMES[1]}.gz"]
 
 
@@ -75,6 +75,6 @@ def test_debian_failures(
     install(tmp_path, "apt-get", f'#!/bin/sh\n[ "$3" = update ] && exit 0\n{script}\n')
     start = time.monotonic()
     with pytest.raises(UserError, match=reason):
-        load_split("test")
+        open_split("test")
     assert time.monotonic() - start < 10
     assert names(cache) == []

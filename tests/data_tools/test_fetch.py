@@ -13,7 +13,7 @@ import pytest
 
 from app.errors import UserError
 from data_tools import download, fashion_mnist
-from data_tools.fashion_mnist import fetch, load_split
+from data_tools.fashion_mnist import fetch, open_split
 from tests.data_tools.test_hostile_mirrors import Server
 from tests.support.tiny_fashion import FILES, NAMES, check_loaded, check_only_the_files, names, write
 
@@ -115,7 +115,7 @@ def test_when_all_fails_the_error_says_it_all(
     unused = "http://127.0.0.1:9/"  # the discard port: nothing listens
     monkeypatch.setattr(fashion_mnist, "MIRRORS", (*fashion_mnist.MIRRORS, unused))
     with pytest.raises(UserError) as caught:
-        load_split("test")
+        open_split("test")
     # No time is lost: who gave no answer is not asked for a file, and nobody for the second one.
     assert server.asked == {f"/{mirror}/{NAMES[0]}.gz": 3 if mirror == "cut" else 1 for mirror in bad}
     message = str(caught.value)
@@ -132,7 +132,7 @@ def test_a_bad_cached_file_is_replaced(
     cache: Path, server: Mirrors, use: Use, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use("good")
-    load_split("test")
+    open_split("test")
     bad = cache / f"{NAMES[1]}.gz"
     bad.write_bytes(bad.read_bytes()[:-3])
     check_loaded()
@@ -150,7 +150,7 @@ def test_interrupted_download_leaves_nothing(cache: Path, use: Use, monkeypatch:
     use("good")
     monkeypatch.setattr(download, "_in_time", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        load_split("test")
+        open_split("test")
     assert names(cache) == []
 
 
@@ -179,4 +179,4 @@ def test_unwritable_cache(cache: Path, tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "file").touch()
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "file" / "below"))
     with pytest.raises(UserError, match=r"cannot store data in .*file/below.*set LENET_CACHE_DIR"):
-        load_split("test")
+        open_split("test")

@@ -14,7 +14,7 @@ from app.network.accuracy import top_two_margins
 from app.network.definitions import LENET5
 from app.network.graph import Graph
 from app.planning.plan import ExecutionPlan, plan
-from data_tools.fashion_mnist import load_split
+from data_tools.fashion_mnist import open_split
 from tests.runtime.test_gpu_session import session
 from tests.support.kernel_cases import Case, architecture
 from tests.support.kernel_device import compile_all
@@ -113,7 +113,7 @@ def test_scaled_layers_are_as_exact_as_others(
 def test_shipped_weights_scaled_keep_their_labels(factors: tuple[float, ...], precision: str) -> None:
     """fp32x: the float64 reference's up to near-ties. fp16: as of the weights that are not scaled, but for a few."""
     found = []
-    given = np.ascontiguousarray(load_split("test")[0][:, None])
+    given = np.ascontiguousarray(open_split("test").images[:, None])
     for graph in (shipped(), scaled(shipped(), factors)):
         if paired(graph, precision, {}) is None:
             pytest.skip(f"{architecture()} has no kernels that take two layers at once")

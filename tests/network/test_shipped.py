@@ -12,7 +12,7 @@ from app.network.graph import build
 from app.network.reference import load_reference
 from app.network.weights import load_weights
 from app.runtime.cpu_session import CpuSession
-from data_tools.fashion_mnist import load_split
+from data_tools.fashion_mnist import open_split
 from tests.support.oracle import onnx_logits
 
 COUNT = {"lenet5": 10_000, "mlp": 10_000}  # images that the engine classifies; the others enlarge theirs
@@ -26,7 +26,7 @@ of_each = pytest.mark.parametrize("network", NETWORKS)
 @lru_cache(1)
 def split_images() -> tuple[np.ndarray, np.ndarray]:
     """(10000, 1, 28, 28) and (10000,), uint8."""
-    images, truth = load_split("test")
+    images, truth, _ = open_split("test")
     return images[:, None], truth
 
 

@@ -10,6 +10,7 @@ from app.network.definitions import NETWORKS
 from app.network.weights import save_weights
 from data_tools import bundle
 from data_tools.__main__ import main as data_tools
+from data_tools.fashion_mnist import Split
 from tests.support.networks_for_tests import random_graph
 
 RNG = np.random.default_rng(5)
@@ -28,7 +29,7 @@ def trained(path: Path, network: str) -> Path:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where shipped weights belong, empty; the test images are random ones."""
-    monkeypatch.setattr(bundle, "load_split", lambda split, data_dir: (IMAGES, TRUTH))
+    monkeypatch.setattr(bundle, "open_split", lambda split, data_dir: Split(IMAGES, TRUTH, tmp_path))
     (tmp_path / "weights").mkdir()
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "weights")
     return tmp_path / "weights"
