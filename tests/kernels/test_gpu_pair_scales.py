@@ -109,6 +109,7 @@ def test_scaled_layers_are_as_exact_as_others(
 
 
 @BOTH
+@pytest.mark.fashion_mnist
 @pytest.mark.parametrize("factors", [SMALL, TINY], ids=["1e-4", "1e-6"])
 def test_shipped_weights_scaled_keep_their_labels(factors: tuple[float, ...], precision: str) -> None:
     """fp32x: the float64 reference's up to near-ties. fp16: as of the weights that are not scaled, but for a few."""
