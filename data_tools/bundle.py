@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder that holds Fashion-MNIST's files")
 
 
-def bundle(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     """Ship every file and print its promises. Raises UserError."""
     files = [load_weights(path) for path in options.files]  # all are read before any is written
     for first, second in combinations(files, 2):

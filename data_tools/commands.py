@@ -84,37 +84,25 @@ def data_parser() -> Parser:
         command.add_argument(
             "--split", choices=[*SPLITS, "both"], default="both", help="images to look at (default: %(default)s)"
         )
-    enlarge.add_options(
-        commands.add_parser(
-            "resize",
-            help="write the images in another size",
-            description=enlarge.DESCRIPTION,
-            epilog=enlarge.EPILOG,
-            usage="%(prog)s --size N (--split test|train | FILE …) OUT",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+    for name, module, text, usage in (
+        ("resize", enlarge, "write the images in another size", "%(prog)s --size N (--split test|train | FILE …) OUT"),
+        ("bundle", bundle, "ship weights that main.py train wrote", None),
+    ):
+        raw = argparse.RawDescriptionHelpFormatter
+        command = commands.add_parser(
+            name, help=text, description=module.DESCRIPTION, epilog=module.EPILOG, usage=usage, formatter_class=raw
         )
-    )
-    bundle.add_options(
-        commands.add_parser(
-            "bundle",
-            help="ship weights that main.py train wrote",
-            description=bundle.DESCRIPTION,
-            epilog=bundle.EPILOG,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-    )
+        module.add_options(command)
+        command.set_defaults(run=module.run)
     return parser
 
 
 def run(arguments: Sequence[str] | None) -> int:
     """Run one command; returns 0. Raises UserError."""
     options = data_parser().parse_args(arguments)
-    if options.command == "resize":
-        enlarge.resize(options)
-        return 0
-    if options.command == "bundle":
-        bundle.bundle(options)
-        return 0
-    splits = list(SPLITS) if options.split == "both" else [options.split]
-    COMMANDS[options.command][0](splits, options.data_dir)
+    if options.command in COMMANDS:
+        splits = list(SPLITS) if options.split == "both" else [options.split]
+        COMMANDS[options.command][0](splits, options.data_dir)
+    else:
+        options.run(options)
     return 0

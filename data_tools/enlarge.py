@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def resize(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     """Write every file whole or not at all, and print its name. Raises UserError."""
     if not 1 <= options.size <= MAX_SIZE:
         raise UserError(f"--size {options.size} is not between 1 and {MAX_SIZE:,}")

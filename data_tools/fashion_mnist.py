@@ -164,9 +164,18 @@ def fetch(split: str, data_dir: Path | None = None) -> Path:
     """
     directory = (data_dir or cache_dir() / "fashion-mnist").absolute()
     missing = [file for file in SPLITS[split] if not _has(file, directory)]
-    if missing:
-        _make_folder(directory, private=data_dir is None)
-        print(f"fetching the {split} split of Fashion-MNIST into {directory}", file=sys.stderr)
+    if not missing:
+        return directory
+    try:
+        if data_dir is None:
+            private_folder(directory)  # like the rest of the cache, which also holds kernels
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        remedy = "set LENET_CACHE_DIR, or fetch's --data-dir, to a directory that you can write to"
+        raise UserError(f"cannot store data in {directory}: {error.strerror}; {remedy}") from error
+    print(f"fetching the {split} split of Fashion-MNIST into {directory}", file=sys.stderr)
     failures: list[str] = []
     for source in (_from_mirrors, _from_debian):
         if missing:
@@ -182,19 +191,6 @@ def _has(file: DataFile, directory: Path) -> bool:
     except UserError:
         return False
     return True
-
-
-def _make_folder(directory: Path, *, private: bool) -> None:
-    """Make a writable folder. private: for this user alone, like the rest of the cache, which also holds kernels."""
-    try:
-        if private:
-            private_folder(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        remedy = "set LENET_CACHE_DIR, or fetch's --data-dir, to a directory that you can write to"
-        raise UserError(f"cannot store data in {directory}: {error.strerror}; {remedy}") from error
 
 
 def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
