@@ -31,26 +31,16 @@ def commands(figures: Figures) -> str:
 
 def system(network: str, figures: Figures) -> str:
     """Write the network, its report's op times with ours, its whole pass beside PyTorch's, its accuracy."""
-    parts = [_network(network)]
+    row = describe(NETWORKS[network], shipped_weights().get(network))
+    size = " × ".join(map(str, row["input"][1:]))
+    layers = " → ".join(map(_layer, row["layers"]))
+    parts = [f"{size} → {layers}. {row['parameters']:,} parameters, {row['flops'] / 1e6:.2f} MFLOP an image."]
     if network in BENCH:
         title, head, rows = beside_old(figures[BENCH[network]], figures.old[network])
         parts.append(f"{title}\n\n{markdown(head, rows)}")
     parts.append(_whole_pass(figures.optional(PEERS[network]), network))
-    parts.append(f"Correct answers:\n\n{_accuracy_table([network], figures)}")
+    parts.append(f"Correct answers:\n\n{accuracies([network], figures)}")
     return "\n\n".join(parts)
-
-
-def accuracies(figures: Figures) -> str:
-    """Write all networks' correct answers beside those of the reports."""
-    return _accuracy_table(SYSTEMS, figures)
-
-
-def _network(network: str) -> str:
-    """Layers and sizes."""
-    row = describe(NETWORKS[network], shipped_weights().get(network))
-    size = " × ".join(map(str, row["input"][1:]))
-    layers = " → ".join(map(_layer, row["layers"]))
-    return f"{size} → {layers}. {row['parameters']:,} parameters, {row['flops'] / 1e6:.2f} MFLOP an image."
 
 
 def _layer(layer: Row) -> str:
@@ -58,8 +48,8 @@ def _layer(layer: Row) -> str:
     return layer["kind"] + (f" ({', '.join(settings)})" if settings else "")
 
 
-def _accuracy_table(networks: Iterable[str], figures: Figures) -> str:
-    """Two rows a network: ours, as its shipped weights promise, and its report's if that has any."""
+def accuracies(networks: Iterable[str], figures: Figures) -> str:
+    """Write two rows a network: our correct answers, as its shipped weights promise, and its report's if any."""
     weights = shipped_weights()
     rows = []
     for network in networks:
