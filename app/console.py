@@ -104,11 +104,7 @@ def guarded(body: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
     except Exception as error:
-        shortage = _shortage(error)
-        if shortage is not None:
-            print(f"error: {shortage}", file=sys.stderr)
-            return USER_ERROR
-        return _other(error)
+        return _report(error)
     return USER_ERROR
 
 
@@ -129,8 +125,11 @@ def _shortage(error: Exception) -> str | None:
     return None
 
 
-def _other(error: Exception) -> int:
-    """Report an error that is no shortage; returns the exit code."""
+def _report(error: Exception) -> int:
+    """Report an error that is neither a UserError nor Ctrl-C, and return the exit code."""
+    if (shortage := _shortage(error)) is not None:
+        print(f"error: {shortage}", file=sys.stderr)
+        return USER_ERROR
     if isinstance(error, OSError) and error.filename is None:
         # The reader of our output has gone, or the disk is full; nothing more may be flushed to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

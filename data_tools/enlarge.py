@@ -61,8 +61,7 @@ def run(options: argparse.Namespace) -> None:
     if options.split is not None:
         path = _in(target, f"{SPLITS[options.split][0].name}.gz")
         _check_new(path)
-        found = fashion_mnist.open_split(options.split, options.data_dir)
-        _write(path, options.size, lambda: found.images)
+        _write(path, options.size, fashion_mnist.open_split(options.split, options.data_dir).images)
         return
     targets = [_in(target, file.name) for file in files]
     # All of them before any is written: no file is written over, nor read after another took its place.
@@ -72,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
         if targets.count(path) > 1:
             raise UserError(f"two of the files would become {path}: resize them one by one")
     for file, path in zip(files, targets, strict=True):
-        _write(path, options.size, lambda file=file: read_idx(file, 3))  # type: ignore[misc]
+        _write(path, options.size, read_idx(file, 3))
 
 
 def _in(target: Path, name: str) -> Path:
@@ -84,8 +83,7 @@ def _check_new(path: Path) -> None:
         raise UserError(f"{path} is there already: name another file or folder, or remove it first")
 
 
-def _write(path: Path, size: int, read: Callable[[], np.ndarray]) -> None:
-    images = read()
+def _write(path: Path, size: int, images: np.ndarray) -> None:
     if len(images) * size**2 > MAX_BYTES:
         raise UserError(
             f"{len(images):,} images of {size} x {size} are more than the {MAX_BYTES:,} bytes that a file may hold: "

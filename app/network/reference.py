@@ -31,16 +31,13 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
     keep_freed_memory()
     threads = threads_with_room(usable_cores())  # those of a CPU session may have taken most of it
 
-    def results(at: int) -> Reference:
-        return _of_chunk(graph, images[at : at + CHUNK])
-
     with (
         deferred_interrupts() as check_interrupt,
         ThreadPoolExecutor(threads) as pool,
         tqdm(total=len(images), desc="reference", unit="im", disable=not sys.stderr.isatty()) as progress,
     ):
         found = []
-        for part in pool.map(results, range(0, len(images), CHUNK)):
+        for part in pool.map(lambda at: _of_chunk(graph, images[at : at + CHUNK]), range(0, len(images), CHUNK)):
             check_interrupt()
             found.append(part)
             progress.update(len(part.labels))

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,6 @@ PIXEL_SCALE = 1 / 255  # bytes become numbers from 0 to 1
 LEAST_SCALE, MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 255
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CHECKSUM = "arrays_sha256"
-
-Attributes = Mapping[str, Attribute]
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def load_weights(path: Path | None = None) -> Weights:
     kind = None if content.startswith(HDF5) else recognise(content[:START_BYTES])
     if kind is not None:
         raise UserError(f"{path} is {kind}, not HDF5 weights; store its arrays as conv1, fc1 and so on (README)")
-    return _parse(path, content, read_pinned if pinned else read_untrusted, pinned)
+    return _parse(path, content, pinned)
 
 
 def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
@@ -123,7 +121,7 @@ def save_weights(
         attributes["recipe"] = recipe
     stored = {name: _stored(array, storage) for name, array in arrays.items()}
     content = file_image(stored, {**attributes, _CHECKSUM: _checksum(stored, attributes)})
-    _parse(path, content, read_pinned)
+    _parse(path, content, pinned=True)  # by this process, which has just made it
     if not overwrite and path.is_file() and read_file(path, MAX_BYTES) == content:
         return
     with replacing(path, overwrite=overwrite) as temporary:
@@ -149,7 +147,7 @@ def _shape(shape: tuple[int, ...]) -> str:
     return f"({','.join(map(str, shape))})"
 
 
-def _checksum(arrays: Mapping[str, np.ndarray], attributes: Attributes) -> str:
+def _checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Attribute]) -> str:
     """Hash the arrays, in the type in which they are stored, and the checked attributes."""
     about = {name: attributes[name] for name in _ATTRIBUTE_CHECKS if name in attributes}
     return content_hash(arrays, json.dumps(about, sort_keys=True))
@@ -163,9 +161,8 @@ def _check_checksum(found: Contents) -> None:
         raise BadValueError(f"its content is not what its checksum is of; get a fresh copy, {changed}")
 
 
-def _parse(
-    path: Path, content: bytes, read: Callable[[Path, bytes, Wanted], Contents], pinned: bool = False
-) -> Weights:
+def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
+    read = read_pinned if pinned else read_untrusted
     found = read(path, content, Wanted(None, ("kind", _CHECKSUM, *_ATTRIBUTE_CHECKS), MAX_BYTES))
     attributes = found.attributes
     try:
