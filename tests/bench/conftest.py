@@ -1,9 +1,32 @@
 """Fixtures for the tests of bench without a card."""
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from app.bench.peers import rounds
+from app.cli import main
 from tests.support.peers_for_tests import CARD
+from tests.support.schemas import mistakes
+
+Benched = Callable[[str], tuple[int, str, dict[str, Any]]]
+
+
+@pytest.fixture
+def benched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Benched:
+    """Runs ``bench`` with options; returns exit code, output and the JSON document, which is as described."""
+
+    def run(options: str) -> tuple[int, str, dict[str, Any]]:
+        target = tmp_path / "bench.json"
+        code = main(["bench", *options.split(), "--json", str(target)])
+        document = json.loads(target.read_text(encoding="utf-8"))
+        assert not mistakes(document)
+        return code, capsys.readouterr().out, document
+
+    return run
 
 
 @pytest.fixture

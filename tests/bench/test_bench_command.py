@@ -1,4 +1,4 @@
-"""The whole ``bench`` command with the card replaced: what it prints, writes and keeps."""
+"""The whole ``bench`` command with the card replaced: what it prints, writes and keeps; and what each job refuses."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from app.layers import Conv2d
 from app.network.definitions import NETWORKS
 from app.planning import tuning
 from app.runtime.result import Timing
-from tests.support.schemas import mistakes
+from tests.bench.conftest import Benched
 from tests.support.shell import Refuses
 
 
@@ -57,16 +57,12 @@ def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ty
     return FakeTrial
 
 
-def test_bench(card: type[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "bench.json"
-    arguments = ["bench", "--batches", "20,80", "--json", str(target), "--save-tuning"]
-    assert main(arguments) == 1  # a variant was wrong
-    text = capsys.readouterr().out
+def test_bench(card: type[Any], benched: Benched) -> None:
+    code, text, found = benched("--batches 20,80 --save-tuning")
+    assert code == 1  # a variant was wrong
     assert "wrong: image 3" in text
     assert "conv2: 80 images do not fit in device memory, 40 were used" in text
     assert "no cuDNN rows: PyTorch is not installed" in text
-    found = json.loads(target.read_text())
-    assert not mistakes(found)
     assert found["schema"] == "lenet5-inference/bench/1"
     assert [batch["images"] for batch in found["batches"]] == [20, 80]
     conv1 = next(table for table in found["tables"] if table["item"] == "conv1")
@@ -107,16 +103,10 @@ def test_nothing_is_written(
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_every_network(
-    network: str, card: type[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_every_network(network: str, card: type[Any], benched: Benched, monkeypatch: pytest.MonkeyPatch) -> None:
     """First layers read bytes: enlarged ones where the network enlarges, which is a table of its own."""
     monkeypatch.setattr("app.bench.ladder.ladder.CPU_FLOPS", 1e6)
-    target = tmp_path / "bench.json"
-    main(["bench", "--network", network, "--batches", "3,5", "--json", str(target)])
-    text = capsys.readouterr().out
-    found = json.loads(target.read_text())
-    assert not mistakes(found)
+    _, text, found = benched(f"--network {network} --batches 3,5")
     tables = {table["item"]: table for table in found["tables"]}
     layers = {layer.name: layer for layer in NETWORKS[network].layers}
     ops = [name for name, layer in layers.items() if isinstance(layer, Conv2d)]
@@ -135,3 +125,45 @@ def test_every_network(
     assert all(row["ms"] or row["reason"] for table in found["tables"] for row in table["rows"])
     assert all(name in text for name in tables)
     assert ("the report of 2" in text.lower()) == bool(ops)  # mlp's has no op times
+
+
+# --- what is refused
+
+# Those in options of kernels are in ``tests/commands/test_bad_commands.py``.
+MISTAKES = {
+    "--peers --scenario offline": "argument --scenario: not allowed with argument --peers",
+    "--peers --rounds 0": "--rounds: 0 is not between 1 and 1,000",
+    "--peers --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "--scenario offline --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "--peers --only ours,tensorflow": "unknown engine 'tensorflow': choose of ours, torch-eager",
+    "--peers --precision fp8": "--precision: invalid choice: 'fp8'",
+    "--peers --json missing/folder": "--json missing/folder cannot be written",
+    "--rounds 3": "--rounds goes with --peers or --scenario",
+    "--precision fp16": "--precision goes with --peers or --scenario",
+    "--scenario server": "--scenario: invalid choice: 'server'",
+    "--scenario offline --json missing/folder": "--json missing/folder cannot be written",
+    "--training --peers": "not allowed with",
+}
+# Job → options that are not for it, beside those that are for timing kernels.
+NOT_OF = {
+    "--peers": (),
+    "--scenario offline": ("--only direct", "--rounds 3"),
+    "--training": ("--only ours", "--rounds 3", "--precision fp16", "--network k7", "--batch 7"),
+}
+OF_KERNELS = ("--shape 3,9,8,5,3,2", "--batches 1,2", "--l2 warm", "--noise 0.5", "--plot plots", "--save-tuning")
+for job, others in NOT_OF.items():
+    name = job.split()[0]
+    MISTAKES |= {f"{job} {given}": f"{given.split()[0]} is not for {name}: leave it out" for given in others}
+    of_kernels = f"is for timing kernels: leave it out with {name}"
+    MISTAKES |= {f"{job} {given}": f"{given.split()[0]} {of_kernels}" for given in OF_KERNELS}
+
+
+@pytest.mark.parametrize("options", MISTAKES)
+def test_mistakes(options: str, place: Path, refuses: Refuses) -> None:
+    refuses(f"bench {options}", MISTAKES[options])
+
+
+@pytest.mark.parametrize("job", ["", "--peers", "--scenario offline", "--training"])
+def test_no_gpu(job: str, refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: "there is none")
+    refuses(f"bench {job}", "bench needs an NVIDIA GPU: there is none")

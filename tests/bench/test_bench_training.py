@@ -1,19 +1,16 @@
 """``bench --training``: what it prints and writes with the card replaced, and small on the card."""
 
-import json
 from itertools import accumulate
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from app.bench import training
-from app.cli import main
 from app.cuda import device
 from app.network.definitions import family
 from app.network.graph import find_network
-from tests.support.schemas import mistakes
+from tests.bench.conftest import Benched
 from tests.support.widths import check_widths
 
 
@@ -33,16 +30,12 @@ def test_cases_are_the_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     assert job.images.shape[1:] == job.model.network.input_shape
 
 
-def test_table_and_json(
-    some_card: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_table_and_json(some_card: None, benched: Benched, monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"seconds_per_epoch": 0.25, "images_per_second": 240_000.0, "numpy_seconds_per_epoch": 50.0}
     monkeypatch.setattr(training, "measure", lambda case, arch: (times, {"GEMM": 0.75, "column sums": 0.25}))
-    assert main(["bench", "--training", "--json", str(tmp_path / "x.json")]) == 0
-    out = capsys.readouterr().out
+    code, out, document = benched("--training")
+    assert (code, document["schema"]) == (0, training.SCHEMA)
     assert "Some Card" in out and "GEMM 75.0%, column sums 25.0%" in out and "200x" in out and "240,000" in out
-    document = json.loads((tmp_path / "x.json").read_text())
-    assert document["schema"] == training.SCHEMA and not mistakes(document)
     assert len(document["rows"]) == len(training.CASES)
     check_widths(training.as_text, document)
     assert document["rows"][-1] == {**document["rows"][-1], "network": "mlp", "hidden": 1000, "batch": 4096, **times}

@@ -20,8 +20,9 @@ from app.network import shipped
 from app.network.definitions import NETWORKS
 from app.precision import PRECISIONS
 from app.runtime.statistics import summary
+from tests.bench.conftest import Benched
 from tests.support.peers_for_tests import CARD, OurFake, fake, small_batch
-from tests.support.schemas import check_described, mistakes
+from tests.support.schemas import check_described
 from tests.support.widths import check_widths
 
 
@@ -109,16 +110,13 @@ def no_card(some_card: None, monkeypatch: pytest.MonkeyPatch) -> Batch:
 
 @pytest.mark.parametrize("wrong", [False, True])
 def test_command(
-    wrong: bool, no_card: Batch, few_runs: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    wrong: bool, no_card: Batch, few_runs: None, benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     answer = (no_card.truth + wrong) % 10
     engines = [fake(OURS, answer, [], OurFake, ours=True), fake("torch-eager", no_card.truth, [])]
     monkeypatch.setattr(peers, "candidates", lambda *_: engines)
-    path = tmp_path / "peers.json"
-    assert main(["bench", "--peers", "--batch", "40", "--rounds", "2", "--json", str(path)]) == int(wrong)
-    text = capsys.readouterr().out
-    document = json.loads(path.read_text(encoding="utf-8"))
-    assert document["schema"] == "lenet5-inference/peers/1" and not mistakes(document)
+    code, text, document = benched("--peers --batch 40 --rounds 2")
+    assert code == wrong and document["schema"] == "lenet5-inference/peers/1"
     assert document["command"] == "python main.py bench --peers --network lenet5 --batch 40 --rounds 2"
     assert [row["wrong"] for row in document["rows"]] == [wrong, False]
     assert document["ratios"][0]["on_card_ms"]["best"] == "torch-eager"

@@ -15,8 +15,9 @@ from app.bench.scenario import QUERIES, WARMUP, as_text, offline, single_stream
 from app.cli import main
 from app.errors import UserError
 from app.precision import PRECISIONS
+from tests.bench.conftest import Benched
 from tests.support.peers_for_tests import CARD, small_batch
-from tests.support.schemas import check_described, mistakes
+from tests.support.schemas import check_described
 from tests.support.widths import check_widths
 
 
@@ -70,7 +71,7 @@ def test_offline_counts_queries_with_other_labels() -> None:
 
 @pytest.mark.parametrize("name", ["offline", "single-stream"])
 def test_command(
-    name: str, some_card: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, some_card: None, benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(scenario, "load_batch", small_batch)
     latency = {"p10": 1.0, "p50": 2.0, "p90": 3.0, "p99": None, "runs": 40}
@@ -83,13 +84,9 @@ def test_command(
         return row | times
 
     monkeypatch.setattr(scenario, "measured", measured)
-    path = tmp_path / "scenario.json"
-    assert main(["bench", "--scenario", name, "--batch", "40", "--json", str(path)]) == 1
-    document = json.loads(path.read_text(encoding="utf-8"))
-    assert not mistakes(document)
-    assert document["schema"] == "lenet5-inference/scenario/1" and document["scenario"] == name
+    code, text, document = benched(f"--scenario {name} --batch 40")
+    assert (code, document["schema"], document["scenario"]) == (1, "lenet5-inference/scenario/1", name)
     assert [row["precision"] for row in document["rows"]] == [*PRECISIONS]
-    text = capsys.readouterr().out
     assert as_text(document) + "\n" == text
     check_widths(as_text, document)
     assert "not on this card" in text and "WRONG" in text and "3.0000" in text
