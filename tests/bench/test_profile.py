@@ -13,13 +13,12 @@ from app.bench.profile import api_calls, job
 from app.bench.profile.api_calls import Call
 from app.bench.profile.spans import Span
 from app.bench.profile.text import as_text
-from app.cli import main
 from app.commands.options.profile import same_run
 from app.output import Output
 from docs.generate.figures import FIGURES
 from tests.support.networks_for_tests import random_images
 from tests.support.requests import requested
-from tests.support.shell import check_error, listing
+from tests.support.shell import Refuses, listing
 from tests.support.widths import check_widths
 
 RUN = [
@@ -160,19 +159,15 @@ def test_the_same_run_again() -> None:
     assert again == replace(request, trace=None, counters=False, output=Output(json=None, wide=False))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "pattern"),
-    [
-        ([], "profile needs an NVIDIA GPU: it is away"),
-        (["--trace", "/dev/null"], "--trace /dev/null cannot be written: it is not a regular file"),
-        (["--batch", "0"], "0 is not between 1 and"),
-        (["--weights", "/no/such/file"], "/no/such/file"),
-    ],
-)
-def test_errors(
-    arguments: list[str], pattern: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+ERRORS = {
+    "": "profile needs an NVIDIA GPU: it is away",
+    "--trace /dev/null": "--trace /dev/null cannot be written: it is not a regular file",
+    "--batch 0": "0 is not between 1 and",
+    "--weights /no/such/file": "/no/such/file",
+}
+
+
+@pytest.mark.parametrize("options", ERRORS)
+def test_errors(options: str, refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job.device, "why_no_gpu", lambda: "it is away")
-    code = main(["profile", *arguments])
-    out, err = capsys.readouterr()
-    check_error(code, out, err, pattern)
+    refuses(f"profile {options}", ERRORS[options])

@@ -10,7 +10,6 @@ from app.bench.ladder.failures import Wrong, compiler_reason, reason_of
 from app.bench.sweep import job
 from app.bench.sweep.grid import Skip, Target, measure_all, parse_settings
 from app.bench.sweep.text import as_document, as_text
-from app.cli import main
 from app.cuda import device
 from app.errors import UserError
 from app.kernels import registry
@@ -19,6 +18,7 @@ from app.planning import tuning
 from app.planning.tuning import Tuned, Tuning
 from app.precision import SHORT
 from tests.support.schemas import mistakes
+from tests.support.shell import Refuses
 from tests.support.sweep_for_tests import (
     ARCH,
     CARD,
@@ -165,32 +165,28 @@ def test_what_auto_would_take_is_measured_in_the_same_run(
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "arguments, says",
-    [
-        ("--conv auto", "not of auto"),
-        ("--conv shared-tile --set TILE=4096", "bytes of shared memory"),
-        ("--conv shared-tile --precision tf32", "does not compute in tf32, only in fp32, fp64, fp16: change --prec"),
-        ("--conv half2 --precision fp32", "conv kernel 'half2' does not compute in fp32, only in fp16: change"),
-        ("--pool shared --precision tf32", "does not compute in tf32"),
-        ("--conv shared-tile --network nope", "unknown network"),
-        ("--conv shared-tile --json /nowhere/sweep.json", "cannot be written"),
-        ("--pool shared --layer pool1 --fused", "leave --fused out"),
-        ("--pipeline --fused", "leave --set, --layer and --fused out"),
-        ("--conv shared-tile", "a sweep needs an NVIDIA GPU: none here"),
-        ("--fc shared-tiled --network mlp --fused", "a sweep needs an NVIDIA GPU: none here"),
-        ("--conv half2", "a sweep needs an NVIDIA GPU: none here"),
-        ("--conv tensor-core --precision tf32", "a sweep needs an NVIDIA GPU: none here"),
-        ("--pipeline", "a sweep needs an NVIDIA GPU: none here"),
-    ],
+# Options and what is wrong with them; with the others it is that there is no GPU.
+MISTAKES = {
+    "--conv auto": "not of auto",
+    "--conv shared-tile --set TILE=4096": "bytes of shared memory",
+    "--conv shared-tile --precision tf32": "does not compute in tf32, only in fp32, fp64, fp16: change --prec",
+    "--conv half2 --precision fp32": "conv kernel 'half2' does not compute in fp32, only in fp16: change",
+    "--pool shared --precision tf32": "does not compute in tf32",
+    "--conv shared-tile --network nope": "unknown network",
+    "--conv shared-tile --json /nowhere/sweep.json": "cannot be written",
+    "--pool shared --layer pool1 --fused": "leave --fused out",
+    "--pipeline --fused": "leave --set, --layer and --fused out",
+}
+NO_MISTAKES = (
+    *("--conv shared-tile", "--conv half2", "--conv tensor-core --precision tf32"),
+    *("--fc shared-tiled --network mlp --fused", "--pipeline"),
 )
-def test_mistakes_are_found_without_a_gpu(
-    arguments: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+
+
+@pytest.mark.parametrize("options", [*MISTAKES, *NO_MISTAKES])
+def test_mistakes_are_found_without_a_gpu(options: str, refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "why_no_gpu", lambda: "none here")
-    assert main(["sweep", *arguments.split()]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("\n") == 1 and says in captured.err
+    refuses(f"sweep {options}", MISTAKES.get(options, "a sweep needs an NVIDIA GPU: none here"))
 
 
 def test_problems_are_the_plans() -> None:
