@@ -10,6 +10,7 @@ from multiprocessing import Pipe, get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import h5py
 import numpy as np
@@ -113,37 +114,14 @@ def test_a_team_trains_as_one_does(optimiser: str, size: int) -> None:
 # --- NCCL, with a stand-in for CuPy's binding
 
 
-class Binding(SimpleNamespace):
-    """Records what the communicator is asked for."""
-
-    available, NCCL_FLOAT32, NCCL_FLOAT64, NCCL_SUM = True, 7, 8, 0
-    NcclError = type("NcclError", (RuntimeError,), {})
-
-    def __init__(self) -> None:
-        super().__init__(calls=[], fails=False)
-
-    def NcclCommunicator(self, *arguments: Any) -> Any:  # noqa: N802 - the binding's name
-        def reduce(*arguments: Any) -> None:
-            self.calls.append(("allReduce", *arguments))
-            if self.fails:
-                raise self.NcclError("no memory")
-
-        self.calls.append(arguments)
-        return SimpleNamespace(
-            allReduce=reduce, abort=lambda: self.calls.append("abort"), destroy=lambda: self.calls.append("destroy")
-        )
-
-    def get_unique_id(self) -> bytes:
-        return b"id"
-
-
 @pytest.fixture
-def binding(monkeypatch: pytest.MonkeyPatch) -> Binding:
+def binding(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Records what it, its communicator and CuPy's device are asked for."""
     cuda = pytest.importorskip("cupy").cuda
-    fake = Binding()
+    fake = Mock(NCCL_FLOAT32=7, NCCL_FLOAT64=8, NCCL_SUM=0, NcclError=type("NcclError", (RuntimeError,), {}))
     monkeypatch.setitem(sys.modules, "cupy.cuda.nccl", fake)
     monkeypatch.setattr(cuda, "nccl", fake, raising=False)
-    monkeypatch.setattr(cuda, "Device", lambda rank: SimpleNamespace(use=lambda: fake.calls.append(("use", rank))))
+    monkeypatch.setattr(cuda, "Device", fake.Device)
     monkeypatch.setattr(cuda, "get_current_stream", lambda: SimpleNamespace(ptr=99))
     monkeypatch.setattr(cuda.runtime, "getDeviceCount", lambda: 2)
     monkeypatch.setattr(cuda.runtime, "runtimeGetVersion", lambda: 12090)
@@ -154,36 +132,39 @@ def on_card(dtype: type) -> Any:
     return SimpleNamespace(data=SimpleNamespace(ptr=1234), size=77, dtype=np.dtype(dtype))
 
 
-def test_nccl_is_asked_for_the_sum_in_place_on_the_current_stream(binding: Binding) -> None:
+def test_nccl_is_asked_for_the_sum_in_place_on_the_current_stream(binding: Mock) -> None:
     from app.training.gpu.nccl_team import check_cards, nccl_team, unique_id
 
     check_cards(2)
-    with nccl_team(1, 2, unique_id()) as own:
+    name = unique_id()
+    with nccl_team(1, 2, name) as own:
         assert (own.rank, own.size) == (1, 2)
         own.add(on_card(np.float32))
         own.add(on_card(np.float64))
-    assert binding.calls == [
-        ("use", 1),
-        (2, b"id", 1),
-        ("allReduce", 1234, 1234, 77, 7, 0, 99),
-        ("allReduce", 1234, 1234, 77, 8, 0, 99),
-        "destroy",
+    assert binding.mock_calls == [
+        call.get_unique_id(),
+        call.Device(1),
+        call.Device().use(),
+        call.NcclCommunicator(2, name, 1),
+        call.NcclCommunicator().allReduce(1234, 1234, 77, 7, 0, 99),
+        call.NcclCommunicator().allReduce(1234, 1234, 77, 8, 0, 99),
+        call.NcclCommunicator().destroy(),
     ]
 
 
-def test_nccl_errors_and_others_leave_nobody_waiting(binding: Binding) -> None:
+def test_nccl_errors_and_others_leave_nobody_waiting(binding: Mock) -> None:
     from app.training.gpu.nccl_team import nccl_team
 
-    binding.fails = True
+    binding.NcclCommunicator().allReduce.side_effect = binding.NcclError("no memory")
     with pytest.raises(UserError, match="NCCL reported no memory: NCCL_DEBUG=WARN"), nccl_team(0, 2, b"id") as own:
         own.add(on_card(np.float32))
-    assert binding.calls[-1] == "abort"
+    assert binding.mock_calls[-1] == call.NcclCommunicator().abort()
     with pytest.raises(KeyboardInterrupt), nccl_team(0, 2, b"id"):
         raise KeyboardInterrupt
-    assert binding.calls[-1] == "abort"
+    assert binding.mock_calls[-1] == call.NcclCommunicator().abort()
 
 
-def test_too_few_cards_and_no_nccl(binding: Binding, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_cards_and_no_nccl(binding: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     from app.training.gpu.nccl_team import check_cards
 
     with pytest.raises(

@@ -3,9 +3,9 @@
 import os
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -151,23 +151,6 @@ def test_against_pytorch(name: str, decay: float) -> None:
 # --- batches done together, and Ctrl-C between the pieces of the CPU's work
 
 
-class Recorder:
-    """An engine that notes what it is asked for."""
-
-    def __init__(self, together: int) -> None:
-        self.together, self.asked = together, list[tuple[int, int]]()
-
-    def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        self.asked.append((step, len(batches)))
-        return [(1.0, 1)] * len(batches)
-
-    def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        return 1.0, 1
-
-    def state(self) -> tuple[dict, dict]:
-        return {}, {}
-
-
 @pytest.mark.parametrize(
     ("together", "asked", "done"),
     [(1, [(0, 1), (1, 1), (2, 1), (3, 1)], [16, 16, 16, 4]), (3, [(0, 3), (3, 1)], [48, 4])],
@@ -176,10 +159,13 @@ def test_as_many_batches_together_as_the_engine_says(
     together: int, asked: list[tuple[int, int]], done: list[int]
 ) -> None:
     settings = some_settings(batch=16)  # of 52 images
-    engine, bar = Recorder(together), list[int]()
+    engine, bar = Mock(together=together), list[int]()
+    engine.train = Mock(side_effect=lambda batches, *_: [(1.0, 1)] * len(batches))
+    engine.evaluate.return_value, engine.state.return_value = (1.0, 1), ({}, {})
     start = loop.start(training_model(NETWORK, settings.biases), settings)
     loop.run_epoch(engine, settings, start, lambda count, *_: bar.append(count))
-    assert (engine.asked, bar, CpuEngine.together) == (asked, done, 1)
+    found = [(step, len(batches)) for batches, _, step in (call.args for call in engine.train.call_args_list)]
+    assert (found, bar, CpuEngine.together) == (asked, done, 1)
 
 
 @pytest.mark.parametrize("function", ["gradients", "logits"])
@@ -216,12 +202,9 @@ def test_bench_defers_ctrl_c_while_threads_work(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(engine, "GpuEngine", lambda *_: None)
     monkeypatch.setattr(bench, "IMAGES", 64)
-    for name, replacement in {
-        "_epoch_seconds": lambda *_: 1.0,
-        "_shares": lambda *_: {},
-        "_batch_seconds": interrupted,
-    }.items():
-        monkeypatch.setattr(bench, name, replacement)
+    monkeypatch.setattr(bench, "_epoch_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(bench, "_shares", lambda *_: {})
+    monkeypatch.setattr(bench, "_batch_seconds", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bench.measure(bench.Case("mlp", 16, 100), "sm_90a")
     assert steps
