@@ -61,12 +61,12 @@ def new_job(
     return Job(settings, model, images, labels, start(model, settings), device)
 
 
-def unfinished(path: Path, workers: int = 1) -> None:
+def unfinished(path: Path) -> None:
     """A checkpoint as it is after one epoch."""
     settings = some_settings()
     history = (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),)
     progress = new_job(settings).progress
-    save_checkpoint(path, settings, replace(progress, best_epoch=1, history=history, workers=workers))
+    save_checkpoint(path, settings, replace(progress, best_epoch=1, history=history))
 
 
 def begin(place: Path, *options: str) -> subprocess.Popen:
