@@ -1,4 +1,4 @@
-"""The command line: what can be asked for, and how errors reach the user."""
+"""The command line: selects and runs a command, and reports its errors."""
 
 import importlib
 import sys
@@ -14,7 +14,7 @@ from app.processor import check_room
 from app.runtime.request import RunRequest
 from app.runtime.startup import Stopwatch
 
-# Commands whose body is in a room of its own: the module that has the function of the command's name.
+# Command → the module with its body, a function of the command's name, for commands outside app/commands.
 BODIES = {
     "bench": "app.bench.ladder.job",
     "sweep": "app.bench.sweep.job",
@@ -63,5 +63,5 @@ def _main_job(request: RunRequest) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Run the program; returns its exit code."""
     return guarded(lambda: dispatch(sys.argv[1:] if arguments is None else arguments))

@@ -19,19 +19,19 @@ from app.interrupts import INTERRUPTED, interruptible
 USER_ERROR = 2
 OWN_PACKAGES = ("app", "data_tools", "tests")
 TRACEBACK = "LENET_TRACEBACK"
-MAX_SHOWN = 300  # characters of a bug's message
-BUG = 3  # not 1: that says that an accuracy check failed
+MAX_SHOWN = 300  # characters shown of a bug's message
+BUG = 3  # not 1: that means a failed accuracy check
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong option as one line, and an option that is given twice as wrong: one would silently win.
+    """Refuses wrong options, and options given twice, in one line: of two values, one would silently win.
 
     A mistyped option or choice gets the nearest one as a suggestion.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **settings})
-        self.suggest_on_error = False  # argparse's own, from Python 3.14 on: ours is the same in every Python
+        self.suggest_on_error = False  # argparse's, from Python 3.14 on: ours is the same in every version
         self._given: set[str] = set()
         self.register("action", None, _Store)
         self.register("action", "store", _Store)
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def note(self, option: str | None, action: argparse.Action) -> None:
-        """Called as an option's value is taken; ``option`` is None for a positional argument. Raises UserError."""
+        """Check an option as its value is taken; ``option`` is None for a positional argument. Raises UserError."""
         if option is not None and action.dest in self._given:
             self.error(f"argument {'/'.join(action.option_strings)}: given twice; give it once")
         self._given.add(action.dest)
@@ -82,15 +82,15 @@ class _Store(_Once, argparse._StoreAction):
 
 
 class Switch(_Once, argparse.BooleanOptionalAction):
-    """``--flip`` or ``--no-flip``, one of them once at most."""
+    """An option that is ``--flip`` or ``--no-flip`` and may be given once."""
 
 
 def guarded(body: Callable[[], int]) -> int:
     """Run a program's body and return its exit code.
 
-    What a user can put right ends as one line on standard error and code 2. Anything else is a bug and ends as one
-    line, or as a traceback if $LENET_TRACEBACK is set, and code 3. The code is the same if standard error cannot be
-    written to.
+    An error that a user can correct prints one line on standard error; the code is 2. Any other error is a bug: it
+    prints one line, or a traceback if $LENET_TRACEBACK is set; the code is 3. The code does not change if standard
+    error cannot be written to.
     """
     _prepare_streams()
     try:
@@ -98,7 +98,7 @@ def guarded(body: Callable[[], int]) -> int:
             try:
                 return body()
             finally:
-                sys.stdout.flush()  # here, where its failure can be reported; also after --help
+                sys.stdout.flush()  # flush here, where a failure can be reported; also after --help
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
@@ -151,16 +151,16 @@ class _Lenient(io.FileIO):
     """Drops output that cannot be written: there is nobody to tell, and the exit code still says what happened."""
 
     def write(self, data: Any, /) -> int:
-        """Write, and report everything as written if that fails."""
+        """Write; if that fails, report everything as written."""
         try:
             return super().write(data)
         except OSError:
             return len(data)
 
 
-# The characters beyond ASCII that the output uses, and their stand-ins where an encoding lacks them.
+# The non-ASCII characters of the output, and their replacements where an encoding lacks them.
 ASCII = {"×": "x", "→": "->", "←": "<-", "±": "+-", "…": "...", "≤": "<=", "≥": ">=", "–": "-", "·": "*", "÷": "/"}
-PLAIN = "lenet-plain"  # the name of the errors handler below
+PLAIN = "lenet-plain"  # name of the encoding error handler below
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
@@ -192,7 +192,7 @@ def coloured(text: str) -> str:
 
 def _prepare_streams() -> None:
     """Let closed streams swallow output, and write characters that an encoding lacks as ``PLAIN`` does."""
-    # A file that is opened later must not get a closed stream's number: the next message would go into it.
+    # No file may get a closed stream's number: the next message would be written into it.
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(lowest, True)
     os.close(lowest)

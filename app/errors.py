@@ -1,19 +1,19 @@
-"""The one exception that users see, and suggestions for mistyped names."""
+"""The one exception for users, and suggestions for mistyped names."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Something the user can put right: printed as one line, ``error: …``, with exit code 2.
+    """An error that the user can correct: printed as one line, ``error: …``, with exit code 2.
 
-    The text names what is wrong, where, and the remedy. Every module raises it for bad options, files,
-    data, weights or devices; anything else that escapes is a bug.
+    The text gives the cause, the place and the remedy. Every module raises it for bad options, files, data, weights or
+    devices; any other exception that escapes is a bug.
     """
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean …?`` with the known name nearest to ``word``, or ""; leading hyphens do not count."""
+    """Return ``; did you mean …?`` with the known name nearest to ``word``, or ``""``; ignores leading hyphens."""
     names = {name.lstrip("-").lower(): name for name in known}
     typed = word.lstrip("-").lower()
     begun = [name for name in names if typed and name.startswith(typed)]

@@ -1,4 +1,4 @@
-"""Draw and save figures with matplotlib; check their folder before the work."""
+"""Draw and save figures with matplotlib; check their folder before the work starts."""
 
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def check(folder: Path) -> None:
-    """Fail before the work rather than after it, and leave no trace.
+    """Check that pictures can be drawn into ``folder``, before the work; leave no trace.
 
     Raises UserError without matplotlib, or where ``folder`` cannot be made or written to.
     """
@@ -59,7 +59,7 @@ def figure_of(width: float, height: float, columns: int = 1) -> tuple[Any, list[
 def save(figure: Any, path: Path, texts: Mapping[str, str] | None = None) -> Path:
     """Write a figure as PNG and return the path. texts: the PNG's text fields, by keyword.
 
-    Raises UserError if it cannot be written, or if a file that is no picture has this name.
+    Raises UserError if it cannot be written, or if the name belongs to a file that is not a picture.
     """
     if present(path) and first_bytes(path, len(PNG)) not in (b"", PNG):
         raise UserError(f"{path} is there already and no picture: remove it, or name another --plot folder")

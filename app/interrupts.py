@@ -1,6 +1,6 @@
-"""Handle Ctrl-C where KeyboardInterrupt, which may come between any two steps of the main thread, would do harm.
+"""Handle Ctrl-C where KeyboardInterrupt would do harm: it may come between any two steps of the main thread.
 
-SIGTERM (a scheduler's, ``kill``'s) and SIGHUP (the terminal was closed) mean the same in every program here.
+SIGTERM (from a scheduler or ``kill``) and SIGHUP (a closed terminal) have the same effect in every program here.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 INTERRUPTED = "error: interrupted; nothing half-written was left, run the same command again"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-Handler = Callable[..., object] | int | None  # as the signal module has them
+Handler = Callable[..., object] | int | None  # as in the signal module
 
 
 def _leave(*_: object) -> None:
-    with suppress(OSError):  # nobody may be there to read it
+    with suppress(OSError):  # standard error may be closed
         os.write(2, f"{INTERRUPTED}\n".encode())
     os._exit(2)
 
 
 def leave_on_interrupt() -> None:
-    """From now on the signals end this program at once, with one line and exit code 2; unless it ignores them.
+    """From now on, let the signals end this program at once, with one line and exit code 2; unless it ignores them.
 
     A program calls this before it imports anything more.
     """
@@ -34,7 +34,7 @@ def leave_on_interrupt() -> None:
 
 
 def exit_with(code: int) -> None:
-    """End the program with ``code``, whatever signal comes while the interpreter tidies up: the work is done."""
+    """End the program with ``code``, even if a signal comes while the interpreter shuts down: the work is done."""
     ours = _handle(_leave, by=lambda *_: os._exit(code))
     # Once threads have ended, Python gives up its handlers, and the signals would end the process by themselves.
     atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in ours])
@@ -54,31 +54,31 @@ def _handled(*replaced: object, by: Callable[..., object]) -> Iterator[None]:
 
 
 def interruptible() -> AbstractContextManager[None]:
-    """While the block runs, the signals raise KeyboardInterrupt; unless the process ignores or handles them."""
+    """Raise KeyboardInterrupt for the signals while the block runs; unless the process ignores or handles them."""
     return _handled(signal.SIG_DFL, _leave, by=signal.default_int_handler)
 
 
 def on_interrupt(action: Callable[[], object]) -> AbstractContextManager[None]:
-    """While the block runs, Ctrl-C calls ``action``, unless the process ignores or handles it otherwise."""
+    """Call ``action`` on Ctrl-C while the block runs; unless the process ignores or handles Ctrl-C otherwise."""
     return _handled(signal.default_int_handler, by=lambda *_: action())
 
 
 def exit_on_interrupt() -> AbstractContextManager[None]:
-    """While the block runs, Ctrl-C ends the process at once, with one line and exit code 2.
+    """End the process at once on Ctrl-C while the block runs, with one line and exit code 2.
 
-    For blocks that have nothing to undo but load C extensions, which turn KeyboardInterrupt into an ImportError,
-    or use HDF5, in whose callbacks it gets lost.
+    For blocks that need no clean-up but load C extensions, which turn KeyboardInterrupt into an ImportError, or use
+    HDF5, whose callbacks lose it.
     """
     return on_interrupt(_leave)
 
 
 @contextmanager
 def deferred_interrupts() -> Iterator[Callable[[], None]]:
-    """Only note Ctrl-C while the block runs; for blocks that wait for threads.
+    """Defer Ctrl-C while the block runs; for blocks that wait for threads.
 
-    KeyboardInterrupt while the main thread takes a lock can leave it taken, and then a thread waits for it for ever.
-    Yields a function, callable from any thread, that raises KeyboardInterrupt if Ctrl-C was noted. The end of the block
-    raises it, too.
+    A KeyboardInterrupt while the main thread takes a lock can leave the lock taken. Another thread then waits for it
+    for ever. Yields a function, callable from any thread, that raises KeyboardInterrupt if Ctrl-C came. The end of the
+    block raises it, too.
     """
     noted: list[bool] = []
 

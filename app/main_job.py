@@ -22,14 +22,14 @@ from app.runtime.result import Outcome
 from app.runtime.startup import Stopwatch
 from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
 
-RECHECKED = 1000  # images recomputed where there are no stored reference labels
+RECHECKED = 1000  # images to recompute without stored reference labels
 DEFAULT_BATCH = 10_000
 
 
 def run(request: RunRequest, watch: Stopwatch) -> int:
     """Do the main job and print its report; returns 0 if its checks passed, else 1. Raises UserError.
 
-    watch: holds the time spent so far.
+    watch: the stopwatch of the command, with the time spent so far.
     """
     # Load.
     with exit_on_interrupt():
@@ -66,9 +66,9 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
 
 
 def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset, Graph]:
-    """Load the images and labels, into page-locked memory for a GPU; with the graph that reads them. Raises UserError.
+    """Load the images and labels (page-locked for a GPU) and the graph for their shape. Raises UserError.
 
-    Mistakes in the options are found before Fashion-MNIST is fetched.
+    Mistakes in the options are reported before Fashion-MNIST is fetched.
     """
     wanted = request.images
     allocate = _pinned if on_gpu else None
@@ -128,7 +128,7 @@ def _fitting(graph: Graph, data: Dataset) -> Graph:
 
 
 def batch_size(request: RunRequest, data: Dataset) -> int:
-    """Return how many images to classify. Raises UserError for more than there are, unless they are to be cycled."""
+    """Return how many images to classify. Raises UserError for more than there are, unless ``cycle`` is set."""
     available = len(data.images)
     batch = min(DEFAULT_BATCH, available) if request.batch is None else request.batch
     if batch > available and not request.images.cycle:
@@ -142,9 +142,9 @@ def batch_size(request: RunRequest, data: Dataset) -> int:
 def reference_agreement(
     graph: Graph, weights: Weights, data: Dataset, recheck: bool, labels: np.ndarray, dtype: str
 ) -> Agreement:
-    """Compare labels (N,) with the float64 reference: the stored one where there is one, else recomputed here.
+    """Compare labels (N,) with the float64 reference: the stored one, or else one computed here for the first images.
 
-    recheck: recompute it, for every image. dtype: the arithmetic type that the labels were computed in.
+    recheck: recompute it for all images. dtype: the arithmetic type of the labels.
     """
     stored = load_reference(weights, graph.network) if data.split == "test" and not recheck else None
     if stored is not None:
@@ -152,7 +152,7 @@ def reference_agreement(
     images = data.images[: len(labels) if recheck else min(len(labels), RECHECKED)]
     found = compute_reference(graph, images)
     agreement = agree(labels, found, "recomputed float64 reference", dtype)
-    if found.constant and (images != images[0]).any():  # then equal labels prove nothing
+    if found.constant and (images != images[0]).any():  # equal labels prove nothing then
         fault = f"scores are the same for all {len(images)} images by the {agreement.source}"
         return replace(agreement, fault=agreement.fault or fault)
     return agreement
@@ -161,7 +161,7 @@ def reference_agreement(
 def check(
     graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, agreement: Agreement, least: float | None
 ) -> Accuracy:
-    """Judge the labels that the run returned. least: the share of correct answers below which they fail."""
+    """Judge the labels of the run. least: the smallest accepted share of correct answers."""
     labels, expected = outcome.labels, None
     truth = None if data.labels is None else data.labels[: len(labels)]
     if outcome.cycle is not None:
@@ -170,7 +170,7 @@ def check(
             fault = f"{outcome.cycle.unsteady} passes over the data gave other labels than the first"
             agreement = replace(agreement, fault=fault)
     own = named(weights.network)
-    # The promised counts are for the network that the weights were made for, under any name.
+    # The promised counts hold for the weights' own network, under any name.
     if data.split == "test" and own is not None and own.digest == graph.network.digest:
         expected = weights.expected_correct.get(len(labels))
     return judge(labels, truth, expected, agreement, classes=graph.classes, least=least)

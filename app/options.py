@@ -1,4 +1,4 @@
-"""Options as data: a frozen request whose fields say how each is given, and the parser that is made of it."""
+"""Options as data: the fields of a frozen request define a command's options; its parser is built from them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
@@ -13,17 +13,17 @@ Request = TypeVar("Request")
 def option(
     help: str, default: Any = None, *, name: str | None = None, group: str | None = None, **settings: Any
 ) -> Any:
-    """Return a field of a request: the option ``--its-name``, or ``name``.
+    """Declare a field of a request: the option ``--its-name``, or ``name``.
 
-    A field that is a bool is a switch away from its default; a Path names a FILE. group: the heading in the help text
-    that this option begins, for the fields behind it as well. settings: further arguments of argparse's
-    ``add_argument``; ``exclusive=True`` for options of which only one may be given.
+    A bool field is a switch that changes its default; a Path field takes a FILE. group: heading in the help text for
+    this option and the fields after it. settings: further arguments of argparse's ``add_argument``; ``exclusive=True``
+    for options of which only one may be given.
     """
     return field(default=default, metadata={"name": name, "group": group, "help": help, **settings})
 
 
 def options(group: str | None = None, **words: str) -> Any:
-    """Return a field of a request that is a request itself. words: fill the {word}s of its help texts."""
+    """Declare a field of a request that is a request itself. words: values for the {word}s in its help texts."""
     return field(default=MISSING, metadata={"group": group, "words": words})
 
 
@@ -48,7 +48,7 @@ def add_options(parser: Parser, request: type) -> None:
 def _options(
     request: type, words: Mapping[str, str] | None = None, group: str | None = None
 ) -> Iterator[tuple[Field[Any], Any, dict[str, Any]]]:
-    """Each option's field, type and metadata. group: the one that the first of them begins."""
+    """Yield each option's field, type and metadata. group: heading of the first option."""
     hints = get_type_hints(request)
     for one in fields(request):
         about, kind = dict(one.metadata), hints[one.name]
@@ -60,7 +60,7 @@ def _options(
 
 
 def read_request(request: type[Request], values: Mapping[str, Any]) -> Request:
-    """Return the request with these values of its options, by field name."""
+    """Make the request from the values of its options, by field name."""
     hints = get_type_hints(request)
     found = {
         one.name: read_request(hints[one.name], values) if is_dataclass(hints[one.name]) else values[one.name]

@@ -1,4 +1,4 @@
-"""The files that a command writes besides its main result: looked at before the work, so that nothing is lost by it."""
+"""The files that a command writes besides its main result. They are checked before the work, so that none is lost."""
 
 import os
 import re
@@ -17,18 +17,18 @@ from app.network import shipped
 from app.options import option
 
 INPUTS = ("weights", "data", "labels", "resume")
-# Option → how a file begins that an earlier run wrote for it, and that may be replaced. None: its command decides.
+# Option → the first bytes of a file from an earlier run, which may be replaced. None: the command decides.
 OUTPUTS = {
     "output": None,
-    "json": re.compile(rb'\Z|\{\s*"schema": "lenet5-inference/(?!tuning/|old-reports/)'),  # those two are read
+    "json": re.compile(rb'\Z|\{\s*"schema": "lenet5-inference/(?!tuning/|old-reports/)'),  # the program reads those two
     "trace": re.compile(rb'\Z|\{"traceEvents": '),
 }
 START_BYTES = 64
-NO_FILE = {"json": "-", "labels": "none"}  # values of these options that name no file
+NO_FILE = {"json": "-", "labels": "none"}  # option → a value that is not a file
 
 
 def wide_option() -> Any:
-    """``--wide``, for every command that prints tables."""
+    """Declare ``--wide``, for every command that prints tables."""
     return option("print every column of the tables, even beyond the terminal's width", False)
 
 
@@ -41,9 +41,9 @@ class Output:
 
 
 def check_outputs(options: Mapping[str, object]) -> None:
-    """Raise UserError if what a command writes cannot be written, is something it reads, or is not ours to replace.
+    """Raise UserError if an output cannot be written, is also an input, or would replace a file of another kind.
 
-    options: name → value, None where it was not given.
+    options: name → value, None if it was not given.
     """
     written = _files(options, OUTPUTS)
     for name, path in written.items():
@@ -61,13 +61,13 @@ def check_outputs(options: Mapping[str, object]) -> None:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Fail before the work rather than after it.
+    """Check before the work that ``path`` can be written.
 
-    Raises UserError if ``option``'s ``path`` cannot become a file, or is one that is shipped.
+    Raises UserError, naming ``option``, if it cannot become a file, or is a file that the project ships.
     """
     try:
         with suppress(FileNotFoundError):
-            if not stat.S_ISREG(path.stat().st_mode):  # writing would put a file in the place of a device, too
+            if not stat.S_ISREG(path.stat().st_mode):  # writing would replace even a device by a file
                 raise OSError(0, "it is not a regular file")
         with tempfile.TemporaryFile(dir=path.parent):
             pass

@@ -1,4 +1,4 @@
-"""What a precision is: one row each, from the finest to the coarsest. Every table of precisions is made from these."""
+"""Define each precision in one row, from the finest to the coarsest. Every table of precisions is made from these."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 class Precision:
     """One way to compute a network.
 
-    name: as on the command line and in reports. dtype: how numbers are multiplied, a problem's ``dtype``.
-    near_tie: share of an image's magnitudes below which a margin is a near-tie. colour: in plots.
-    stored: how activations lie in memory between the layers.
-    coarse: operands are rounded to 11 significant bits before they are multiplied.
-    offered: it may be asked for on the command line. paired: kernels of two layers compute in it.
-    fallback: dtype for single layers, which no kernel serves in this precision; empty: kernels serve them.
-    peers: name of the precision of other systems that ours is compared with, as accurate by whatever means; empty:
-    none. jax: JAX's name of what float32 may be multiplied in. cudnn: name of cuDNN's row in ``bench``.
+    name: as on the command line and in reports. dtype: type of the multiplication, a problem's ``dtype``.
+    near_tie: a margin below this share of an image's magnitudes is a near-tie. colour: in plots.
+    stored: type of activations in memory between the layers.
+    coarse: operands are rounded to 11 significant bits before the multiplication.
+    offered: available on the command line. paired: kernels of two layers compute in it.
+    fallback: dtype for single layers, for lack of kernels in this precision; empty: there are such kernels.
+    peers: the precision of other systems to compare it with, one of the same accuracy by whatever means; empty: none.
+    jax: JAX's name for the multiplication of float32. cudnn: name of cuDNN's row in ``bench``.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Precision:
 # and in pairs of float16 (as exact), 2**-11 where operands are rounded to 11 bits. A sum of n terms errs by about
 # √n roundings: the longest of the shipped networks have 800 to 5,400 terms, and measured over the test images in NumPy
 # a logit errs by 11 in float32 at most; with rounded operands labels flipped at margins of up to 0.8. float16 has twice
-# tf32's: what lies below its normal range, 2**-14, loses further bits.
+# tf32's: numbers below its normal range, 2**-14, lose further bits.
 # Near-ties may differ in near_ties_share of the images, and always in one. Measured on the shipped networks: none of
 # 10,000 images in fp32 and fp32x, three in tf32 and fp16.
 ROWS = (
@@ -73,15 +73,15 @@ ROWS = (
 BY_NAME = {row.name: row for row in ROWS}
 BY_DTYPE = {row.dtype: row for row in ROWS}
 OFFERED = tuple(row for row in ROWS if row.offered)
-PRECISIONS = tuple(row.name for row in OFFERED)  # that may be asked for
-SINGLE = tuple(row for row in OFFERED if not row.fallback)  # in which kernels serve single layers
-OF_PEERS = tuple(row.name for row in ROWS if row.peers == row.name)  # that other systems have
+PRECISIONS = tuple(row.name for row in OFFERED)  # available on the command line
+SINGLE = tuple(row for row in OFFERED if not row.fallback)  # with kernels for single layers
+OF_PEERS = tuple(row.name for row in ROWS if row.peers == row.name)  # available in other systems
 SHORT = {row.dtype: row.name for row in ROWS} | {"uint8": "u8"}  # names of types in tables
 DTYPES = tuple(BY_DTYPE)
 
 
 def storage(dtype: str) -> str:
-    """Return the type in which numbers of an arithmetic type lie in memory."""
+    """Return the storage type of numbers of an arithmetic type."""
     return BY_DTYPE[dtype].stored if dtype in BY_DTYPE else dtype
 
 

@@ -1,4 +1,4 @@
-"""What this machine grants the process: cores, address space, and how freed memory is kept."""
+"""What this machine grants the process: cores and address space; and how the process keeps freed memory."""
 
 import ctypes
 import mmap
@@ -13,22 +13,22 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
 def usable_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def keep_freed_memory() -> None:
-    """Let the process keep what it frees: every chunk allocates the same arrays, and fresh pages cost a fifth more."""
-    with suppress(OSError, AttributeError):  # another C library has its own ways
+    """Let the process keep freed memory: every chunk allocates the same arrays, and fresh pages cost a fifth more."""
+    with suppress(OSError, AttributeError):  # other C libraries lack mallopt
         library = ctypes.CDLL(None)
         library.mallopt(M_TRIM_THRESHOLD, 1 << 30)
         library.mallopt(M_MMAP_THRESHOLD, 32 << 20)
 
 
 def check_room(threads: int = 1) -> None:
-    """Raise MemoryError if the limit leaves too little address space for so many threads. Costs nothing without one.
+    """Raise MemoryError if a limit leaves too little address space for so many threads. Free without a limit.
 
-    With the limit met, OpenBLAS ends in exit code 1 (which says that an accuracy check failed) or in a signal.
+    At the limit, OpenBLAS would end in a signal, or in exit code 1, which means a failed accuracy check.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         return
@@ -39,7 +39,7 @@ def check_room(threads: int = 1) -> None:
 
 
 def threads_with_room(most: int) -> int:
-    """How many threads there is room for, at most so many. Raises MemoryError where there is none for a single one."""
+    """Return the number of threads that fit in memory, up to ``most``. Raises MemoryError if not even one fits."""
     for threads in range(most, 1, -1):
         with suppress(MemoryError):
             check_room(threads)

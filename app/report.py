@@ -1,4 +1,4 @@
-"""The report: one document for programs (JSON), and the same document as text for people.
+"""Build the report: one document for programs (JSON), and the same document as text for people.
 
 docs/report.md describes the schema. Its version changes when a field is removed or changes its meaning.
 """
@@ -55,9 +55,9 @@ def document(
     command_ms: float,
     compared_agreement: Agreement | None = None,
 ) -> dict[str, Any]:
-    """Return the report as plain data, ready for JSON. All times in ms unless the name says otherwise.
+    """Return the report as plain data, ready for JSON. All times in ms unless the name gives another unit.
 
-    one_off_ms, command_ms: a Stopwatch's ``spent`` and ``elapsed``. compared_agreement: of the outcome's ``compared``.
+    one_off_ms, command_ms: a Stopwatch's ``spent`` and ``elapsed``. compared_agreement: that of ``outcome.compared``.
     """
     on_card = outcome.on_card
     names = data.classes and (weights.classes or data.classes)
@@ -145,7 +145,7 @@ def _layer(layer: LayerTime, among: Iterable[LayerTime] = ()) -> dict[str, Any]:
 
 
 def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Return the document for people: plain text without colours, which reads the same in a file."""
+    """Return the document as plain text without colours; it reads the same in a file."""
     blocks = [
         _head(report, width),
         _verdict_lines(report, width),
@@ -289,9 +289,9 @@ def write_json(report: Mapping[str, Any], path: Path | None) -> None:
 
 
 def publish(report: dict[str, Any], text: Callable[[dict[str, Any], int], str], output: Output) -> None:
-    """Print the report as text, or as JSON if ``output.json`` is '-'; write JSON to the file that it names otherwise.
+    """Print the report as text, or as JSON if ``output.json`` is '-'; else also write JSON to the file of that name.
 
-    text: gets the report and the width of its lines.
+    text: function of the report and the line width.
     """
     if output.json != "-":
         print(coloured(text(report, terminal_width(output.wide))))

@@ -1,4 +1,4 @@
-"""Plain text for people: tables, fields and paragraphs that fit the terminal, and numbers of a few figures."""
+"""Plain text: tables, fields and paragraphs that fit the terminal, and numbers with a few digits."""
 
 import re
 import shutil
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 WIDTH = 80
-"""Columns of the narrowest terminal that is written for, and of output that goes to a file."""
+"""Columns of the narrowest supported terminal, and of output to a file."""
 UNLIMITED = 1 << 20
 INDENT = "  "
-LEAST = 12  # characters on each line of a cell that is wrapped
+LEAST = 12  # characters per line of a wrapped cell
 
 
 @dataclass(frozen=True)
 class Column:
-    """A table's column. left: aligned left (text) instead of right (numbers).
+    """A table's column. left: align left (for text) instead of right (for numbers).
 
-    optional: 0 for a column that is always shown; of the others, those with the highest number are left out first
-    where the line is too short.
+    optional: 0 for a column that is always shown. Of the others, narrow tables leave out those with the highest number
+    first.
     """
 
     head: str
@@ -28,16 +28,16 @@ class Column:
 
 
 def terminal_width(wide: bool = False) -> int:
-    """Columns that a line may fill: the terminal's, at least ``WIDTH``; without limit for ``--wide``."""
+    """Return the columns that a line may fill: the terminal's, at least ``WIDTH``; no limit with ``--wide``."""
     return UNLIMITED if wide else max(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int = WIDTH) -> list[str]:
-    """Aligned lines: the heads, then one for each row of cells; more where a left cell is wrapped in its column.
+    """Format the heads and rows of cells as aligned lines. Left cells wrap in their column.
 
-    A row may end early: its last cell is then a remark that runs over the columns that are missing. The last column,
-    if it is a left one, takes the room that the others leave. Columns that find no room are named in a last line. A
-    column in which no row has anything is left out.
+    A row may end early: its last cell is then a remark that extends over the missing columns. The last column takes the
+    remaining room if it is a left one. Columns that do not fit are named in a last line. A column without any text is
+    left out.
     """
     rows = [*rows]
     filled = {index for row in rows for index, cell in enumerate(row) if cell}
@@ -59,7 +59,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
     for row in rows:
         cells = [row[index] for index in shown if index < len(row)]
         if len(row) < len(columns) and len(row) - 1 not in shown:
-            cells.append(row[-1])  # the remark outlives its column
+            cells.append(row[-1])  # keep the remark if its column is left out
         lines += _line(cells, widths, columns, shown, width)
     if dropped:
         lines += paragraph(f"(--wide adds: {', '.join(dropped)})", width, INDENT)
@@ -67,7 +67,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
-    """Each shown column's width. Remarks take none, and a last left column only its longest word's."""
+    """Return each shown column's width. Remarks take none, and a last left column only its longest word's."""
     found = []
     for index in shown:
         cells = [row[index] for row in rows if index < len(row) - (len(row) < len(columns))]
@@ -80,9 +80,9 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Seq
 def _line(
     cells: Sequence[str], widths: Sequence[int], columns: Sequence[Column], shown: Sequence[int], width: int
 ) -> list[str]:
-    """One row; more lines than one where cells are wrapped."""
+    """Format one row; it takes several lines if cells wrap."""
     blocks: list[list[str]] = []
-    below: list[str] = []  # lines for a last cell with a word that is too long for the room that is left
+    below: list[str] = []  # lines of a last cell with a word too long for the remaining room
     room = width - len(INDENT)
     for place, (cell, own) in enumerate(zip(cells, widths, strict=False)):
         column = columns[shown[place]]
@@ -111,7 +111,7 @@ class _Wrapper(textwrap.TextWrapper):
 
 
 def fields(pairs: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
-    """Name and value, a line each; values are aligned, and wrapped under themselves."""
+    """Format names and values, one line each; values are aligned, and wrapped under themselves."""
     pairs = [*pairs]
     widest = max((len(name) for name, _ in pairs), default=0)
     return [
@@ -122,21 +122,21 @@ def fields(pairs: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
 
 
 def paragraph(text: str, width: int = WIDTH, first: str = "", following: str | None = None) -> list[str]:
-    """The text in lines of at most ``width`` characters, words whole; ``first`` and ``following`` begin the lines."""
+    """Wrap the text to lines of at most ``width`` characters; ``first`` and ``following`` begin the lines."""
     following = first if following is None else following
     wrapper = _Wrapper(width, initial_indent=first, subsequent_indent=following, break_long_words=False)
     return wrapper.wrap(text) or [first.rstrip()]
 
 
 def format_ms(ms: float | None) -> str:
-    """Milliseconds to three figures or more; empty where there is no time."""
+    """Format milliseconds with at least three digits; empty for None."""
     if ms is None:
         return ""
     return f"{ms:,.0f}" if ms >= 1000 else f"{ms:.1f}" if ms >= 100 else f"{ms:.2f}" if ms >= 10 else f"{ms:.4f}"
 
 
 def format_factor(factor: float | None) -> str:
-    """Return a ratio such as ``2.31`` (times as fast) to two figures or more; empty where there is none."""
+    """Format a ratio such as ``2.31`` (times as fast) with at least two digits; empty for None."""
     if factor is None:
         return ""
     if factor < 0.1:

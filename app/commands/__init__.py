@@ -1,1 +1,1 @@
-"""The commands: options/ has what each takes; bodies that only print are here, the others in rooms of their own."""
+"""The commands. options/ defines their options; bodies that only print are here, the others in rooms of their own."""

@@ -1,4 +1,4 @@
-"""``main.py accuracy``: correct answers of every shipped network on the first test images, beside the old reports'."""
+"""``main.py accuracy``: count correct answers of every shipped network, beside those in the old reports."""
 
 import sys
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def accuracy(request: AccuracyRequest) -> int:
         raise UserError("--precision is for the GPU: leave it out on the CPU")
     if why_not is not None:
         print(f"note: running on the CPU: {why_not}", file=sys.stderr)
-    reported = old_reports.load()["accuracy"]  # system → number of first images → share that its report got right
+    reported = old_reports.load()["accuracy"]  # system → number of first images → share correct in its report
     with device.gpu_errors():
         data = load_fashion_mnist("test", request.data_dir)
         rows = [_row(name, data, where, request) | {"reported": reported.get(name, {})} for name in names]
@@ -57,7 +57,7 @@ def accuracy(request: AccuracyRequest) -> int:
 
 
 def _row(name: str, data: Dataset, where: str, request: AccuracyRequest) -> dict[str, Any]:
-    """One network's entry in the document. Where it cannot run and others may: no counts, but the reason."""
+    """Return one network's entry in the document. If it alone cannot run, the entry has no counts but the reason."""
     row: dict[str, Any] = {"network": name, "precision": None, "correct": {}, "passed": None}
     path = shipped.weights_path(name)
     if not path.exists():
@@ -73,7 +73,7 @@ def _row(name: str, data: Dataset, where: str, request: AccuracyRequest) -> dict
         card = device.describe_gpu()
         try:
             execution = plan(graph, card["architecture"], Choices(request.precision, tuning=tuning.load(card["name"])))
-        except UserError as error:  # a precision that this network has no kernels for
+        except UserError as error:  # the network has no kernels for this precision
             if request.network is not None:
                 raise
             return row | {"verdict": str(error)}

@@ -1,4 +1,4 @@
-"""``main.py graph``: a network's layers, and the launches that they become."""
+"""``main.py graph``: show a network's layers, and the launches that compute them."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ LAUNCHES = [
 
 
 def graph(request: GraphRequest) -> int:
-    """Print the network's layers, then the launches that they become on the chosen architecture."""
+    """Print the network's layers, then the launches that compute them on the chosen architecture."""
     built, _, chosen = load_graph(request.network)
     arch, card = target(request.arch, otherwise=REFERENCE_ARCH)
     network = built.network
@@ -50,7 +50,7 @@ def _layers(built: Graph) -> list[list[str]]:
 
 
 def _launch(node: Node) -> list[str]:
-    moved = bytes_moved(node.problem, 2) - bytes_moved(node.problem, 1)  # weights are read once a batch
+    moved = bytes_moved(node.problem, 2) - bytes_moved(node.problem, 1)  # weights are read once per batch
     names = [node.name, node.variant.name, node.reads, ", ".join(node.writes)]
     return [*names, f"{node.flops / 1e6:.4f}", f"{moved:,}"]
 

@@ -1,4 +1,4 @@
-"""``main.py kernels``: every kernel, and what each compiles to."""
+"""``main.py kernels``: list every kernel, and the resources of its machine code."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -20,7 +20,7 @@ SCHEMA = "lenet5-inference/kernels/1"
 FACTS = (
     *("operation", "step", "name", "source", "dtypes", "min_arch", "pools", "automatic", "system"),
     *("summary", "limits", "tunables"),
-)  # what the document has of each row of the registry
+)  # fields of a registry row in the document
 REFERENCE_ARCH = "sm_90a"
 HOW_TO_CHOOSE = (
     "--conv NAME, --fc NAME (gemm) and --pool NAME choose one, or one for each layer: --conv conv1=NAME,conv2=NAME.",
@@ -33,7 +33,7 @@ RESOURCES = (
 
 
 def kernels(request: KernelsRequest) -> int:
-    """Print every row of the registry, or with ``--resources`` what each compiles to. Raises UserError."""
+    """Print every row of the registry, or with ``--resources`` those of the machine code. Raises UserError."""
     if request.arch is not None and not request.resources:
         raise UserError(f"--arch {request.arch} goes with --resources: add it, or leave --arch out")
     arch = request.arch or REFERENCE_ARCH

@@ -1,4 +1,4 @@
-"""``main.py networks``: every network, its layers and figures."""
+"""``main.py networks``: list every network, its layers and figures."""
 
 from collections.abc import Mapping
 from math import prod
@@ -27,13 +27,13 @@ def networks(request: NetworksRequest) -> int:
 
 
 def shipped_weights() -> dict[str, Weights]:
-    """Network → the weights that are shipped for it. Raises UserError for a file that cannot be read."""
+    """Load the shipped weights of each network, by name. Raises UserError for a file that cannot be read."""
     paths = {name: shipped.weights_path(name) for name in NETWORKS}
     return {name: load_weights(path) for name, path in paths.items() if path.exists()}
 
 
 def describe(network: Network, weights: Weights | None) -> dict[str, Any]:
-    """Return the network as plain data. accuracy: what its weights promise over the most test images, None without."""
+    """Return the network as plain data. accuracy: as promised for the most test images, None without a promise."""
     shape = network.input_shape
     parameters = flops = 0
     layers = []
@@ -60,7 +60,7 @@ def describe(network: Network, weights: Weights | None) -> dict[str, Any]:
 
 
 def _has(name: str, layer: Layer, network: Network, weights: Weights | None) -> bool:
-    """Whether the network has the array. Biases are optional: its weights decide, or else its training recipe."""
+    """Return whether the network has the array. The weights, or else the training recipe, decide about a bias."""
     if weights is not None:
         return name in weights.arrays
     recipe = recipe_of(network.name)

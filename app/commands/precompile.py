@@ -1,4 +1,4 @@
-"""``main.py precompile``: compiles beforehand whatever the main job would compile. Needs no GPU."""
+"""``main.py precompile``: compile everything that the main job would compile. Needs no GPU."""
 
 import sys
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ Build = tuple[Path, tuple[tuple[str, str | int], ...]]  # a .cu file and its com
 
 
 def precompile(request: PrecompileRequest) -> int:
-    """Fill the kernel cache and say how much of it was there already. Returns 0. Raises UserError."""
+    """Fill the kernel cache and print how much of it was there already. Returns 0. Raises UserError."""
     start = perf_counter()
     if request.all and request.network.precision != "auto":
         raise UserError(f"--all compiles every precision: leave it or --precision {request.network.precision} out")
@@ -52,7 +52,7 @@ def precompile(request: PrecompileRequest) -> int:
 
 
 def needed(execution: ExecutionPlan) -> Iterator[Build]:
-    """What the main job loads: each node's kernel, and each convolution's alone, whose op time the report gives."""
+    """Yield what the main job compiles: each node's kernel, and each convolution's alone for its op time."""
     for node in execution.nodes:
         configs = [node.variant.config(node.problem, node.settings)]
         if isinstance(node.problem, ConvProblem):
@@ -63,7 +63,7 @@ def needed(execution: ExecutionPlan) -> Iterator[Build]:
 
 def _compile_all(builds: list[Build], arch: str) -> int:
     """Compile what the cache lacks, one thread per core. Returns how many kernels that was."""
-    nvrtc()  # a missing library is reported once, not by every thread
+    nvrtc()  # report a missing library once, not in every thread
     missing = sum(not is_cached(path, dict(defines), arch) for path, defines in builds)
     with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(usable_cores()) as pool:
 

@@ -22,16 +22,16 @@ from app.files.writing import cache_dir, replacing
 
 KERNEL_DIR = Path(__file__).parents[1] / "kernels"
 INCLUDE_DIR = KERNEL_DIR / "include"
-# Architectures that every kernel is compiled for in the tests; 90a is Hopper with its own instructions.
+# The tests compile every kernel for these architectures; 90a is Hopper with its own instructions.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-MAX_CUBIN_BYTES = 64 << 20  # the largest of ours has less than one
+MAX_CUBIN_BYTES = 64 << 20  # our largest cubin is smaller than 1 MiB
 _ELF_NOTE = 4  # PT_NOTE
 _CACHE_FORMAT = b"lenet5-cubin-2\n"
 
 
 def nvrtc() -> Any:
-    """CuPy's low-level NVRTC binding; its import is deferred because it loads CuPy (0.4 s)."""
+    """Import CuPy's low-level NVRTC binding; the import is deferred because it loads CuPy (0.4 s)."""
     try:
         from cupy_backends.cuda.libs import nvrtc as binding
 
@@ -71,7 +71,7 @@ def _loaded_from(major: int) -> str:
 
 @cache
 def build_of(path: str) -> str:
-    """Hash what differs between builds of a library (64-bit ELF): its size and its notes, which hold the build ID."""
+    """Hash the parts of a library (64-bit ELF) that differ between builds: its size and its notes with the build ID."""
     with Path(path).open("rb") as file:
         header = file.read(64)
         (table,) = struct.unpack_from("<Q", header, 0x20)
@@ -88,12 +88,12 @@ def build_of(path: str) -> str:
 
 
 def architecture(major: int, minor: int) -> str:
-    """NVRTC's name for a card of compute capability major.minor, e.g. (9, 0) → ``sm_90a``."""
+    """Return NVRTC's name for the compute capability major.minor, e.g. (9, 0) → ``sm_90a``."""
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
 
 
 def architecture_number(name: str) -> int:
-    """``sm_90a`` → 90, to compare with a registry row's ``min_arch``."""
+    """Return the number in an architecture's name, e.g. ``sm_90a`` → 90, to compare with a row's ``min_arch``."""
     return int(name.removeprefix("sm_").rstrip("abcdef"))
 
 
@@ -114,7 +114,7 @@ def sources(path: Path) -> dict[str, str]:
 
 
 def options(defines: Mapping[str, str | int], arch: str, debug: bool = False) -> tuple[str, ...]:
-    """NVRTC's options: target, language, one -D per compile-time constant, and line numbers or device debugging."""
+    """Return NVRTC's options: target, language, a -D per compile-time constant, and line numbers or debugging."""
     constants = (f"-D{name}={value}" for name, value in sorted(defines.items()))
     mode = "--device-debug" if debug else "--generate-line-info"
     return (f"--gpu-architecture={arch}", "--std=c++17", mode, *constants)
@@ -137,12 +137,12 @@ def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, d
 
 
 def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
-    """Whether ``compile_kernel`` would find its machine code, undamaged, in the cache. Raises UserError as it does."""
+    """Return whether the cache holds the machine code, undamaged. Raises UserError as ``compile_kernel`` does."""
     return _read_cached(_place(find_library(), path, sources(path), options(defines, arch))) is not None
 
 
 def check_cache() -> None:
-    """Raise UserError if compiled kernels would not be kept because other users could replace them."""
+    """Raise UserError if the cache cannot keep kernels because other users could replace them."""
     if (reason := why_untrusted(cache_dir() / "kernels" / "any.cubin")) is not None:
         raise UserError(f"cannot keep compiled kernels: {reason}")
 
@@ -156,7 +156,7 @@ def _place(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[
 
 
 def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> str:
-    """Compile afresh and return the assembler's log: registers, shared memory, spills. Raises as compile_kernel."""
+    """Compile again and return the assembler's log: registers, shared memory, spills. Raises as compile_kernel."""
     _, log = _compile(find_library(), path.name, sources(path), (*options(defines, arch), "--ptxas-options=-v"))
     return log
 

@@ -20,7 +20,7 @@ class Process:
 
     def __init__(self, library: str) -> None:
         try:
-            # In a session of its own: Ctrl-C at the terminal is for us, who then end it.
+            # In a session of its own: Ctrl-C at the terminal reaches only this process, which then ends it.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(WORKER), library],
                 stdin=subprocess.PIPE,
@@ -31,7 +31,7 @@ class Process:
             raise UserError(f"cannot start the compiler's process ({error.strerror}): end other programs") from None
 
     def ask(self, name: str, *request: Any) -> tuple[str, bytes, str]:
-        """Send a request and return the answer: arguments and result of ``compiler_worker.compiled``."""
+        """Send the arguments of ``compiler_worker.compiled`` to the process and return its result."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             marshal.dump((name, *request), self._process.stdin)
@@ -44,19 +44,19 @@ class Process:
         raise RuntimeError(f"the compiler ended with code {code} at {name}")
 
     def end(self) -> None:
-        """Kill it and wait for its end."""
+        """Kill the process and wait for its end."""
         self._process.kill()
-        with suppress(OSError), self._process:  # closes the pipes, even those with half a request in them
+        with suppress(OSError), self._process:  # closes the pipes, even if one holds half a request
             pass
 
 
-_idle: list[Process] = []  # taken and given back by single operations on a list, which threads may do
+_idle: list[Process] = []  # threads take and return items by single, atomic list operations
 
 
 def compile_program(
     library: str, name: str, text: str, headers: Mapping[str, str], flags: tuple[str, ...]
 ) -> tuple[str, bytes, str]:
-    """Compile a program → the error's name (empty if there was none), machine code, the compiler's log.
+    """Compile a program; return the error's name (empty without an error), machine code and the compiler's log.
 
     headers: texts by name. Raises UserError where there is no process or memory for it, RuntimeError if NVRTC crashes.
     """

@@ -1,7 +1,7 @@
 """NVRTC in a process of its own: programs come in on standard input, machine code and logs go out on standard output.
 
-While it compiles, NVRTC handles SIGINT and SIGTERM for the whole process, whatever was arranged there before: Ctrl-C
-then ended ours at once or in a crash. ``compiler_process`` starts this file as a script, so it imports next to nothing.
+While it compiles, NVRTC replaces the whole process's handlers of SIGINT and SIGTERM: Ctrl-C ended our process at once
+or in a crash. ``compiler_process`` starts this file as a script, so it imports next to nothing.
 """
 
 import ctypes
@@ -13,9 +13,9 @@ from typing import Any
 def compiled(
     nvrtc: Any, name: str, text: str, headers: list[tuple[str, str]], flags: tuple[str, ...]
 ) -> tuple[str, bytes, str]:
-    """Compile a program → the error's name (empty if there was none), machine code, the compiler's log.
+    """Compile a program; return the error's name (empty without an error), machine code and the compiler's log.
 
-    headers: name and text of each file that the program includes.
+    headers: name and text of each included file.
     """
     program = ctypes.c_void_p()
     texts, names = [text.encode() for _, text in headers], [name.encode() for name, _ in headers]
@@ -44,7 +44,7 @@ def _check(nvrtc: Any, status: int) -> None:
 
 
 def main(library: str) -> None:
-    """Serve requests, the arguments of ``compiled``, until standard input ends."""
+    """Answer requests (arguments of ``compiled``) until standard input ends."""
     nvrtc = ctypes.CDLL(library)
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
     while True:
@@ -56,7 +56,7 @@ def main(library: str) -> None:
         try:
             sys.stdout.buffer.write(answer)
             sys.stdout.buffer.flush()
-        except BrokenPipeError:  # who asked has gone
+        except BrokenPipeError:  # the asking process has ended
             return
 
 

@@ -14,7 +14,7 @@ from app.interrupts import exit_on_interrupt
 
 OLDEST_ARCHITECTURE = (7, 5)
 _REMEDIES: tuple[tuple[str, tuple[int, ...]], ...] = (
-    ("free memory of the GPU and of this machine, or do less at once", (2,)),  # 2: page-locked memory's error, too
+    ("free memory of the GPU and of this machine, or do less at once", (2,)),  # 2: also page-locked memory's error
     ("wait for the other program that has the GPU for itself, or choose another GPU", (46, 216)),
     ("check nvidia-smi and CUDA_VISIBLE_DEVICES", (100, 101)),
     ("run it again; if the error returns, restart the machine", (3, 4, 49, 127, 304, 999)),
@@ -39,7 +39,7 @@ another card (98, 200, 209), captures (900 to 908).
 
 
 def why_no_gpu(lap: Callable[[str], object] = lambda _: None) -> str | None:
-    """One line that says why no GPU can be used, or None if one can. Cheap where there is no driver.
+    """Return why no GPU can be used, in one line, or None if one can. Cheap where there is no driver.
 
     lap: called with the name of each costly step after it: ``context`` (also the driver's start), ``cupy``, ``nvrtc``.
     """
@@ -77,16 +77,16 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None) -> str | None:
     if (major, minor) < OLDEST_ARCHITECTURE:
         return f"the card's compute capability {major}.{minor} is below 7.5, the oldest that the kernels serve"
     try:
-        cupy.cuda.runtime.free(0)  # creates the context, which a full or exclusively used card refuses
+        cupy.cuda.runtime.free(0)  # creates the context; a full or exclusively used card refuses it
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return f"the card refuses a context: {error}"
     return None
 
 
 def choose(requested: str, lap: Callable[[str], object] = lambda _: None) -> tuple[str, str | None]:
-    """``auto``, ``cuda`` or ``cpu`` → (``cuda`` or ``cpu``, why auto took the CPU). lap: as for ``why_no_gpu``.
+    """Resolve ``auto``, ``cuda`` or ``cpu`` to ``cuda`` or ``cpu``; also return why auto took the CPU, or None.
 
-    Raises UserError if ``cuda`` was asked for and cannot be had.
+    lap: as for ``why_no_gpu``. Raises UserError if ``cuda`` was requested and is not available.
     """
     if requested == "cpu":
         return "cpu", None
@@ -108,14 +108,14 @@ def require_gpu(who: str) -> None:
 
 @contextmanager
 def gpu_errors() -> Iterator[None]:
-    """Turn CUDA errors that the user can put right into a UserError. Costs nothing without CuPy.
+    """Turn CUDA errors that the user can correct into a UserError. Costs nothing without CuPy.
 
     Any other error passes through: it is a bug.
     """
     try:
         yield
     except Exception as error:
-        # The classes are known only once CuPy is loaded, which this must not do.
+        # By name: the classes are known only once CuPy is loaded, and this must not load it.
         name = type(error).__name__
         if name in ("DeviceMemoryError", "OutOfMemoryError"):
             raise UserError(f"the GPU has too little free memory ({error}): {REMEDY[2]}") from None
@@ -126,7 +126,7 @@ def gpu_errors() -> Iterator[None]:
 
 
 def capability() -> tuple[int, int]:
-    """Compute capability of the current card, e.g. (9, 0)."""
+    """Return the compute capability of the current card, e.g. (9, 0)."""
     import cupy
 
     text = cupy.cuda.Device().compute_capability

@@ -1,4 +1,4 @@
-"""Time between two events on a stream."""
+"""Measure the time between two events on a stream."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import cupy
 
 
 class EventPair:
-    """Two CUDA events: one before and one after what ``around`` enqueues. They can be used again."""
+    """Two CUDA events, one before and one after the work that ``around`` enqueues. They can be reused."""
 
     def __init__(self) -> None:
         self._before, self._after = cupy.cuda.Event(), cupy.cuda.Event()
@@ -23,6 +23,6 @@ class EventPair:
 
     @property
     def ms(self) -> float:
-        """Milliseconds between the events, both of which must have happened."""
+        """Milliseconds between the events; the device must have passed both."""
         elapsed: float = cupy.cuda.get_elapsed_time(self._before, self._after)
         return elapsed

@@ -13,21 +13,21 @@ from app.cuda.memory import is_pinned
 
 
 class BatchGraph:
-    """Captures a batch once its arrays (the images, then the outputs) come a second time."""
+    """Captures a batch when the same arrays (the images, then the outputs) come a second time."""
 
     def __init__(self) -> None:
-        self._arrays: tuple[np.ndarray, ...] = ()  # kept, so that their addresses stay theirs
+        self._arrays: tuple[np.ndarray, ...] = ()  # kept alive, so that no other arrays get their addresses
         self._key: tuple[Any, ...] = ()
         self._graph: Any = None
         self._tried = False
-        self._stream: cupy.cuda.Stream | None = None  # made for the first graph
+        self._stream: cupy.cuda.Stream | None = None  # created for the first graph
 
     def holds(self, arrays: Sequence[np.ndarray]) -> bool:
         """Return whether the captured graph was made for exactly these arrays."""
         if self._graph is None:
             return False
         same = len(arrays) == len(self._arrays) and all(a is b for a, b in zip(arrays, self._arrays, strict=True))
-        return same or self._key == _key(arrays)  # asking for addresses takes microseconds
+        return same or self._key == _key(arrays)  # reading addresses takes microseconds
 
     def launch(self) -> None:
         """Launch the graph and wait for its results."""
@@ -38,9 +38,9 @@ class BatchGraph:
     def offer(self, arrays: Sequence[np.ndarray], replayable: Callable[[], Callable[[cupy.cuda.Stream], None]]) -> None:
         """Remember the arrays; if they equal the previous call's, capture the batch.
 
-        replayable: called once before the capture, during which nothing can be allocated, it returns what enqueues the
-        batch. Copies from or to pageable memory cannot be captured. Where the driver cannot build the graph (device
-        memory may be full) there is none, and the batch goes on being enqueued.
+        replayable: called once before the capture, because nothing can be allocated during it; it returns the function
+        that enqueues the batch. Copies from or to pageable memory cannot be captured. If the driver cannot build the
+        graph (device memory may be full), the batch is enqueued as before.
         """
         key = _key(arrays)
         if key != self._key:
@@ -70,5 +70,5 @@ def _key(arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
     return tuple((array.ctypes.data, array.dtype, array.shape, array.strides) for array in arrays)
 
 
-# Held by a thread that captures a graph, and by one that waits for the whole device, which would break the capture.
+# A thread holds it to capture a graph, or to wait for the whole device: such a wait would break a capture.
 DEVICE_WIDE = RLock()

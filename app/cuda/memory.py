@@ -15,7 +15,7 @@ class DeviceMemoryError(Exception):
 
 
 def device_array(elements: int, dtype: str) -> cupy.ndarray:
-    """Return an uninitialised device array with an allocation of its own, so that checkers see its exact bounds."""
+    """Allocate an uninitialised device array on its own, so that checkers see its exact bounds."""
     try:
         memory = cupy.cuda.Memory(max(elements * np.dtype(dtype).itemsize, 1))
     except runtime.CUDARuntimeError as error:
@@ -26,9 +26,9 @@ def device_array(elements: int, dtype: str) -> cupy.ndarray:
 
 
 def uploaded(array: np.ndarray) -> cupy.ndarray:
-    """Return a flat copy of a contiguous host array on the device; it has arrived when this returns.
+    """Copy a contiguous host array to a flat one on the device; it has arrived when this returns.
 
-    On this thread's own default stream: waiting for the device would break what other threads capture.
+    The copy uses this thread's own default stream: waiting for the device would break captures of other threads.
     """
     copy = device_array(array.size, array.dtype.name)
     stream = cupy.cuda.Stream.ptds
@@ -38,7 +38,7 @@ def uploaded(array: np.ndarray) -> cupy.ndarray:
 
 
 def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an uninitialised array in page-locked host memory, which the device can copy from by itself."""
+    """Allocate an uninitialised array in page-locked host memory; the device can copy from it by itself."""
     count = prod(shape)
     memory = cupy.cuda.PinnedMemory(max(count * np.dtype(dtype).itemsize, 1))
     pointer = cupy.cuda.PinnedMemoryPointer(memory, 0)
@@ -58,7 +58,7 @@ def is_pinned(array: np.ndarray) -> bool:
 
 
 def mapped(array: np.ndarray) -> cupy.ndarray:
-    """Flat view of page-locked host memory that kernels read over the bus; the array must outlive it."""
+    """Return a flat view of page-locked host memory that kernels read over the bus; the array must outlive it."""
     address = runtime.pointerGetAttributes(array.ctypes.data).devicePointer
     memory = cupy.cuda.UnownedMemory(address, array.nbytes, array, cupy.cuda.Device().id)
     return cupy.ndarray((array.size,), array.dtype, cupy.cuda.MemoryPointer(memory, 0))

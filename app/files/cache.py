@@ -1,4 +1,4 @@
-"""Trust in the cache: other users could plant kernels there, which this program would run as its own."""
+"""Decide whether to trust the cache: other users could plant kernels there, and this program would run them."""
 
 import os
 import shlex
@@ -11,7 +11,7 @@ _told: set[Path] = set()
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder of the cache and the missing folders above it, for this user alone, whatever the umask.
+    """Create a folder of the cache and its missing parents, for this user alone, whatever the umask.
 
     Existing folders stay as they are. Raises OSError.
     """
@@ -21,7 +21,7 @@ def private_folder(folder: Path) -> None:
 
 
 def why_untrusted(path: Path) -> str | None:
-    """Why ``path``, a file in a folder of the cache, must not be read or written; None if it may be, or does not exist.
+    """Return why ``path``, a file of the cache, must not be read or written; None if it may be or does not exist.
 
     Neither the file nor the two folders above it may belong to another user except root, or be writable by one.
     """
@@ -30,7 +30,7 @@ def why_untrusted(path: Path) -> str | None:
 
 
 def trusted(path: Path) -> bool:
-    """Return whether ``why_untrusted`` gives no reason; a reason is printed on standard error, once for each folder."""
+    """Return whether ``why_untrusted`` finds no reason; print a reason on standard error, once for each folder."""
     reason = why_untrusted(path)
     if reason is not None and path.parent not in _told:
         _told.add(path.parent)
@@ -42,13 +42,13 @@ def _reason(place: Path) -> str | None:
     try:
         status = place.stat()
     except OSError:
-        return None  # it does not exist, or whoever reads it says what is wrong
+        return None  # it does not exist, or its reader reports the fault
     if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
-        return None  # neither folder nor file: whoever reads it says so
+        return None  # neither folder nor file: its reader reports that
     if status.st_uid not in (0, os.geteuid()):
         return f"{place} is another user's: {_OWN}"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        if status.st_mode & stat.S_ISVTX:  # as /tmp must be
+        if status.st_mode & stat.S_ISVTX:  # such as /tmp
             return f"other users can write to {place}: {_OWN}"
         name = shlex.quote(str(place))
         return f"other users can write to {place}: remove it, or run chmod -R go-w {name} if you trust what is in it"

@@ -1,4 +1,4 @@
-"""Checks of values, typed by the user or read from a file: a check returns the value or raises BadValueError.
+"""Check values that a user typed or that a file holds: a check returns the value or raises BadValueError.
 
 Composed checks describe a JSON document; their errors name the place in it.
 """
@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Check = Callable[[Any], Any]
-MAX_SHOWN = 60  # characters of a value
+MAX_SHOWN = 60  # characters shown of a value
 
 
 class BadValueError(ValueError):
-    """Why a value is refused: one printable line."""
+    """Raised for a value that is refused; the text is the reason in one printable line."""
 
 
 def _that(holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] = lambda value: value) -> Check:
@@ -27,13 +27,13 @@ def _that(holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] =
 
 
 def whole(least: int, most: int) -> Check:
-    """A whole number from ``least`` to ``most``."""
+    """Return a check for a whole number from ``least`` to ``most``."""
     within = _that(lambda value: least <= value <= most, f"is not between {least} and {most:,}")
-    return _that(lambda value: type(value) is int, "is not a whole number", within)  # True is an int, too
+    return _that(lambda value: type(value) is int, "is not a whole number", within)  # bool is a subclass of int
 
 
 def number(least: float, most: float, above: bool = False) -> Check:
-    """A number, as float, from ``least`` (or only ``above`` it) up to ``most``."""
+    """Return a check for a number, as float, from ``least`` (or only ``above`` it) up to ``most``."""
     within = _that(
         lambda value: least <= value <= most and not (above and value == least),  # NaN is neither
         f"is not {'above' if above else 'at least'} {least:g} and at most {most:g}",
@@ -43,7 +43,7 @@ def number(least: float, most: float, above: bool = False) -> Check:
 
 
 def text(most: int = 200) -> Check:
-    """One line of at most ``most`` printable characters."""
+    """Return a check for one line of at most ``most`` printable characters."""
     return _that(
         lambda value: isinstance(value, str) and value.isprintable() and len(value) <= most,
         f"is not one line of up to {most} characters",
@@ -51,22 +51,22 @@ def text(most: int = 200) -> Check:
 
 
 def one_of(*values: str) -> Check:
-    """One of these words."""
+    """Return a check for one of these words."""
     return _that(lambda value: isinstance(value, str) and value in values, f"is none of {', '.join(values)}")
 
 
 def flag(value: Any) -> bool:
-    """True or false."""
+    """Check that the value is true or false."""
     return _that(lambda value: isinstance(value, bool), "is neither true nor false")(value)
 
 
 def nullable(check: Check) -> Check:
-    """Null, or a value that passes ``check``."""
+    """Return a check for null, or a value that passes ``check``."""
     return lambda value: None if value is None else check(value)
 
 
 def items(check: Check, least: int = 0) -> Check:
-    """A list of at least ``least`` values, each of which passes ``check``."""
+    """Return a check for a list of at least ``least`` values, each of which passes ``check``."""
     return _that(
         lambda value: isinstance(value, list) and len(value) >= least,
         "is not a list" + (f" of {least} or more" if least else ""),
@@ -75,7 +75,7 @@ def items(check: Check, least: int = 0) -> Check:
 
 
 def row(*checks: Check) -> Check:
-    """A list with one value for each check, in order; returned as a tuple."""
+    """Return a check for a list with one value for each check, in order; it returns a tuple."""
     return _that(
         lambda value: isinstance(value, list) and len(value) == len(checks),
         f"is not a list of {len(checks)}",
@@ -84,7 +84,7 @@ def row(*checks: Check) -> Check:
 
 
 def mapping(check: Check) -> Check:
-    """An object whose names are any single lines and whose values pass ``check``."""
+    """Return a check for an object whose names are any single lines and whose values pass ``check``."""
     check_name = text(1000)
 
     def check_all(value: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def mapping(check: Check) -> Check:
 
 
 def fields(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others: bool = False) -> Check:
-    """An object with these names, some ``optional``. Other names are errors, or kept unchecked with ``others``."""
+    """Return a check for an object with these names, some ``optional``. ``others``: keep other names unchecked."""
     needed = checks.keys() - set(optional)
 
     def check_all(value: Any) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def fields(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others:
 
 
 def document(schema: str, check: Check) -> Check:
-    """An object that names this ``schema`` and passes ``check``."""
+    """Return a check for an object that names this ``schema`` and passes ``check``."""
 
     def check_both(value: Any) -> Any:
         _at(".schema", one_of(schema), _object(value).get("schema"))
@@ -134,7 +134,7 @@ def shown(value: Any) -> str:
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and abs(value) > 10**MAX_SHOWN:
-        return "a huge number"  # Python refuses to print the largest
+        return "a huge number"  # Python refuses to print very large integers
     said = str(value).removesuffix(".0") if isinstance(value, int | float) else ascii(value)
     return said if len(said) <= MAX_SHOWN else f"{said[: MAX_SHOWN - 1]}…"
 

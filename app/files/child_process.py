@@ -1,4 +1,4 @@
-"""Helper processes: Python programs that work for this one and end with it."""
+"""Start helper processes: Python programs that work for this process and end with it."""
 
 import ctypes
 import os
@@ -17,10 +17,10 @@ def start(module: str, *arguments: str | int, **options: Any) -> subprocess.Pope
     options: of subprocess.Popen, such as where standard input and output go; by default they are closed.
     Raises OSError.
     """
-    # Neither the user's settings nor what runs at every start of Python matters there, and it takes time.
+    # The user's settings and Python's start-up files do not matter there, and loading them takes time.
     command = [sys.executable, "-I", "-S", "-c", _program(module, arguments)]
     settings = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}
-    return subprocess.Popen(command, start_new_session=True, **settings)  # Ctrl-C is for this process alone
+    return subprocess.Popen(command, start_new_session=True, **settings)  # only this process gets Ctrl-C
 
 
 def _program(module: str, arguments: tuple[str | int, ...]) -> str:
@@ -33,7 +33,7 @@ def _program(module: str, arguments: tuple[str | int, ...]) -> str:
 
 
 def end_with_parent(parent: int) -> None:
-    """Have this process killed when the thread that started it ends, for whatever reason.
+    """Let the system kill this process when the thread that started it ends, for whatever reason.
 
     parent: the id of that thread's process, which may have ended already.
     """

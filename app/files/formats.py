@@ -1,11 +1,11 @@
-"""Recognise files of the wrong kind by their first bytes, never by their names, so that errors can name the kind."""
+"""Recognise wrong kinds of files by their first bytes, never by their names, so that errors can name the kind."""
 
 import re
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
-START_BYTES = 512  # ``recognise`` looks at no more
+START_BYTES = 512  # ``recognise`` reads no more
 
-# What the content of each kind begins with.
+# The first bytes of each kind of content.
 _BEGINNINGS = {
     rb"\x89PNG\r\n\x1a\n": "a PNG picture",
     rb"\xff\xd8\xff": "a JPEG picture",
@@ -31,7 +31,7 @@ _BEGINNINGS = {
 
 
 def recognise(start: bytes) -> str | None:
-    """Name the kind of content, with its article, e.g. "a PNG picture"; None if it is unknown.
+    """Name the kind of the content with an article, e.g. "a PNG picture"; None if it is unknown.
 
     start: the first ``START_BYTES`` of the content, or all of it if it is shorter.
     """
@@ -57,7 +57,7 @@ def _text(start: bytes) -> str | None:
     try:
         text = start.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        if not start or error.end < len(start) - 3:  # a character may be cut at the end
+        if not start or error.end < len(start) - 3:  # the end may cut a character
             return None
         text = start[: error.start].decode("utf-8-sig")
     if not text.strip() or not all(character.isprintable() or character in "\t\r\n\f" for character in text):

@@ -1,9 +1,9 @@
-"""HDF5 files: read strictly, and written with reproducible bytes.
+"""Read HDF5 files strictly, and write them with reproducible bytes.
 
-HDF5 is not built for malicious files: a damaged one can crash the library, corrupt its memory or keep it busy for
-ever. ``read_untrusted`` therefore reads in a process of its own (hdf5_process.py, hdf5_child.py). ``read_pinned`` reads
-in this process a file whose hash is known. Both check every dataset before they read it (hdf5_strict.py). h5py is
-imported only where it is used: a program that reads through the child needs none.
+HDF5 is not built for malicious files: a damaged one can crash the library, corrupt its memory or keep it busy for ever.
+``read_untrusted`` therefore reads in a process of its own (hdf5_process.py, hdf5_child.py). ``read_pinned`` reads files
+of a known hash in this process. Both check every dataset before they read it (hdf5_strict.py). h5py is imported only
+where it is used: a program that reads through the child needs none.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ Attribute = str | int | float | list[int] | list[float]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to read from a file's root: these attributes and datasets, where they exist.
+    """The attributes and datasets to read from a file's root, if they exist.
 
     arrays: names of datasets, None for all. max_bytes: limit on all datasets together.
     """
@@ -36,9 +36,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Contents:
-    """What was read from a file's root.
+    """The data read from a file's root.
 
-    names: everything there that is not a group, sorted.
+    names: everything in the root except groups, sorted.
     arrays: integers or floats of up to 8 bytes, native byte order, C-contiguous, writable.
     """
 
@@ -50,7 +50,7 @@ class Contents:
 def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Contents:
     """Read a file that may be broken or hostile, in a process of its own.
 
-    content: its bytes, if they have been read already. Raises UserError for everything that can be wrong with it.
+    content: its bytes, if they have been read already. Raises UserError for every fault of the file.
     """
     from app.files.hdf5_process import Reader
 
@@ -59,7 +59,7 @@ def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Content
 
 
 def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
-    """Read ``content``, the bytes of ``path``, after its hash was found right. Raises UserError."""
+    """Read ``content``, the bytes of ``path``, in this process. The caller has checked its hash. Raises UserError."""
     with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
         from app.files.hdf5_strict import contents, open_strict
 
@@ -74,7 +74,7 @@ def printable(text: str, length: int = 200) -> str:
 
 
 def content_hash(arrays: Mapping[str, np.ndarray], head: str) -> str:
-    """SHA-256 of named arrays and a text, independent of how the file stores them: copying the datasets keeps it.
+    """Hash named arrays and a text by SHA-256, independent of how the file stores them: copied datasets keep the hash.
 
     It hashes the text in UTF-8, then for each array, by name, a line with name, type and shape and its bytes in
     little-endian order.
@@ -106,5 +106,5 @@ def file_image(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str | 
                 file.attrs[name] = np.array(text, kind) if isinstance(value, str) else value
             file.flush()
             return file.id.get_file_image()
-    except OSError as error:  # no file is written to: it grows in memory
+    except OSError as error:  # no file: the image grows in memory
         raise MemoryError(str(error)) from error

@@ -1,4 +1,4 @@
-"""The process that reads HDF5 files for another one: it answers one request after the other, within limits."""
+"""The process that reads HDF5 files for another one: it answers requests in turn, within limits."""
 
 import json
 import math
@@ -15,9 +15,9 @@ from app.errors import UserError
 from app.files.hdf5 import Wanted
 from app.files.hdf5_strict import contents, open_strict
 
-METADATA_BYTES = 256 << 20  # memory for everything but datasets: headers, names, the index of chunks
-CHUNK_COPIES = 6  # copies of a chunk that exist at once: stored, inflated into a buffer that doubles, unshuffled, ours
-IMAGE_COPIES = 3  # copies of a file in memory that may exist at once: ours, HDF5's and, while HDF5 opens it, one more
+METADATA_BYTES = 256 << 20  # memory for everything except datasets: headers, names, the index of chunks
+CHUNK_COPIES = 6  # copies of a chunk at once: stored, inflated into a doubling buffer, unshuffled, ours
+IMAGE_COPIES = 3  # copies of a file in memory at once: ours, HDF5's, and one more while HDF5 opens it
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ class _Memory:
         self._allow(METADATA_BYTES + image)
 
     def allocate(self, shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
-        """Return an array in the file; an ``hdf5_strict.Allocate``."""
+        """Return an array in the result file; implements ``hdf5_strict.Allocate``."""
         nbytes = math.prod(shape) * kind.itemsize
         self._allow(nbytes + CHUNK_COPIES * chunk)
         self.offsets.append(self.end)

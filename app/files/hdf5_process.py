@@ -1,7 +1,7 @@
 """Read HDF5 files through another process, and check its answers.
 
-A damaged file can crash HDF5 or keep it busy for ever: that ends the process and nothing else. Its answer is a file of
-shared memory that holds the arrays and a header that names them; every value in the header is checked.
+A damaged file can crash HDF5 or keep it busy for ever: only the other process then ends. Its answer is a file of shared
+memory with the arrays, and a header that names them; every value in the header is checked.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ from app.files.hdf5 import MAX_FILE_BYTES, Attribute, Contents, Wanted, printabl
 from app.files.hdf5_start import Child, start
 from app.files.reading import open_regular
 
-SECONDS = 10  # processor time allowed for a small file, which takes milliseconds
-BYTES_A_SECOND = 4 << 20  # least rate at which a large file must be read
-WAITING = 6  # time by the clock allowed for each second of processor time: the processor may be busy with other things
+SECONDS = 10  # processor time allowed for a small file; it takes milliseconds
+BYTES_A_SECOND = 4 << 20  # slowest accepted rate for a large file
+WAITING = 6  # clock time allowed per second of processor time: the processor may have other work
 START_SECONDS = 120
 MAX_HEADER_BYTES = 8 << 20
 NONSENSE = "what HDF5 made of it is nonsense"
-MAX_ERROR_CHARACTERS = 6000  # a path may have 4,096
+MAX_ERROR_CHARACTERS = 6000  # a path alone may have 4,096
 
 _WHERE = re.compile(rb"\d{1,12} \d{1,12}")
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 class Reader(AbstractContextManager["Reader"]):
-    """Reads files one by one, through a process that is started at the first file and ended with the ``with`` block.
+    """Reads files one by one, through a process that starts at the first file and ends with the ``with`` block.
 
-    A file that the process did not survive costs the next file a new process. The process also ends with the thread
-    that started it.
+    If a file crashes the process, the next file gets a new one. The process also ends with the thread that started it.
     """
 
     def __init__(self) -> None:
@@ -73,7 +72,7 @@ class Reader(AbstractContextManager["Reader"]):
                 request = {"path": str(path), "in_memory": content is not None, **vars(wanted)}
                 try:
                     header = self._answer(path, source, result, request)
-                except BaseException:  # Ctrl-C comes while it is at work
+                except BaseException:  # e.g. Ctrl-C while the process is working
                     self.close()
                     raise
                 return _checked(path, header, result.fileno(), wanted)

@@ -1,7 +1,7 @@
 """Start the process that reads HDF5 files for this one.
 
-It needs as long as importing NumPy and h5py takes. Where the options name an HDF5 file, it is therefore started ahead
-and gets ready while this process imports NumPy itself; so this module must not import NumPy.
+It takes as long to start as NumPy and h5py take to import. If the options name an HDF5 file, it is therefore started
+early and gets ready while this process imports NumPy itself; so this module must not import NumPy.
 """
 
 import os
@@ -19,7 +19,7 @@ from app.files.reading import first_bytes
 
 
 class Child(NamedTuple):
-    """The process, and the socket on which it says that it is ready and then takes requests."""
+    """The process, and the socket to it: the process signals there that it is ready, and then takes requests."""
 
     process: subprocess.Popen[bytes]
     link: socket.socket
@@ -29,12 +29,12 @@ _ahead: list[Child] = []
 
 
 def start() -> Child:
-    """Return a process that was started ahead, or else a new one. Raises OSError."""
+    """Return the process that was started early, or else a new one. Raises OSError."""
     return _ahead.pop() if _ahead else _start()
 
 
 def start_ahead(paths: Iterable[Path]) -> None:
-    """Start a process for every path that is an HDF5 file. Faults of the others are reported when they are read."""
+    """Start a process for each path of an HDF5 file. Faults of other files are reported when they are read."""
     for path in paths:
         with suppress(UserError, OSError):
             if first_bytes(path, len(HDF5)) == HDF5:

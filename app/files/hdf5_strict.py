@@ -1,7 +1,7 @@
-"""Read HDF5 strictly: every dataset is checked, by what its header and its chunks declare, before it is read.
+"""Read HDF5 strictly: check every dataset, by its header and its chunks' headers, before reading it.
 
-Links and datasets may point into other files (even those of a file opened from memory), two kilobytes can declare
-petabytes, filters inflate, and what was never stored reads as zeros.
+Links and datasets may point into other files (even from a file opened from memory), two kilobytes can declare
+petabytes, filters inflate, and missing data reads as zeros.
 """
 
 import math
@@ -29,7 +29,7 @@ _COMPRESSIONS = {h5py.h5z.FILTER_LZF, h5py.h5z.FILTER_DEFLATE}
 _FILTERS = {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32} | _COMPRESSIONS
 _CHECKSUM_BYTES = 4
 _PLAIN = "store it as plain numbers in this file"
-# What h5py raises for broken files, from every layer of it.
+# The errors that h5py's layers raise for broken files.
 _H5PY_ERRORS = (OSError, LookupError, RuntimeError, ValueError, TypeError, OverflowError)
 _NO_MEMORY = re.compile(
     "memory allocation failed|(unable to|can't) allocate|no space available for allocation", re.IGNORECASE
@@ -51,10 +51,10 @@ class StrictFile:
         self._file = file
         self._id = file.id  # the low-level calls used here never follow a link
         self._size = size
-        self._read: dict[tuple[int, int], str] = {}  # where a dataset is in the file → its name
+        self._read: dict[tuple[int, int], str] = {}  # position of a dataset in the file → its name
 
     def names(self) -> tuple[str, ...]:
-        """Names of everything in the root that is not a group; ``array`` refuses those that cannot be read.
+        """Return the names of everything in the root except groups; ``array`` refuses those that cannot be read.
 
         Raises UserError if there are more than MAX_NAMES, groups included, or one is longer than MAX_NAME_BYTES.
         """
@@ -65,17 +65,17 @@ class StrictFile:
                 found.append(name)
                 return len(found) > MAX_NAMES or len(name) > MAX_NAME_BYTES or None
 
-            self._id.links.iterate(note)  # until it says True
+            self._id.links.iterate(note)  # stops when ``note`` returns True
             if len(found) > MAX_NAMES or len(max(found, key=len, default=b"")) > MAX_NAME_BYTES:
                 much = f"more than {MAX_NAMES:,} names" if len(found) > MAX_NAMES else "a name that is too long"
                 raise UserError(f"{self._path} has {much} in its root; put what is needed into a file of its own")
             return tuple(sorted(name.decode() for name in found if not self._is_group(name)))
 
     def array(self, name: str, max_bytes: int = MAX_ARRAY_BYTES, allocate: Allocate = _ordinary) -> np.ndarray:
-        """Return the root dataset ``name``: integers or floats of up to 8 bytes, native byte order, C-contiguous.
+        """Read the root dataset ``name``: integers or floats of up to 8 bytes, native byte order, C-contiguous.
 
-        Raises UserError if it is missing, unreadable, larger than ``max_bytes``, was read before by another name, or is
-        anything but plain numbers that are all stored in this very file.
+        Raises UserError if it is missing, unreadable, larger than ``max_bytes``, already read by another name, or not
+        plain numbers that are all stored in this very file.
         """
         with _user_errors(self._path):
             reason = self._reason_against_link(name.encode())
@@ -96,7 +96,7 @@ class StrictFile:
             return array
 
     def attribute(self, name: str) -> Attribute | None:
-        """The root attribute ``name``: one fixed-length string, a number or a list of them; None if there is none.
+        """Read the root attribute ``name``: a fixed-length string, a number or a list of them; None if there is none.
 
         Raises UserError if it is unreadable, larger than 64 KiB or of any other type.
         """
@@ -106,7 +106,7 @@ class StrictFile:
             attribute = h5py.h5a.open(self._id, name.encode())
             kind, shape = attribute.get_type(), attribute.shape
             is_text = isinstance(kind, h5py.h5t.TypeStringID) and shape == ()
-            if is_text and kind.is_variable_str():  # HDF5 can loop for ever over the damaged heap that holds it
+            if is_text and kind.is_variable_str():  # HDF5 can loop for ever over a damaged heap
                 raise UserError(
                     f"{self._path}: attribute {name!r} is variable-length text; write it as np.bytes_(text)"
                 )
@@ -118,14 +118,14 @@ class StrictFile:
             return value.decode() if is_text else value.tolist()
 
     def _is_group(self, name: bytes) -> bool:
-        """Looks through hard links only: the two other kinds could lead out of the file."""
+        """Return whether the name is a group. Only hard links are followed: others could lead out of the file."""
         if self._id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
             return False
         return h5py.h5o.get_info(self._id, name).type == h5py.h5o.TYPE_GROUP
 
     def _reason_against_link(self, name: bytes) -> str | None:
         """Return why the link to a dataset must not be followed, and the remedy; None if it may."""
-        # A path through other groups could pass any kind of link.
+        # A path through groups could contain any kind of link.
         if b"/" in name or name == b"." or not self._id.links.exists(name):
             return "is missing; store it in the root of the file"
         if self._id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
@@ -185,7 +185,7 @@ def _chunks_are_lacking(dataset: h5py.Dataset, nbytes: int) -> bool:
     HDF5 makes up zeros for a chunk that is missing, and reads on beyond the end of one that is too short.
     """
     filters = _filters(dataset.id.get_create_plist())
-    buffer = bytearray(nbytes + nbytes // 16 + 64)  # no compression makes more of it
+    buffer = bytearray(nbytes + nbytes // 16 + 64)  # the largest possible compressed size
     for place in np.ndindex(*_grid(dataset)):
         corner = tuple(at * step for at, step in zip(place, dataset.chunks, strict=True))
         try:
@@ -198,7 +198,7 @@ def _chunks_are_lacking(dataset: h5py.Dataset, nbytes: int) -> bool:
 
 
 def _is_whole(stored: memoryview, filters: list[int], nbytes: int) -> bool:
-    """Return whether the stored bytes, made by these filters in this order, unpack to ``nbytes``."""
+    """Return whether the stored bytes unpack to ``nbytes``. filters: those that made them, in this order."""
     at = next((i for i, code in enumerate(filters) if code in _COMPRESSIONS), len(filters))
     checksum = h5py.h5z.FILTER_FLETCHER32
     inner = nbytes + _CHECKSUM_BYTES * filters[:at].count(checksum)
@@ -206,7 +206,7 @@ def _is_whole(stored: memoryview, filters: list[int], nbytes: int) -> bool:
     if at == len(filters):
         return end == inner
     if filters[at] == h5py.h5z.FILTER_LZF:
-        return True  # which has no checksum either, and to follow it here would take ten times as long as to read it
+        return True  # LZF has no checksum, and to decode it here would take ten times as long as reading
     try:
         inflater = zlib.decompressobj()
         size = len(inflater.decompress(stored[:end], inner + 1))
@@ -224,7 +224,7 @@ def _is_plain_number(kind: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
 def open_strict(path: Path, source: bytes | mmap.mmap | int) -> Iterator[StrictFile]:
     """Open an HDF5 file; errors call it ``path``. source: its content, or the descriptor of an open file.
 
-    Raises UserError for everything that can be wrong with the file, here and in the methods of what it yields.
+    Raises UserError for every fault of the file, here and in the methods of the object that it yields.
     """
     with _user_errors(path):
         size = os.fstat(source).st_size if isinstance(source, int) else len(source)
@@ -240,7 +240,7 @@ def _open_image(image: bytes | mmap.mmap) -> h5py.File:
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_fapl_core(backing_store=False)
     access.set_file_image(image)
-    name = uuid.uuid4().hex.encode()  # HDF5 takes two images of one name for the same file
+    name = uuid.uuid4().hex.encode()  # HDF5 treats two images of one name as the same file
     return h5py.File(h5py.h5f.open(name, h5py.h5f.ACC_RDONLY, access))
 
 
@@ -256,14 +256,14 @@ def _user_errors(path: Path) -> Iterator[None]:
 
 
 def contents(file: StrictFile, wanted: Wanted, allocate: Allocate = _ordinary) -> Contents:
-    """Read what is wanted from the file; the arrays lie in memory from ``allocate``, called for one after the other.
+    """Read the wanted parts of the file. ``allocate`` provides the memory of the arrays, one after the other.
 
     Raises UserError, and MemoryError if memory runs out.
     """
     names = file.names()
     attributes = {name: file.attribute(name) for name in wanted.attributes}
     arrays: dict[str, np.ndarray] = {}
-    left = wanted.max_bytes  # for all together: different datasets may share what is stored
+    left = wanted.max_bytes  # for all together: different datasets may share their storage
     for name in names if wanted.arrays is None else wanted.arrays:
         if name in names:
             arrays[name] = file.array(name, left, allocate)

@@ -15,7 +15,7 @@ MAX_JSON_BYTES = 64 << 20
 def open_regular(path: Path, max_bytes: int = sys.maxsize) -> BinaryIO:
     """Open a regular file of at most ``max_bytes`` for reading; UserError if it is not one or cannot be read."""
     try:
-        # Without O_NONBLOCK, opening a named pipe would wait for a writer. Devices are not even opened: that may act.
+        # Without O_NONBLOCK, opening a named pipe would wait for a writer. Opening a device may have effects: avoid it.
         _check_regular(path, path.stat().st_mode)
         stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except FileNotFoundError as error:
@@ -24,7 +24,7 @@ def open_regular(path: Path, max_bytes: int = sys.maxsize) -> BinaryIO:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"cannot read {path}: {reason}; check the name and its permissions") from error
     try:
-        status = os.fstat(stream.fileno())  # what was opened may be another file than what was looked at
+        status = os.fstat(stream.fileno())  # the opened file may not be the one just checked
         _check_regular(path, status.st_mode)
         if status.st_size > max_bytes:
             raise UserError(
@@ -38,10 +38,10 @@ def open_regular(path: Path, max_bytes: int = sys.maxsize) -> BinaryIO:
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:
-    """The whole content of a regular file of at most ``max_bytes``; UserError if it is not one or cannot be read."""
+    """Read the content of a regular file of at most ``max_bytes``; UserError if it is not one or cannot be read."""
     with open_regular(path, max_bytes) as stream:
         try:
-            return stream.read(os.fstat(stream.fileno()).st_size)  # so much memory is taken, however little is read
+            return stream.read(os.fstat(stream.fileno()).st_size)  # this much is allocated, however little is read
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror or error}; copy it to another disk") from error
         except MemoryError as error:
@@ -49,7 +49,7 @@ def read_file(path: Path, max_bytes: int) -> bytes:
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """Return the first ``count`` bytes of a regular file, or all where it is shorter.
+    """Read the first ``count`` bytes of a regular file, or all if it is shorter.
 
     Raises UserError, and OSError where reading fails.
     """
@@ -60,7 +60,7 @@ def first_bytes(path: Path, count: int) -> bytes:
 def read_json(path: Path, check: Check, remedy: str) -> Any:
     """Read the JSON in a regular file of at most 64 MiB and pass it through ``check``.
 
-    An object with a name twice is refused, and so is NaN. Raises UserError, with ``remedy``, if anything is wrong.
+    Duplicate names in an object and NaN are errors. Raises UserError, with ``remedy``, for any fault.
     """
     content = read_file(path, MAX_JSON_BYTES)
     try:
@@ -74,7 +74,7 @@ def read_json(path: Path, check: Check, remedy: str) -> Any:
 
 
 def present(path: Path) -> bool:
-    """Return whether there is anything at ``path``; True, too, if that cannot be told: reading it then says why."""
+    """Return whether ``path`` exists; also True if the system cannot say: reading it then gives the reason."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""The cache directory, and writing files so that half of one never shows."""
+"""Find the cache directory, and write files so that half-written ones are never visible."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from app.errors import UserError
 
-STALE_SECONDS = 3600.0  # unfinished files of ended processes are removed once they have not changed for this long
+STALE_SECONDS = 3600.0  # unfinished files of ended processes are removed after so long without a change
 
 _PREFIX, _SUFFIX = ".lenet5-inference-", ".part"
 _OURS = re.compile(f"{re.escape(_PREFIX)}([1-9][0-9]{{0,6}})-[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
@@ -30,7 +30,7 @@ def cache_dir() -> Path:
     try:
         if own:
             return Path(own).expanduser().absolute()
-        # The XDG rule: a relative path there is invalid and to be ignored.
+        # The XDG rule: a relative path is invalid and ignored.
         base = Path(shared) if Path(shared).is_absolute() else Path.home() / ".cache"
     except RuntimeError as error:
         message = "cannot tell where your home directory is; set LENET_CACHE_DIR to a directory that you can write to"
@@ -41,7 +41,7 @@ def cache_dir() -> Path:
 def temporary_beside(path: Path) -> Path:
     """Return a new name in the folder of ``path`` for an unfinished file; it contains this process's number.
 
-    The first call for a folder removes what killed processes left there under such names.
+    The first call for a folder removes the unfinished files of killed processes there.
     """
     _sweep(path.parent.absolute())
     return path.with_name(f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}")
@@ -57,9 +57,9 @@ def _sweep(folder: Path) -> None:
             owner = _OURS.fullmatch(entry.name)
             if owner is None or _runs(int(owner[1])):
                 continue
-            with suppress(OSError):  # it may be gone, or somebody else's
+            with suppress(OSError):  # it may be gone, or belong to another user
                 if entry.stat(follow_symlinks=False).st_mtime >= stale:
-                    continue  # its owner may run on another machine, or in another container
+                    continue  # its process may run on another machine or in another container
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path)
                 else:
@@ -72,21 +72,21 @@ def _runs(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        return True  # it is another user's
+        return True  # the process belongs to another user
     return True
 
 
 @contextmanager
 def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
-    """Yield a temporary path in the same directory; when the block ends, it becomes ``path``, atomically.
+    """Yield a temporary path in the same directory; when the block ends, rename it to ``path``, atomically.
 
     The content reaches the disk before the name does: a power failure leaves either the old file or the new one, whole.
-    If the block raises anything, KeyboardInterrupt included, what it wrote is removed and ``path`` stays
-    as it was. A file that is there keeps its permissions, and the links that lead to it.
+    If the block raises anything, KeyboardInterrupt included, the temporary file is removed and ``path`` stays as it
+    was. An existing file keeps its permissions, and the links to it.
 
-    An OSError, the block's own included, becomes a UserError that names ``path``; so does a ``path`` that is a folder,
-    a device or anything else but a file, which must not become one. Without ``overwrite``, so does a ``path`` that
-    exists when the block ends, whoever made it meanwhile.
+    An OSError, the block's own included, becomes a UserError that names ``path``. A ``path`` that is a folder, a device
+    or anything else but a file is a UserError, too: it must not become a file. Without ``overwrite``, so is a ``path``
+    that exists when the block ends, even if another program made it meanwhile.
     """
     if overwrite:
         path = Path(os.path.realpath(path))
@@ -124,7 +124,7 @@ def _flush(path: Path) -> None:
 def _rename_to_new(old: Path, new: Path) -> None:
     """Rename, or raise FileExistsError if the new name is taken; in one step if the file system has hard links."""
     try:
-        new.hardlink_to(old)  # the old name is removed by the caller
+        new.hardlink_to(old)  # the caller removes the old name
     except FileExistsError:
         raise
     except OSError:  # as on FAT

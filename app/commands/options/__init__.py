@@ -1,1 +1,1 @@
-"""What each command takes. Light: ``--help`` and mistakes are answered without NumPy."""
+"""The options of each command. Importing them is cheap: ``--help`` and mistakes are answered without NumPy."""

@@ -29,16 +29,16 @@ median is steady (see --noise). The L2 cache is flushed between runs, unless
 --l2 warm is given.
 """
 
-# Options that only the timing of kernels takes, and what else the other jobs do not take.
+# Options of the timing of kernels alone, and further options that the other jobs refuse.
 OF_KERNELS = ("shape", "batches", "l2", "noise", "plot", "save_tuning")
 NOT_OF = {"peers": (), "scenario": ("only", "rounds"), "training": ("only", "rounds", "precision", "network", "batch")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRequest:
-    """The options of ``bench``: it times kernels, unless another job is named. Raises UserError for options of another.
+    """The options of ``bench``. Without another job, it times kernels. Raises UserError for options of another job.
 
-    shape, batches, only: texts with commas, None for all layers, for ``batch`` alone and for all rows.
+    shape, batches, only: comma-separated texts. None means all layers, ``batch`` alone, and all rows.
     """
 
     network: str = option("network to time (default: lenet5)", "lenet5", group="what", metavar="NAME")

@@ -9,7 +9,7 @@ from app import VERSION
 from app.console import Parser
 from app.options import add_options, read_request
 
-# Every command beside the main job and what it does, in the order of ``main.py --help``.
+# Every command except the main job, with its summary, in the order of ``main.py --help``.
 COMMANDS = {
     "networks": "List every network: input, layers, parameters, FLOPs, accuracy.",
     "accuracy": "Count the correct answers of every network, beside its report's.",
@@ -42,7 +42,7 @@ def parser_of(name: str) -> Parser:
 
 
 def request_of(name: str, options: argparse.Namespace) -> Any:
-    """Return the frozen request that the body of the command takes. options: what ``parser_of(name)`` parsed.
+    """Make the frozen request for the body of the command. options: the values that ``parser_of(name)`` parsed.
 
     Raises UserError for options that contradict each other.
     """

@@ -1,4 +1,4 @@
-"""``main.py profile``: its options, and the arguments of the process that counts for it."""
+"""``main.py profile``: its options, and the arguments of a second process that counts hardware events."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ class ProfileRequest:
 
 
 def same_run(request: ProfileRequest) -> list[str]:
-    """Arguments of ``main.py`` that make another process profile the same pipeline, without timeline or counters."""
+    """Return arguments of ``main.py`` that profile the same pipeline again, without timeline or counters."""
     network = request.network
     flags = {"no-fuse": not network.fuse, "latency": network.latency}
     values = vars(network) | {"batch": request.batch, **vars(request.pipeline)}

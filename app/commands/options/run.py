@@ -1,4 +1,4 @@
-"""The main job: what ``main.py`` takes without a command."""
+"""The options of the main job, which ``main.py`` runs without a command."""
 
 from app.commands.options.common import COMMANDS
 from app.runtime.request import RunRequest

@@ -26,7 +26,7 @@ interrupted sweep keeps what it has found.
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRequest:
-    """The options of ``sweep``. Raises UserError if they do not name one thing to sweep, or do not apply to it."""
+    """The options of ``sweep``. Raises UserError unless they name one thing to sweep, and all apply to it."""
 
     conv: str | None = option("kernel for convolutions to sweep", metavar="NAME")
     fc: str | None = option("kernel for fully connected layers to sweep", metavar="NAME")
