@@ -14,11 +14,10 @@ from app.layers.base import Layer, Parameters, Shape
 class Activation(Layer):
     """y = f(x), element by element; NaN stays NaN.
 
-    ``function`` names f; in capitals, it is the name of a struct in ``app/kernels/include/activations.cuh``.
+    ``kind`` names f; in capitals, it is the name of a struct in ``app/kernels/include/activations.cuh``.
     """
 
     operation: ClassVar[str] = "activation"
-    function: ClassVar[str]
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the shape: activations keep it."""
@@ -26,7 +25,7 @@ class Activation(Layer):
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ActivationProblem | None:
         """Return the problem of a kernel of its own; input and output have one type."""
-        return ActivationProblem(prod(shape), self.function, input_dtype) if input_dtype == output_dtype else None
+        return ActivationProblem(prod(shape), self.kind, input_dtype) if input_dtype == output_dtype else None
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,6 @@ class Relu(Activation):
     """y = max(x, 0)."""
 
     kind: ClassVar[str] = "relu"
-    function: ClassVar[str] = kind
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Compute y in place."""
@@ -47,7 +45,6 @@ class Tanh(Activation):
     """y = tanh(x)."""
 
     kind: ClassVar[str] = "tanh"
-    function: ClassVar[str] = kind
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Compute y in place."""
@@ -59,7 +56,6 @@ class Sigmoid(Activation):
     """y = 1 / (1 + exp(-x))."""
 
     kind: ClassVar[str] = "sigmoid"
-    function: ClassVar[str] = kind
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Compute y in place."""
@@ -70,4 +66,4 @@ class Sigmoid(Activation):
 
 
 # Every activation by the name that the kernels use; oracles and tests iterate over it.
-ACTIVATIONS: dict[str, type[Activation]] = {kind.function: kind for kind in (Relu, Tanh, Sigmoid)}
+ACTIVATIONS: dict[str, type[Activation]] = {layer.kind: layer for layer in (Relu, Tanh, Sigmoid)}

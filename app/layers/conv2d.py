@@ -61,7 +61,7 @@ class Conv2d(Layer):
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):
-            activation = rest[0].function
+            activation = rest[0].kind
             rest.pop(0)
         pool, is_max = 1, False
         if rest and isinstance(rest[0], Pool) and rest[0].window == rest[0].step:

@@ -46,7 +46,7 @@ class Linear(Layer):
             case []:
                 pass
             case [Activation() as layer]:
-                activation = layer.function
+                activation = layer.kind
             case [Argmax()]:
                 argmax = True
             case _:

@@ -23,7 +23,6 @@ class LeakyRelu(Activation):
     """y = x, below 0 a hundredth of it."""
 
     kind: ClassVar[str] = "leaky_relu"
-    function: ClassVar[str] = kind
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """In place."""

@@ -94,9 +94,9 @@ def test_a_shape_that_does_not_fit_is_refused_by_name(layer: Layer, shape: Shape
         ([], "", 1, False),
         ([POOL], "", 2, False),
         ([MaxPool("p", 2, 2)], "", 2, True),
-        *(([kind("a")], kind.function, 1, False) for kind in ACTIVATIONS.values()),
-        *(([kind("a"), POOL], kind.function, 2, False) for kind in ACTIVATIONS.values()),
-        *(([kind("a"), MaxPool("p", 3)], kind.function, 3, True) for kind in ACTIVATIONS.values()),
+        *(([kind("a")], kind.kind, 1, False) for kind in ACTIVATIONS.values()),
+        *(([kind("a"), POOL], kind.kind, 2, False) for kind in ACTIVATIONS.values()),
+        *(([kind("a"), MaxPool("p", 3)], kind.kind, 3, True) for kind in ACTIVATIONS.values()),
     ],
     ids=_name,
 )
@@ -116,7 +116,7 @@ def test_what_a_convolution_fuses_keeps_its_shapes(
 @pytest.mark.parametrize(("input_dtype", "dtype", "output_dtype"), TYPES)
 @pytest.mark.parametrize(
     ("epilogue", "activation", "argmax"),
-    [([], "", False), ([ARGMAX], "", True), *(([kind("a")], kind.function, False) for kind in ACTIVATIONS.values())],
+    [([], "", False), ([ARGMAX], "", True), *(([kind("a")], kind.kind, False) for kind in ACTIVATIONS.values())],
     ids=_name,
 )
 def test_what_a_linear_layer_fuses(

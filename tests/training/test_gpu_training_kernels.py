@@ -104,7 +104,7 @@ def test_activation_gradient(layer: Activation) -> None:
     y, dy = layer.reference(normal(3, 419), {}), normal(3, 419)
     y[0, :5], dy[1, :5], dy[2, :5] = np.nan, np.nan, np.inf
     slope = uploaded(dy)
-    activation_gradient(architecture(), 419, layer.function)(null(), 3, uploaded(y), slope)
+    activation_gradient(architecture(), 419, layer.kind)(null(), 3, uploaded(y), slope)
     with np.errstate(invalid="ignore"):
         expected, _ = GRADIENTS[type(layer)].backward(layer, y, dy, {}, True)
     np.testing.assert_array_equal(slope.get().reshape(dy.shape), expected)
@@ -136,7 +136,7 @@ def test_pool_gradient(layer: Pool, shape: tuple[int, int, int], before: Activat
         assert expected is not None
         expected, _ = GRADIENTS[type(before)].backward(before, x, expected, {}, True)
     dx = poisoned(x.size)
-    gradient = pool_gradient(architecture(), layer, shape, before.function if before else "")
+    gradient = pool_gradient(architecture(), layer, shape, before.kind if before else "")
     gradient(null(), len(x), uploaded(x), uploaded(y), uploaded(dy), dx)
     np.testing.assert_array_equal(fetched(dx, x.shape), expected)
 

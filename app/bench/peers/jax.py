@@ -140,8 +140,8 @@ def _applied(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
             if layer.is_max:
                 return lax.reduce_window(x, x.dtype.type(-np.inf), lax.max, window, strides, "VALID")
             return lax.reduce_window(x, x.dtype.type(0), lax.add, window, strides, "VALID") / layer.window**2
-        case Activation() if layer.function in activations:
-            return activations[layer.function](x)
+        case Activation() if layer.kind in activations:
+            return activations[layer.kind](x)
         case Flatten():
             return x.reshape(len(x), -1)
         case Softmax():

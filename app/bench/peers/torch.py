@@ -240,8 +240,8 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
                 yield filled(nn.Linear(inputs, layer.outputs, bias=has_bias, device="meta"), layer.name, weights.T)
             case Pool():
                 yield (nn.MaxPool2d if layer.is_max else nn.AvgPool2d)(layer.window, layer.step)
-            case Activation() if layer.function in activations:
-                yield activations[layer.function]()
+            case Activation() if layer.kind in activations:
+                yield activations[layer.kind]()
             case Flatten():
                 flattened = step.in_shape
                 yield Rows() if channels_last else nn.Flatten()
