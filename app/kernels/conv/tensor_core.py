@@ -1,7 +1,5 @@
 """The registry row of the tensor-core convolution, and its filters packed as the tensor cores' operands."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from app.kernels.problems import ConvProblem
@@ -27,45 +25,21 @@ TENSOR_TUNABLES = {
 }
 
 
-@dataclass(frozen=True)
 class FilterWords:
-    """Cuts filters into steps of channels, and each step into the 32-bit words of tensor-core operands.
+    """Cuts filters into steps of ``channels``, and each step into the 32-bit words of tensor-core operands.
 
     A word is two float16 of neighbouring channels (with one channel: of neighbouring taps), or one tfloat32.
     """
 
-    problem: ConvProblem
-    channels: int  # a step
-
-    @property
-    def half(self) -> bool:
-        """Whether a word holds two float16."""
-        return self.problem.dtype == "float16"
-
-    @property
-    def pairs_of_taps(self) -> bool:
-        """Whether a word holds neighbouring taps of a row, not neighbouring channels."""
-        return self.half and self.problem.channels == 1
-
-    @property
-    def steps(self) -> int:
-        """Number of steps over the channels."""
-        return tiles(self.problem.channels, self.channels)
-
-    @property
-    def planes(self) -> int:
-        """Number of words that one tap takes in a step."""
-        return tiles(self.channels, 2) if self.half and self.problem.channels > 1 else self.channels
-
-    @property
-    def taps_q(self) -> int:
-        """Number of words in a row of a filter."""
-        return tiles(self.problem.kernel, 2) if self.pairs_of_taps else self.problem.kernel
-
-    @property
-    def k_steps(self) -> int:
-        """Number of tensor-core products in a step, each over eight words."""
-        return tiles(self.planes * self.problem.kernel * self.taps_q, 8)
+    def __init__(self, problem: ConvProblem, channels: int) -> None:
+        self.problem, self.channels = problem, channels
+        self.half = problem.dtype == "float16"
+        self.pairs_of_taps = self.half and problem.channels == 1
+        self.steps = tiles(problem.channels, channels)
+        # Words that one tap takes in a step, words in a row of a filter, and products in a step, of eight words each.
+        self.planes = tiles(channels, 2) if self.half and problem.channels > 1 else channels
+        self.taps_q = tiles(problem.kernel, 2) if self.pairs_of_taps else problem.kernel
+        self.k_steps = tiles(self.planes * problem.kernel * self.taps_q, 8)
 
     def fragments(self, weights: np.ndarray, m_tiles: int) -> np.ndarray:
         """(C, K, K, M) → (blocks, steps, k_steps, m_tiles, 32 lanes, 4 words, numbers a word), zeros for padding."""
