@@ -34,22 +34,16 @@ def _refuses_wgmma(problem: ConvPairProblem) -> str | None:
     return reason
 
 
-def _taken(problem: ConvPairProblem) -> tuple[Argument, ...]:
-    """Describe the wgmma kernels' packed parameters: filters1, filters2, scales."""
-    filters2 = problem.second.depth * problem.second.maps
-    return (
-        Argument("filters1", "float16", fixed=problem.parts * 2 * 3 * 128 * 8),
-        Argument("filters2", "float16", fixed=problem.parts * filters2),
-        Argument("scales", "float32", fixed=2),
-    )
-
-
 def _walking(problem: ConvPairProblem, images: int, shared: int) -> LaunchConfig:
     """Configure a block of three warpgroups, each of which takes ``images`` images at a time."""
+    takes = (
+        Argument("filters1", "float16", fixed=problem.parts * 2 * 3 * 128 * 8),
+        Argument("filters2", "float16", fixed=problem.parts * problem.second.depth * problem.second.maps),
+        Argument("scales", "float32", fixed=2),
+    )
+    launch = KernelLaunch(384, lambda n: (tiles(n, images), 1, 1), shared_bytes=shared, persistent=True)
     return LaunchConfig(
-        {"SHARED_BYTES": shared},
-        (KernelLaunch(384, lambda n: (tiles(n, images), 1, 1), shared_bytes=shared, persistent=True),),
-        packing=Packing(_taken(problem), lambda arrays: pack_convolutions(problem, arrays)),
+        {"SHARED_BYTES": shared}, (launch,), packing=Packing(takes, partial(pack_convolutions, problem))
     )
 
 
@@ -82,11 +76,8 @@ def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
         bias2,
         Argument("scales", "float32", fixed=2),
     )
-    return LaunchConfig(
-        defines,
-        (KernelLaunch(32 * warps, lambda n: (tiles(n, warps), 1, 1), shared_bytes=shared),),
-        packing=Packing(takes, lambda arrays: pack_for_mma(problem, arrays)),
-    )
+    launch = KernelLaunch(32 * warps, lambda n: (tiles(n, warps), 1, 1), shared_bytes=shared)
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack_for_mma, problem)))
 
 
 # --- packing: parameters as the tensor cores' instructions read them, scaled so that float16 holds them ---------------

@@ -1,12 +1,14 @@
 """Registry rows of the kernels that compute two matrix products at once, ReLU between and argmax after them."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from app.kernels.conv.tensor_core import rounded_to_tf32
 from app.kernels.fused.scaling import LOW_SCALE, Arrays, balance_products, parts_of
-from app.kernels.problems import Argument, LinearPairProblem
+from app.kernels.problems import LinearPairProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, tiles
 
 DEPTH = {"float16": 128, "float16x2": 64}  # of wgmma: terms of the first sum at a time
@@ -27,10 +29,17 @@ def _refuses_products(problem: LinearPairProblem) -> str | None:
     return None
 
 
-def _constants(problem: LinearPairProblem, parameters: Parameters, shared: int) -> dict[str, str | int]:
-    """Compile-time constants of both kernels."""
+def _configured(
+    problem: LinearPairProblem,
+    parameters: Parameters,
+    threads: int,
+    shared: int,
+    pack: Callable[[LinearPairProblem, Arrays], list[np.ndarray | None]],
+    w2_size: int = 0,
+) -> LaunchConfig:
+    """Configure blocks of ROWS images each. w2_size: elements of the second matrix as packed, 0 for all its own."""
     first, second = problem.first, problem.second
-    return {
+    defines: dict[str, str | int] = {
         "INPUTS": first.inputs,
         "HIDDEN": first.outputs,
         "CLASSES": second.outputs,
@@ -42,6 +51,11 @@ def _constants(problem: LinearPairProblem, parameters: Parameters, shared: int) 
         "SHARED_BYTES": shared,
         **parameters,
     }
+    launch = KernelLaunch(threads, lambda n: (tiles(n, parameters["ROWS"]), 1, 1), shared_bytes=shared)
+    _, w1, bias1, w2, bias2, *_ = problem.arguments()
+    w1 = replace(w1, dtype="float16", fixed=problem.parts * w1.fixed)
+    takes = (w1, bias1, replace(w2, fixed=w2_size or w2.fixed), bias2)
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
 
 
 def _products(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
@@ -53,13 +67,7 @@ def _products(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfi
     epilogue = 4 * (first.outputs * (second.outputs + 1) + 2 * rows * second.outputs)
     if epilogue > shared:
         raise Unfit(f"{rows} images and {stages} stages leave no room for the second product")
-    _, _, bias1, w2, bias2, *_ = problem.arguments()
-    w1 = Argument("w1", "float16", fixed=problem.parts * first.inputs * first.outputs)
-    return LaunchConfig(
-        _constants(problem, parameters, shared),
-        (KernelLaunch(4 * rows, lambda n: (tiles(n, rows), 1, 1), shared_bytes=shared),),
-        packing=Packing((w1, bias1, w2, bias2), lambda arrays: pack_products(problem, arrays)),
-    )
+    return _configured(problem, parameters, 4 * rows, shared, pack_products)
 
 
 PRODUCT_WGMMA_TUNABLES = {"ROWS": (40, 80), "STAGES": (2, 3, 4)}
@@ -83,14 +91,7 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
     w2_size = 2 * first.outputs * CLASSES  # high and low parts
     stage = problem.parts * 2 * DEPTH[problem.dtype] * (first.outputs + rows + 1)
     shared = stages * (stage + 16) + 4 * w2_size + 8
-    _, _, bias1, _, bias2, *_ = problem.arguments()
-    w1 = Argument("w1", "float16", fixed=problem.parts * first.inputs * first.outputs)
-    w2 = Argument("w2", "float32", fixed=w2_size)
-    return LaunchConfig(
-        _constants(problem, parameters, shared),
-        (KernelLaunch(2 * first.outputs + 128, lambda n: (tiles(n, rows), 1, 1), shared_bytes=shared),),
-        packing=Packing((w1, bias1, w2, bias2), lambda arrays: pack_for_wgmma(problem, arrays)),
-    )
+    return _configured(problem, parameters, 2 * first.outputs + 128, shared, pack_for_wgmma, w2_size)
 
 
 # --- packing: parameters as the tensor cores' instructions read them, scaled so that float16 holds them ---------------
