@@ -61,8 +61,7 @@ class Conv2d(Layer):
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):
-            activation = rest[0].kind
-            rest.pop(0)
+            activation = rest.pop(0).kind
         pool, is_max = 1, False
         if rest and isinstance(rest[0], Pool) and rest[0].window == rest[0].step:
             pool, is_max = rest[0].window, rest[0].is_max

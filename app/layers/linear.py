@@ -41,17 +41,11 @@ class Linear(Layer):
 
     def problem(self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, **types: str) -> LinearProblem | None:
         """Return the problem; the epilogue may hold an activation or an argmax."""
-        activation, argmax = "", False
-        match [*epilogue]:
-            case []:
-                pass
-            case [Activation() as layer]:
-                activation = layer.kind
-            case [Argmax()]:
-                argmax = True
-            case _:
-                return None
-        return LinearProblem(shape[0], self.outputs, bias=bias, activation=activation, argmax=argmax, **types)
+        last = epilogue[0] if epilogue else None
+        if len(epilogue) > 1 or not isinstance(last, Activation | Argmax | None):
+            return None
+        activation = last.kind if isinstance(last, Activation) else ""
+        return LinearProblem(shape[0], self.outputs, bias, activation, isinstance(last, Argmax), **types)
 
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None

@@ -7,6 +7,8 @@ import numpy as np
 
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
+    MAX_GRID_Y,
+    STATIC_SHARED_LIMIT,
     KernelLaunch,
     LaunchConfig,
     Parameters,
@@ -19,7 +21,6 @@ from app.kernels.variant import (
     types,
 )
 
-MAX_BLOCK_MAPS = 65_535  # blocks along grid.y
 REGISTERS = 65_536  # of a multiprocessor
 MOST_SUMS = 96  # a thread
 MOST_GROUPS = 8  # of maps, by default
@@ -67,7 +68,7 @@ def _patch_defaults(problem: ConvProblem) -> dict[str, int]:
     ]
     _, tm, tr, tc = min(fitting, default=(0, 1, problem.pool, problem.pool))
     found = {"TM": tm, "TR": tr, "TC": tc, "GROUPS": MOST_GROUPS, "THREADS": 128, "CK": 1}
-    while found["THREADS"] > 1 and _patch(problem, found).launches[0].shared_bytes > 48 << 10:
+    while found["THREADS"] > 1 and _patch(problem, found).launches[0].shared_bytes > STATIC_SHARED_LIMIT:
         found["THREADS"] //= 2
     return found
 
@@ -104,8 +105,8 @@ def _patch(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     blocks = max(min(REGISTERS // (threads * registers), 2048 // threads, 16), 1)
     per_image = tiles(rows, tile_r) * tiles(columns, tile_c)
     map_blocks = tiles(problem.maps, block_maps)
-    if map_blocks > MAX_BLOCK_MAPS:
-        raise Unfit(f"{problem.maps} maps need more than {MAX_BLOCK_MAPS:,} blocks of {block_maps}")
+    if map_blocks > MAX_GRID_Y:
+        raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {block_maps}")
     return LaunchConfig(
         types(problem) | conv_sizes(problem) | pooling(problem) | constants | tile | {"MIN_BLOCKS": blocks},
         (KernelLaunch(threads, lambda n: (tiles(n, images) * per_image, map_blocks, 1), shared_bytes=shared),),

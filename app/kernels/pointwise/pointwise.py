@@ -3,7 +3,7 @@
 from functools import partial
 from math import prod
 
-from app.kernels.problems import ITEMSIZE, ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem
+from app.kernels.problems import ITEMSIZE, ActivationProblem, PoolProblem, ResizeProblem
 from app.kernels.variant import (
     BLOCK,
     STATIC_SHARED_LIMIT,
@@ -67,18 +67,6 @@ def _activation(problem: ActivationProblem, _: Parameters) -> LaunchConfig:
     return elementwise(same_types(problem.dtype) | constants, problem.size)
 
 
-def _softmax(problem: SoftmaxProblem, _: Parameters) -> LaunchConfig:
-    return elementwise(same_types(problem.dtype) | {"CLASSES": problem.classes}, 32)  # a warp for each row
-
-
-def _argmax(problem: ArgmaxProblem, _: Parameters) -> LaunchConfig:
-    return elementwise(same_types(problem.dtype) | {"N": problem.classes}, 1)
-
-
-def _argmax_refuses(problem: ArgmaxProblem) -> str | None:
-    return "a label is one byte: at most 256 classes" if problem.classes > 256 else None
-
-
 _row = partial(Variant, dtypes=STORED, automatic=True)
 
 OTHER_ROWS: tuple[Variant, ...] = (
@@ -120,7 +108,8 @@ OTHER_ROWS: tuple[Variant, ...] = (
         "rows",
         "one warp per row: maximum and sum by shuffles, then the division",
         "fa19, minidnn86, mlp",
-        _softmax,
+        # A warp for each row.
+        lambda problem, _: elementwise(same_types(problem.dtype) | {"CLASSES": problem.classes}, 32),
     ),
     _row(
         "argmax",
@@ -128,8 +117,8 @@ OTHER_ROWS: tuple[Variant, ...] = (
         "rows",
         "one thread per row",
         "lenet5",
-        _argmax,
-        refuses=_argmax_refuses,
+        lambda problem, _: elementwise(same_types(problem.dtype) | {"N": problem.classes}, 1),
+        refuses=lambda problem: "a label is one byte: at most 256 classes" if problem.classes > 256 else None,
         limits="at most 256 classes (a label is one byte)",
     ),
 )
