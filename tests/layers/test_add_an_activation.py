@@ -15,21 +15,20 @@ NETWORKS = "app/network/definitions.py"
 EDITS: dict[str, list[tuple[str, str]]] = {
     KINDS: [
         (
-            "\n\n# By the kernels' names",
-            '''
-
-@dataclass(frozen=True)
+            "@dataclass(frozen=True)\nclass Tanh(",
+            '''@dataclass(frozen=True)
 class LeakyRelu(Activation):
     """y = x, below 0 a hundredth of it."""
 
     kind: ClassVar[str] = "leaky_relu"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """In place."""
+        """Compute y in place."""
         return np.multiply(x, x.dtype.type(0.01), out=x, where=x < 0)
 
 
-# By the kernels' names''',
+@dataclass(frozen=True)
+class Tanh(''',
         ),
         ("(Relu, Tanh, Sigmoid)}", "(Relu, Tanh, Sigmoid, LeakyRelu)}"),
     ],
