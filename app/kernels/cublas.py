@@ -1,4 +1,4 @@
-"""cuBLAS for the library rows of the registry, on the stream that a launch is given."""
+"""cuBLAS for the library rows of the registry, on the stream of the launch."""
 
 import ctypes
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from app.kernels.variant import LibraryGemm
 
 
 def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> Callable[[int, int], None]:
-    """Prepare the product; the result enqueues it, given a stream pointer and a number of images.
+    """Prepare the product. Returns a function of a stream pointer and a number of images that enqueues it.
 
     pointers: device addresses by argument name, read at each call. Raises UserError if cuBLAS is not installed.
     """
@@ -25,7 +25,7 @@ def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> C
         m, n, k = action.sizes(images)
         # The binding takes CuPy's current stream, not the handle's.
         with cupy.cuda.Stream.from_external(Borrowed(stream)):
-            # cuBLAS is column-major: what it computes is cᵀ = bᵀ aᵀ.
+            # cuBLAS is column-major: it computes cᵀ = bᵀ aᵀ.
             handle.library.sgemm(
                 *(handle.value, handle.library.CUBLAS_OP_N, handle.library.CUBLAS_OP_N, n, m, k),
                 *(one.ctypes.data, b.value, n, a.value, k, zero.ctypes.data, c.value, n),
@@ -35,7 +35,7 @@ def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> C
 
 
 class Borrowed:
-    """Somebody else's stream, by its pointer, in the form that CuPy takes."""
+    """Another owner's stream, given by its pointer, in the form that CuPy takes."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer
@@ -46,10 +46,9 @@ class Borrowed:
 
 
 class Handle:
-    """CuPy's cuBLAS binding, and a handle of a launch's own: its workspace is shared with no other stream.
+    """CuPy's cuBLAS binding with a handle per launch, so that no other stream shares its workspace.
 
-    Making and destroying one waits for the device.
-    Raises UserError if the library is not installed.
+    Creating and destroying a handle waits for the device. Raises UserError if the library is not installed.
     """
 
     def __init__(self) -> None:
@@ -64,5 +63,5 @@ class Handle:
             raise UserError(f"cuBLAS cannot be loaded ({reason}): pip install -e '.[bench]'") from None
 
     def __del__(self) -> None:
-        with suppress(Exception), DEVICE_WIDE:  # there may be no handle, and at the end of the program no library
+        with suppress(Exception), DEVICE_WIDE:  # there may be no handle or, at the end of the program, no library
             self.library.destroy(self.value)

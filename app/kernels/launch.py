@@ -1,8 +1,8 @@
 """The one gate through which kernels are launched.
 
-A launch checks nothing by itself: a wrong dtype, a view or a short buffer is silently read as if it were right.
-So inference checks and packs arguments once, when a kernel is bound to its buffers: a launch is then one call an
-action. Training, whose arguments change from batch to batch, passes them with each call of a ``Function``.
+A launch checks nothing by itself: it silently misreads a wrong dtype, a view or a short buffer. So inference checks and
+packs arguments once, when a kernel is bound to its buffers: a launch is then one call per action. Training, whose
+arguments change from batch to batch, passes them with each call of a ``Function``.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from app.kernels.variant import (
 )
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-MAX_THREADS = 1024  # of a block; this and the grid's limits hold on every architecture
+MAX_THREADS = 1024  # per block; this and the grid's limits are the same on every architecture
 MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65_535
-# An argument: an array by its address, None as a null pointer, a number in just the type that the kernel declares.
+# An argument: an array is passed by address, None as a null pointer, a number in exactly the declared type.
 Value = Any  # cupy.ndarray | numpy scalar | None
 C_TYPES: dict[type, Any] = {
     np.int32: ctypes.c_int32,
@@ -45,7 +45,7 @@ C_TYPES: dict[type, Any] = {
     np.float32: ctypes.c_float,
     np.float64: ctypes.c_double,
 }
-Step = Callable[[int, int], None]  # enqueues one action: stream pointer, images
+Step = Callable[[int, int], None]  # enqueues one action; takes a stream pointer and a number of images
 
 
 class Kernel:
@@ -66,7 +66,7 @@ class Kernel:
         self._cubin = compile_kernel(variant.path, self.config.defines, arch, debug=debug)
 
     def module(self) -> Any:
-        """Return the loaded code; a copy of its own for each launch where constant memory is written."""
+        """Return the loaded code; a separate copy for each launch if the launch writes constant memory."""
         own = any(isinstance(action, ConstantCopy) for action in self.config.actions)
         return loaded(self._cubin) if own else self._shared
 
@@ -76,7 +76,7 @@ class Kernel:
 
     @property
     def capturable(self) -> bool:
-        """Whether launches can become part of a CUDA graph: a library's cannot be relied on to."""
+        """Whether launches can become part of a CUDA graph; no library guarantees that."""
         return not any(isinstance(action, LibraryGemm) for action in self.config.actions)
 
     def pack(self, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
@@ -84,18 +84,18 @@ class Kernel:
         return list(arrays) if self.config.packing is None else self.config.packing.pack(arrays)
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return the problem's arguments, with its parameters as packed."""
+        """Return the arguments of the kernel: the problem's, with packed parameters."""
         if self.config.packing is None:
             return self.problem.arguments()
         x, *others = self.problem.arguments()
         return x, *self.config.packing.takes, *(argument for argument in others if argument.per_image)
 
     def bind(self, arrays: Sequence[cupy.ndarray | None], images: int) -> Launch:
-        """Ready to launch on these arrays, for at most ``images`` images at a time.
+        """Prepare a launch on these arrays, for at most ``images`` images at a time.
 
-        arrays: one per argument of the problem, None for an optional one that is absent. Raises ValueError for a
-        wrong count, dtype, size, layout or device: that is a bug, not a user's error. Raises DeviceMemoryError if
-        the workspace does not fit.
+        arrays: one per argument of the problem, None for an optional one that is absent. A wrong count, dtype, size,
+        layout or device is a bug, not a user's error, and raises ValueError. Raises DeviceMemoryError if the workspace
+        does not fit.
         """
         arguments = self.arguments()
         if len(arrays) != len(arguments):
@@ -132,12 +132,12 @@ class Launch:
         config = kernel.config
         self._piece = min(config.images_at_a_time or images, images)
         self.workspace = [device_array(a.fixed + a.per_image * self._piece, a.dtype) for a in config.workspace]
-        self._arrays = (*arrays, *self.workspace)  # kept alive as long as their addresses are in use
+        self._arrays = (*arrays, *self.workspace)  # kept alive while their addresses are in use
         self._pointers = [ctypes.c_void_p(None if array is None else array.data.ptr) for array in self._arrays]
         self._images = ctypes.c_int(images)
         arguments = kernel.arguments()
         self._names = dict(zip([a.name for a in (*arguments, *config.workspace)], self._pointers, strict=True))
-        # What moves along from piece to piece: the pointer, where it starts, bytes an image.
+        # Pointers that move from piece to piece: pointer, start address, bytes per image.
         self._moving = [
             (pointer, pointer.value, argument.per_image * np.dtype(argument.dtype).itemsize)
             for pointer, argument in zip(self._pointers, arguments, strict=False)
@@ -148,7 +148,7 @@ class Launch:
 
     @property
     def nbytes(self) -> int:
-        """Device memory of the workspace."""
+        """Bytes of device memory in the workspace."""
         return sum(array.nbytes for array in self.workspace)
 
     def __call__(self, stream: int, images: int) -> None:
@@ -211,18 +211,18 @@ class Function:
         self._function = module.get_function(entry)
         if shared_bytes > STATIC_SHARED_LIMIT:
             driver.funcSetAttribute(self._function.ptr, MAX_DYNAMIC_SHARED, shared_bytes)
-        self._values: list[Any] = []  # of the last call
+        self._values: list[Any] = []  # values of the last call
         self._launch: Callable[[int, Grid], None] | None = None
 
     def bound(self, values: Sequence[Any], grid: Callable[[Any], Grid]) -> Callable[[int, Any], None]:
-        """Pack ctypes ``values``; the result enqueues a launch, given a stream pointer and what ``grid`` takes.
+        """Pack ctypes ``values``; return a function of a stream pointer and ``grid``'s argument that enqueues a launch.
 
-        A launch reads what the values hold at that time.
+        A launch reads the values at that time.
         """
         packed = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         address, handle = ctypes.addressof(packed), self._function.ptr
         threads, shared = self._threads, self._shared_bytes
-        alive = (self._function, packed, values)  # the closure keeps them as long as the launch
+        alive = (self._function, packed, values)  # the closure keeps them alive
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
             driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)
@@ -230,10 +230,10 @@ class Function:
         return launch
 
     def __call__(self, stream: Any, grid: Grid, *values: Value) -> None:
-        """Enqueue a launch on a CuPy stream; returns at once. Sizes of arrays are the caller's to check.
+        """Enqueue a launch on a CuPy stream; returns at once. The caller checks sizes of arrays.
 
         Raises ValueError for a grid that no card can launch, for an array with gaps, and for another number of values
-        than in the first call; TypeError for a Python number or host array: neither is what the kernel declares.
+        than in the first call; TypeError for a Python number or a host array, because kernels declare neither.
         """
         x, y, z = grid
         if not (0 < x <= MAX_GRID_X and 0 < y <= MAX_GRID_YZ and 0 < z <= MAX_GRID_YZ):
@@ -247,7 +247,7 @@ class Function:
 
 
 def _c_value(name: str, value: Value) -> Any:
-    """Return the ctypes object that holds such a value from call to call."""
+    """Return a ctypes object for values of this type; it is kept from call to call."""
     if value is None or isinstance(value, cupy.ndarray):
         if value is not None and not value.flags.c_contiguous:
             raise ValueError(f"{name} takes contiguous arrays")
@@ -258,13 +258,13 @@ def _c_value(name: str, value: Value) -> Any:
 
 
 def loaded(cubin: bytes) -> Any:
-    """Return the machine code as a module in the current context."""
+    """Load the machine code as a module in the current context."""
     module = cupy.cuda.function.Module()
     module.load(cubin)
     return module
 
 
 def training_kernel(name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> Function:
-    """Compile train/train_NAME.cu with these compile-time constants and load it; may raise as ``compile_kernel``."""
+    """Compile train/train_NAME.cu with these compile-time constants and load it; raises as ``compile_kernel``."""
     module = loaded(compile_kernel(FOLDER / f"train_{name}.cu", dict(defines), arch))
     return Function(module, f"train_{name}", threads=threads)

@@ -1,9 +1,9 @@
-"""What a kernel is asked to do: one frozen record per operation, and the arguments its kernels take.
+"""The requests to kernels: one frozen record per operation, and the arguments that its kernels take.
 
-All sizes are per image. ``input_dtype`` and ``output_dtype`` say how activations lie in memory, ``dtype`` how numbers
-are multiplied: ``float64``, ``float32``, ``float16x2`` (float32 in memory, multiplied as the sum of two float16),
-``tfloat32`` (float32 in memory, rounded to 11 bits by the tensor cores) or ``float16``. Whatever the dtype, biases are
-added and activations computed in float32 (float64 for float64).
+All sizes are per image. ``input_dtype`` and ``output_dtype`` are the types of activations in memory, ``dtype`` is the
+type of the multiplication: ``float64``, ``float32``, ``float16x2`` (float32 in memory, multiplied as the sum of two
+float16), ``tfloat32`` (float32 in memory, rounded to 11 bits by the tensor cores) or ``float16``. Whatever the dtype,
+biases are added and activations computed in float32 (float64 for float64).
 """
 
 from dataclasses import dataclass, fields, replace
@@ -28,7 +28,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """Convolution (cross-correlation, no padding), then bias, activation and pooling where asked for."""
+    """Convolution (cross-correlation, no padding), then optionally bias, activation and pooling."""
 
     channels: int
     height: int
@@ -37,7 +37,7 @@ class ConvProblem:
     kernel: int
     stride: int = 1
     bias: bool = False
-    activation: str = ""  # "", relu, tanh or sigmoid
+    activation: str = ""  # relu, tanh, sigmoid or "" for none
     pool: int = 1  # window and stride; 1: no pooling
     pool_is_max: bool = False
     input_dtype: str = "float32"
@@ -46,12 +46,12 @@ class ConvProblem:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """C, H, W, M, K, S."""
+        """Sizes (C, H, W, M, K, S)."""
         return self.channels, self.height, self.width, self.maps, self.kernel, self.stride
 
     @property
     def depth(self) -> int:
-        """Products in one sum: C * K * K."""
+        """Number of products in one sum: C * K * K."""
         return self.channels * self.kernel**2
 
     @property
@@ -71,7 +71,7 @@ class ConvProblem:
         return 2 * self.maps * prod(self.convolved) * self.depth
 
     def arguments(self) -> tuple[Argument, ...]:
-        """x (C, H, W), w (C, K, K, M), bias (M), y (M, PH, PW)."""
+        """Return x (C, H, W), w (C, K, K, M), bias (M), y (M, PH, PW)."""
         return (
             Argument("x", self.input_dtype, per_image=self.channels * self.height * self.width),
             Argument("w", storage(self.dtype), fixed=self.depth * self.maps),
@@ -82,7 +82,7 @@ class ConvProblem:
 
 @dataclass(frozen=True)
 class LinearProblem:
-    """Matrix product with (inputs, outputs) weights, then bias, activation and argmax where asked for."""
+    """Matrix product with (inputs, outputs) weights, then optionally bias, activation and argmax."""
 
     inputs: int
     outputs: int
@@ -99,7 +99,7 @@ class LinearProblem:
         return 2 * self.inputs * self.outputs
 
     def arguments(self) -> tuple[Argument, ...]:
-        """x (inputs), w (inputs, outputs), bias (outputs), y (outputs) and, with argmax, one label."""
+        """Return x (inputs), w (inputs, outputs), bias (outputs), y (outputs) and, with argmax, one label."""
         arguments = (
             Argument("x", self.input_dtype, per_image=self.inputs),
             Argument("w", storage(self.dtype), fixed=self.inputs * self.outputs),
@@ -114,19 +114,19 @@ Half = TypeVar("Half", bound=ConvProblem | LinearProblem)
 
 @dataclass(frozen=True)
 class _Pair(Generic[Half]):
-    """Two layers of a kind, each with its epilogue; the second reads what the first writes."""
+    """Two layers of one kind, each with its epilogue; the second reads the results of the first."""
 
     first: Half
     second: Half
 
     @property
     def dtype(self) -> str:
-        """How both multiply."""
+        """Type of the multiplication in both layers."""
         return self.first.dtype
 
     @property
     def parts(self) -> int:
-        """Number of float16 whose sum each operand is."""
+        """Number of float16 whose sum is one operand."""
         return 2 if self.dtype == "float16x2" else 1
 
     @property
@@ -135,7 +135,7 @@ class _Pair(Generic[Half]):
         return self.first.flops + self.second.flops
 
     def arguments(self) -> tuple[Argument, ...]:
-        """x of the first, w1, bias1, w2, bias2, then the results of the second; parameters as float32."""
+        """Return the first layer's x, then w1, bias1, w2, bias2, then the second's results; parameters as float32."""
         x, w1, bias1, *_ = self.first.arguments()
         _, w2, bias2, *results = self.second.arguments()
         parameters = {"w1": w1, "bias1": bias1, "w2": w2, "bias2": bias2}
@@ -151,7 +151,7 @@ class LinearPairProblem(_Pair[LinearProblem]):
 
 
 def _x_and_y(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
-    """Return the arguments of a kernel without parameters: elements an image that it reads and writes."""
+    """Return the arguments of a kernel without parameters: elements that it reads and writes per image."""
     return Argument("x", dtype, per_image=read), Argument("y", dtype, per_image=written)
 
 
@@ -174,11 +174,11 @@ class PoolProblem:
 
     @property
     def flops(self) -> int:
-        """One for each element of each window."""
+        """One operation for each element of each window."""
         return self.channels * prod(self.pooled) * self.window**2
 
     def arguments(self) -> tuple[Argument, ...]:
-        """x (C, H, W), y (C, PH, PW)."""
+        """Return x (C, H, W), y (C, PH, PW)."""
         return _x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * prod(self.pooled))
 
 
@@ -194,17 +194,17 @@ class ResizeProblem:
 
     @property
     def flops(self) -> int:
-        """Four products and three sums for each output, as a convention."""
+        """Four products and three sums for each output, by convention."""
         return 7 * self.channels * self.size**2
 
     def arguments(self) -> tuple[Argument, ...]:
-        """x (C, H, W), y (C, size, size)."""
+        """Return x (C, H, W), y (C, size, size)."""
         return _x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * self.size**2)
 
 
 @dataclass(frozen=True)
 class ActivationProblem:
-    """A function (relu, tanh or sigmoid) of each of ``size`` elements an image."""
+    """A function (relu, tanh or sigmoid) of each of ``size`` elements per image."""
 
     size: int
     function: str
@@ -212,11 +212,11 @@ class ActivationProblem:
 
     @property
     def flops(self) -> int:
-        """One for each element, as a convention."""
+        """One operation for each element, by convention."""
         return self.size
 
     def arguments(self) -> tuple[Argument, ...]:
-        """x (size), y (size)."""
+        """Return x (size), y (size)."""
         return _x_and_y(self.dtype, self.size, self.size)
 
 
@@ -229,11 +229,11 @@ class SoftmaxProblem:
 
     @property
     def flops(self) -> int:
-        """Subtraction, exponential, sum, division; as a convention."""
+        """Four operations per value, by convention: subtraction, exponential, sum, division."""
         return 4 * self.classes
 
     def arguments(self) -> tuple[Argument, ...]:
-        """x (classes), y (classes)."""
+        """Return x (classes), y (classes)."""
         return _x_and_y(self.dtype, self.classes, self.classes)
 
 
@@ -246,11 +246,11 @@ class ArgmaxProblem:
 
     @property
     def flops(self) -> int:
-        """One comparison a value."""
+        """One comparison per value."""
         return self.classes
 
     def arguments(self) -> tuple[Argument, ...]:
-        """x (classes), labels (1)."""
+        """Return x (classes), labels (1)."""
         return Argument("x", self.dtype, per_image=self.classes), Argument("labels", "uint8", per_image=1)
 
 
@@ -271,17 +271,17 @@ OPERATIONS: dict[type, str] = {
 
 
 def operation(problem: Problem) -> str:
-    """Return the registry's name of the operation that the problem belongs to."""
+    """Return the registry's name of the problem's operation."""
     return OPERATIONS[type(problem)]
 
 
 def alone(problem: ConvProblem) -> ConvProblem:
-    """Return the convolution and its bias without activation and pooling: what the seed systems call an op."""
+    """Return the convolution and its bias without activation and pooling: an op, in the terms of the seed systems."""
     return replace(problem, activation="", pool=1, pool_is_max=False)
 
 
 def key(problem: Problem) -> str:
-    """Return a short unique text: the operation and every field that is not its default, e.g. for tuning tables."""
+    """Return a short unique text: the operation and every field other than its default, e.g. for tuning tables."""
     if isinstance(problem, PairProblem):
         return f"{operation(problem)}: {key(problem.first)}; {key(problem.second)}"
     values = ((field, getattr(problem, field.name)) for field in fields(problem))
@@ -290,7 +290,7 @@ def key(problem: Problem) -> str:
 
 
 def bytes_moved(problem: Problem, images: int) -> int:
-    """Return the least that must cross device memory for ``images`` images: every argument read or written once."""
+    """Return the least bytes through device memory for ``images`` images: each argument read or written once."""
     return sum(
         (argument.fixed + argument.per_image * images) * ITEMSIZE[argument.dtype]
         for argument in problem.arguments()

@@ -1,7 +1,7 @@
-"""The one list of kernels: choosing, listing, testing, sweeping and measuring variants all read ``VARIANTS``.
+"""The one list of kernels: all code that chooses, lists, tests, sweeps or measures variants reads ``VARIANTS``.
 
-A variant's file, entry point and name follow from one another: ``conv_02_direct.cu`` holds ``conv_direct``, chosen
-by ``--conv direct``.
+File, entry point and name of a variant follow from one another: ``conv_02_direct.cu`` holds ``conv_direct``, chosen by
+``--conv direct``.
 """
 
 from app.errors import UserError
@@ -42,6 +42,6 @@ def find(operation: str, requested: str, *others: str) -> Variant | None:
 
 
 def eligible(operation: str, problem: Problem, arch: str) -> list[Variant]:
-    """What ``auto`` may choose from: the automatic rows that serve the problem, the highest step first."""
+    """Return the choices of ``auto``: the automatic rows that serve the problem, the highest step first."""
     rows = [row for row in reversed(variants(operation)) if row.automatic]
     return [row for row in rows if row.refusal(problem, arch) is None]

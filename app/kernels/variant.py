@@ -1,4 +1,4 @@
-"""What a registry row is made of: which problems a kernel serves, and the launches that serve one."""
+"""Define a registry row: the problems that a kernel serves, and the launches for each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,20 +12,20 @@ from app.kernels.problems import ITEMSIZE, Argument, ConvProblem, LinearProblem,
 from app.precision import storage, wide
 
 Grid = tuple[int, int, int]
-Parameters = Mapping[str, int]  # a variant's tunable numbers by name
-# Shared memory that a block may have, by architecture (CUDA C++ Programming Guide, table of compute capabilities).
+Parameters = Mapping[str, int]  # tunable parameter of a variant → value
+# Architecture → KB of shared memory per block (CUDA C++ Programming Guide, table of compute capabilities).
 SHARED_LIMIT = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}
 STATIC_SHARED_LIMIT = 48 << 10
-BLOCK = 256  # threads a block in kernels that give each thread one output element
+BLOCK = 256  # threads per block in kernels with one output element per thread
 MAX_GRID_Y = 65_535
 FLOATS = ("float32", "float64")
 STORED = (*FLOATS, "float16")
-# Operation → the folder of its kernels; those of all others are pointwise.
+# Operation → folder of its kernels; all other operations are pointwise.
 FAMILIES = {"conv": "conv", "gemm": "gemm", "conv_pair": "fused", "gemm_pair": "fused"}
 
 
 class Unfit(Exception):  # noqa: N818 - a verdict, not an error
-    """Raised by ``configure``: these parameters cannot serve this problem; the text says why."""
+    """Raised by ``configure`` if these parameters cannot serve this problem; the text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class KernelLaunch:
 
     threads: int
     grid: Callable[[int], Grid]
-    entry: str = ""  # the function; the variant's own if empty
+    entry: str = ""  # the function's name; empty: the variant's own
     scalars: tuple[int, ...] = ()
     shared_bytes: int = 0
-    persistent: bool = False  # blocks walk over the work: no more of them than the card has multiprocessors
+    persistent: bool = False  # blocks loop over the work: at most one per multiprocessor
 
 
 @dataclass(frozen=True)
 class ConstantCopy:
-    """``count`` elements of w, from element ``first``, are copied to the file's ``__constant__`` array ``symbol``."""
+    """Copy ``count`` elements of w, from element ``first``, to the file's ``__constant__`` array ``symbol``."""
 
     symbol: str
     first: int
@@ -54,7 +54,7 @@ class ConstantCopy:
 
 @dataclass(frozen=True)
 class LibraryGemm:
-    """c = a b in float32 by cuBLAS, all row-major: a (m, k), b (k, n), c (m, n), named as in the argument lists."""
+    """Compute c = a b in float32 by cuBLAS, row-major: a (m, k), b (k, n), c (m, n), named as in the arguments."""
 
     a: str
     b: str
@@ -67,7 +67,7 @@ Action = KernelLaunch | ConstantCopy | LibraryGemm
 
 @dataclass(frozen=True)
 class Packing:
-    """How a kernel's parameters differ from the problem's; packed once, when weights are loaded.
+    """The difference between a kernel's parameters and the problem's; they are packed once, when weights are loaded.
 
     takes: the kernel's arguments between x and the outputs. pack: computes their arrays from the problem's parameters,
     None for an optional one that is absent.
@@ -79,10 +79,10 @@ class Packing:
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """How a variant serves one problem: compile-time constants, and the actions that serve some images, in order.
+    """How a variant serves one problem: compile-time constants, and its actions for some images, in order.
 
-    workspace: scratch arrays. images_at_a_time: larger batches are served piece by piece, 0: all at once.
-    packing: None if the kernel takes the problem's parameters as they are.
+    workspace: scratch arrays. images_at_a_time: larger batches are served piece by piece, 0: all at once. packing: None
+    if the kernel takes the problem's parameters unchanged.
     """
 
     defines: dict[str, str | int]
@@ -99,14 +99,14 @@ class LaunchConfig:
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel. ``configure`` serves a problem; ``refuses`` says why no parameters can, or returns None.
+    """One kernel. ``configure`` serves a problem; ``refuses`` returns why no parameters can, or None.
 
-    summary: the idea. system: the seed systems that had it. limits: what it does not serve, in words.
-    tunables: for each parameter the values a sweep tries; defaults: problem → the values used without a sweep.
-    reads_host: whether it reads its input just once and in long runs, so that it may be page-locked host memory.
-    automatic: whether ``auto`` may take it; others run only where they are named. only_arch: the one architecture that
-    has its instructions. instructions: what multiplies, fma, hfma2, mma or wgmma: its peak is what the kernel is held
-    against. folder: where its file is, if not in its operation's family.
+    summary: the idea. system: the seed systems that had it. limits: problems that it does not serve, in words.
+    tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a sweep. reads_host: it
+    reads its input just once and in long runs, so that the input may be page-locked host memory. automatic: ``auto``
+    may choose it; other rows run only if named. only_arch: the one architecture with its instructions. instructions:
+    the family that multiplies (fma, hfma2, mma or wgmma); reports compare the kernel with its peak. folder: folder of
+    its file, if not its operation's family.
     """
 
     operation: str
@@ -131,26 +131,26 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The name used on the command line."""
+        """The name on the command line."""
         return self.technique.replace("_", "-")
 
     @property
     def source(self) -> str:
-        """The name of its file."""
+        """Name of the .cu file."""
         return f"{self.operation}_{self.step:02}_{self.technique}.cu"
 
     @property
     def path(self) -> Path:
-        """Where that file is."""
+        """Path of the .cu file."""
         return (self.folder or KERNEL_DIR / FAMILIES.get(self.operation, "pointwise")) / self.source
 
     @property
     def entry(self) -> str:
-        """The kernel's function name in that file."""
+        """The kernel's function name in the file."""
         return f"{self.operation}_{self.technique}"
 
     def config(self, problem: Problem, parameters: Parameters | None = None) -> LaunchConfig:
-        """Serve the problem with the given parameters in place of the defaults, all positive. Raises Unfit."""
+        """Configure the problem with these parameters in place of the defaults, all positive. Raises Unfit."""
         merged = {**self.defaults(problem), **(parameters or {})}
         for name, value in merged.items():
             if value < 1:
@@ -158,7 +158,7 @@ class Variant:
         return self.configure(problem, merged)
 
     def refusal(self, problem: Problem, arch: str, parameters: Parameters | None = None) -> str | None:
-        """Why this variant cannot serve the problem on that architecture with those parameters; None if it can."""
+        """Return why this variant cannot serve the problem on that architecture with those parameters, or None."""
         number = architecture_number(arch)
         if number < self.min_arch:
             return f"needs sm_{self.min_arch} or later, this is {arch}"
@@ -185,9 +185,9 @@ class Variant:
 
 
 def reordered_weights(problem: Problem, elements: int, reorder: Callable[[np.ndarray], np.ndarray]) -> Packing:
-    """Packing of a kernel that takes the weights in another order, ``elements`` with padding, and the bias as it is.
+    """Return the packing of a kernel with reordered weights, ``elements`` with padding, and an unchanged bias.
 
-    reorder: of the weights, (C, K, K, M) or (inputs, outputs), to any shape.
+    reorder: maps the weights, (C, K, K, M) or (inputs, outputs), to any shape.
     """
 
     def pack(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
@@ -205,16 +205,16 @@ def tiles(size: int, tile: int) -> int:
 
 
 def workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 20) -> int:
-    """As many images at a time as keep the workspace within ``budget`` bytes; at least one."""
+    """Return how many images at a time keep the workspace within ``budget`` bytes; at least one."""
     per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in arguments)
     return max(budget // max(per_image, 1), 1)
 
 
-# --- what rows share: compile-time constants, and the plainest launch -------------------------------------------------
+# --- common parts of rows: compile-time constants, and the simplest launch --------------------------------------------
 
 
 def types(problem: ConvProblem | LinearProblem) -> dict[str, str | int]:
-    """INPUT, WEIGHT, REAL, OUTPUT and the epilogue's HAS_BIAS and ACTIVATION."""
+    """Return the constants INPUT, WEIGHT, REAL, OUTPUT and the epilogue's HAS_BIAS and ACTIVATION."""
     return {
         "INPUT": problem.input_dtype,
         "WEIGHT": storage(problem.dtype),
@@ -226,30 +226,30 @@ def types(problem: ConvProblem | LinearProblem) -> dict[str, str | int]:
 
 
 def activation_name(function: str) -> str:
-    """Return the name in ``include/activations.cuh`` of a layer's ``function``; of none if it is empty."""
+    """Return the struct in ``include/activations.cuh`` for a layer's ``function``; NONE if it is empty."""
     return function.upper() or "NONE"
 
 
 def same_types(dtype: str) -> dict[str, str | int]:
-    """INPUT, REAL and OUTPUT of an operation that keeps its type."""
+    """Return the constants INPUT, REAL and OUTPUT of an operation with one type."""
     return {"INPUT": dtype, "REAL": wide(dtype), "OUTPUT": dtype}
 
 
 def conv_sizes(problem: ConvProblem) -> dict[str, str | int]:
-    """C, H, W, M, K, S as compile-time constants."""
+    """Return C, H, W, M, K, S as compile-time constants."""
     return dict(zip("CHWMKS", problem.sizes, strict=True))
 
 
 def pooling(problem: ConvProblem) -> dict[str, str | int]:
-    """POOL and POOL_IS_MAX of kernels that pool."""
+    """Return the constants POOL and POOL_IS_MAX of kernels that pool."""
     return {"POOL": problem.pool, "POOL_IS_MAX": int(problem.pool_is_max)}
 
 
 def one_thread_each(outputs: int) -> Callable[[int], Grid]:
-    """The grid that gives each of ``outputs`` elements an image one thread of a block of BLOCK."""
+    """Return a grid with one thread per element, in blocks of BLOCK. outputs: elements per image."""
     return lambda images: (tiles(images * outputs, BLOCK), 1, 1)
 
 
 def elementwise(defines: dict[str, str | int], outputs: int, scalars: tuple[int, ...] = ()) -> LaunchConfig:
-    """One launch, one thread for each output element."""
+    """Configure one launch with one thread per output element."""
     return LaunchConfig(defines, (KernelLaunch(BLOCK, one_thread_each(outputs), scalars=scalars),))

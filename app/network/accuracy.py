@@ -1,15 +1,15 @@
-"""The accuracy check: two verdicts on labels, whether the kernels compute what they should and how many are right.
+"""The accuracy check gives two verdicts: whether labels agree with the reference, and how many are correct.
 
-*Agreement*: a label may differ from the float64 reference's only in few images, and only in near-ties, where the
-reference itself hardly prefers one class. Its margin is the best logit minus the second best. Rounding moves a logit in
-proportion to the magnitudes of the terms that it sums, however much of them cancels. An image's margin is therefore
-compared with the largest sum of its logits' terms without their signs, ``Reference.magnitudes``. So logits that are all
-tiny, all huge or all shifted by one large bias are held to what their arithmetic can tell apart.
+*Agreement*: only few labels may differ from the float64 reference, and only in near-ties, where the reference itself
+hardly prefers one class. An image's margin is its best logit minus the second best. Rounding moves a logit in
+proportion to the magnitudes of its terms, even if these cancel. The check therefore compares the margin with the
+largest sum of a logit's terms without their signs, ``Reference.magnitudes``. So logits that are all tiny, all huge or
+all shifted by one large bias are judged by the resolution of their arithmetic.
 
-*Answers*: the count of correct ones against what the weights promise and what the user asks for. An accuracy near
-chance gives a warning.
+*Answers*: the check compares the count of correct answers with the promise of the weights and the user's limit. An
+accuracy near chance gives a warning.
 
-Pure functions; nothing here knows where labels come from.
+Pure functions; they do not know where labels come from.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ import numpy as np
 
 from app.precision import BY_DTYPE
 
-COUNT_SHARE = 0.001  # near-ties may move the count of correct answers off its promise by this share of the images
+COUNT_SHARE = 0.001  # near-ties may move the count of correct answers by this share of the images
 COUNTED = (100, 1_000, 5_000, 10_000)  # first test images over which correct answers are promised
 # Answers are near chance below a third of the way from 1/classes to all: 40 % of ten classes. The shipped networks
 # and their old reports reach more than 76 %; mistaken weights or images gave 8 to 25 %. Fewer images tell too little.
@@ -31,9 +31,9 @@ CAUSES = "fc1's rows not in the order H, W, C, another pixel scale, a white back
 class Reference:
     """Float64 results on images.
 
-    labels: (N,) uint8, the best class. margins: (N,) float64, its logit minus the second best's: how far the label is
-    from flipping. magnitudes: (N,) float32, to which rounding errors of the logits are proportional; infinite or NaN
-    where the scores are beyond float32's range.
+    labels: (N,) uint8, the best class. margins: (N,) float64, its logit minus the second best's. magnitudes: (N,)
+    float32; rounding errors of the logits are proportional to them; infinite or NaN where the scores exceed float32's
+    range.
     """
 
     labels: np.ndarray
@@ -48,7 +48,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Difference:
-    """One image whose label is not the reference's; ``excused`` if the reference's margin is a near-tie."""
+    """One image with another label than the reference's; ``excused`` if the reference's margin is a near-tie."""
 
     index: int
     label: int
@@ -61,8 +61,8 @@ class Difference:
 class Agreement:
     """The comparison of ``compared`` labels with a reference, and every difference.
 
-    most: number of differences allowed, all of them near-ties. fault: why nothing can agree, whatever the labels; "" if
-    there is no such reason. steady: whether several passes gave these same labels.
+    most: number of differences allowed, all of them near-ties. fault: a reason why nothing can agree, whatever the
+    labels; "" without one. steady: whether several passes gave these same labels.
     """
 
     source: str
@@ -74,13 +74,13 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """Whether the differences are few and all of them near-ties."""
+        """Whether there are few differences, all of them near-ties."""
         few = len(self.differences) <= self.most
         return not self.fault and few and all(difference.excused for difference in self.differences)
 
     @property
     def verdict(self) -> str:
-        """One sentence that says why the labels agree or not."""
+        """One sentence on whether and why the labels agree."""
         if self.fault:
             return self.fault
         count = len(self.differences)
@@ -101,10 +101,10 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Answers:
-    """How many answers are right, and whether that is enough.
+    """How many answers are correct, and whether that is enough.
 
-    correct: None for unlabelled data. expected: the promised count, least: the share asked for; None if there is none.
-    passed: None if neither is given. verdict: why, in a sentence. warning: "" unless the answers are near chance.
+    correct: None for unlabelled data. expected: the promised count, least: the required share; or None. passed: None if
+    neither is given. verdict: the reason, in a sentence. warning: "" unless the answers are near chance.
     """
 
     passed: bool | None
@@ -125,12 +125,12 @@ class Accuracy:
 
     @property
     def passed(self) -> bool:
-        """Whether neither verdict failed."""
+        """Whether no verdict failed."""
         return self.agreement.holds and self.answers.passed is not False
 
 
 def top_two_margins(logits: np.ndarray) -> np.ndarray:
-    """(N, classes) logits → (N,) best minus second best; a single class has an infinite margin."""
+    """Return the best minus the second best of (N, classes) logits, (N,); a single class has an infinite margin."""
     if logits.shape[1] < 2:
         return np.full(len(logits), np.inf)
     best_two = np.partition(logits, -2, axis=1)[:, -2:]
@@ -143,12 +143,12 @@ def correct_counts(labels: np.ndarray, truth: np.ndarray) -> dict[int, int]:
 
 
 def at_most(share: float, images: int) -> int:
-    """Return the number of images that make up this share, but at least one."""
+    """Return the number of images in this share, but at least one."""
     return max(round(share * images), 1)
 
 
 def agree(labels: np.ndarray, reference: Reference, source: str, dtype: str = "float32") -> Agreement:
-    """Compare the first labels, as many as both have, with the reference. dtype: the arithmetic of the products."""
+    """Compare the first labels, as many as both have, with the reference. dtype: the type of the multiplication."""
     compared, precision = min(len(labels), len(reference.labels)), BY_DTYPE[dtype]
     near = reference.margins < precision.near_tie * reference.magnitudes.astype(np.float64)
     differences = tuple(
@@ -172,8 +172,8 @@ def judge(
 ) -> Accuracy:
     """Judge the answers in labels (N,) and join the verdict with ``agreement``.
 
-    truth: (N,), None if unknown. least: the share asked for. expected: the promised count of correct answers, None
-    without a promise; it must be met within the number of near-ties, or ``COUNT_SHARE`` of the images if that is less.
+    truth: (N,), None if unknown. least: the required share. expected: the promised count of correct answers, or None.
+    The count may miss it by the number of near-ties, or by ``COUNT_SHARE`` of the images if that is less.
     """
     total = len(labels)
     if truth is None:

@@ -1,4 +1,4 @@
-"""The networks, as data: a name, an input shape and a list of layers. Adding one touches no other file."""
+"""The networks as data: a name, an input shape and a list of layers. A new network touches no other file."""
 
 import hashlib
 import re
@@ -32,7 +32,7 @@ class Network:
 
     @property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of what the network computes: its input shape and layers, not its name."""
+        """SHA-256, in hexadecimal, of the computation: input shape and layers, without the name."""
         return hashlib.sha256(repr((self.input_shape, self.layers)).encode()).hexdigest()
 
 
@@ -126,7 +126,7 @@ NETWORKS: dict[str, Network] = {network.name: network for network in (LENET5, FA
 
 
 def family(name: str) -> str:
-    """Return the listed network that this name is a width of: ``mlp_500`` → ``mlp``; other names stay as they are."""
+    """Return the listed network of which this name is a variant: ``mlp_500`` → ``mlp``; other names unchanged."""
     return "mlp" if re.fullmatch(r"mlp_[1-9][0-9]{0,4}", name) else name
 
 

@@ -1,4 +1,4 @@
-"""A network with its weights: every shape inferred and checked, and the NumPy reference that defines correct."""
+"""A network with its weights: all shapes inferred and checked, and the NumPy reference."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Graph:
 
     @property
     def scaled_at(self) -> int:
-        """Index of the first step that does not keep bytes: its input is multiplied by the pixel scale."""
+        """Index of the first step that does not keep bytes; its input is multiplied by the pixel scale."""
         return next(at for at, step in enumerate(self.steps) if not step.layer.keeps_bytes)
 
     def reading(self, shape: Shape) -> Graph | None:
-        """The graph for images of this shape, without its Resize if they come enlarged; None if they do not fit."""
+        """Return the graph for images of this shape, without Resize for enlarged ones; None if they do not fit."""
         if shape == self.network.input_shape:
             return self
         first = self.steps[0]
@@ -66,19 +66,19 @@ class Graph:
         return replace(self, network=network, steps=self.steps[1:])
 
     def pixel_scale(self, dtype: np.dtype) -> float:
-        """Return the factor for images of this dtype: floats lie in [0, 1] already, bytes in 0..255."""
+        """Return the factor for images of this dtype: floats are in [0, 1], bytes in 0..255."""
         return self.input_scale if dtype == np.uint8 else self.input_scale * 255
 
     def forward(
         self, images: np.ndarray, dtype: type, after_layer: Callable[[Layer], None] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Run the NumPy reference on (B, C, H, W) images in ``dtype`` → scores (B, classes), labels (B) uint8.
+        """Run the NumPy reference on (B, C, H, W) images in ``dtype``; return scores (B, classes), labels (B) uint8.
 
-        The final argmax chooses from the scores: logits, or probabilities behind a softmax.
-        after_layer: called at the end of each layer, for timing.
+        The final argmax chooses from the scores: logits, or probabilities after a softmax. after_layer: called at the
+        end of each layer, for timing.
         """
         scores = x = images
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the scores
+        with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the scores
             for at, step in enumerate(self.steps):
                 if at == self.scaled_at:
                     x = x.astype(dtype) * dtype(self.pixel_scale(x.dtype))
@@ -88,7 +88,7 @@ class Graph:
         return scores, x
 
     def reference(self, images: np.ndarray, dtype: type = np.float64) -> np.ndarray:
-        """Scores (B, classes) of the NumPy reference, computed in cache-sized chunks."""
+        """Return the scores (B, classes) of the NumPy reference, computed in cache-sized chunks."""
         chunks = range(0, len(images), REFERENCE_CHUNK)
         return np.concatenate([self.forward(images[at : at + REFERENCE_CHUNK], dtype)[0] for at in chunks])
 
@@ -115,7 +115,7 @@ def build(network: Network, weights: Weights) -> Graph:
         shape = steps[-1].out_shape
     if not isinstance(network.layers[-1], Argmax):
         raise UserError(f"network {network.name} must end with an Argmax layer")
-    check_shapes(replace(weights, network=network.name), expected)  # the file may name another
+    check_shapes(replace(weights, network=network.name), expected)  # the file may name another network
     graph = Graph(network, tuple(steps), weights.arrays, weights.input_scale)
     _check_scale(graph, weights)
     if weights.classes is not None and len(weights.classes) != graph.classes:

@@ -21,15 +21,15 @@ from app.network.weights import MAX_BYTES, Weights
 from app.processor import keep_freed_memory, threads_with_room, usable_cores
 
 _BUNDLE = "run: python -m data_tools bundle"
-CHUNK = 32  # images on a core at a time: in float64, the maps of one enlarged image take a megabyte
+CHUNK = 32  # images per core at a time: in float64, the maps of one enlarged image take a megabyte
 
 
 def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
     """Compute the reference of (N, C, H, W) images, uint8 or float32, on all cores; a terminal shows a progress bar."""
-    from tqdm import tqdm  # not worth its import where results are stored
+    from tqdm import tqdm  # imported only here: stored results do not need it
 
     keep_freed_memory()
-    threads = threads_with_room(usable_cores())  # those of a CPU session may have taken most of it
+    threads = threads_with_room(usable_cores())  # the threads of a CPU session may use most of it
 
     with (
         deferred_interrupts() as check_interrupt,
@@ -55,7 +55,7 @@ def _of_chunk(graph: Graph, images: np.ndarray) -> Reference:
     has_softmax = isinstance(graph.steps[-2].layer, Softmax)
     _, x = replace(graph, steps=tuple(steps)).forward(images, np.float64)
     sizes = {name: np.abs(array) for name, array in graph.parameters.items() if name.startswith(last.layer.name)}
-    with np.errstate(over="ignore", invalid="ignore"):  # the magnitudes show what is not finite
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the magnitudes
         magnitudes = last.layer.reference(np.abs(x), sizes).max(axis=1) + has_softmax
         logits = last.layer.reference(x, graph.parameters)
         margins = top_two_margins(logits)
@@ -63,7 +63,7 @@ def _of_chunk(graph: Graph, images: np.ndarray) -> Reference:
 
 
 def load_reference(weights: Weights, network: Network) -> Reference | None:
-    """Load the stored results of shipped weights, known by their hash; None for other weights or a changed network.
+    """Load the stored results of shipped weights, identified by hash; None for other weights or a changed network.
 
     Raises UserError if the shipped reference file is missing, damaged or of other weights.
     """
@@ -92,7 +92,7 @@ def shipped_reference(weights: Weights, network: Network) -> Reference:
 
 
 def save_reference(path: Path, reference: Reference, weights_sha256: str, network: Network) -> None:
-    """Write the results of the weights with this hash in the network, atomically and reproducibly. Raises UserError."""
+    """Write the results for the weights with this hash, atomically and reproducibly. Raises UserError."""
     content = file_image(vars(reference), {"weights_sha256": weights_sha256, "network": network.digest})
     with replacing(path) as temporary:
         temporary.write_bytes(content)

@@ -18,14 +18,14 @@ SUFFIX = "_fashion.h5"
 
 
 def weights_path(network: str) -> Path:
-    """Path of the network's weights, shipped or not."""
+    """Return the path of the network's weights, shipped or not."""
     return FOLDER / f"{network}{SUFFIX}"
 
 
 def find(network: str, option: str | None = None) -> Path:
-    """Path of the network's shipped weights. Raises UserError if there are none.
+    """Return the path of the network's shipped weights. Raises UserError if there are none.
 
-    option: the caller's option that names weights which are not shipped; the error mentions it.
+    option: the caller's option for weights that are not shipped; the error mentions it.
     """
     path = weights_path(network)
     if not path.exists():
@@ -38,18 +38,18 @@ def find(network: str, option: str | None = None) -> Path:
 
 
 def reference_path(weights: Path) -> Path:
-    """Path of the reference results of these weights."""
+    """Return the path of the reference results of these weights."""
     return weights.with_name(f"{weights.stem}_reference.h5")
 
 
 def holds_weights(path: Path) -> bool:
-    """Return whether the path, links followed, leads to shipped weights."""
+    """Return whether the path, links resolved, is that of shipped weights."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and real.name.endswith(SUFFIX)
 
 
 def is_shipped(path: Path) -> bool:
-    """Return whether the path, links followed, is that of a file that SHA256SUMS pins or would pin."""
+    """Return whether the path, links resolved, is that of a file that SHA256SUMS pins or would pin."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and (
         holds_weights(path) or real.name == CHECKSUMS or real.name in checksums(FOLDER)

@@ -1,4 +1,4 @@
-"""Read, check and write a network's weights in HDF5, with the correct answers that they promise."""
+"""Read, check and write a network's weights in HDF5, with their promised counts of correct answers."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ from app.files.writing import replacing
 from app.network import shipped
 
 DEFAULT_NETWORK = "lenet5"
-STORAGES = ("float32", "float16")  # what save_weights can write
+STORAGES = ("float32", "float16")  # types that save_weights can write
 MAX_BYTES = 256 << 20
 SCHEMA = 2  # 1 had no checksum
 PIXEL_SCALE = 1 / 255  # bytes become numbers from 0 to 1
@@ -41,7 +41,7 @@ _CHECKSUM = "arrays_sha256"
 
 @dataclass(frozen=True)
 class Weights:
-    """One network's parameters, as float32 arrays, and the facts that its file states about them.
+    """One network's parameters, as float32 arrays, and further facts in its file.
 
     arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on.
     input_scale: the factor for uint8 pixels before the first layer.
@@ -65,10 +65,10 @@ class Weights:
 def load_weights(path: Path | None = None) -> Weights:
     """Read and check a weights file (default: the shipped one of ``lenet5``).
 
-    Raises UserError for everything that can be wrong with it.
+    Raises UserError for every fault of the file.
 
-    Datasets without any attributes are enough: network ``lenet5``, pixels scaled by 1/255, no promises. HDF5 notices
-    little of what damages its numbers: ``save_weights`` adds a checksum, which must be right where there is one.
+    Datasets without any attributes are enough: network ``lenet5``, pixels scaled by 1/255, no promises. HDF5 detects
+    little damage to its numbers: ``save_weights`` adds a checksum. If there is one, it must be right.
     """
     path = shipped.find(DEFAULT_NETWORK) if path is None else path
     content = read_file(path, MAX_BYTES)
@@ -82,12 +82,12 @@ def load_weights(path: Path | None = None) -> Weights:
 
 
 def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
-    """Round the float32 arrays as storing them in this type and reading them back does."""
+    """Round the float32 arrays as if they were stored in this type and read back."""
     return {name: _stored(array, storage).astype(np.float32) for name, array in arrays.items()}
 
 
 def _stored(array: np.ndarray, storage: str) -> np.ndarray:
-    with np.errstate(over="ignore"):  # infinite values are refused like any others
+    with np.errstate(over="ignore"):  # infinite values are refused later
         return array.astype(storage)
 
 

@@ -1,1 +1,1 @@
-"""Which kernel serves which layers, in which buffers, with which parameters."""
+"""Choose the kernel for each layer or group of layers, its buffers and its parameters."""

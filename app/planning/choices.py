@@ -1,4 +1,4 @@
-"""Resolve a command's network options: the graph, its weights, and the choices that a plan is made with."""
+"""Resolve a command's network options: the graph, its weights, and the choices for the plan."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ LATENCY_KERNEL = "split-k"
 
 
 def load_graph(request: NetworkRequest) -> tuple[Graph, Weights, Choices]:
-    """Return the network and its weights, with the choices of the request, still without tuning. Raises UserError."""
+    """Load the network and its weights, and resolve the request's choices, without tuning. Raises UserError."""
     asked = None if request.network is None else find_network(request.network)
     weights = load_weights(request.weights or shipped.find(request.network or DEFAULT_NETWORK, "--weights"))
     graph = build(asked or find_network(weights.network), weights)
@@ -28,16 +28,16 @@ def load_graph(request: NetworkRequest) -> tuple[Graph, Weights, Choices]:
 
 
 def check_architecture(arch: str) -> None:
-    """Raise UserError for one that the kernels are not compiled for."""
+    """Raise UserError for an architecture that the kernels are not compiled for."""
     if arch not in ARCHITECTURES:
         raise UserError(f"unknown architecture '{arch}': choose one of {', '.join(ARCHITECTURES)}")
 
 
 def target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
-    """Architecture and card to choose kernels for: the one asked for, else this machine's, else ``otherwise``.
+    """Return architecture and card to choose kernels for: the requested ones, else this machine's, else ``otherwise``.
 
-    The card is a name for ``tuning.load``, empty if none is known. Raises UserError for an unknown architecture,
-    and where there is neither a GPU nor anything else to go by.
+    The card is a name for ``tuning.load``, empty if unknown. Raises UserError for an unknown architecture, and if there
+    is neither a GPU nor another choice.
     """
     if asked is not None:
         check_architecture(asked)
@@ -60,7 +60,7 @@ def _kernel_rows(request: NetworkRequest, named: Mapping[str, Mapping[str, str]]
     rows: dict[str, Variant | None] = {}
     for option, names in named.items():
         operation = OPERATIONS[option]
-        pair = f"{operation}_pair"  # whose kernels are named like those of a single layer
+        pair = f"{operation}_pair"  # its kernels are named like those of a single layer
         of_pairs = {row.name for row in registry.variants(pair)}
         for target, name in names.items():
             if target != operation and name in of_pairs:

@@ -24,14 +24,14 @@ from app.network.graph import Graph, Step
 from app.planning.tuning import Tuning
 from app.precision import BY_NAME, wide
 
-PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # by the operation of both layers
+PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # by the common operation of both layers
 
 
 @dataclass(frozen=True)
 class Choices:
     """The user's choices: precision (a name of app/precision.py), fusion, and kernels by layer or operation name.
 
-    ``auto`` chooses a kernel that is None or absent, by the measured results in ``tuning``.
+    A kernel that is None or absent is chosen by ``auto``, from the measured results in ``tuning``.
     """
 
     precision: str = "fp32"
@@ -54,11 +54,11 @@ class Choices:
 class Node:
     """One launch: a kernel, and the layers that it computes.
 
-    head: the layer that others are fused into. steps: all of its layers, in the network's order. settings: the
-    variant's parameters that differ from its defaults; settings_alone: the same for a convolution measured without its
-    epilogue, see ``problems.alone``. parameters: the arrays between input and output, in the problem's layout and
-    dtype, None if absent. scales: powers of two that multiply the channels of its results, and that the next kernel's
-    weights divide out; None: results are unscaled. reads, writes: buffer names, in the order of the arguments.
+    head: the main layer, into which the others are fused. steps: all of its layers, in the network's order. settings:
+    the variant's parameters that differ from its defaults; settings_alone: the same for a convolution measured without
+    its epilogue, see ``problems.alone``. parameters: the arrays between input and output, in the problem's layout and
+    dtype, None if absent. scales: powers of two that multiply the channels of its results; the next kernel's weights
+    divide them out; None: results are unscaled. reads, writes: buffer names, in the order of the arguments.
     """
 
     head: Layer
@@ -74,7 +74,7 @@ class Node:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """All layers that it computes."""
+        """All layers of the node."""
         return tuple(step.layer for step in self.steps)
 
     @property
@@ -93,7 +93,7 @@ def serve(
 ) -> Node:
     """Find the kernel that starts at step ``at`` and takes the most layers. Raises UserError if there is none.
 
-    scales: the factors of the results that it reads, see ``Node``.
+    scales: the factors of its input, see ``Node``.
     """
     lead = _lead(graph, at)
     steps = graph.steps[at + lead :]
@@ -113,7 +113,7 @@ def serve(
 
 
 def _lead(graph: Graph, at: int) -> int:
-    """1 if step ``at`` is a Flatten, which only determines how the next step reads its input; else 0."""
+    """Return 1 if step ``at`` is a Flatten, which only determines how the next step reads its input; else 0."""
     return int(isinstance(graph.steps[at].layer, Flatten))
 
 
@@ -136,7 +136,7 @@ def _pair(
     if served is None:
         reason = f"it {named.refusal(problem, arch)}; choose another kernel or --precision" if named else ""
     elif splits and scales is None:
-        # Halves of numbers beyond float16 are infinite; only a pair's results are known to stay within.
+        # Halves of numbers beyond float16 are infinite; only a pair's results are known to be in range.
         reason = "in fp32x it reads only what a kernel of two convolutions wrote; choose another, or --precision fp16"
     else:
         arrays, written = stored_parameters(graph, at, heads, problem, input_dtype), None
@@ -158,9 +158,9 @@ def _pair(
 def pair_at(
     graph: Graph, at: int, input_dtype: str, choices: Choices
 ) -> tuple[PairProblem, tuple[Step, Step], int] | None:
-    """Return the problem of step ``at`` and the next layer of its kind, whether or not a kernel serves it.
+    """Find the problem of step ``at`` and the next layer of its kind, whether or not a kernel serves it.
 
-    Returned with the two layers' steps and the number of steps taken; None if a kernel was named for either layer.
+    Also returns both layers' steps and the number of steps taken. None if a kernel was named for either layer.
     """
     steps = graph.steps[at:]
     kind = steps[0].layer.operation or ""
@@ -202,7 +202,7 @@ def _problems(graph: Graph, steps: Sequence[Step], taken: int, input_dtype: str,
     step, epilogue, after = steps[0], [fused.layer for fused in steps[1:taken]], steps[taken:]
     wanted = BY_NAME[choices.precision]
     named = choices.requested(step.layer)
-    # Scores are never rounded to half precision: from the last matrix product on everything is stored wide.
+    # Scores are never rounded to half precision: the last matrix product and later layers store wide.
     last = not any(later.layer.operation in ("conv", "gemm") for later in after)
     problems = (
         step.layer.problem(
@@ -221,13 +221,13 @@ def _problems(graph: Graph, steps: Sequence[Step], taken: int, input_dtype: str,
 def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices: Choices) -> str:
     """One line: the layer, and each variant's reason against it."""
     layer, named = step.layer, choices.requested(step.layer)
-    problems = _problems(graph, [step, graph.steps[-1]], 1, input_dtype, choices)  # as if no product followed
+    problems = _problems(graph, [step, graph.steps[-1]], 1, input_dtype, choices)  # as for the last product
     who = named.name if named else "auto"
     what = f"no {layer.operation} kernel ({who}) serves layer {layer.name} in {choices.precision}"
     if not problems:
         return f"{what} with {input_dtype} input: put a convolution or a fully connected layer first"
     rows = [named] if named else registry.variants(layer.operation or "")
-    # Reasons of rows that have the type; only if there is none, that a row has another type.
+    # Reasons of rows with the type; only if there are none, reasons of rows with other types.
     able = [(row, problem) for row in rows for problem in problems if problem.dtype in row.dtypes]
     asked = able or [(row, problems[0]) for row in rows]
     refusals = {row.name: row.refusal(problem, arch) for row, problem in reversed(asked)}
@@ -238,9 +238,9 @@ def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices
 def stored_parameters(
     graph: Graph, at: int, heads: Sequence[Step], problem: Problem, input_dtype: str
 ) -> tuple[np.ndarray | None, ...]:
-    """Return the heads' parameters; the first layer that does not keep bytes takes the pixel scale into its own.
+    """Return the heads' parameters as stored on the card; the first scaled layer includes the pixel scale.
 
-    Raises UserError for weights to be stored in float16 that it cannot hold.
+    Raises UserError for weights that float16 cannot hold, if they are to be stored in it.
     """
     first = graph.steps[at]
     scale = graph.pixel_scale(np.dtype(input_dtype)) if at == graph.scaled_at else 1.0
@@ -250,7 +250,7 @@ def stored_parameters(
     for head in heads:
         arrays += head.layer.device_parameters(head.in_shape, graph.parameters, scale=scale, flattened=flattened)
         names += [head.layer.name, f"{head.layer.name}_bias"]
-        scale, flattened = 1.0, None  # only the first head reads pixels, or what was flattened
+        scale, flattened = 1.0, None  # only the first head reads pixels or flattened input
     dtypes = [argument.dtype for argument in problem.arguments()[1:]]
     return tuple(
         None if array is None else _stored(name, array, dtype)

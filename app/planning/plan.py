@@ -1,4 +1,4 @@
-"""Plan how a graph runs on a GPU: which layers are fused, which kernel serves each node, which buffers hold what."""
+"""Plan how a graph runs on a GPU: fuse layers, choose each node's kernel, assign buffers."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from app.precision import BY_NAME, DTYPES
 IMAGES = "images"
 LOGITS = "logits"
 LABELS = "labels"
-PIXELS = "pixels"  # the output of a layer that keeps bytes
+PIXELS = "pixels"  # output of a layer that keeps bytes
 TENSOR_CORES = 80  # the first architecture whose tensor cores the kernels use
 
 
@@ -32,25 +32,25 @@ class ExecutionPlan:
 
     @property
     def unpaired(self) -> list[str]:
-        """Names of the convolutions and products that no kernel computes together with another."""
+        """Names of the convolutions and products that run in a kernel of their own, not in a pair."""
         return [node.head.name for node in self.nodes if isinstance(node.problem, ConvProblem | LinearProblem)]
 
     @property
     def arithmetic(self) -> str:
-        """The coarsest type in which any layer multiplies."""
+        """The coarsest type of any layer's multiplication."""
         used = {getattr(node.problem, "dtype", "") for node in self.nodes if node.parameters}
         return max(used, key=DTYPES.index)
 
 
 def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype: str = "uint8") -> ExecutionPlan:
-    """Fuse layers, choose kernels and assign buffers. Raises UserError for unknown layers and unserved ones."""
+    """Fuse layers, choose kernels and assign buffers. Raises UserError for unknown layers and unsupported ones."""
     choices = choices or Choices()
     _check_kernels(graph, choices.kernels)
     has_tensor_cores = architecture_number(arch) >= TENSOR_CORES
     if choices.precision == "auto":
         if has_tensor_cores:
             found = plan(graph, arch, replace(choices, precision="fp32x"), input_dtype=input_dtype)
-            # As exact as float32, where tensor cores serve every product; kernels of two layers have no float32.
+            # It is as exact as float32 if tensor cores serve every product; kernels of two layers have no float32.
             split = all(node.problem.dtype == "float16x2" for node in found.nodes if node.parameters)
             if split or choices.named_pairs:
                 return found
@@ -95,7 +95,7 @@ def _check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None
 
 
 def notice(execution: ExecutionPlan, choices: Choices) -> str | None:
-    """A note that ordinary kernels run although fused ones were possible and not excluded by the choices; else None."""
+    """Return a note if ordinary kernels run although the choices and the precision allow fused ones; else None."""
     paired = choices.precision == "auto" or BY_NAME[choices.precision].paired
     left_to_us = choices.fuse and all(row is None for row in choices.kernels.values())
     if not execution.unpaired or not left_to_us or not paired:
@@ -114,7 +114,7 @@ def _with_buffers(nodes: list[Node], graph: Graph, arch: str, input_dtype: str) 
         outputs = {argument.name: argument for argument in node.problem.arguments() if argument.name in ("y", LABELS)}
         y = LOGITS if scores else PIXELS if node.head.keeps_bytes else f"activations{index % 2}"
         if "y" in outputs and buffers.get(y, (outputs["y"].dtype,))[0] != outputs["y"].dtype:
-            y += f"_{outputs['y'].dtype}"  # scores are stored wider than what goes before them
+            y += f"_{outputs['y'].dtype}"  # scores are stored wider than earlier activations
         writes = tuple(y if name == "y" else LABELS for name in outputs)
         for buffer, argument in zip(writes, outputs.values(), strict=True):
             buffers[buffer] = (argument.dtype, max(argument.per_image, buffers.get(buffer, ("", 0))[1]))

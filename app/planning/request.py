@@ -1,4 +1,4 @@
-"""The options that choose a network and how it runs, as given: names that ``choices.load_graph`` resolves."""
+"""The options that choose a network and how to run it, as typed; ``choices.load_graph`` resolves their names."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Choose the best variant and parameters for a problem: from measured tables, or by a rule without one.
 
-A table is one JSON file per card: problem (``problems.key``) → variant → parameters and milliseconds. One is shipped
-for the H100 in app/kernels/tuned/; what ``bench`` and ``sweep`` find goes to the user's cache and overrides it.
+A table is one JSON file per card: problem (``problems.key``) → variant → parameters and milliseconds. The table of the
+H100 is shipped in app/kernels/tuned/; results of ``bench`` and ``sweep`` go to the user's cache and override it.
 """
 
 import json
@@ -25,7 +25,7 @@ from app.kernels.variant import Variant
 SCHEMA = "lenet5-inference/tuning/1"
 SHIPPED = KERNEL_DIR / "tuned"
 REMEDY = "delete it, and sweep again"
-REFERENCE_CARDS = {"sm_90a": "NVIDIA H100 80GB HBM3"}  # whose table speaks for an architecture without a card
+REFERENCE_CARDS = {"sm_90a": "NVIDIA H100 80GB HBM3"}  # architecture → the card whose table is used without a card
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Tuned:
 
     @property
     def per_image(self) -> float:
-        """ms an image."""
+        """Milliseconds per image."""
         return self.ms / self.images
 
 
@@ -62,7 +62,7 @@ class Tuning:
     entries: Mapping[str, Mapping[str, Tuned]] = field(default_factory=dict)
 
     def known(self, problem: Problem, row: Variant, arch: str) -> Tuned | None:
-        """Return the measured result of a variant; None if there is none, or if its parameters are no longer valid."""
+        """Return the measured result of a variant; None without one, or if its parameters are no longer valid."""
         tuned = self.entries.get(key(problem), {}).get(row.name)
         if tuned is None or not set(tuned.parameters) <= set(row.tunables):
             return None
@@ -76,7 +76,7 @@ class Tuning:
     def choose(
         self, problem: Problem, arch: str, named: Variant | None = None
     ) -> tuple[Variant, dict[str, int]] | None:
-        """Return the variant to use and its parameters; None if none, or not the named one, serves the problem.
+        """Return the variant to use and its parameters; None if the named variant, or every one, refuses the problem.
 
         Without a name it is the highest automatic step that serves the problem. A lower step replaces it only if both
         were measured and the lower one is faster.
@@ -88,12 +88,12 @@ class Tuning:
         timed = [(row, tuned) for row in rows if (tuned := self.known(problem, row, arch)) is not None]
         if not timed or timed[0][0] is not rows[0]:
             return (rows[0], {}) if rows else None
-        row, tuned = min(timed, key=lambda pair: pair[1].per_image)  # of equals the first: the highest step
+        row, tuned = min(timed, key=lambda pair: pair[1].per_image)  # the first of equals: the highest step
         return row, tuned.parameters
 
 
 def load(card: str) -> Tuning:
-    """Load the results of a card, by its CUDA name: the shipped table, overridden by the user's.
+    """Load the results of a card, given by its CUDA name: the shipped table, overridden by the user's.
 
     A missing table is empty. A table that another user could have written is ignored with a note. Raises UserError for
     a damaged one.
@@ -136,7 +136,7 @@ def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]]) -> Path:
 
 
 def file_name(card: str) -> str:
-    """``NVIDIA H100 80GB HBM3`` → ``nvidia_h100_80gb_hbm3.json``."""
+    """Return the table's file name: ``NVIDIA H100 80GB HBM3`` → ``nvidia_h100_80gb_hbm3.json``."""
     return re.sub(r"[^a-z0-9]+", "_", card.lower()).strip("_") + ".json"
 
 

@@ -26,7 +26,7 @@ from app.kernels.variant import (
 )
 from app.precision import wide
 
-# Memory for the unrolled images and the product: large products keep the card full, small ones stay in its L2 cache.
+# Memory for the unrolled images and the product: a large product keeps the card busy, a small one stays in L2.
 _WORKSPACE: dict[str, tuple[int, ...]] = {"MIB": (16, 32, 64, 128, 256, 512)}
 
 
@@ -36,7 +36,7 @@ def _fits_static(size: int) -> None:
 
 
 def _grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Grid]:
-    """One block for each of ``rows`` rows and each tile of the pixels of all images; rows vary fastest along x."""
+    """Return a grid: one block per row of ``rows`` and tile of all images' pixels; rows vary fastest along x."""
     pixels = prod(problem.convolved)
     return lambda images: (tiles(images * pixels, tile) * rows, 1, 1)
 
@@ -83,7 +83,7 @@ def _im2col_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 
 def _implicit_gemm_defaults(problem: ConvProblem) -> dict[str, int]:
-    # Of the tiles that leave the fewest threads idle the largest; steps that cut a sum into equal parts.
+    # The largest of the tiles with the fewest idle threads; steps that cut a sum into equal parts.
     block_maps = min((32, 24, 16, 12, 8, 4), key=lambda size: tiles(problem.maps, size) * size)
     depth = problem.depth
     step = next((size for size in range(min(depth, 50), 7, -1) if depth % size == 0), min(depth, 16))
@@ -106,7 +106,7 @@ def _register_tiled_refuses(problem: ConvProblem) -> str | None:
 
 def _register_tiled_defaults(problem: ConvProblem) -> dict[str, int]:
     block_maps = next((size for size in (16, 32) if problem.maps <= size), 64)
-    # A short sum is cut into equal steps without padding where its length allows.
+    # Cut a short sum into equal steps without padding if its length allows.
     step = next((size for size in (8, 7, 5, 6, 9) if problem.depth % size == 0), 8)
     return {"BM": block_maps, "BN": 8192 // block_maps, "BK": step, "TM": 8, "TN": 8}  # 128 threads of 8 x 8 outputs
 
@@ -117,7 +117,7 @@ def _register_tiled(problem: ConvProblem, parameters: Parameters) -> LaunchConfi
         raise Unfit("TM and TN must be multiples of four")
     if bm % tm or bn % tn:
         raise Unfit("BM must be a multiple of TM, BN one of TN")
-    rows, columns = bm // tm, bn // tn  # of threads
+    rows, columns = bm // tm, bn // tn  # rows and columns of threads
     threads, lanes = rows * columns, min(rows, 4)  # a warp is `lanes` rows of threads
     if rows % lanes or 32 % lanes or columns % (32 // lanes):
         raise Unfit("a block of these tiles does not consist of whole warps")

@@ -42,7 +42,7 @@ def _too_many_maps(problem: ConvProblem) -> str | None:
 
 
 def _pixel_grid(problem: ConvProblem, maps: int) -> Callable[[int], Grid]:
-    """One thread for each output pixel of all images; grid y over ``maps``."""
+    """Return a grid: one thread for each output pixel of all images; grid y over ``maps``."""
     return lambda images: (tiles(images * prod(problem.convolved), BLOCK), maps, 1)
 
 
@@ -52,7 +52,7 @@ def _tile_count(problem: ConvProblem, tile: int) -> int:
 
 
 def _tile_grid(problem: ConvProblem, tile: int, maps: int) -> Callable[[int], Grid]:
-    """One block for each tile of all images; grid y over ``maps``."""
+    """Return a grid: one block for each tile of all images; grid y over ``maps``."""
     return lambda images: (images * _tile_count(problem, tile), maps, 1)
 
 
@@ -67,7 +67,7 @@ def _filter_bytes(problem: ConvProblem) -> int:
 
 
 def _default_tile(problem: ConvProblem) -> dict[str, int]:
-    """Return the tile that leaves fewest threads idle; among equals the largest, whose rim is the smallest share."""
+    """Return the tile with the fewest idle threads; the largest among equals, because its rim is the smallest share."""
     fitting = [tile for tile in TILES if _tile_bytes(problem, tile) + _filter_bytes(problem) <= STATIC_SHARED_LIMIT]
     return {"TILE": min(fitting[::-1] or TILES[:1], key=lambda tile: _tile_count(problem, tile) * tile**2)}
 
@@ -83,10 +83,7 @@ def _checked_tile(parameters: Parameters) -> int:
 
 
 def _pack(w: np.ndarray, together: int) -> np.ndarray:
-    """(C, K, K, M) → (entries, C, K, K, together): the filters of a range of maps lie together, zeros behind the last.
-
-    A tap of two neighbouring maps is one word.
-    """
+    """Reorder (C, K, K, M) to (entries, C, K, K, together): a range of maps has its filters together, then zeros."""
     padded = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, -w.shape[3] % together)))
     return np.moveaxis(padded.reshape(*w.shape[:3], -1, together), 3, 0)
 
@@ -164,7 +161,7 @@ def _specialised(problem: ConvProblem, parameters: Parameters, together: int = 1
     return _from_constant(problem, defines, tile**2, grid, (), _tile_bytes(problem, tile), together)
 
 
-# What rows share by where the filters lie. Each adds step, technique, summary, system and configure.
+# Common parts of rows, by the place of the filters. Each row adds step, technique, summary, system and configure.
 _in_memory = partial(Variant, "conv", dtypes=STORED, refuses=_too_many_maps, limits=MAPS_LIMIT, automatic=True)
 _in_constants = partial(Variant, "conv", dtypes=FLOATS, limits=CONSTANT_LIMIT, automatic=True)
 _in_constants_tiled = partial(_in_constants, tunables={"TILE": TILES}, defaults=_default_tile)

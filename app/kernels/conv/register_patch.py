@@ -1,4 +1,4 @@
-"""The registry row of the register-patch convolution: the fastest on the fp32 pipes."""
+"""The registry row of the register-patch convolution, the fastest on the fp32 pipes."""
 
 from collections.abc import Iterable
 from itertools import product
@@ -21,14 +21,14 @@ from app.kernels.variant import (
     types,
 )
 
-REGISTERS = 65_536  # of a multiprocessor
-MOST_SUMS = 96  # a thread
-MOST_GROUPS = 8  # of maps, by default
+REGISTERS = 65_536  # per multiprocessor
+MOST_SUMS = 96  # per thread
+MOST_GROUPS = 8  # groups of maps, by default
 PATCH_TUNABLES = {
     "TM": (4, 6, 8, 12, 16),
     "TR": (1, 2, 3, 4),
     "TC": (2, 4, 5, 6, 8, 9, 10),
-    "GROUPS": (1, 8),  # of maps, at most, that share a block's input tile
+    "GROUPS": (1, 8),  # most groups of maps that share a block's input tile
     "THREADS": (96, 128, 192, 256),
     "CK": (1, 2, 4),
 }
@@ -46,7 +46,7 @@ def _row_floats(problem: ConvProblem, tc: int) -> int:
 
 
 def _patch_defaults(problem: ConvProblem) -> dict[str, int]:
-    """Return the patch with the least work by a simple count: idle lanes, loads beside products, scattered stores."""
+    """Return the cheapest patch by a simple count: idle lanes, loads beside products, scattered stores."""
     height, width = (size // problem.pool * problem.pool for size in problem.convolved)
 
     def cost(tm: int, tr: int, tc: int) -> float:
@@ -76,7 +76,7 @@ def _patch_defaults(problem: ConvProblem) -> dict[str, int]:
 def _patch(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     tm, tr, tc, most_groups, most_threads, ck = (parameters[name] for name in PATCH_TUNABLES)
     groups = min(tiles(problem.maps, tm), most_groups)
-    most = max(most_threads // groups, 1)  # patches a block
+    most = max(most_threads // groups, 1)  # patches per block
     if tr % problem.pool or tc % problem.pool:
         raise Unfit(f"a patch of {tr} x {tc} holds no whole pooling windows of {problem.pool} x {problem.pool}")
     if problem.channels % ck:
@@ -85,7 +85,7 @@ def _patch(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
         raise Unfit(f"{tm * tr * tc} sums do not fit in a thread's registers")
     height, width = problem.pooled
     rows, columns = tiles(height * problem.pool, tr), tiles(width * problem.pool, tc)
-    # Several whole images a block, or whole rows of patches of one, or a part of a row; bands of equal height.
+    # A block covers several images, or whole rows of patches of one image, or a part of a row; bands have equal height.
     tile_c = min(columns, most)
     tile_r = min(rows, max(most // tile_c, 1))
     tile_r = tiles(rows, tiles(rows, tile_r))
@@ -117,7 +117,7 @@ def _patch(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 
 def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np.ndarray:
-    """(C, K, K, M) → (blocks, C * K * K, block), zeros where the last block has no map."""
+    """Reorder (C, K, K, M) to (blocks, C * K * K, block), with zeros where the last block has no map."""
     flat = weights.reshape(problem.depth, problem.maps)
     padded = np.pad(flat, ((0, 0), (0, -problem.maps % block)))
     return padded.reshape(problem.depth, -1, block).transpose(1, 0, 2)

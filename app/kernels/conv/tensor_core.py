@@ -1,4 +1,4 @@
-"""The registry row of the tensor-core convolution, and its filters packed as the tensor cores' operands."""
+"""The registry row of the tensor-core convolution, and the packing of its filters as tensor-core operands."""
 
 import numpy as np
 
@@ -36,13 +36,13 @@ class FilterWords:
         self.half = problem.dtype == "float16"
         self.pairs_of_taps = self.half and problem.channels == 1
         self.steps = tiles(problem.channels, channels)
-        # Words that one tap takes in a step, words in a row of a filter, and products in a step, of eight words each.
+        # Words per tap and step, words per row of a filter, and tensor-core products per step (eight words each).
         self.planes = tiles(channels, 2) if self.half and problem.channels > 1 else channels
         self.taps_q = tiles(problem.kernel, 2) if self.pairs_of_taps else problem.kernel
         self.k_steps = tiles(self.planes * problem.kernel * self.taps_q, 8)
 
     def fragments(self, weights: np.ndarray, m_tiles: int) -> np.ndarray:
-        """(C, K, K, M) → (blocks, steps, k_steps, m_tiles, 32 lanes, 4 words, numbers a word), zeros for padding."""
+        """Pack (C, K, K, M) as (blocks, steps, k_steps, m_tiles, 32 lanes, 4 words, numbers per word), zero-padded."""
         c, k, m = self.problem.channels, self.problem.kernel, self.problem.maps
         width = 2 if self.half else 1
         filters = weights.reshape(c, k, k, m)
@@ -55,24 +55,24 @@ class FilterWords:
             filters = filters.reshape(self.steps, self.channels, k, k, m)
             filters = np.pad(filters, ((0, 0), (0, per_step - self.channels), (0, 0), (0, 0), (0, 0)))
             filters = filters.reshape(self.steps, self.planes, width, k, k, m).transpose(0, 3, 4, 1, 5, 2)
-        # (steps, words, maps, numbers a word), padded to whole fragments of 16 maps x 8 words.
+        # (steps, words, maps, numbers per word), padded to whole fragments of 16 maps x 8 words.
         words = filters.reshape(self.steps, -1, m, width)
         padding = (8 * self.k_steps - words.shape[1], -m % (16 * m_tiles))
         words = np.pad(words, ((0, 0), (0, padding[0]), (0, padding[1]), (0, 0)))
-        # Lane 4 g + t holds word t of map g, of map g + 8, then word t + 4 of both.
+        # Lane 4 g + t holds word t of maps g and g + 8, then word t + 4 of both.
         parts = words.reshape(self.steps, self.k_steps, 2, 4, -1, m_tiles, 2, 8, width)
         ordered = parts.transpose(4, 0, 1, 5, 7, 3, 2, 6, 8)
         return ordered if self.half else rounded_to_tf32(ordered)
 
 
 def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
-    """float32 rounded to 11 significant bits, ties away from zero, as the tensor cores want them."""
+    """Round float32 to 11 significant bits, ties away from zero: the input format of the tensor cores."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
-    """Maps in one block if they fit; about 128 pixels a block, in the tile that wastes least."""
+    """Return defaults: maps in one block if they fit; about 128 pixels per block, in the tile that wastes least."""
     m_tiles = tiles(problem.maps, 16)
     mt = next(size for size in (4, 3, 2, 1) if m_tiles % size == 0)
     half = problem.dtype == "float16"
@@ -115,7 +115,7 @@ def _tensor(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     words = FilterWords(problem, ck)
     steps, k_steps = words.steps, words.k_steps
     in_rows, pitch = ((size - 1) * problem.stride + problem.kernel for size in (rows, columns))
-    # As in the kernel: tiles whose pixels are dealt such that a lane stores a run, and where planes then have to start.
+    # As in the kernel: how many neighbouring pixels a lane stores, and the distance of planes for that.
     run = next((size for size in (4, 2) if nt % size == 0 and width % (2 * size) == columns % (2 * size) == 0), 1)
     apart = {4: 2, 2: 18, 1: 8}[run]
     plane = (in_rows * pitch + 31 - apart) // 32 * 32 + apart

@@ -58,7 +58,7 @@ def _wgmma_split(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 
 def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     first, second = problem.first, problem.second
-    warps = 4  # of an image each, one for each scheduler of a multiprocessor
+    warps = 4  # each computes one image; one for each scheduler of a multiprocessor
     shared = warps * (problem.parts * POOLED_IMAGE + 28 * 20 * 4)
     defines: dict[str, str | int] = {
         "OUTPUT": second.output_dtype,
@@ -80,13 +80,13 @@ def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack_for_mma, problem)))
 
 
-# --- packing: parameters as the tensor cores' instructions read them, scaled so that float16 holds them ---------------
+# --- packing: reorder parameters for the tensor cores' instructions, and scale them into float16's range --------------
 
 
 def _filters(
     problem: ConvPairProblem, arrays: Arrays
 ) -> tuple[list[np.ndarray], float, np.ndarray | None, list[np.ndarray], float]:
-    """Parts and scale of the first filters (5, 5, 32), their bias, parts and scale of the second (32, 5, 5, 64)."""
+    """Return parts and scale of the first filters (5, 5, 32), their bias, and the second's (32, 5, 5, 64)."""
     w1, bias1, w2 = balance_convolutions(problem, arrays)
     w1 = w1.reshape(problem.first.kernel, problem.first.kernel, -1)
     w2 = w2.reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
@@ -96,47 +96,47 @@ def _filters(
 
 
 def pack_convolutions(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
-    """(w1, bias1, w2, bias2) → [filters1, filters2, scales], for the wgmma kernels. Biases must be None.
+    """Pack (w1, bias1, w2, bias2) as [filters1, filters2, scales], for the wgmma kernels. Biases must be None.
 
-    The first convolution's results are pooled as sums, not averages, of balanced activations; scales = (from twice the
-    first products to those sums, from twice the second products to features).
+    The first convolution's results are pooled as sums, not averages, of balanced activations. scales holds two factors:
+    from twice the first products to those sums, and from twice the second products to features.
     """
     parts1, scale1, _, parts2, scale2 = _filters(problem, arrays)
     filters1 = np.stack([window_fragments(part) for part in parts1])
     filters2 = np.stack([core_matrices(part) for part in parts2], axis=1)
-    once = 1.0 if problem.parts == 1 else 0.5 / scale1  # one part: these activations are not doubled
-    average = 0.5 * 0.25**2 / scale2  # of twice the sums
+    once = 1.0 if problem.parts == 1 else 0.5 / scale1  # activations of one part are not doubled
+    average = 0.5 * 0.25**2 / scale2  # from twice the sums
     return [filters1.reshape(-1), filters2.reshape(-1), np.array([once, average], np.float32)]
 
 
 def window_fragments(filters: np.ndarray) -> np.ndarray:
-    """(5, 5, 32) → (even and odd maps, 3 steps, 128 threads, 4 registers, 2): wgmma's A from registers.
+    """Pack (5, 5, 32) as (even and odd maps, 3 steps, 128 threads, 4 registers, 2): wgmma's A from registers.
 
     Row 16 w + 8 h + g of A is map 2 (4 w + g % 4) + odd, moved right by 2 (g // 4) + h columns in a window of eight;
     the 16 columns of a step are filter rows 0 and 2, 1 and 3, 4 and none.
     """
-    rows = np.zeros((2, 6, 4, 2, 8, 8), filters.dtype)  # odd, filter row, w, h, g, column of the window
+    rows = np.zeros((2, 6, 4, 2, 8, 8), filters.dtype)  # axes: odd, filter row, w, h, g, column of the window
     for g in range(8):
         for h in range(2):
             moved = 2 * (g // 4) + h
-            maps = filters[:, :, 2 * (g % 4) :: 8], filters[:, :, 2 * (g % 4) + 1 :: 8]  # of w = 0 to 3
+            maps = filters[:, :, 2 * (g % 4) :: 8], filters[:, :, 2 * (g % 4) + 1 :: 8]  # for w = 0 to 3
             for odd in range(2):
                 rows[odd, :5, :, h, g, moved : moved + 5] = maps[odd].transpose(0, 2, 1)
-    steps = rows[:, [0, 2, 1, 3, 4, 5]].reshape(2, 3, 2, 4, 2, 8, 4, 2)  # odd, step, k half, w, h, g, t, pair
+    steps = rows[:, [0, 2, 1, 3, 4, 5]].reshape(2, 3, 2, 4, 2, 8, 4, 2)  # axes: odd, step, k half, w, h, g, t, pair
     return np.ascontiguousarray(steps.transpose(0, 1, 3, 5, 6, 2, 4, 7)).reshape(2, 3, 128, 4, 2)
 
 
 def core_matrices(filters: np.ndarray) -> np.ndarray:
-    """(32, 5, 5, 64) → (25 taps, 2 steps of channels, 2 halves of 8, 8 groups of maps, 8 maps, 8 channels)."""
-    parts = filters.reshape(2, 2, 8, 25, 8, 8)  # step, half, channel, tap, group, map
+    """Pack (32, 5, 5, 64) as (25 taps, 2 steps of channels, 2 halves of 8, 8 groups of maps, 8 maps, 8 channels)."""
+    parts = filters.reshape(2, 2, 8, 25, 8, 8)  # axes: step, half, channel, tap, group, map
     return np.ascontiguousarray(parts.transpose(3, 0, 1, 4, 5, 2))
 
 
 def pack_for_mma(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
-    """(w1, bias1, w2, bias2) → [filters1, bias1, filters2, bias2, scales].
+    """Pack (w1, bias1, w2, bias2) as [filters1, bias1, filters2, bias2, scales].
 
-    The first convolution's results are pooled as sums, not averages, of balanced activations; scales = (from twice the
-    first sums to those, from twice the second sums to features).
+    The first convolution's results are pooled as sums, not averages, of balanced activations. scales holds two factors:
+    from twice the first sums to those, and from twice the second sums to features.
     """
     parts1, scale1, bias1, parts2, scale2 = _filters(problem, arrays)
     filters1 = np.stack([tap_fragments(part) for part in parts1])
@@ -151,7 +151,7 @@ def _scaled(bias: np.ndarray | None, scale: float) -> np.ndarray | None:
 
 
 def tap_fragments(filters: np.ndarray) -> np.ndarray:
-    """(5, 5, 32) → (4 tiles of 8 maps, 32 lanes, 4 words, 2): mma's B. Six taps a row, the last one zero.
+    """Pack (5, 5, 32) as (4 tiles of 8 maps, 32 lanes, 4 words, 2): mma's B. Rows are padded to six taps with a zero.
 
     Lane 4 g + t has map g of a tile; its words are pairs of taps t, t + 4, t + 8 and t + 12 of 16, the last one zero.
     """
@@ -159,16 +159,16 @@ def tap_fragments(filters: np.ndarray) -> np.ndarray:
     taps[:, :5] = filters
     pairs = np.zeros((16, 2, 32), filters.dtype)
     pairs[:15] = taps.reshape(15, 2, 32)
-    fragments = pairs.reshape(4, 4, 2, 4, 8)  # word, t, pair, tile, g
+    fragments = pairs.reshape(4, 4, 2, 4, 8)  # axes: word, t, pair, tile, g
     return np.ascontiguousarray(fragments.transpose(3, 4, 1, 0, 2)).reshape(4, 32, 4, 2)
 
 
 def map_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
-    """(32, 5, 5, 64) → (passes, 50 steps, tiles of 16 maps, 32 lanes, 4 registers, 2): mma's A.
+    """Pack (32, 5, 5, 64) as (passes, 50 steps, tiles of 16 maps, 32 lanes, 4 registers, 2): mma's A.
 
-    A step is one tap and 16 channels; a pass has ``maps`` of the maps.
+    A step is one tap and 16 channels; a pass covers ``maps`` maps.
     """
-    # step, half of k, t, pair, tap | pass, tile, half of the rows, g
+    # axes: step, half of k, t, pair, tap | pass, tile, half of the rows, g
     parts = filters.reshape(2, 2, 4, 2, 25, 64 // maps, maps // 16, 2, 8)
     fragments = parts.transpose(5, 4, 0, 6, 8, 2, 1, 7, 3)
     return np.ascontiguousarray(fragments).reshape(64 // maps, 50, maps // 16, 32, 4, 2)

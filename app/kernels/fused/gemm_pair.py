@@ -11,8 +11,8 @@ from app.kernels.fused.scaling import LOW_SCALE, Arrays, balance_products, parts
 from app.kernels.problems import LinearPairProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, tiles
 
-DEPTH = {"float16": 128, "float16x2": 64}  # of wgmma: terms of the first sum at a time
-CLASSES = 16  # of wgmma: rows of the second product
+DEPTH = {"float16": 128, "float16x2": 64}  # wgmma kernel: terms of the first sum per stage
+CLASSES = 16  # wgmma kernel: rows of the second product
 PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
 
 
@@ -94,23 +94,23 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
     return _configured(problem, parameters, 2 * first.outputs + 128, shared, pack_for_wgmma, w2_size)
 
 
-# --- packing: parameters as the tensor cores' instructions read them, scaled so that float16 holds them ---------------
+# --- packing: reorder parameters for the tensor cores' instructions, and scale them into float16's range --------------
 
 
 def pack_products(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
-    """(w1, bias1, w2, bias2) → the same with w1 as fragments, float16, its low halves beside it where it is split."""
+    """Pack (w1, bias1, w2, bias2): w1 as float16 fragments, with low halves if split; the others as plain float32."""
     w1, bias1, w2 = balance_products(problem, arrays)
     parts = np.stack(parts_of(problem, w1, LOW_SCALE))
-    # part, step of 64, k of 16, half of 8, t, pair | 16 columns, left and right of 8, g
+    # axes: part, step of 64, k of 16, half of 8, t, pair | 16 columns, left and right of 8, g
     words = parts.reshape(len(parts), -1, 4, 2, 4, 2, problem.first.outputs // 16, 2, 8)
     fragments = np.ascontiguousarray(words.transpose(1, 0, 2, 6, 8, 4, 7, 3, 5))
     return [fragments.reshape(-1), _as_float32(bias1), w2.reshape(-1).astype(np.float32), _as_float32(arrays[3])]
 
 
 def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
-    """(w1, bias1, w2, bias2) → the same with w1 as float16 core matrices and w2 as fragments of float32.
+    """Pack (w1, bias1, w2, bias2): w1 as float16 core matrices, w2 as float32 fragments; biases keep their layout.
 
-    Both matrices are the sum of a high and a low part, w1 in float16x2 alone.
+    w2 is always the sum of a high and a low part, w1 only in float16x2.
     """
     w1, bias1, w2 = balance_products(problem, arrays)
     parts = [core_matrices(part, DEPTH[problem.dtype]) for part in parts_of(problem, w1, LOW_SCALE)]
@@ -119,7 +119,7 @@ def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarra
 
 
 def core_matrices(weights: np.ndarray, depth: int) -> np.ndarray:
-    """(inputs, hidden) → (inputs / depth, depth / 8, hidden, 8 inputs): wgmma's A from shared memory."""
+    """Pack (inputs, hidden) as (inputs / depth, depth / 8, hidden, 8 inputs): wgmma's A from shared memory."""
     inputs, hidden = weights.shape
     planes = weights.reshape(inputs // depth, depth // 8, 8, hidden)
     return np.ascontiguousarray(planes.transpose(0, 1, 3, 2))
@@ -136,14 +136,14 @@ def _rounded(values: np.ndarray) -> np.ndarray:
 
 
 def class_fragments(weights: np.ndarray) -> np.ndarray:
-    """(hidden, classes) → (hidden / 8, 32 lanes, 4 registers): mma_tf32's A, a class a row, zeros below them.
+    """Pack (hidden, classes) as (hidden / 8, 32 lanes, 4 registers): mma_tf32's A, one class per row, zeros below.
 
-    Lane 4 g + t has class g, then g + 8, of hidden value t, then the same of t + 4.
+    Lane 4 g + t has classes g and g + 8 for hidden value t, then the same for t + 4.
     """
     hidden, classes = weights.shape
     padded = np.zeros((hidden, CLASSES), np.float32)
     padded[:, :classes] = weights
-    parts = padded.reshape(hidden // 8, 2, 4, 2, 8)  # step, half of k, t, half of the classes, g
+    parts = padded.reshape(hidden // 8, 2, 4, 2, 8)  # axes: step, half of k, t, half of the classes, g
     return np.ascontiguousarray(parts.transpose(0, 4, 2, 1, 3)).reshape(hidden // 8, 32, 4)
 
 
@@ -165,7 +165,7 @@ GEMM_PAIR_ROWS: tuple[Variant, ...] = (
         limits="sizes that fit whole tiles, no activation but ReLU",
         min_arch=80,
         tunables=PRODUCT_TUNABLES,
-        # float16x2: what fits cards with 99 KB of shared memory a block.
+        # float16x2: 48 rows fit cards with 99 KB of shared memory per block.
         defaults=lambda problem: {"ROWS": 48 if problem.parts == 2 else 80, "STAGES": 2},
         instructions="mma",
     ),

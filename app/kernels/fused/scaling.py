@@ -1,9 +1,9 @@
-"""Powers of two that keep the numbers of the pair kernels where float16 holds them, whatever the weights. Pure.
+"""Powers of two that keep the numbers of the pair kernels in float16's range, whatever the weights. Pure.
 
-Scaling costs nothing. Sums, ReLU and pooling let a positive factor through, so the next layer's weights take out what
-a layer's weights and bias were scaled by. Every map and every hidden value has its own factor, from the greatest value
+Scaling costs nothing. Sums, ReLU and pooling preserve a positive factor, so the next layer's weights divide out the
+factor of this layer's weights and bias. Every map and every hidden value has its own factor, from the greatest value
 that any image can give it. That bound may be loose: a sum of two float16 keeps its 22 bits down to 2**-18 of LARGEST,
-and down to 2**-29 where the low half is scaled once more (LOW_SCALE), as features and the products' weights are.
+and down to 2**-29 where the low half is scaled once more (LOW_SCALE), as in features and the products' weights.
 """
 
 from collections.abc import Sequence
@@ -13,23 +13,23 @@ import numpy as np
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
 
 Arrays = Sequence[np.ndarray | None]
-LARGEST = 30_000  # what scaled numbers stay below; float16 ends at 65,504
-SMALLEST_NORMAL = 2.0**-14  # of float16: below, bits are lost
-BRIGHTEST = np.array([255.0])  # pixel of the one channel
-LARGEST_SCALE = 2.0**120  # and that of zeros: what multiplies them vanishes beside the others
-# Where a bias is so much greater than the weights, float32 too loses the products beside it.
+LARGEST = 30_000  # limit of scaled numbers; float16 ends at 65,504
+SMALLEST_NORMAL = 2.0**-14  # float16's; smaller numbers lose bits
+BRIGHTEST = np.array([255.0])  # greatest pixel, for one channel
+LARGEST_SCALE = 2.0**120  # also for zeros: their products vanish beside the others
+# If a bias is so much greater than the weights, float32 loses the products beside it, too.
 LARGEST_BIAS1, LARGEST_BIAS2 = 2.0**30, 2.0**40
-# What the kernels scale by, and the second matrix of the products, are float32: of such size they keep all their bits.
+# The kernels' factors and the second matrix of the products are float32: within these limits they keep all bits.
 SMALLEST, GREATEST = 2.0**-80, 2.0**80
 GREATEST_WEIGHT2 = 2.0**50
-LOW_SCALE = 2048  # of the low halves in a matrix product
-UNEVEN = 2.0**-14  # how much smaller than another a map's features may be that are not scaled
+LOW_SCALE = 2048  # factor of the low halves in a matrix product
+UNEVEN = 2.0**-14  # smallest accepted ratio of two maps' features without scaling
 
 
 def scales_for(largest: np.ndarray | float) -> np.ndarray:
-    """For each number the power of two that brings it to LARGEST or less, but above half of it.
+    """Return for each number the power of two that brings it into the range from half of LARGEST to LARGEST.
 
-    LARGEST_SCALE for zeros, 1 for what is not finite.
+    It is LARGEST_SCALE for zeros, and 1 for infinite numbers and NaN.
     """
     largest = np.asarray(largest, np.float64)
     usable = np.isfinite(largest) & (largest > 0)
@@ -52,7 +52,7 @@ def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.nd
 
 
 def parts_of(problem: PairProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
-    """Return the float16 operands that the problem multiplies for float64: rounded, or both halves of ``split``."""
+    """Return the float16 operands that stand for float64 values: rounded values, or both halves of ``split``."""
     return [values.astype(np.float16)] if problem.parts == 1 else [*split(values, low_scale)]
 
 
@@ -64,9 +64,9 @@ def feature_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
 
 
 def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """(w1, bias1, w2, bias2) → w1 (K², maps), bias1, w2 (channels, K², maps), float64.
+    """Scale (w1, bias1, w2, bias2) to w1 (K², maps), bias1, w2 (channels, K², maps), all float64.
 
-    Such that a sum of four activations of a map comes close to LARGEST for some image, and above it for none.
+    A sum of four activations of a map then comes close to LARGEST for some image, and exceeds it for none.
     """
     w1, w2 = _filters(problem, arrays)
     scales = scales_for(4 * _bounds(w1, arrays[1], BRIGHTEST))
@@ -75,7 +75,7 @@ def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.n
 
 
 def scale_features(problem: ConvPairProblem, arrays: Arrays) -> tuple[tuple[np.ndarray | None, ...], np.ndarray]:
-    """Parameters of convolutions whose features come close to LARGEST; what each map is scaled by, (maps) float64."""
+    """Scale convolutions to bring features close to LARGEST; return parameters and the maps' factors (maps) float64."""
     w1, bias1, w2, bias2 = arrays
     assert w2 is not None
     scales = scales_for(feature_bounds(problem, arrays))
@@ -83,16 +83,16 @@ def scale_features(problem: ConvPairProblem, arrays: Arrays) -> tuple[tuple[np.n
 
 
 def unscale_features(arrays: Arrays, scales: np.ndarray) -> tuple[np.ndarray | None, ...]:
-    """Parameters of products that read such features: the first matrix (maps x pixels, hidden) undoes it."""
+    """Divide the features' factors out of the products' first matrix (maps x pixels, hidden); return all parameters."""
     w1, *rest = arrays
     assert w1 is not None
     return _scaled(w1.reshape(len(scales), -1), 1 / scales[:, None]).reshape(w1.shape), *rest
 
 
 def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """(w1, bias1, w2, bias2) → w1 (inputs, hidden), bias1, w2 (hidden, outputs), float64.
+    """Scale (w1, bias1, w2, bias2) to w1 (inputs, hidden), bias1, w2 (hidden, outputs), all float64.
 
-    Such that the greatest weight of each hidden value is close to LARGEST.
+    The greatest weight of each hidden value is then close to LARGEST.
     """
     first, bias1, second, _ = arrays
     assert first is not None and second is not None
@@ -106,15 +106,15 @@ def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.nda
 
 
 def within_range(problem: PairProblem, arrays: Arrays) -> bool:
-    """Return whether the kernels lose no number that counts, whatever the image.
+    """Return whether the kernels lose no number that matters, whatever the image.
 
-    Products read features of LARGEST at most; those of convolutions must be as they are to be stored.
+    Products read features of LARGEST at most; features of convolutions must be in range as they are to be stored.
     """
     if not all(array is None or np.isfinite(array).all() for array in arrays):
         return False
     if isinstance(problem, LinearPairProblem):
         _, _, w2 = balance_products(problem, arrays)
-        # What float32 lost where features were scaled is nothing beside such scores, or was multiplied by more.
+        # Where features were scaled, float32's loss is negligible beside such scores, or was multiplied by more.
         usual = arrays[2] is not None and np.abs(arrays[2]).max() <= GREATEST_WEIGHT2
         return usual and _lie_within(np.abs(w2).max(), SMALLEST, GREATEST)
     bounds = feature_bounds(problem, arrays)
@@ -135,14 +135,14 @@ def _filters(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.n
 
 
 def _bounds(weights: np.ndarray, bias: np.ndarray | None, inputs: np.ndarray) -> np.ndarray:
-    """(inputs, terms, outputs) weights → the greatest magnitude of each output; inputs: that of each input."""
+    """Return the greatest magnitude of each output of (inputs, terms, outputs) weights, given that of each input."""
     sums = inputs @ np.abs(weights).sum(axis=1)
     return sums if bias is None else sums + np.abs(bias)
 
 
 def _scaled(array: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """In the array's type: exact, but for what leaves its range."""
-    with np.errstate(over="ignore"):  # infinite: refused
+    """Scale in the array's type: exact, except for numbers that leave its range."""
+    with np.errstate(over="ignore"):  # infinite results are refused later
         return (array * scales).astype(array.dtype)
 
 

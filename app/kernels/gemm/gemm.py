@@ -22,7 +22,7 @@ from app.kernels.variant import (
     workspace_images,
 )
 
-MOST_CLASSES = 32  # whose argmax a row of lanes takes in the epilogue
+MOST_CLASSES = 32  # most classes for an argmax in the epilogue, by a row of lanes
 
 
 def _no_argmax(problem: LinearProblem) -> str | None:
@@ -76,7 +76,7 @@ def _register_tiled_defaults(problem: LinearProblem) -> dict[str, int]:
 
 def _register_tiled(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     bm, bn, bk = (parameters[name] for name in ("BM", "BN", "BK"))
-    threads = bm * bn // 16  # each computes 4 x 4 elements
+    threads = bm * bn // 16  # each thread computes 4 x 4 elements
     if bm % 4 or bn % 4 or threads % 32 or 128 % bn:
         raise Unfit("a block of these tiles does not consist of whole warps, each with whole rows")
     if bm * bk % threads or bk * bn % threads:
@@ -91,7 +91,7 @@ def _register_tiled(problem: LinearProblem, parameters: Parameters) -> LaunchCon
 
 
 def _tensor_core_defaults(problem: LinearProblem) -> dict[str, int]:
-    depth = 32 if problem.dtype == "float16" else 16  # 64 bytes of a row
+    depth = 32 if problem.dtype == "float16" else 16  # 64 bytes per row
     if problem.outputs <= 16:
         return {"BM": 64, "BN": 16, "BK": depth, "WM": 16, "WN": 16}
     if problem.outputs <= 32:
@@ -102,7 +102,7 @@ def _tensor_core_defaults(problem: LinearProblem) -> dict[str, int]:
 def _tensor_core(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     bm, bn, bk, wm, wn = (parameters[name] for name in ("BM", "BN", "BK", "WM", "WN"))
     per_word = 2 if problem.dtype == "float16" else 1
-    words = bk // per_word  # of 32 bits, along a row of a tile
+    words = bk // per_word  # 32-bit words along a row of a tile
     if wm % 16 or wn % 8 or bm % wm or bn % wn:
         raise Unfit("a block of these tiles does not consist of whole warps of 16 x 8 products")
     if bk % (8 * per_word):
@@ -135,7 +135,7 @@ def _split_k(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     return LaunchConfig(defines, (add_up, finish), workspace, workspace_images(workspace))
 
 
-# What rows share by whether they take the argmax. Each adds step, technique, summary, system and configure.
+# Common parts of rows, with or without argmax. Each row adds step, technique, summary, system and configure.
 _plain_row = partial(Variant, "gemm", refuses=_no_argmax, limits="no argmax")
 _argmax_row = partial(
     Variant, "gemm", refuses=_short_argmax, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True

@@ -18,7 +18,7 @@ from app.kernels.variant import (
     tiles,
 )
 
-RESIZED = 16  # about how many outputs a thread of a resizing computes
+RESIZED = 16  # outputs per thread of a resizing, roughly
 
 
 def _pool_defines(problem: PoolProblem) -> dict[str, str | int]:
@@ -44,7 +44,7 @@ def _pool_shared_defaults(problem: PoolProblem) -> dict[str, int]:
 
 def _pool_shared(problem: PoolProblem, parameters: Parameters) -> LaunchConfig:
     (height, width), map_bytes = _pool_tile(problem, parameters["TILE"])
-    # As many maps as give each thread an output, within the shared memory that every card has.
+    # Enough maps to give each thread an output, within the shared memory of every card.
     maps = max(min(BLOCK // (height * width), STATIC_SHARED_LIMIT // map_bytes), 1)
     per_group = tiles(problem.pooled[0], height) * tiles(problem.pooled[1], width)
     launch = KernelLaunch(

@@ -1,4 +1,4 @@
-"""All training kernels: what each does and which system had it. app/training/gpu/ launches them."""
+"""All training kernels: the purpose of each, and the systems that had it. app/training/gpu/ launches them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class TrainingKernel:
-    """A kernel in train_NAME.cu; its entry point is train_NAME."""
+    """A kernel in train_NAME.cu with the entry point train_NAME."""
 
     name: str
     summary: str
@@ -21,12 +21,12 @@ class TrainingKernel:
 
     @property
     def source(self) -> str:
-        """The name of its file."""
+        """Name of the .cu file."""
         return f"{self.entry}.cu"
 
     @property
     def path(self) -> Path:
-        """Where that file is."""
+        """Path of the .cu file."""
         return FOLDER / self.source
 
 
