@@ -21,20 +21,12 @@ from data_tools.dataset import load_files
 from data_tools.fashion_mnist import SPLITS
 from data_tools.idx import read_idx
 from docs.generate.figures import PROFILE, Figures
-from tests.fuzz.harness import time_limit
+from tests.fuzz.harness import linked, time_limit
 from tests.support.outside import FOLDER
 from tests.support.shell import user_error
 
 CARD = "Card"
 IMAGES = FOLDER / f"{SPLITS['test'][0].name}.gz"
-
-
-def linked(place: Path, path: Path) -> Path:
-    """Make the place a link to the file; returns the folder it is in."""
-    place.parent.mkdir(exist_ok=True)
-    if not place.is_symlink():
-        place.symlink_to(path)
-    return place.parent
 
 
 def tables(path: Path) -> object:

@@ -72,6 +72,14 @@ def verdict(read: Callable[[Path], object], path: Path) -> str | None:
     return None
 
 
+def linked(place: Path, path: Path) -> Path:
+    """Make the place, where a reader looks, a link to the file; returns the folder it is in."""
+    place.parent.mkdir(exist_ok=True)
+    if not place.is_symlink():
+        place.symlink_to(path)
+    return place.parent
+
+
 @dataclass(frozen=True)
 class Find:
     """A case that ended otherwise, and its file."""

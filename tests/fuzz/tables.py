@@ -11,11 +11,10 @@ from typing import Any
 
 from app.bench.ladder.results import SCHEMA
 from app.cuda import compiler
-from app.files.reading import present
 from app.network import shipped
 from app.planning import tuning
 from docs.generate.figures import BENCH, FIGURES, Figures
-from tests.fuzz.harness import Pair, Target
+from tests.fuzz.harness import Pair, Target, linked
 from tests.fuzz.mutate import damaged, other_json
 
 TUNED = {"parameters": {"TILE": 16, "BK": 8}, "ms": 0.25, "images": 1000}
@@ -46,11 +45,8 @@ def make_figures(folder: Path) -> Pair:
     document["batches"] = [{**batch, "totals": batch["totals"][:1]} for batch in document["batches"]]
 
     def read(path: Path) -> None:
-        place = folder / BENCH["lenet5"]
-        if not present(place):
-            place.symlink_to(path)
-        found = Figures(folder)[place.name]
-        assert found["schema"] == SCHEMA
+        name = BENCH["lenet5"]
+        assert Figures(linked(folder / name, path))[name]["schema"] == SCHEMA
 
     return lambda rng: other_json(rng, document), read
 
@@ -60,10 +56,7 @@ def make_sums(folder: Path) -> Pair:
     good = "".join(f"{DIGEST}  {name}_fashion.h5\n" for name in ("lenet5", "mlp")).encode()
 
     def read(path: Path) -> None:
-        place = folder / shipped.CHECKSUMS
-        if not present(place):
-            place.symlink_to(path)
-        for name, digest in shipped.checksums(folder).items():
+        for name, digest in shipped.checksums(linked(folder / shipped.CHECKSUMS, path)).items():
             assert name and len(digest) == 64 and set(digest) <= set("0123456789abcdef")
 
     return lambda rng: damaged(rng, good), read

@@ -23,7 +23,7 @@ from data_tools.dataset import Dataset
 from data_tools.idx import write_idx
 from tests.support.bundle_for_tests import IMAGES, TRUTH, folder, release
 from tests.support.hostile_hdf5 import write_hdf5
-from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.networks_for_tests import multiplied, random_graph, random_images
 from tests.support.shell import Refuses
 
 __all__ = ["folder", "release"]  # fixtures
@@ -31,12 +31,6 @@ __all__ = ["folder", "release"]  # fixtures
 EXACTLY = settings(derandomize=True, deadline=None, max_examples=40, database=None)
 SCALES = st.floats(-30, 30).map(lambda exponent: 10.0**exponent)
 ALL_DTYPES = pytest.mark.parametrize("dtype", BY_DTYPE)
-
-
-def scaled(graph: Graph, **factors: float) -> Graph:
-    """The graph with these parameters multiplied."""
-    arrays = {name: (array * factors.get(name, 1.0)).astype(np.float32) for name, array in graph.parameters.items()}
-    return replace(graph, parameters=arrays)
 
 
 def classify(graph: Graph, images: np.ndarray) -> np.ndarray:
@@ -68,7 +62,7 @@ def test_the_verdict_does_not_depend_on_the_scale(
     images = random_images(graph.network, 100, seed)
     plain = compute_reference(graph, images)
     factors = {"fc1": first, "fc1_bias": first, "fc2": scale / first, "fc2_bias": scale}
-    resized = scaled(graph, **factors)
+    resized = multiplied(graph, **factors)
     reference = compute_reference(resized, images)
     assert agree(classify(resized, images), reference, "reference").holds
     noise = np.random.default_rng(seed).integers(0, classes, 100).astype(np.uint8)
@@ -86,7 +80,7 @@ def test_a_bias_that_all_classes_share(offset: float, scale: float, softmax: boo
     graph = random_graph(two_layers(20, 10, softmax), bias=True)
     scale = 1.0 if softmax else scale
     graph.parameters["fc2_bias"][:] += np.float32(offset)
-    graph = scaled(graph, fc2=scale, fc2_bias=scale)
+    graph = multiplied(graph, fc2=scale, fc2_bias=scale)
     images = random_images(graph.network, 100)
     reference = compute_reference(graph, images)
     found = agree(classify(graph, images), reference, "reference")
@@ -100,7 +94,7 @@ def test_a_bias_that_all_classes_share(offset: float, scale: float, softmax: boo
 @ALL_DTYPES
 @pytest.mark.parametrize("bias", [True, False])
 def test_tiny_logits_are_no_near_ties(bias: bool, dtype: str) -> None:
-    graph = scaled(random_graph(LENET5, bias=bias), fc2=1e-5, fc2_bias=1e-5)
+    graph = multiplied(random_graph(LENET5, bias=bias), fc2=1e-5, fc2_bias=1e-5)
     reference = compute_reference(graph, IMAGES[:, None])
     assert reference.margins.max() < 1e-4
     assert not agree(TRUTH, reference, "reference", dtype).holds  # at random
@@ -111,11 +105,11 @@ def test_tiny_logits_are_no_near_ties(bias: bool, dtype: str) -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_features_that_a_kernel_loses_fail(bias: bool, dtype: str) -> None:
     """conv1 and conv2 are so small that float16 rounds what they make to zero: all labels are one."""
-    graph = scaled(random_graph(LENET5, bias=bias), conv1=1e-6, conv1_bias=1e-6, conv2=1e-6, conv2_bias=1e-12)
-    small = scaled(graph, fc1_bias=1e-12, fc2_bias=1e-12)
+    graph = multiplied(random_graph(LENET5, bias=bias), conv1=1e-6, conv1_bias=1e-6, conv2=1e-6, conv2_bias=1e-12)
+    small = multiplied(graph, fc1_bias=1e-12, fc2_bias=1e-12)
     images = random_images(LENET5, 100)
     reference = compute_reference(small, images)
-    lost = classify(scaled(small, conv2=0, conv2_bias=0), images)
+    lost = classify(multiplied(small, conv2=0, conv2_bias=0), images)
     assert not agree(lost, reference, "reference", dtype).holds
     assert agree(classify(small, images), reference, "reference", dtype).holds
 

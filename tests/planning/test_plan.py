@@ -191,7 +191,7 @@ def test_what_float16_cannot_hold_is_an_error_where_it_was_asked_for(network: Ne
     """In any layer of any network. What was not asked for is not computed in float16."""
     graph = random_graph(network, bias=False)
     for arch, name in zip(["sm_75", "sm_80", "sm_90a", "sm_120"], graph.parameters, strict=False):
-        changed = multiplied(graph, factor, name)
+        changed = multiplied(graph, **{name: factor})
         with pytest.raises(UserError, match=f"^fp16 cannot hold the weights of {name}: .*; take --precision fp32$"):
             plan(changed, arch, Choices("fp16", fuse=False))
     plan(changed, arch, Choices("fp32"))
@@ -204,5 +204,5 @@ def test_what_float16_cannot_hold_is_an_error_where_it_was_asked_for(network: Ne
 def test_kernels_that_scale_weights_serve_them(arch: str, factor: float) -> None:
     graph = random_graph(LENET5, bias=False)
     for name in graph.parameters:
-        nodes = plan(multiplied(graph, factor, name), arch, Choices("fp16")).nodes
+        nodes = plan(multiplied(graph, **{name: factor}), arch, Choices("fp16")).nodes
         assert all(isinstance(node.problem, PairProblem) for node in nodes)

@@ -146,7 +146,7 @@ def test_float_images_are_not_bytes() -> None:
 @pytest.mark.parametrize(("name", "lost"), [("conv2", BOTH[0]), ("fc1", BOTH[1])])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_no_number_runs_on_the_ordinary_kernels(precision: str, name: str, lost: str, value: float) -> None:
-    graph = multiplied(lenet5(), 1, name)
+    graph = multiplied(lenet5())  # a copy
     graph.parameters[name].flat[-1] = value
     if precision == "fp16" and np.isinf(value):
         with pytest.raises(UserError, match=f"fp16 cannot hold the weights of {name}"):

@@ -106,11 +106,10 @@ def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph
     return build(network, weights)
 
 
-def multiplied(graph: Graph, factor: float, *names: str) -> Graph:
-    """The graph with these parameters multiplied; all of them if none is named."""
-    parameters = dict(graph.parameters)
-    for name in names or graph.parameters:
-        parameters[name] = (parameters[name] * np.float64(factor)).astype(np.float32)
+def multiplied(graph: Graph, factor: float = 1.0, **own: float) -> Graph:
+    """A copy of the graph whose parameters are multiplied by a factor of their own, the others by ``factor``."""
+    factors = {name: np.float64(own.get(name, factor)) for name in graph.parameters}
+    parameters = {name: (array * factors[name]).astype(np.float32) for name, array in graph.parameters.items()}
     return replace(graph, parameters=parameters)
 
 

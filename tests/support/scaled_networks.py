@@ -1,8 +1,10 @@
 """lenet5 with layers, maps and hidden values of any scale, and how exact a plain implementation of it is."""
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from app.network.definitions import LENET5
 from app.network.graph import Graph, build
 from app.network.weights import load_weights
 from tests.support.kernel_oracle import rounded_layer, to_half, to_single
-from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.networks_for_tests import multiplied, random_graph, random_images
 
 LAYERS = ("conv1", "conv2", "fc1", "fc2")
 
@@ -25,14 +27,9 @@ def images(count: int = 2, seed: int = 1) -> np.ndarray:
 
 def scaled(graph: Graph, factors: Sequence[float]) -> Graph:
     """Each layer's weights multiplied by its factor, and its bias by all factors so far: scores by all of them."""
-    parameters = dict(graph.parameters)
-    so_far = 1.0
-    for name, factor in zip(LAYERS, factors, strict=True):
-        so_far *= factor
-        for own, by in {name: factor, f"{name}_bias": so_far}.items():
-            if own in parameters:
-                parameters[own] = (parameters[own].astype(np.float64) * by).astype(np.float32)
-    return replace(graph, parameters=parameters)
+    so_far = accumulate(factors, operator.mul)
+    biases = {f"{name}_bias": factor for name, factor in zip(LAYERS, so_far, strict=True)}
+    return multiplied(graph, **dict(zip(LAYERS, factors, strict=True)), **biases)
 
 
 def unit_scaled(graph: Graph, rng: np.random.Generator, decades: float) -> Graph:
