@@ -188,7 +188,7 @@ def test_unusable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses
     isolate(tmp_path, monkeypatch)
     (tmp_path / "file").touch()
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    refuses("--device cpu", "cannot store data in .*: Not a directory; set LENET_CACHE_DIR")
+    refuses("--device cpu", "cannot store data in .*/file/cache/fashion-mnist: Not a directory; set LENET_CACHE_DIR")
 
 
 def test_no_data_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from app.console import Parser, guarded, number, whole_number
 from app.files import hdf5_process
+from tests.fuzz import hdf5, idx, tables
 from tests.fuzz.harness import run
-from tests.fuzz.targets import TARGETS
 
+TARGETS = {target.name: target for module in (idx, tables, hdf5) for target in module.TARGETS}
 ROUND = 500  # cases of a reader before it is the next one's turn
 FOLDER = Path("build", "fuzz")
 
