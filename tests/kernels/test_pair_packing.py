@@ -5,7 +5,6 @@ import pytest
 
 from app.kernels.fused.conv_pair import pack_for_mma
 from app.kernels.fused.gemm_pair import pack_for_wgmma, split_tf32
-from app.kernels.problems import ConvPairProblem, LinearPairProblem
 from tests.support.kernel_device import device_parameters
 from tests.support.kernel_grid import convolution_pair, product_pair, row_of, typed
 from tests.support.kernel_oracle import layers_of, operands, run
@@ -22,7 +21,6 @@ def _of_convolutions(
 ) -> tuple[Packed, tuple[np.ndarray, float], np.ndarray]:
     """Packed parameters of scaled layers, what the kernel makes of noise, black and white, and the layers' results."""
     problem = typed(convolution_pair(bias, bias), dtype)
-    assert isinstance(problem, ConvPairProblem)
     noise, parameters = operands(problem, 2)
     x = np.concatenate([noise, np.zeros_like(noise[:1]), np.full_like(noise[:1], 255)])
     parameters = {n: array * (scale1 if n.startswith("layer1") else scale2) for n, array in parameters.items()}
@@ -61,7 +59,6 @@ def test_the_row_fits_every_card_with_its_instructions(dtype: str) -> None:
 def test_packed_matrices_multiply_as_the_layers(dtype: str, factor: float) -> None:
     """However small or large the first matrix is, which the second undoes: float16 keeps its bits by a power of two."""
     problem = typed(product_pair(512, 128, 10), dtype)
-    assert isinstance(problem, LinearPairProblem)
     x, parameters = operands(problem, 5)
     parameters = {"layer1": parameters["layer1"] * factor, "layer2": parameters["layer2"] / factor}
     arrays = [None if a is None else a.astype(np.float32) for a in device_parameters(problem, parameters)]

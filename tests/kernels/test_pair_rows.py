@@ -45,12 +45,6 @@ def wgmma(dtype: str) -> Variant:
     return row_of("conv_pair", {"float16": "wgmma", "float16x2": "wgmma-split"}[dtype])
 
 
-def convolution_problem(dtype: str) -> ConvPairProblem:
-    problem = typed(convolution_pair(), dtype)
-    assert isinstance(problem, ConvPairProblem)
-    return problem
-
-
 def packed(row: Variant, problem: PairProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     packing = row.config(problem).packing
     assert packing is not None
@@ -73,7 +67,7 @@ def close_to_exact(problem: PairProblem, x: Any, parameters: dict[str, np.ndarra
 @pytest.mark.parametrize("images", [2, 4])
 def test_convolutions_read_as_the_kernel_does_give_the_layers_results(dtype: str, images: int) -> None:
     """Padding is multiplied by zeros, every fragment and core matrix is in its place, scales cancel out."""
-    problem = convolution_problem(dtype)
+    problem = typed(convolution_pair(), dtype)
     x, parameters = operands(problem, images)
     close_to_exact(problem, x, parameters, features(problem, device_parameters(problem, parameters), x))
 
@@ -82,7 +76,7 @@ def test_convolutions_read_as_the_kernel_does_give_the_layers_results(dtype: str
 @pytest.mark.parametrize(("factor1", "factor2"), [(1e-6, 1e-6), (1e-6, 1e6), (1e6, 1e-6), (30, 1), (1, 30), (0.1, 10)])
 def test_scales_keep_small_and_large_filters_exact(dtype: str, factor1: float, factor2: float) -> None:
     """Whatever the filters, if features are scaled, too; and they never exceed what float16 holds."""
-    problem = convolution_problem(dtype)
+    problem = typed(convolution_pair(), dtype)
     x, parameters = operands(problem, 2)
     parameters = {"layer1": parameters["layer1"] * factor1, "layer2": parameters["layer2"] * factor2}
     arrays, scales = scale_features(problem, device_parameters(problem, parameters))
@@ -97,7 +91,7 @@ def test_scales_keep_small_and_large_filters_exact(dtype: str, factor1: float, f
 @pytest.mark.parametrize("factor", [1e-11, 1e-5, 1e5, 1e10])
 def test_features_that_are_not_scaled_are_exact_in_float32(factor: float) -> None:
     """As an ordinary matrix product reads them: of any size that the range lets pass, each map of its own."""
-    problem = convolution_problem("float16x2")
+    problem = typed(convolution_pair(), "float16x2")
     x, parameters = operands(problem, 2)
     uneven = np.exp2(np.linspace(0, -11, 64))
     parameters = {"layer1": parameters["layer1"] * factor, "layer2": parameters["layer2"] * factor * uneven}
@@ -115,7 +109,6 @@ def test_features_that_are_not_scaled_are_exact_in_float32(factor: float) -> Non
 @pytest.mark.parametrize("pair", PRODUCT_PAIRS, ids=lambda p: f"{p.first.inputs}-{p.first.outputs}-{p.second.outputs}")
 def test_products_read_as_the_kernel_does_give_the_layers_results(pair: LinearPairProblem, dtype: str) -> None:
     problem = typed(pair, dtype)
-    assert isinstance(problem, LinearPairProblem)
     x, parameters = operands(problem, 31)
     stored, given = host_arrays(problem, 31)
     arrays = pack_products(problem, given)
@@ -155,7 +148,7 @@ def test_packed_arrays_are_those_that_the_kernel_takes(row: Variant, monkeypatch
 @DTYPES
 def test_a_lost_product_would_show(dtype: str) -> None:
     """The tests above can fail: one packed filter less, or, of split ones, one low half less."""
-    problem = convolution_problem(dtype)
+    problem = typed(convolution_pair(), dtype)
     x, parameters = operands(problem, 2)
     arrays = packed(wgmma(dtype), problem, device_parameters(problem, parameters))
     assert arrays[1] is not None
@@ -211,7 +204,7 @@ def test_both_halves_together_are_the_number(low_scale: float) -> None:
 @DTYPES
 @pytest.mark.parametrize("zero", ["layer1", "layer2", "both"])
 def test_filters_of_zeros_make_zeros(dtype: str, zero: str) -> None:
-    problem = convolution_problem(dtype)
+    problem = typed(convolution_pair(), dtype)
     x, parameters = operands(problem, 2)
     parameters = {name: array * (zero not in (name, "both")) for name, array in parameters.items()}
     arrays = device_parameters(problem, parameters)
@@ -226,7 +219,7 @@ def test_filters_of_zeros_make_zeros(dtype: str, zero: str) -> None:
 @DTYPES
 def test_range_is_that_of_the_brightest_image(dtype: str) -> None:
     """Filters just within it lose nothing on all 255, where every activation and feature is as great as it can be."""
-    problem = convolution_problem(dtype)
+    problem = typed(convolution_pair(), dtype)
     parameters = {"layer1": np.ones((5, 5, 1, 32)), "layer2": np.ones((5, 5, 32, 64))}
     largest = LARGEST if dtype == "float16" else GREATEST
     most = largest / (255 * 25 * 800)
@@ -251,7 +244,6 @@ def as_stored(y: np.ndarray, dtype: str) -> np.ndarray:
 )
 def test_range_of_products_is_that_of_float32(dtype: str, value: float, fits: bool) -> None:
     problem = typed(product_pair(64, 32, 3), dtype)
-    assert isinstance(problem, LinearPairProblem)
     _, parameters = operands(problem, 1)
     arrays = device_parameters(problem, parameters)
     assert arrays[0] is not None

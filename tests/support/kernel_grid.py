@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from app.kernels.problems import (
     ActivationProblem,
@@ -24,6 +24,8 @@ from app.layers import ACTIVATIONS, Activation, Conv2d, Layer
 from app.layers.pool import Pool
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86
 from app.precision import storage, wide
+
+Own = TypeVar("Own", bound=Problem)
 
 
 def row_of(kind: str, name: str) -> Variant:
@@ -145,7 +147,7 @@ GRID: dict[str, list[Problem]] = {
 }
 
 
-def typed(problem: Problem, dtype: str) -> Problem:
+def typed(problem: Own, dtype: str) -> Own:
     """The problem in that arithmetic, activations stored alike; bytes stay bytes, and their results are wide.
 
     What a pair writes is stored as its plans have it: features alike, scores wide.
