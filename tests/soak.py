@@ -22,8 +22,8 @@ from app.interrupts import deferred_interrupts
 from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
-from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.requests import named_choices
 
 POOL = 700  # different images
 PRECISIONS = ("fp32", "fp32x", "fp16")

@@ -20,7 +20,7 @@ from app.planning import tuning
 from app.planning.plan import plan
 from tests.support.kernel_cases import Case, architecture
 from tests.support.kernel_device import compile_all
-from tests.support.named_choices import named_choices
+from tests.support.requests import named_choices
 from tests.support.schemas import check_described
 
 pytestmark = [pytest.mark.gpu, pytest.mark.fashion_mnist]

@@ -20,8 +20,7 @@ from tests.support.kernel_device import (
     results,
 )
 from tests.support.kernel_grid import row_of
-from tests.support.kernel_oracle import expected, operands
-from tests.support.tolerance import check
+from tests.support.kernel_oracle import check, expected, operands
 
 pytestmark = pytest.mark.gpu
 EXACT_ORDER = {"conv": "direct", "gemm": "naive", "pool": "direct"}  # whose float32 bits all others must give

@@ -15,6 +15,7 @@ from app.kernels.problems import (
     ConvProblem,
     LinearProblem,
     PairProblem,
+    PlainProblem,
     PoolProblem,
     Problem,
     ResizeProblem,
@@ -22,10 +23,9 @@ from app.kernels.problems import (
 )
 from app.kernels.registry import variants
 from tests.support.kernel_cases import OPERATIONS, Case, elements, parameters, served, weight_shape
-from tests.support.kernel_device import compile_selected, host_arrays, kernel_of, on_card
-from tests.support.kernel_grid import convolution_pair, network_convolutions, product_pair, row_of, typed
-from tests.support.kernel_oracle import layers_of, operands, sums_half, sums_in_half, to_half, to_tf32
-from tests.support.tolerance import check
+from tests.support.kernel_device import compile_selected, device_parameters, host_arrays, kernel_of, on_card
+from tests.support.kernel_grid import convolution_pair, multiplied, network_convolutions, product_pair, row_of
+from tests.support.kernel_oracle import check, operands, sums_half, sums_in_half, to_half, to_tf32
 
 pytestmark = pytest.mark.gpu
 IMAGES = 1013
@@ -73,15 +73,12 @@ def _layer_cases() -> list[Case]:
 
 
 def _huge_cases() -> list[Case]:
-    rows = [row for name in OPERATIONS for row in variants(name)]
-    cases: list[Case] = []
-    for row in rows:
-        for problem in HUGE[row.operation]:
-            if isinstance(problem, PairProblem):
-                cases.append(Case(row, typed(problem, row.dtypes[0])))
-            else:
-                dtype = row.dtypes[0] if row.operation in ("conv", "gemm") else problem.dtype
-                cases.append(Case(row, replace(problem, dtype=dtype)))
+    cases = [
+        Case(row, problem if isinstance(problem, PlainProblem) else multiplied(problem, row.dtypes[0]))
+        for name in OPERATIONS
+        for row in variants(name)
+        for problem in HUGE[name]
+    ]
     return [case for case in cases if case.refusal is None]
 
 
@@ -97,11 +94,14 @@ def memory(request: pytest.FixtureRequest) -> Iterator[None]:
     cupy.get_default_memory_pool().free_all_blocks()
 
 
-def _device_parameters(problem: Problem, given: dict[str, np.ndarray], dtype: str) -> list[np.ndarray | None]:
-    """The arrays between x and y, in ``dtype``, the biases too."""
-    shape = (problem.inputs,) if isinstance(problem, LinearProblem) else (problem.channels, 1, 1)  # type: ignore[union-attr]
-    arrays = layers_of(problem)[0].device_parameters(shape, given, scale=1.0, flattened=None)
-    return [None if array is None else np.ascontiguousarray(array, dtype) for array in arrays]
+def _wide_parameters(problem: Problem, given: dict[str, np.ndarray]) -> list[np.ndarray | None]:
+    """The arrays between x and y, the biases too."""
+    return [None if a is None else np.ascontiguousarray(a, np.float64) for a in device_parameters(problem, given)]
+
+
+def _as_stored(problem: Problem, arrays: list[np.ndarray | None]) -> list[np.ndarray | None]:
+    """The arrays between x and y in the types that the problem takes."""
+    return [None if a is None else a.astype(b.dtype) for a, b in zip(arrays, problem.arguments()[1:], strict=False)]
 
 
 def in_float64(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: list[np.ndarray | None]) -> Any:
@@ -124,7 +124,7 @@ def in_float64(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: list
 @lru_cache(maxsize=1)
 def _expected(problem: ConvProblem | LinearProblem, in_half: bool) -> Expected:
     x, given = operands(problem, IMAGES)
-    arrays = _device_parameters(problem, given, "float64")
+    arrays = _wide_parameters(problem, given)
     exact = in_float64(problem, x, arrays)
     absolute = [None if array is None else np.abs(array) for array in arrays]
     magnitude = in_float64(replace(problem, activation=""), np.abs(x.astype(np.float64)), absolute)
@@ -151,10 +151,8 @@ def test_layers_of_the_networks(case: Case) -> None:
     problem = case.problem
     assert isinstance(problem, ConvProblem | LinearProblem)
     x, given = operands(problem, IMAGES)
-    arguments = problem.arguments()
-    arrays = _device_parameters(problem, given, "float64")
-    stored = [None if a is None else a.astype(b.dtype) for a, b in zip(arrays, arguments[1:], strict=False)]
-    device_x = uploaded(np.ascontiguousarray(x, arguments[0].dtype))
+    stored = _as_stored(problem, _wide_parameters(problem, given))
+    device_x = uploaded(np.ascontiguousarray(x, problem.arguments()[0].dtype))
     y, *labels = on_card(kernel_of(case), device_x, stored, IMAGES)
     check(y, problem, _expected(replace(problem, output_dtype="float32"), sums_half(case.row)))
     if labels:
@@ -194,10 +192,7 @@ def test_more_elements_than_an_int_counts(case: Case) -> None:
     if isinstance(problem, PairProblem):
         arrays = host_arrays(problem, 1)[1]
     elif isinstance(problem, ConvProblem | LinearProblem):
-        drawn = _random_parameters(problem)
-        arrays = [
-            None if a is None else a.astype(b.dtype) for a, b in zip(drawn, problem.arguments()[1:], strict=False)
-        ]
+        arrays = _as_stored(problem, _random_parameters(problem))
     kernel = kernel_of(case)
     wanted = on_card(kernel, few, arrays, repeated)[0]
     y = on_card(kernel, many, arrays, REPEATS * repeated)[0].reshape(REPEATS, -1)

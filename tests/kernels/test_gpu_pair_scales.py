@@ -18,7 +18,7 @@ from data_tools.fashion_mnist import open_split
 from tests.runtime.test_gpu_session import session
 from tests.support.kernel_cases import Case, architecture
 from tests.support.kernel_device import compile_all
-from tests.support.named_choices import named_choices
+from tests.support.requests import named_choices
 from tests.support.scaled_networks import biased, errors, images, plain_errors, scaled, shipped, unbiased, unit_scaled
 
 pytestmark = pytest.mark.gpu

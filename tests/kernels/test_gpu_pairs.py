@@ -13,8 +13,8 @@ from tests.support import kernel_cases
 from tests.support.kernel_cases import Case, served
 from tests.support.kernel_device import compile_selected
 from tests.support.kernel_grid import CONVOLUTION_PAIRS, PRODUCT_PAIRS
+from tests.support.kernel_oracle import check
 from tests.support.pair_device import Runner, errors, has_shipped_weights, images, poison_shared, same_bits, weights
-from tests.support.tolerance import check
 
 pytestmark = pytest.mark.gpu
 BATCHES = (1, 7, 31, 999, 9_999)

@@ -24,7 +24,7 @@ from app.layers import ACTIVATIONS
 from tests.kernels.test_gpu_kernels import held_against_the_reference
 from tests.support.kernel_cases import Case, elements
 from tests.support.kernel_device import compile_all
-from tests.support.kernel_grid import product_pair, typed
+from tests.support.kernel_grid import multiplied, product_pair
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -103,7 +103,7 @@ EXPLORED = [row for row in VARIANTS if row.operation in PROBLEMS]
 def cases(draw: Any, row: Variant) -> Case:
     """A problem that the row serves, in one of its types, with some of its parameters other than the defaults."""
     drawn, dtype = draw(PROBLEMS[row.operation](row)), draw(st.sampled_from(row.dtypes))
-    problem = typed(drawn, dtype) if isinstance(drawn, PairProblem) else replace(drawn, dtype=dtype)
+    problem = multiplied(drawn, dtype)
     if getattr(problem, "argmax", False):
         problem = replace(problem, activation="")
     choices = {name: st.sampled_from(values) for name, values in row.tunables.items()}

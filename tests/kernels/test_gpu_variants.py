@@ -19,8 +19,8 @@ from tests.runtime.test_gpu_session import classify
 from tests.support.kernel_cases import Case, architecture
 from tests.support.kernel_device import bits, check_fused_activation, compile_all
 from tests.support.kernel_grid import row_of
-from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import ODD, SMOOTH, TEST_NETWORKS, random_graph, random_images, score_scale
+from tests.support.requests import named_choices
 
 pytestmark = pytest.mark.gpu
 IMAGES = 31

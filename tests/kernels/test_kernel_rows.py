@@ -15,8 +15,7 @@ from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, Launch
 from app.planning.tuning import Tuning
 from app.precision import DTYPES
 from tests.support.kernel_cases import weight_shape
-from tests.support.kernel_grid import problems, served, typed
-from tests.support.toy_variants import toy_variant
+from tests.support.kernel_grid import problems, served, toy_variant, typed
 
 ALL_VARIANTS = pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))
 CARD_BYTES = 288 << 30  # more memory than any card has: no batch can be larger

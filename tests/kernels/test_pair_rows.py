@@ -32,8 +32,7 @@ from tests.support.kernel_grid import (
     served,
     typed,
 )
-from tests.support.kernel_oracle import expected_of, layers_of, operands, run
-from tests.support.tolerance import check
+from tests.support.kernel_oracle import check, expected_of, layers_of, operands, run
 
 DTYPES = pytest.mark.parametrize("dtype", ["float16", "float16x2"])
 ROWS = [row for name in ("conv_pair", "gemm_pair") for row in variants(name)]

@@ -26,8 +26,7 @@ from tests.support.kernel_cases import (
     tuned_cases,
 )
 from tests.support.kernel_grid import convolution_pair, product_pair, row_of, typed
-from tests.support.kernel_oracle import expected, layers_of, operands, plain, run
-from tests.support.tolerance import check
+from tests.support.kernel_oracle import check, expected, layers_of, operands, plain, run
 
 CONV = ConvProblem(3, 11, 14, 17, 4, 2, bias=True, activation="tanh")
 PROBLEMS: list[Problem] = [

@@ -10,8 +10,7 @@ from app.kernels.variant import Variant
 from app.planning.choices import load_graph
 from app.planning.plan import plan
 from app.precision import PRECISIONS
-from tests.support.named_choices import named_choices
-from tests.support.requests import requested, resolved
+from tests.support.requests import named_choices, requested, resolved
 
 AUTO = dict.fromkeys(("conv", "gemm", "pool"), "auto")
 

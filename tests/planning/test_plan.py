@@ -25,8 +25,8 @@ from app.network.definitions import LENET5, NETWORKS, Network
 from app.planning.matching import Choices
 from app.planning.plan import IMAGES, LABELS, LOGITS, PIXELS, plan
 from app.precision import BY_NAME
-from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import ODD, TEST_NETWORKS, multiplied, random_graph
+from tests.support.requests import named_choices
 
 ARCH = "sm_90a"
 FUSED = ["conv1+relu1+pool1", "conv2+relu2+pool2", "flatten+fc1+relu3", "fc2+argmax"]

@@ -13,8 +13,8 @@ from app.planning.matching import Choices
 from app.planning.plan import LABELS, LOGITS, ExecutionPlan, plan
 from app.planning.tuning import Tuned, Tuning
 from app.precision import BY_NAME, wide
-from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import TEST_NETWORKS, random_graph
+from tests.support.requests import named_choices
 
 ARCH = "sm_90a"
 TOO_OLD = "needs sm_80 or later, this is sm_75"

@@ -12,8 +12,8 @@ from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import LABELS, LOGITS, ExecutionPlan, notice, plan
 from app.planning.tuning import Tuned, Tuning
-from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import ODD, multiplied, random_graph
+from tests.support.requests import named_choices
 
 HOPPER = "sm_90a"
 BOTH = ["conv1+relu1+pool1+conv2+relu2+pool2", "flatten+fc1+relu3+fc2+argmax"]

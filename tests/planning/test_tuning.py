@@ -14,8 +14,8 @@ from app.kernels.problems import ConvProblem, key
 from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant
 from app.planning import tuning
 from app.planning.tuning import Tuned, Tuning
+from tests.support.kernel_grid import toy_variant
 from tests.support.schemas import mistakes
-from tests.support.toy_variants import toy_variant
 
 CARD = "NVIDIA Test 100 (80GB)"
 FILE = "nvidia_test_100_80gb.json"

@@ -12,8 +12,8 @@ from app.network.reference import compute_reference
 from app.network.weights import load_weights
 from app.planning.plan import plan
 from tests.support.counting import Counting
-from tests.support.named_choices import named_choices
 from tests.support.networks_for_tests import ODD, TEST_NETWORKS, check_labels, random_graph, random_images, score_scale
+from tests.support.requests import named_choices
 
 pytestmark = pytest.mark.gpu
 ALL_NETWORKS = pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)

@@ -29,6 +29,7 @@ from tests.support.kernel_grid import (
     PRODUCTS,
     SIZES,
     convolution_pair,
+    multiplied,
     network_convolutions,
     product_pair,
     typed,
@@ -180,10 +181,7 @@ def served(row: Variant, problems: Iterable[Problem], *, store: bool = True) -> 
     """Those of the problems that the row serves, in each of its types. store: activations in that type, too."""
     for dtype in row.dtypes:
         for problem in problems:
-            if store or isinstance(problem, PairProblem):
-                case = Case(row, typed(problem, dtype))
-            else:
-                case = Case(row, replace(problem, dtype=dtype))
+            case = Case(row, (typed if store else multiplied)(problem, dtype))
             if case.refusal is None:
                 yield case
 

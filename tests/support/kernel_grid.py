@@ -19,7 +19,7 @@ from app.kernels.problems import (
     operation,
 )
 from app.kernels.registry import variants
-from app.kernels.variant import Variant
+from app.kernels.variant import KernelLaunch, LaunchConfig, Variant
 from app.layers import ACTIVATIONS, Activation, Conv2d, Layer
 from app.layers.pool import Pool
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86
@@ -32,6 +32,13 @@ def row_of(kind: str, name: str) -> Variant:
     """The row of that operation and name."""
     (row,) = (row for row in variants(kind) if row.name == name)
     return row
+
+
+def toy_variant(step: int, name: str, **changes: Any) -> Variant:
+    """An automatic convolution in float32 of one launch that serves every problem; ``changes`` to its fields."""
+    launch = KernelLaunch(32, lambda _: (1, 1, 1))
+    row = Variant("conv", step, name, "for tests", "none", lambda *_: LaunchConfig({}, (launch,)), ("float32",))
+    return replace(row, **{"automatic": True, **changes})
 
 
 def network_convolutions(*, fused: bool) -> list[ConvProblem]:
@@ -165,6 +172,11 @@ def typed(problem: Own, dtype: str) -> Own:
     if problem.input_dtype == "uint8":
         return replace(problem, dtype=dtype, output_dtype=wide(dtype))
     return replace(problem, dtype=dtype, input_dtype=storage(dtype), output_dtype=storage(dtype))
+
+
+def multiplied(problem: Own, dtype: str) -> Own:
+    """The problem in that arithmetic, activations stored as they are; a pair's alike."""
+    return typed(problem, dtype) if isinstance(problem, PairProblem) else replace(problem, dtype=dtype)
 
 
 @cache

@@ -1,11 +1,14 @@
 """What the bodies of commands take, made as the command line makes it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from app.commands.options.common import parser_of, request_of
+from app.kernels import registry
 from app.network.graph import Graph
-from app.planning.choices import load_graph
+from app.planning.choices import OPERATIONS, load_graph
 from app.planning.matching import Choices
+from app.planning.tuning import Tuning
 
 
 def requested(name: str, arguments: str = "") -> Any:
@@ -17,3 +20,14 @@ def resolved(arguments: str = "") -> tuple[Graph, Choices]:
     """The graph that the main job's arguments name, and the choices to plan it with."""
     graph, _, chosen = load_graph(requested("run", arguments).network)
     return graph, chosen
+
+
+def named_choices(
+    precision: str = "fp32", fuse: bool = True, kernels: Mapping[str, str] | None = None, tuning: Tuning | None = None
+) -> Choices:
+    """kernels: names by operation, or by a layer whose name is that of its option and a number, such as ``conv1``."""
+    rows = {
+        target: registry.find(OPERATIONS.get(target.rstrip("0123456789"), target), name)
+        for target, name in (kernels or {}).items()
+    }
+    return Choices(precision, fuse, rows, tuning or Tuning())

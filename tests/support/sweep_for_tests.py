@@ -10,8 +10,8 @@ from app.kernels.problems import ConvProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant
 from app.planning.tuning import Tuning
 from app.runtime.result import Timing
+from tests.support.kernel_grid import toy_variant
 from tests.support.requests import requested
-from tests.support.toy_variants import toy_variant
 
 ARCH = "sm_90a"
 CARD = "NVIDIA Test"
