@@ -24,7 +24,7 @@ from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.precision import SINGLE
-from tests.support.peers_for_tests import CARD
+from tests.support.peers_for_tests import bench_document
 from tests.support.requests import requested
 from tests.support.widths import check_widths
 
@@ -51,23 +51,11 @@ def table(name: str, problem: ConvProblem = CONV, *, scale: float = 1.0) -> Tabl
 def document() -> dict[str, Any]:
     """A bench document of two convolutions and two batch sizes."""
     tables = [table("conv1"), table("conv2", ConvProblem(32, 12, 12, 64, 5), scale=2.0)]
-    programs = [
+    programs: list[dict[str, Any]] = [
         {"precision": "fp32", "conv": "direct", "ms": 9.0, "spread_ms": None, "runs": 9, "nodes": ["conv1: direct"]},
         {"precision": "fp16", "conv": "cublas", "ms": None, "spread_ms": None, "runs": 0, "reason": "no cuBLAS"},
     ]
-    return {
-        "subject": "network lenet5",
-        "date": "2024-01-01 00:00 UTC",
-        "images": 100,
-        "device": CARD,
-        "settings": {"rule": "the rule"},
-        "peaks": vars(PEAKS),
-        "tables": [table_document(each, PEAKS) for each in tables],
-        "totals": totals(tables),
-        "batches": [{"images": size, "totals": totals(tables), "whole_program": programs} for size in (10, 100)],
-        "whole_program": programs,
-        "notes": ["something"],
-    }
+    return bench_document("lenet5", tables, PEAKS, programs, (10, 100))
 
 
 @pytest.mark.parametrize(

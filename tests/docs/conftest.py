@@ -8,17 +8,14 @@ import pytest
 
 from app.bench.graphs import network_graph
 from app.bench.ladder.cases import network_items, rungs
-from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, SCHEMA, Peaks, Result, Table, table_document, totals
+from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table
 from docs.generate.figures import BENCH, FIGURES, OLD_REPORTS, PROFILE, RESOURCES, Figures
-from tests.support.peers_for_tests import CARD
+from tests.support.peers_for_tests import bench_document
 from tests.support.schemas import mistakes
 
-CPU_USED = {"kind": "cpu", "name": "Some CPU", "threads": 2, "numpy": "2.0"}
-SIZES = (100, 1000, 5000, 10_000)
 
-
-def bench_document(network: str) -> dict[str, Any]:
-    """As ``bench`` writes it: the row of step n takes 40 - n ms, half as much in float16; debug 100, CPU 1000."""
+def made_up(network: str) -> dict[str, Any]:
+    """A bench's document: the row of step n takes 40 - n ms, half as much in float16; debug 100, CPU 1000."""
     tables = []
     for item in network_items(network_graph(network)):
         rows = [Result(CPU, "CPU, NumPy", next(iter(item.problems)), ms=1000.0)]
@@ -38,21 +35,7 @@ def bench_document(network: str) -> dict[str, Any]:
         for precision, conv, ms in timed
     ]
     peaks = Peaks({"float32": 65.0, "tfloat32": 330.0, "float16": 660.0}, 3000.0)
-    return {
-        "schema": SCHEMA,
-        "date": "2026-01-01 00:00 UTC",
-        "subject": f"network {network}",
-        "device": CARD,
-        "cpu": CPU_USED,
-        "images": 10_000,
-        "settings": {"noise": 0.01, "l2": "cold", "rule": "the rule"},
-        "peaks": vars(peaks),
-        "tables": [table_document(table, peaks) for table in tables],
-        "totals": totals(tables),
-        "batches": [{"images": size, "totals": totals(tables), "whole_program": programs} for size in SIZES],
-        "whole_program": programs,
-        "notes": [],
-    }
+    return bench_document(network, tables, peaks, programs, (100, 1000, 5000, 10_000))
 
 
 def store(document: dict[str, Any], path: Path) -> None:
@@ -62,11 +45,11 @@ def store(document: dict[str, Any], path: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def figures_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete folder of figures: benches made up; a profile that lacks a counter; the committed rest."""
     made = tmp_path_factory.mktemp("figures")
     for network, name in BENCH.items():
-        store(bench_document(network), made / name)
+        store(made_up(network), made / name)
     profiled = Figures()[PROFILE]
     profiled["counters"][0]["store"] = None
     store(profiled | {"counters_note": "no more counters"}, made / PROFILE)
@@ -76,5 +59,5 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def figures(folder: Path) -> Figures:
-    return Figures(folder)
+def figures(figures_folder: Path) -> Figures:
+    return Figures(figures_folder)

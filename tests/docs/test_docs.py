@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
-from app.bench import old_reports
+from app.bench import old_reports, training
 from app.commands.options.common import parser_of
 from docs.generate import __main__
-from docs.generate.__main__ import DOCUMENTS, KERNELS, SYSTEMS, Document
-from docs.generate.figures import BENCH, FILES, NETWORKS, OLD_REPORTS, PEERS, PROFILE, RESOURCES, Figures, command_of
+from docs.generate.__main__ import DOCUMENTS, KERNELS, README, SYSTEMS, Document
+from docs.generate.figures import BENCH, FILES, OLD_REPORTS, PEERS, PROFILE, RESOURCES, TRAINING, Figures, command_of
 from docs.generate.tables import bench_command
 from docs.generate.targets import FIRST_LAYER
+from tests.bench.test_peers import DOCUMENT
+from tests.docs.conftest import store
+from tests.support.bundle_for_tests import folder, release
+from tests.support.peers_for_tests import CARD, CPU_USED
 from tests.support.schemas import mistakes
 from tests.support.shell import user_error
 
@@ -137,7 +141,7 @@ def test_the_commands_to_run_are_commands(name: str) -> None:
 
 def test_old_reports_are_read_in_milliseconds() -> None:
     reports = old_reports.load()["systems"]
-    assert set(reports) == set(NETWORKS)
+    assert set(reports) == set(BENCH)
     first = reports["fa19"].version("first GPU kernel (loops over images inside)", 10_000)
     assert (first.ops, first.variant) == (pytest.approx([51.1, 327.0]), "image-loop")
     assert reports["minidnn86"].version("direct kernel", 5000).sum_ms == pytest.approx(52.33)
@@ -148,13 +152,78 @@ def test_old_reports_are_read_in_milliseconds() -> None:
     assert len(reports["minidnn86"].versions) == 15
 
 
+# --- whole passes, training and accuracy, on made-up figures and where there are none ---------------------------------
+
+__all__ = ["folder", "release"]  # fixtures
+
+TRAINED = {"network": "mlp", "hidden": 500, "batch": 4096, "device": "Some Card", "cpu": "Some CPU"}
+SHARE = {"network": "mlp", "hidden": 500, "batch": 4096}
+TRAINING_DOCUMENT: dict[str, Any] = {
+    "schema": training.SCHEMA,
+    "date": "2026-01-01 00:00 UTC",
+    "device": CARD,
+    "cpu": CPU_USED,
+    "rows": [
+        {**TRAINED, "seconds_per_epoch": 0.02, "images_per_second": 3e6, "numpy_seconds_per_epoch": 1.5},
+        {**TRAINED, "network": "lenet5", "hidden": None, "batch": 256, "seconds_per_epoch": 0.2}
+        | {"images_per_second": 3e5, "numpy_seconds_per_epoch": 40.0},
+    ],
+    "shares": [{**SHARE, "kernel": "GEMM", "share": 0.6}, {**SHARE, "kernel": "update", "share": 0.4}],
+}
+
+
+@pytest.fixture
+def old_figures(tmp_path: Path) -> Figures:
+    """The old reports alone."""
+    (tmp_path / OLD_REPORTS).write_text(old_reports.PATH.read_text())
+    return Figures(tmp_path)
+
+
+def test_what_is_not_measured_says_so(old_figures: Figures, release: Path) -> None:
+    for name in ("mlp", "training"):
+        assert "Not measured yet: run `python main.py bench --" in SYSTEMS.block(name, old_figures)
+    assert ("column sums", "4.9%") in rows(SYSTEMS.block("training", old_figures))
+
+
+def test_whole_pass_beside_pytorch(old_figures: Figures, tmp_path: Path, release: Path) -> None:
+    store(DOCUMENT, tmp_path / PEERS["mlp"])
+    made = SYSTEMS.block("mlp", old_figures)
+    assert "10,000 images, Some Card, 2026-01-01 00:00 UTC, PyTorch 2.99" in made
+    assert ("fp32x", "fp32", "0.5000", "3.0000", "6.00", "1.0000", "3.5000", "3.50", "") in rows(made)
+    assert ("fp16", "fp16", "0.1000", "", "", "0.2000", "", "", "") in rows(made)  # PyTorch's did not run
+
+
+def test_training(old_figures: Figures, tmp_path: Path) -> None:
+    store(TRAINING_DOCUMENT, tmp_path / TRAINING)
+    where = "Some Card; Some CPU"
+    assert {
+        ("first", "117.2", "45.7", "2.56"),
+        ("`mlp`", "500", "4,096", "0.02", "3,000,000", "1.5", "75.0", where),
+        ("`lenet5`", "", "256", "0.2", "300,000", "40", "200", where),
+        ("kernel", "report", "mlp 500, batch 4,096"),
+        ("GEMM", "74.3%", "60.0%"),
+        ("update", "", "40.0%"),
+    } <= rows(SYSTEMS.block("training", old_figures))
+
+
+def test_accuracy(old_figures: Figures, release: Path) -> None:
+    """lenet5 and mlp are shipped here, with 100 promised images."""
+    found = [cells(line) for line in README.block("accuracy", old_figures).splitlines()[2:]]
+    assert [row[0] for row in found] == [f"`{name}`" for name in PEERS for _ in range(2)]
+    told = {(row[0], row[1].partition(":")[0]): row[1:] for row in found}
+    assert told["`mlp`", "here"][1].endswith("%") and told["`mlp`", "here"][2:] == ["", "", ""]
+    assert told["`fa19`", "here"] == ["here: not trained yet", "", "", "", ""]
+    assert told["`fa19`", "report"] == ["report", "76.00%", "76.70%", "", "76.53%"]
+    assert told["`k7`", "report"][0] == "report: none given"
+
+
 # --- what can go wrong ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def copied(folder: Path, tmp_path: Path) -> Path:
+def copied(figures_folder: Path, tmp_path: Path) -> Path:
     """kernels.md and its figures, to be broken."""
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(figures_folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / "kernels.md").write_text(TEXT)
     return tmp_path
 

@@ -64,15 +64,15 @@ def test_pictures_are_of_the_tables_run() -> None:
     assert set(re.findall(r"images/([\w.-]+png)", texts)) == set(pictures.PICTURES)
 
 
-def test_a_picture_of_another_run_is_found(tmp_path: Path, folder: Path) -> None:
+def test_a_picture_of_another_run_is_found(tmp_path: Path, figures_folder: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib (the plot extra) is not installed")
-    assert pictures.stale(folder, tmp_path) == list(pictures.PICTURES)  # none is there
-    drawn = pictures.draw(folder, tmp_path)
-    assert [path.name for path in drawn] == list(pictures.PICTURES) and not pictures.stale(folder, tmp_path)
+    assert pictures.stale(figures_folder, tmp_path) == list(pictures.PICTURES)  # none is there
+    drawn = pictures.draw(figures_folder, tmp_path)
+    assert [path.name for path in drawn] == list(pictures.PICTURES) and not pictures.stale(figures_folder, tmp_path)
     assert pictures.stale(FIGURES, tmp_path) == list(pictures.PICTURES)
     drawn[0].write_bytes(drawn[0].read_bytes().replace(b"sha256:", b"sha257:"))
     drawn[1].write_bytes(b"no picture")
-    assert pictures.stale(folder, tmp_path) == list(pictures.PICTURES)[:2]
+    assert pictures.stale(figures_folder, tmp_path) == list(pictures.PICTURES)[:2]
 
 
 def _stored(name: str) -> Any:

@@ -1,10 +1,13 @@
-"""Engines for tests of ``bench --peers``, and a batch that needs no files."""
+"""What tests of bench share: a card, its document, engines for ``--peers``, and a batch that needs no files."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from app.bench.batch import UNWRITTEN, Batch
+from app.bench.ladder.results import SCHEMA, Peaks, Table, table_document, totals
 from app.bench.peers.rounds import Candidate, Engine, Entrant
 from app.network.definitions import NETWORKS
 from app.network.reference import compute_reference
@@ -13,6 +16,28 @@ from tests.support.networks_for_tests import random_graph, random_images
 
 CARD = {"kind": "cuda", "name": "Some Card", "architecture": "sm_90a", "multiprocessors": 132, "memory_bytes": 1 << 36}
 CARD |= {"driver": None, "driver_cuda": "13.0", "cuda": "13.0", "cupy": "14"}
+CPU_USED = {"kind": "cpu", "name": "Some CPU", "threads": 2, "numpy": "2.0"}
+
+
+def bench_document(
+    network: str, tables: Sequence[Table], peaks: Peaks, programs: Sequence[dict[str, Any]], sizes: Sequence[int]
+) -> dict[str, Any]:
+    """As ``bench`` writes it; each of the sizes of batches took as long."""
+    return {
+        "schema": SCHEMA,
+        "date": "2026-01-01 00:00 UTC",
+        "subject": f"network {network}",
+        "device": CARD,
+        "cpu": CPU_USED,
+        "images": sizes[-1],
+        "settings": {"noise": 0.01, "l2": "cold", "rule": "the rule"},
+        "peaks": vars(peaks),
+        "tables": [table_document(table, peaks) for table in tables],
+        "totals": totals(tables),
+        "batches": [{"images": size, "totals": totals(tables), "whole_program": programs} for size in sizes],
+        "whole_program": programs,
+        "notes": ["something"],
+    }
 
 
 def small_batch(network: str = "lenet5", count: int = 40) -> Batch:
