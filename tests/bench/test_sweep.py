@@ -1,13 +1,15 @@
-"""``sweep``: its grid, what it skips, what it keeps when interrupted, what it prints and stores, and its errors."""
+"""``sweep``: its grid, what it skips, keeps when interrupted, prints, draws and stores; ``--pipeline``; its errors."""
 
 import json
+from math import isnan
 from pathlib import Path
 
 import pytest
 
+from app import figures
 from app.bench.graphs import network_graph
-from app.bench.ladder.failures import Wrong, compiler_reason, reason_of
-from app.bench.sweep import job
+from app.bench.ladder.failures import Wrong, reason_of
+from app.bench.sweep import job, pipeline, plots
 from app.bench.sweep.grid import Skip, Target, measure_all, parse_settings
 from app.bench.sweep.text import as_document, as_text
 from app.cuda import device
@@ -19,19 +21,7 @@ from app.planning.tuning import Tuned, Tuning
 from app.precision import SHORT
 from tests.support.schemas import mistakes
 from tests.support.shell import Refuses
-from tests.support.sweep_for_tests import (
-    ARCH,
-    CARD,
-    PROBLEM,
-    RIVAL,
-    ROW,
-    failing,
-    measured,
-    ms_of,
-    request,
-    swept,
-    target,
-)
+from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, failing, measured, request, swept, target
 from tests.support.widths import check_widths
 
 
@@ -85,7 +75,7 @@ def test_best_point() -> None:
     done: list[Target] = []
     measure_all([found], measured(), done.append)
     assert found.best is not None and found.best["parameters"] == {"TILE": 12, "DEPTH": 4}
-    assert found.default_point is not None and found.default_point["ms"] == ms_of(found.default)
+    assert found.default_point is not None and found.default_point["ms"] == pytest.approx(2.24)
     assert done == [found] and found.finished == len(found.grid) == 6
 
 
@@ -216,37 +206,88 @@ def test_the_kernels_own_type_unless_another_is_asked_for(name: str, asked: str,
     assert as_document(arguments, targets, [], CARD, None)["precision"] == SHORT[dtype]
 
 
-def test_biases_are_those_of_the_seed_systems() -> None:
-    def biases(name: str) -> list[str]:
-        return [array for array in network_graph(name).parameters if array.endswith("_bias")]
-
-    assert biases("lenet5") == [] and biases("fa19") == biases("k7") == biases("mlp") == ["fc1_bias", "fc2_bias"]
-    assert len(biases("minidnn86")) == 4
-
-
-def test_compiler_messages() -> None:
-    log = 'a.cu does not compile (6) with -D…\na.cu(3): error: static assertion failed with "BM too small"\n  more'
-    assert compiler_reason(log) == "does not compile: BM too small"
-    log = "a.cu does not compile (6) with -D…\nptxas error   : Entry function 'f' uses too much shared data (0x1)\n"
-    assert compiler_reason(log) == "does not compile: Entry function 'f' uses too much shared data (0x1)"
-
-
-class CUDADriverError(RuntimeError):
+def cuda_error(status: int) -> Exception:
     """Like CuPy's, which cannot be made without a card."""
+    return type("CUDADriverError", (RuntimeError,), {"status": status})(f"error {status}")
 
-    def __init__(self, status: int) -> None:
-        super().__init__(f"error {status}")
-        self.status = status
+
+# What the compiler prints → the reason.
+LOGS = {
+    "error: no": "no",
+    'a.cu(3): error: static assertion failed with "BM too small"\n  more': "BM too small",
+    "ptxas error   : Entry function 'f' uses too much shared data\n": "Entry function 'f' uses too much shared data",
+}
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (RuntimeError("a.cu does not compile\nerror: no"), "does not compile: no"),
-        (CUDADriverError(701), "error 701"),
-        (CUDADriverError(700), None),  # an illegal address: the card's context is lost
+        *((RuntimeError(f"a.cu does not compile\n{log}"), f"does not compile: {LOGS[log]}") for log in LOGS),
+        (cuda_error(701), "error 701"),
+        (cuda_error(700), None),  # an illegal address: the card's context is lost
         (ValueError("a bug"), None),
     ],
 )
 def test_only_what_concerns_one_kernel_is_a_reason(error: Exception, reason: str | None) -> None:
     assert reason_of(error) == reason
+
+
+# --- the pipeline ----------------------------------------------------------------------------------------------------
+
+
+def test_pipeline_settings() -> None:
+    found = pipeline.settings(1000, (4, 100))
+    assert found == [(streams, chunk) for chunk in (100, 250, 500, 1000) for streams in range(1, 9)]
+
+
+@pytest.mark.parametrize("stop", [None, 5])
+def test_pipeline_points(stop: int | None) -> None:
+    def measure(streams: int, chunk: int) -> pipeline.Figures | None:
+        if streams == stop:
+            raise KeyboardInterrupt
+        return None if streams == 2 else {"ms": 10.0 / streams + chunk, "p90_ms": 1.0, "overlap": 0.5}
+
+    grid = pipeline.settings(250, (4, 25))
+    points = pipeline.measure_all(grid, measure)
+    assert len(points) == (16 if stop is None else 4)
+    report = pipeline.as_document(request("--pipeline"), CARD, points, len(grid), (4, 25))
+    assert not mistakes(report)
+    fastest = 8 if stop is None else 4
+    assert (report["best"]["streams"], report["best"]["chunk"]) == (fastest, 25)
+    assert report["gain"] == pytest.approx(27.5 / (25 + 10 / fastest))
+    text = check_widths(pipeline.as_text, report)
+    chunk25, share25 = (line.split()[1:] for line in text.splitlines() if line.split()[:1] == ["25"])
+    assert chunk25[:4] == ["35.00", "-", "28.33", "27.50"] and share25[:3] == ["50%", "-", "50%"]
+    assert "does not fit" in text and f"best: --streams {fastest} --chunk 25" in text
+    assert ("interrupted after 4 of 16 points" in text) == (stop is not None)
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def test_the_parameter_that_matters_most_comes_first() -> None:
+    field = plots.layer_field(swept())
+    assert field is not None
+    assert (field.down, field.across) == ("TILE", "DEPTH")
+    assert (field.downs, field.acrosses) == ((8, 12, 16, 24), (4, 8))
+    assert field.ms[1][0] == 1.0 and isnan(field.ms[1][1])
+
+
+def test_one_parameter_and_none() -> None:
+    only = plots.layer_field(swept(depths=(8,)))
+    assert only is not None and (only.down, only.across, only.acrosses) == ("", "TILE", (8, 16, 24))
+    assert plots.layer_field(swept(tiles=(24,), depths=(8,))) is None
+    assert plots.layer_field(target()) is None
+
+
+def test_plots(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib (the plot extra) is not installed")
+    figures.prepare(tmp_path / "new")
+    plots.draw_layers(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
+    times = {(chunk, streams): chunk / streams for chunk in (500, 1000) for streams in (1, 2, 3)}
+    plots.draw_pipeline(tmp_path / "new", "lenet5", 1000, times)
+    written = {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()}
+    assert written.keys() == {
+        f"sweep_{what}_{kind}.png" for what in ("swept_lenet5_conv1", "pipeline_lenet5") for kind in ("heat", "3d")
+    }
+    assert all(content.startswith(b"\x89PNG") for content in written.values())

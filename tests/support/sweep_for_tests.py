@@ -40,21 +40,16 @@ def target(known: Tuning = Tuning(), *, tiles: Values = TILES, depths: Values = 
     return make_target("conv1", PROBLEM, ROW, 100, ARCH, {"TILE": tiles, "DEPTH": depths}, known)
 
 
-def ms_of(parameters: Parameters) -> float:
-    """1.0 at TILE 12, DEPTH 4; slower away from there. TILE matters more."""
-    return 1 + abs(parameters["TILE"] - 12) / 10 + (parameters["DEPTH"] - 4) / 100
-
-
 def measured(
     fail: Callable[[dict[str, int]], None] = lambda _: None, rival_ms: float = 9.0
 ) -> Callable[[Target], AbstractContextManager[Measure]]:
-    """Canned times in place of a card; ``fail`` may raise instead."""
+    """Canned times in place of a card: 1.0 at TILE 12, DEPTH 4, slower away from there. ``fail`` may raise instead."""
 
     def measure(variant: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
         if variant is not ROW:
             return Timing((rival_ms,)), 0.5
         fail(parameters)
-        ms = ms_of(parameters)
+        ms = 1 + abs(parameters["TILE"] - 12) / 10 + (parameters["DEPTH"] - 4) / 100  # TILE matters more
         return Timing((*[ms] * 9, ms + 0.1)), 0.25
 
     return lambda _: nullcontext(measure)
