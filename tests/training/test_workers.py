@@ -15,6 +15,7 @@ from subprocess import PIPE
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -24,17 +25,7 @@ from app.network.weights import load_weights
 from app.training import workers
 from app.training.workers import team_of
 from tests.support.shell import listing
-from tests.support.training_for_tests import (
-    OWN,
-    Refused,
-    Train,
-    begin,
-    ended,
-    new_job,
-    some_settings,
-    wait_for,
-    workers_of,
-)
+from tests.support.training_for_tests import Refused, Train, begin, ended, new_job, some_settings, wait_for, workers_of
 from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, check_failure
 
 # --- what comes out
@@ -76,10 +67,8 @@ def test_numbers_of_workers(count: str, wrong: str, refused: Refused) -> None:
 
 
 def test_no_more_processes(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(self: Any) -> None:
-        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(get_context("spawn").Process, "start", start)
+    error = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    monkeypatch.setattr(get_context("spawn").Process, "start", Mock(side_effect=error))
     wrong = r"cannot start 2 workers \(Resource temporarily unavailable\): use fewer --workers"
     check_failure(train(*MLP, "--workers", "2"), wrong)
 
@@ -99,7 +88,7 @@ def test_killed(train: Train, place: Path) -> None:
     with after_saving(kill):
         check_failure(train(*MLP, "--epochs", "3", "--workers", "2"), wrong)
     assert set(listing(place)) == {"images", "labels", CHECKPOINT}
-    assert train("--resume", CHECKPOINT, *OWN[:4])[0] == 0
+    assert train("--resume", CHECKPOINT)[0] == 0
 
 
 class NoRoom:
