@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    # NumPy is loaded here and not at the top, so that too little memory for it is one line.
+    # Load NumPy here and not at the top, so that too little memory for it is an error of one line.
     check_room()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in main.py
     with exit_on_interrupt():

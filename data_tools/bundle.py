@@ -1,4 +1,4 @@
-"""Ship trained weights: put them into weights/ with their promises and their float64 reference results."""
+"""Ship trained weights: put them into weights/ with their promised counts and their float64 reference results."""
 
 import argparse
 from itertools import combinations
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Ship every file and print its promises. Raises UserError."""
-    files = [load_weights(path) for path in options.files]  # all are read before any is written
+    files = [load_weights(path) for path in options.files]  # read all before writing any
     for first, second in combinations(files, 2):
         if first.network == second.network:
             raise UserError(f"{first.path} and {second.path} both hold {first.network}: name one of them")

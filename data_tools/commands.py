@@ -23,7 +23,7 @@ def fetch(splits: Sequence[str], data_dir: Path | None) -> None:
 
 
 def verify(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Print OK for each good copy in the places searched; UserError if any is bad or a file is nowhere."""
+    """Print OK for each good copy in the searched places; UserError if one is bad or a file is missing everywhere."""
     failures = []
     directories = fashion_mnist.search_dirs(data_dir)
     for file in (file for split in splits for file in SPLITS[split]):

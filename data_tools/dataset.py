@@ -1,4 +1,4 @@
-"""Images to classify, with labels if there are any, from Fashion-MNIST or from the user's own IDX or HDF5 files."""
+"""Load images to classify, and labels if any, from Fashion-MNIST or the user's own IDX or HDF5 files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,13 +34,13 @@ class Dataset:
 
 
 def load_fashion_mnist(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Dataset:
-    """Load the verified "test" or "train" split; fetch it if it is missing. allocate: memory for the images."""
+    """Load the verified "test" or "train" split; fetch it if it is missing. allocate: returns memory for the images."""
     images, labels, directory = open_split(split, data_dir, allocate)
     return Dataset(images[:, None], labels, CLASSES, f"Fashion-MNIST {split} split, {directory}", split)
 
 
 def announce_fashion_mnist(split: str) -> Dataset:
-    """Stand in for ``load_fashion_mnist``, without content, to check options before anything is fetched."""
+    """Return a ``Dataset`` without content in place of Fashion-MNIST, to check options before anything is fetched."""
     shape = SPLITS[split][0].shape
     images = np.broadcast_to(np.uint8(0), (shape[0], 1, *shape[1:]))
     labels = np.broadcast_to(np.uint8(len(CLASSES) - 1), shape[:1])
@@ -76,7 +76,7 @@ def _is_hdf5(path: Path) -> bool:
     try:
         return first_bytes(path, len(HDF5)) == HDF5
     except (UserError, OSError):
-        return False  # the IDX reader says what is wrong
+        return False  # the IDX reader reports the fault
 
 
 def _read_hdf5(path: Path, allocate: Allocate, with_labels: bool) -> tuple[np.ndarray, np.ndarray | None]:
@@ -118,7 +118,7 @@ def _holds_pixels(x: np.ndarray, path: Path) -> bool:
     for start in range(0, len(x), CHUNK):
         rows = x[start : start + CHUNK]
         low, high = rows.min(), rows.max()
-        if not (low >= 0 and high <= 1):  # written so that NaN, which min and max hand on, fails
+        if not (low >= 0 and high <= 1):  # min and max return NaN if there is one: this form then fails
             found = f"in {low:g} … {high:g}" if np.isfinite([low, high]).all() else "that are not finite"
             raise UserError(f"x in {path} holds values {found}; scale them to [0, 1], or store pixels as uint8")
         scaled = rows * 255

@@ -14,7 +14,7 @@ Acquire::http::Timeout "10";
 Acquire::https::Timeout "10";
 APT::Sandbox::User "root";
 """
-# Lists of our own, so that neither root nor the system's state is needed; no hooks of the system's.
+# Private lists, so that neither root nor the system's state is needed; no system hooks.
 _PRIVATE = """\
 Dir::State "{state}";
 Dir::State::Lists "{state}/lists";
@@ -27,7 +27,7 @@ Acquire::Languages "none";
 
 
 class DebianError(Exception):
-    """Why there is no package, in one line."""
+    """Raised if there is no package; the text is the reason in one line."""
 
 
 def unpack(package: str, directory: Path) -> Path:
@@ -61,7 +61,7 @@ def unpack(package: str, directory: Path) -> Path:
 
 def _run(command: list[str], directory: Path) -> None:
     log = directory / "log"
-    # Output goes to a file: a pipe would keep us waiting for grandchildren that outlive the time-out.
+    # Write output to a file: with a pipe we would wait for grandchildren that outlive the time-out.
     with log.open("wb") as output:
         try:
             done = subprocess.run(

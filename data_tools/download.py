@@ -1,4 +1,4 @@
-"""Download one file over HTTP: bounded in size, time and memory, and quick to say that there is no network."""
+"""Download one file over HTTP: bounded in size, time and memory, with a quick error without a network."""
 
 import subprocess
 import sys
@@ -23,11 +23,11 @@ POLL_SECONDS = 0.1
 
 
 class DownloadError(Exception):
-    """Why a URL did not give its file, in one line."""
+    """Raised if a URL did not deliver its file; the text is the reason in one line."""
 
 
 def unreachable(urls: Sequence[str]) -> dict[str, str]:
-    """Ask all URLs at once for their headers; return a reason for each that did not answer.
+    """Request the headers of all URLs at once; return a reason for each that did not answer.
 
     Takes CONNECT_SECONDS at most; a plain request can spend that on each of a host's addresses and more on its name.
     The threads are daemons, because nothing can interrupt a name look-up.
@@ -54,9 +54,9 @@ def unreachable(urls: Sequence[str]) -> dict[str, str]:
 def download(url: str, target: Path, max_bytes: int) -> None:
     """Write the body of ``url`` to ``target``, with a progress bar; try again after a failure in transit.
 
-    Raises DownloadError after ATTEMPTS failures, or at once for an answer that will not get better: a client error, a
-    body of more than ``max_bytes``, or one that comes too slowly. Each attempt takes at most PATIENCE_SECONDS plus the
-    time for ``max_bytes`` at the least rate. The caller removes ``target`` after a failure.
+    Raises DownloadError after ATTEMPTS failures, or at once for a permanent failure: a client error, a body of more
+    than ``max_bytes``, or one that comes too slowly. Each attempt takes at most PATIENCE_SECONDS plus the time for
+    ``max_bytes`` at the least rate. The caller removes ``target`` after a failure.
     """
     for attempt in range(ATTEMPTS):
         time.sleep(BACKOFF_SECONDS * attempt)
@@ -95,7 +95,7 @@ def _in_time(process: subprocess.Popen[bytes], target: Path, progress: tqdm) -> 
         more = target.stat().st_size - received if target.exists() else 0
         received += more
         progress.update(more)
-        # Bytes that came fast earn no right to stand still later.
+        # A fast start does not allow a stop later.
         deadline = min(deadline + more / LEAST_BYTES_PER_S, now + PATIENCE_SECONDS)
         if now > deadline:
             return False

@@ -1,4 +1,4 @@
-"""Write image files in another size, bit-identical to what the networks' Resize layer computes."""
+"""Write image files in another size, bit-identical to the output of the networks' Resize layer."""
 
 import argparse
 import os
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
         _write(path, options.size, fashion_mnist.open_split(options.split, options.data_dir).images)
         return
     targets = [_in(target, file.name) for file in files]
-    # All of them before any is written: no file is written over, nor read after another took its place.
+    # Check all before writing any: no file is overwritten, or read after another one replaced it.
     for file, path in zip(files, targets, strict=True):
         open_regular(file).close()
         _check_new(path)

@@ -82,9 +82,9 @@ class Split(NamedTuple):
 def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Split:
     """Read ``split``, "test" or "train", from the first of ``search_dirs`` that has it; fetch it if none does.
 
-    data_dir: look nowhere else. allocate: memory for the images. A bad file is passed over, with a warning, unless the
-    user pointed to it by ``data_dir`` or ``$FASHION_MNIST_DIR``. Raises UserError if the data is missing, wrong or
-    cannot be fetched.
+    data_dir: the only place to look in. allocate: returns memory for the images. A bad file is skipped, with a warning,
+    unless the user named its place by ``data_dir`` or ``$FASHION_MNIST_DIR``. Raises UserError if the data is missing,
+    wrong or cannot be fetched.
     """
     if data_dir is not None:
         return _read_split(split, data_dir, allocate)
@@ -108,7 +108,7 @@ def _variable_dir() -> Path | None:
 
 
 def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
-    """Directories to look in: ``data_dir`` alone if given, else that of the variable, the cache and the system's."""
+    """Return the directories to search: only ``data_dir`` if given, else the variable's, the cache, the system's."""
     if data_dir is not None:
         return (data_dir,)
     variable = _variable_dir()
@@ -116,7 +116,7 @@ def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
 
 
 def copies(file: DataFile, directory: Path) -> list[Path]:
-    """Paths in ``directory`` where ``file`` exists, gzipped or plain, good or bad."""
+    """Return existing paths of ``file`` in ``directory``, gzipped or plain, good or bad."""
     return [path for path in (directory / f"{file.name}.gz", directory / file.name) if present(path)]
 
 
@@ -148,7 +148,7 @@ def _read_split(split: str, directory: Path, allocate: Allocate | None) -> Split
 
 
 def recognise(images: np.ndarray, labels: np.ndarray | None) -> str | None:
-    """Name the split whose content these uint8 arrays are, (N, 28, 28) and, if known, (N,); None if neither."""
+    """Name the split with exactly these uint8 images (N, 28, 28) and, if known, labels (N,); None if there is none."""
     for split, files in SPLITS.items():
         given = [(file, array) for file, array in zip(files, (images, labels), strict=True) if array is not None]
         if all(array.shape == file.shape and content_sha256(array) == file.sha256 for file, array in given):
@@ -157,9 +157,9 @@ def recognise(images: np.ndarray, labels: np.ndarray | None) -> str | None:
 
 
 def fetch(split: str, data_dir: Path | None = None) -> Path:
-    """Make ``data_dir`` (default: the cache) hold good copies of the split's files; returns the directory.
+    """Put good copies of the split's files into ``data_dir`` (default: the cache); return the directory.
 
-    Missing or bad files come from a mirror or, failing that, from the Debian package. Several processes may do this at
+    Missing or bad files come from a mirror or, if none works, from the Debian package. Several processes may do this at
     once. Raises UserError, the only one of several lines, if no source works.
     """
     directory = (data_dir or cache_dir() / "fashion-mnist").absolute()
@@ -207,7 +207,7 @@ def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -
             url = f"{mirror}{file.name}.gz"
             try:
                 with replacing(directory / f"{file.name}.gz") as temporary:
-                    # gzip adds a little of its own to what it cannot compress.
+                    # gzip makes incompressible data a little larger.
                     download.download(url, temporary, file.nbytes + 1024)
                     try:
                         read_file(temporary, file)
@@ -228,13 +228,13 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
 
     print(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get", file=sys.stderr)
     stored = []
-    scratch = temporary_beside(directory / "scratch")  # a later run removes that of a killed process
+    scratch = temporary_beside(directory / "scratch")  # a later run removes the folder of a killed process
     try:
         scratch.mkdir()
         tree = debian.unpack(DEBIAN_PACKAGE, scratch)
         for file in (file for pair in SPLITS.values() for file in pair):
             for path in copies(file, tree / PACKAGE_PATH):
-                # The other split is taken along, but never replaces a file.
+                # Keep the other split, too, but never replace a file by it.
                 if file not in files and copies(file, directory):
                     continue
                 with suppress(UserError):

@@ -1,7 +1,7 @@
 """Strict reader and writer of IDX files of unsigned bytes, the format of MNIST's family, raw or gzipped.
 
-A file is two zero bytes, the type (0x08), the rank, one big-endian uint32 per dimension, then the items.
-The reader trusts none of it: what it returns is exactly the file's content, or it raises UserError.
+A file is two zero bytes, the type (0x08), the rank, one big-endian uint32 per dimension, then the items. The reader
+trusts none of it: it returns exactly the file's content, or raises UserError.
 """
 
 import gzip
@@ -26,7 +26,7 @@ Allocate = Callable[[int], np.ndarray]
 """Takes a number of bytes, returns that much memory as a one-dimensional uint8 array."""
 
 MAX_BYTES = 2**31
-MAX_FILE_BYTES = MAX_BYTES + (1 << 20)  # a header before it, or what gzip adds to what it cannot compress
+MAX_FILE_BYTES = MAX_BYTES + (1 << 20)  # room for a header, or for gzip's growth of incompressible data
 TOO_LARGE = "split it into files of fewer images"
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_LEVEL = 6  # higher ones take several times as long for a few percent
@@ -40,7 +40,7 @@ CHUNK = 1 << 18
 
 
 def pageable(nbytes: int) -> np.ndarray:
-    """Ordinary memory: the default ``allocate``."""
+    """Return ordinary memory: the default ``allocate``."""
     return np.empty(nbytes, np.uint8)
 
 
@@ -57,7 +57,7 @@ class _Source(Protocol):
 
 
 class _Gzip:
-    """Inflates all members of a gzip file, only as far as asked; zlib checks CRC and length at each member's end."""
+    """Inflates all members of a gzip file, only as requested; zlib checks CRC and length at each member's end."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -90,11 +90,11 @@ class _Gzip:
 
 
 def read_idx(path: Path, rank: int, max_items: int | None = None, allocate: Allocate = pageable) -> np.ndarray:
-    """Read an IDX file of unsigned bytes, gzipped or raw (told apart by content, not by name).
+    """Read an IDX file of unsigned bytes, gzipped or raw (recognised by content, not by name).
 
-    rank: the number of dimensions that the file must have. max_items: refuse a larger first dimension.
-    Returns a C-contiguous uint8 array over memory from ``allocate``, which is called only for a plausible header.
-    Raises UserError, naming the path, for a file that cannot be read or is not exactly one such array.
+    rank: the required number of dimensions. max_items: refuse a larger first dimension. Returns a C-contiguous uint8
+    array over memory from ``allocate``, which is called only for a plausible header. Raises UserError, naming the path,
+    for a file that cannot be read or is not exactly one such array.
     """
     try:
         with open_regular(path, MAX_FILE_BYTES) as file:
@@ -122,7 +122,7 @@ def _read(file: BinaryIO, size: int, rank: int, max_items: int | None, allocate:
         raise _BadError(f"holds no items (shape {shape})")
     if max_items is not None and items > max_items:
         raise _BadError(f"declares {items} items, more than the {max_items} expected")
-    # The header alone must not make us allocate: what follows it can only be so long.
+    # The header alone must not decide the allocation: the file's size limits its items.
     if nbytes > (size * GZIP_MAX_RATIO if zipped else size):
         raise _BadError(f"declares {nbytes} bytes of content, more than its {size} bytes can hold")
     if nbytes > MAX_BYTES:
@@ -177,7 +177,7 @@ def _header(shape: tuple[int, ...]) -> bytes:
 
 
 def content_sha256(array: np.ndarray) -> str:
-    """SHA-256, in hexadecimal, of the uncompressed IDX file that holds this C-contiguous uint8 array."""
+    """Return the SHA-256, in hexadecimal, of the uncompressed IDX file of this C-contiguous uint8 array."""
     digest = hashlib.sha256(_header(array.shape))
     digest.update(array.data)
     return digest.hexdigest()

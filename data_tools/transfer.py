@@ -1,4 +1,4 @@
-"""One transfer over HTTP, in a process of its own that ``download`` starts, watches and ends.
+"""One transfer over HTTP, in a separate process; ``download`` starts, watches and ends it.
 
 A hostile answer can cost the libraries that read it any time and memory; here it costs only this process's.
 """
@@ -17,12 +17,12 @@ DONE, AGAIN, NEVER = 0, 10, 11  # exit codes; with the last two, the process wri
 MEMORY_BYTES = 1 << 30
 CHUNK = 1 << 16
 MAX_REASON = 200  # characters
-# A server must not unpack the archive for us.
+# The server must not decompress the archive.
 HEADERS = {"Accept-Encoding": "identity"}
 
 
 class FailedError(Exception):
-    """Why there is no file, in one line. code: AGAIN if another attempt may get it, else NEVER."""
+    """Raised if there is no file; the text is the reason in one line. code: AGAIN to try again, else NEVER."""
 
     def __init__(self, reason: str, code: int) -> None:
         super().__init__(reason)
@@ -30,7 +30,7 @@ class FailedError(Exception):
 
 
 def transfer(url: str, target: Path, max_bytes: int) -> None:
-    """Write the body of ``url`` to ``target``, as it is sent, without unpacking. Raises FailedError."""
+    """Write the body of ``url`` to ``target``, without decompressing it. Raises FailedError."""
     try:
         with requests.get(url, stream=True, timeout=None, headers=HEADERS) as response, target.open("wb", 0) as file:
             if response.status_code != 200:
@@ -55,10 +55,10 @@ def transfer(url: str, target: Path, max_bytes: int) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the innermost cause, such as "Connection refused"; the errors around it say less in more words."""
+    """Return the innermost cause, such as "Connection refused"; the errors around it have longer, vaguer texts."""
     while error.__context__ is not None:
         error = error.__context__
-    # Other errors than the system's may say no more than what they met, such as an empty line.
+    # The text of other errors may be only the bad input itself, such as an empty line.
     text = getattr(error, "strerror", None) or (
         str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
     )

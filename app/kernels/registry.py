@@ -34,7 +34,7 @@ def variants(operation: str) -> list[Variant]:
 
 
 def find(operation: str, requested: str, *others: str) -> Variant | None:
-    """The variant of that name, None for ``auto``. Raises UserError unless the operation, or one of others, has it."""
+    """Return the named variant of an operation or of one of others, None for ``auto``. Raises UserError without one."""
     known = {row.name: row for name in (operation, *others) for row in variants(name)}
     if requested != "auto" and requested not in known:
         raise UserError(f"unknown {operation} kernel '{requested}': choose one of {', '.join(['auto', *known])}")

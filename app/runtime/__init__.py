@@ -1,1 +1,1 @@
-"""Running a plan: sessions, streams and buffers, and how a run is timed."""
+"""Run a plan: sessions, streams and buffers, and the timing of a run."""

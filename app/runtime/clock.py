@@ -1,4 +1,4 @@
-"""The host's clock, for everything that is timed from a call until it returns. All times in milliseconds."""
+"""Measure time by the host's clock, from a call until it returns. All times in milliseconds."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 
 
 def clocked(call: Callable[[], Result]) -> tuple[Result, float]:
-    """Call once; return what the call returned and the ms until it did."""
+    """Call once; return the result of the call and its duration in ms."""
     start = perf_counter()
     result = call()
     return result, (perf_counter() - start) * 1e3

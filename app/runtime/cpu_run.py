@@ -17,7 +17,7 @@ from data_tools.dataset import Dataset
 def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int) -> Outcome:
     """Classify ``batch`` of the images, in several passes if there are fewer, and measure.
 
-    Raises UserError for options that choose something on the GPU.
+    Raises UserError for options of the GPU alone.
     """
     _check_options(request)
     session = CpuSession(graph)
@@ -28,7 +28,7 @@ def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int) -> 
     spent: list[dict[str, float]] = []
     cycle = None
     with progress_bar(repeat * batch, unit=" images", unit_scale=True) as progress:
-        first = images[: 4 * REFERENCE_CHUNK * session.threads]  # enough for every thread to have met its memory
+        first = images[: 4 * REFERENCE_CHUNK * session.threads]  # enough for every thread to touch its memory
         session.run(first, np.empty(len(first), np.uint8))  # warm-up
         for _ in range(repeat):
             session.seconds.clear()

@@ -1,4 +1,4 @@
-"""The CPU session: the NumPy references in cache-sized chunks, one thread a core."""
+"""The CPU session: the NumPy references in cache-sized chunks, one thread per core."""
 
 import sys
 import threading
@@ -19,7 +19,7 @@ from app.processor import check_room, keep_freed_memory, usable_cores
 
 @contextmanager
 def progress_bar(total: int, **looks: Any) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal. Yields what to call with the images done; there Ctrl-C is met."""
+    """Show a progress bar on a terminal. Yields a function to call with the images done; it also handles Ctrl-C."""
     with (
         deferred_interrupts() as check_interrupt,
         tqdm(total=total, disable=not sys.stderr.isatty(), **looks) as bar,
@@ -35,8 +35,8 @@ def progress_bar(total: int, **looks: Any) -> Iterator[Callable[[int], None]]:
 class CpuSession:
     """A graph ready to run on the processor, in float32. Labels do not depend on the number of threads.
 
-    seconds: layer name → time spent in it so far, summed over the threads. The chunks are the unit of work for
-    the threads, so the matrix library underneath should use one thread (main.py sees to that).
+    seconds: layer name → time spent in it so far, summed over the threads. Each thread works on chunks, so the matrix
+    library underneath should use one thread (main.py sets that).
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -48,15 +48,15 @@ class CpuSession:
         self._lock = threading.Lock()
 
     def chunk_for(self, images: int) -> int:
-        """Images per chunk: REFERENCE_CHUNK, or fewer where that would leave threads without work."""
+        """Return images per chunk: REFERENCE_CHUNK, or fewer if threads would otherwise have no work."""
         return max(1, min(REFERENCE_CHUNK, -(-images // self.threads)))
 
     def threads_for(self, images: int) -> int:
-        """Return how many of the threads so many images keep busy: one chunk keeps one."""
+        """Return how many threads this many images keep busy: each chunk keeps one busy."""
         return min(self.threads, -(-images // self.chunk_for(images)))
 
     def run(self, images: np.ndarray, labels: np.ndarray, progress: Callable[[int], object] | None = None) -> None:
-        """Classify (N, C, H, W) images into labels (N) uint8. progress is called with images done."""
+        """Classify (N, C, H, W) images into labels (N) uint8. progress: called with the number of images done."""
         chunk = self.chunk_for(len(images))
 
         def classify(start: int) -> None:

@@ -21,7 +21,7 @@ from app.runtime.session import Session, chunk_size
 from app.runtime.stream_buffers import Outputs
 from data_tools.dataset import Dataset
 
-REPEAT, REPEAT_FEW = 100, 1000  # of batches, and of those up to FEW images: a percentile wants many
+REPEAT, REPEAT_FEW = 100, 1000  # runs per batch, and for batches up to FEW images: percentiles need many runs
 FEW = 100
 LAYER_REPEAT = 20
 
@@ -36,7 +36,7 @@ def run_on_gpu(
 ) -> Outcome:
     """Classify ``batch`` of the images, in several passes if there are fewer, and measure.
 
-    Raises UserError for kernels that cannot serve the network, and for a comparison without a difference.
+    Raises UserError for kernels that cannot serve the network, and for ``--compare`` with an equal precision.
     """
     images = data.images
     card = device.describe_gpu()
@@ -107,7 +107,7 @@ def run_on_gpu(
         )
     if request.compare is None or other is None:
         return found
-    with opened(other) as session:  # the one above has given its memory back
+    with opened(other) as session:  # the session above has freed its memory
         outputs = session.outputs(batch)
         end_to_end = timing.end_to_end(session, one_pass, outputs, repeat, request.warmup)
         compared = Compared(request.compare, other.arithmetic, end_to_end, outputs.labels.copy())
@@ -115,7 +115,7 @@ def run_on_gpu(
 
 
 def _verdict(per_image: float, resident: timing.OnCard) -> str:
-    """What limits a run without phases: its first kernel reads over the bus, or it makes several passes over the data.
+    """Return the limit of a run without phases: with several passes, or with a first kernel that reads over the bus.
 
     per_image: its ms end to end.
     """
@@ -129,7 +129,7 @@ def _verdict(per_image: float, resident: timing.OnCard) -> str:
 
 def _cycled(session: Session, data: Dataset, batch: int, outputs: Outputs, repeat: int) -> tuple[Timing, Cycle]:
     """Stream the batch in passes; write the first pass's labels to ``outputs`` and compare later ones with them."""
-    from tqdm import tqdm  # not worth its import where nothing is streamed
+    from tqdm import tqdm  # imported only here: other runs do not need it
 
     images = data.images
     pair = (session.outputs(len(images)), session.outputs(len(images)))

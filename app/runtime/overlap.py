@@ -1,4 +1,4 @@
-"""What copies and kernels did at the same time, from the intervals in which each was under way. Pure functions.
+"""Analyse a run: which copies and kernels ran at the same time, and what limited it. Pure functions.
 
 An interval is (start, stop) in milliseconds on one clock.
 """
@@ -22,12 +22,12 @@ class Timeline:
     enqueue_share: float = 0.0
 
 
-# If the device is done this soon after the host has enqueued the last piece, it has been waiting for the host.
+# If enqueueing took this share of a run or more, the device was waiting for the host.
 ENQUEUE_BOUND = 0.9
 
 
 def merge(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the union, as disjoint intervals in order."""
+    """Return the union of the intervals: disjoint and in order."""
     merged: list[Interval] = []
     for start, stop in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -38,12 +38,12 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def length(intervals: Iterable[Interval]) -> float:
-    """Time covered by at least one interval."""
+    """Return the time in ms covered by at least one interval."""
     return sum(stop - start for start, stop in merge(intervals))
 
 
 def overlap(left: Iterable[Interval], right: Iterable[Interval]) -> float:
-    """Time covered by both sides at once."""
+    """Return the time in ms covered by both sides at once."""
     left, right = merge(left), merge(right)
     return length(left) + length(right) - length([*left, *right])
 
@@ -51,8 +51,8 @@ def overlap(left: Iterable[Interval], right: Iterable[Interval]) -> float:
 def one_at_a_time(intervals: Iterable[Interval]) -> list[Interval]:
     """Shorten the intervals of copies in one direction: they share one engine, so each begins when the one before ends.
 
-    An event in front of a copy fires when the copy may begin; the copy may then still queue for the engine, and that
-    wait is no copying.
+    An event in front of a copy fires when the copy may begin. The copy may then still queue for the engine, and that
+    wait is not copying.
     """
     trimmed: list[Interval] = []
     free_from = float("-inf")
@@ -70,7 +70,7 @@ class Usage:
     h2d_ms: float
     kernels_ms: float
     d2h_ms: float
-    overlap: float  # time in which a copy and a kernel ran together ÷ copy time
+    overlap: float  # time with a copy and a kernel at once ÷ copy time
     kernel_share: float
     copy_share: float
     idle_share: float
@@ -79,7 +79,7 @@ class Usage:
 
     @property
     def verdict(self) -> str:
-        """One sentence: what limits the run, and the numbers that say so."""
+        """One sentence: what limits the run, with the numbers that show it."""
         shares = f"kernels ran {self.kernel_share:.0%} of the run, copies {self.copy_share:.0%}"
         match self.limit:
             case "compute":
@@ -94,10 +94,10 @@ class Usage:
 
 
 def usage(timeline: Timeline) -> Usage:
-    """Overlap, shares and the limit of a run.
+    """Compute overlap, shares and the limit of a run.
 
-    The host, if enqueueing took nearly all of the run; else whichever of kernels, copies and idleness took the most
-    of it. Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
+    The limit is the host if enqueueing took nearly all of the run, else the longest of kernels, copies and idle time.
+    Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
     """
     h2d, d2h = one_at_a_time(timeline.h2d), one_at_a_time(timeline.d2h)
     copies, kernels = merge([*h2d, *d2h]), merge(timeline.kernels)

@@ -1,4 +1,4 @@
-"""The options of the main job, and those that other commands share with it."""
+"""The options of the main job, and options that other commands share with it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,23 +15,23 @@ DEFAULT_WARMUP = 5  # untimed runs
 
 
 def device_option() -> Any:
-    """``--device``."""
+    """Declare ``--device``."""
     return option("where to run; auto: a GPU if there is one", "auto", choices=("auto", "cuda", "cpu"))
 
 
 def data_dir_option() -> Any:
-    """``--data-dir``."""
+    """Declare ``--data-dir``."""
     return option("folder that holds Fashion-MNIST's files", metavar="DIR")
 
 
 def data_option() -> Any:
-    """``--data``."""
+    """Declare ``--data``."""
     return option("file of your own images: IDX (.gz or not), or HDF5 with x and y")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """How a batch is cut up on the GPU."""
+    """How to cut up a batch on the GPU."""
 
     streams: int = option(
         f"number of CUDA streams, which work on as many chunks at once (default: {DEFAULT_STREAMS})",
@@ -61,7 +61,7 @@ class ImagesRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What the main job is asked to do."""
+    """The options of the main job."""
 
     batch: int | None = option(
         "number of images to classify (default: 10000, or all if fewer)", type=whole_number(1), metavar="N"

@@ -1,4 +1,4 @@
-"""The result of a measured run, on either device: the report needs nothing else."""
+"""The result of a measured run, on either device. The report needs nothing else."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from app.runtime.overlap import Usage
 
 @dataclass(frozen=True)
 class Timing:
-    """Repeated measurements of one thing: ms each."""
+    """Repeated measurements of one thing, in ms."""
 
     samples: tuple[float, ...]
 
     def percentile(self, q: int) -> float | None:
-        """Return the q-th percentile by nearest rank, 1..99; None if there are too few samples for it."""
+        """Return the q-th percentile by nearest rank, 1..99; None if there are too few samples."""
         return statistics.percentile(self.samples, q)
 
     @property
@@ -27,7 +27,7 @@ class Timing:
 
     @property
     def spread(self) -> float | None:
-        """The 90th percentile minus the 10th; None if there are too few samples for them."""
+        """The 90th percentile minus the 10th; None if there are too few samples."""
         low, high = self.percentile(10), self.percentile(90)
         return None if low is None or high is None else high - low
 
@@ -51,7 +51,7 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class Cycle:
-    """A batch streamed in several passes over the data. unsteady: passes with other labels than the first."""
+    """A batch streamed in several passes over the data. unsteady: number of passes with other labels than the first."""
 
     correct: int | None
     total: int
@@ -61,7 +61,7 @@ class Cycle:
 def count_passes(passes: Iterable[tuple[int, np.ndarray]], truth: np.ndarray | None, first: np.ndarray) -> Cycle:
     """Count the correct labels of all passes, and the passes with other labels than the first.
 
-    passes: images and labels (N,) of each; the first pass's labels are written to ``first``. truth: right labels (N,).
+    passes: images and labels (N,) of each; the first pass's labels are copied to ``first``. truth: correct labels (N,).
     """
     correct = total = unsteady = 0
     for index, (count, labels) in enumerate(passes):
@@ -76,9 +76,9 @@ def count_passes(passes: Iterable[tuple[int, np.ndarray]], truth: np.ndarray | N
 
 @dataclass(frozen=True)
 class Compared:
-    """The same batch in the precision that ``--compare`` names: times end to end, and labels (N,) uint8.
+    """The same batch in the precision of ``--compare``: end-to-end times, and labels (N,) uint8.
 
-    precision: as requested. arithmetic: the coarsest type that any layer multiplied in.
+    precision: as requested. arithmetic: the coarsest type of any layer's multiplication.
     """
 
     precision: str
@@ -94,7 +94,7 @@ class Outcome:
     On a GPU also: on_card: the whole pass over ``on_card_images`` images already on the card; usage: overlap and limit
     of a traced run; device_bytes: the pipeline's buffers and weights; peak_device_bytes: those and the buffers of the
     measurements on the card; raw_copy: the same images copied to the card in one piece; compared: with ``--compare``.
-    arithmetic: the coarsest type that any layer multiplied in.
+    arithmetic: the coarsest type of any layer's multiplication.
     """
 
     device: dict[str, Any]

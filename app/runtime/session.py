@@ -1,13 +1,13 @@
 """The GPU session: owns the device buffers, streams, events and loaded kernels, and streams batches through them.
 
-A batch is cut into chunks, which the streams take in turn. Each stream has its own buffers. Its copy in, kernels and
+A batch is cut into chunks; the streams take them in turn. Each stream has its own buffers. Its copy in, kernels and
 copy out run one after another, beside those of the other streams. Device buffers are allocated before the first run, a
 stream's staging buffer at its first chunk of pageable images. The host waits only for a staging buffer that it is about
 to fill again, and for the end.
 
 A batch that comes again from the same page-locked arrays is captured as a CUDA graph and replayed from then on. The
-graph holds the chunks' copies and kernels; or, if the first kernel can read images over the bus, the kernels alone,
-with buffers of its own.
+graph holds the chunks' copies and kernels. If the first kernel can read images over the bus, the graph holds the
+kernels alone, with buffers of its own.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from app.kernels.launch import Kernel
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 from app.runtime.stream_buffers import Direct, Outputs, StreamBuffers, copy
 
-MOST_CHUNKS = 64  # in a graph: with more, one call instead of many saves nothing
-LARGEST_CHUNK = 4096  # images; nothing is gained beyond
+MOST_CHUNKS = 64  # limit for a graph: with more chunks, it saves no time
+LARGEST_CHUNK = 4096  # images; larger chunks gain nothing
 
 
 def default_chunk(batch: int) -> int:
-    """Images a chunk: a fifth of the batch fills the card and hides its copies."""
+    """Return images per chunk: a fifth of the batch fills the card and hides its copies."""
     return min(max(-(-batch // 5), 1), LARGEST_CHUNK)
 
 
 def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
-    """Images a chunk: ``asked`` or the default, and never more than the batch has.
+    """Return images per chunk: ``asked`` or the default, and never more than the batch has.
 
-    streamed: the batch is one pass of many; nobody waits for its first chunk, and fewer calls are better.
+    streamed: the batch is one of many passes; its first chunk need not come early, and fewer calls are better.
     """
     equal = -(-batch // -(-batch // LARGEST_CHUNK))
     return min(asked or (equal if streamed else default_chunk(batch)), batch)
 
 
 def pieces(count: int, chunk: int) -> Iterator[slice]:
-    """Cut a batch into chunks. The first and the last have half of ``chunk``, those between are of equal length.
+    """Cut a batch into chunks. The first and the last have half of ``chunk``, the others are of equal length.
 
     The ends are short because nothing runs beside the first chunk's copy, nor beside the last one's kernels.
     """
@@ -67,16 +67,16 @@ def equal_pieces(start: int, stop: int, chunk: int) -> Iterator[slice]:
         yield slice(start + count * i // many, start + count * (i + 1) // many)
 
 
-# Called before a chunk's copy in, kernels and copy out are enqueued, and after them.
+# Called before and after each of copy in, kernels and copy out of a chunk is enqueued.
 Mark = Callable[[StreamBuffers], None]
 
 
 class Session:
     """A plan ready to run on the current GPU. A context manager; reusable for any number of batches.
 
-    Several threads may each have a session of their own: nothing here waits for the whole device or its null stream.
+    Several threads may each have their own session: a session never waits for the whole device or its null stream.
 
-    chunk: images a chunk; halved until the buffers fit in device memory (``shrunk`` is then True).
+    chunk: images per chunk; halved until the buffers fit in device memory (``shrunk`` is then True).
     always_in_chunks: copy a repeated batch in chunks even if a kernel could read it over the bus.
     Raises UserError if not even one image fits.
     """
@@ -94,39 +94,39 @@ class Session:
             with suppress(DeviceMemoryError):
                 self.stream_buffers = [StreamBuffers(plan, self.kernels, self.weights, chunk) for _ in range(streams)]
                 break
-            # Here the exception is gone: it held what had been allocated.
+            # The exception is gone here: it kept the allocated buffers alive.
             if chunk == 1:
                 raise UserError("not even one image fits in the device's free memory: free some")
             chunk, self.shrunk = chunk // 2, True
         self.chunk = chunk
         self._graph = BatchGraph()
-        self.direct: Direct | None = None  # what the graph replays; None: chunks
-        self._busy = False  # whether anything may be under way in the streams
+        self.direct: Direct | None = None  # the buffers of the graph; None: it replays chunks
+        self._busy = False  # whether the streams may have unfinished work
         self._pass_ends = [[cupy.cuda.Event(disable_timing=True) for _ in self.stream_buffers] for _ in range(2)]
 
     @property
     def device_bytes(self) -> int:
-        """Device memory held: weights, the buffers of all streams and those of the graph."""
+        """Bytes of device memory in weights, buffers of all streams and buffers of the graph."""
         weights = sum(array.nbytes for arrays in self.weights for array in arrays if array is not None)
         direct = 0 if self.direct is None else self.direct.nbytes
         return weights + sum(buffers.nbytes for buffers in self.stream_buffers) + direct
 
     @property
     def arrays(self) -> list[cupy.ndarray]:
-        """All arrays that a run writes on the device: those of all streams and of the graph."""
+        """All device arrays that a run writes: those of all streams and of the graph."""
         own = [] if self.direct is None else self.direct.arrays
         return [*(array for buffers in self.stream_buffers for array in buffers.arrays), *own]
 
     def outputs(self, count: int, *, logits: bool = False) -> Outputs:
-        """Page-locked arrays for the results of ``count`` images."""
+        """Allocate page-locked arrays for the results of ``count`` images."""
         dtype, classes = self.plan.buffers[LOGITS]
         return Outputs(pinned_array((count,), np.uint8), pinned_array((count, classes), dtype) if logits else None)
 
     def run(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None) -> None:
         """Classify (N, C, H, W) images; when this returns, the outputs are readable.
 
-        images: of the plan's input dtype, C-contiguous; from page-locked memory they are copied directly,
-        else through a staging buffer.
+        images: of the plan's input dtype, C-contiguous. Images in page-locked memory are copied directly, others
+        through a staging buffer.
         """
         if mark is None and self.replays(images, outputs):
             if self._busy:
@@ -137,12 +137,12 @@ class Session:
         self.wait()
         if mark is None and len(images) <= MOST_CHUNKS * self.chunk and all(k.capturable for k in self.kernels):
             self._graph.offer(_arrays(images, outputs), lambda: self._replayable(images, outputs))
-            self._busy = False  # what was captured did not run
+            self._busy = False  # captured work did not run
             if not self.replays(images, outputs):
                 self.direct = None
 
     def _replayable(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
-        """A function that enqueues the batch, beginning and ending on the stream it is given. It allocates nothing."""
+        """Return a function that enqueues the batch, from and to the stream that it is given. It allocates nothing."""
         self.direct = None
         if not self._always_in_chunks and Direct.serves(self.plan, _arrays(images, outputs)):
             with suppress(DeviceMemoryError):
@@ -163,7 +163,7 @@ class Session:
         return in_chunks
 
     def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
-        """Whether ``run`` on these arrays replays a CUDA graph: it ran them twice before, and no others since."""
+        """Return whether ``run`` replays a CUDA graph for these arrays: the last two runs or more were on them."""
         return self._graph.holds(_arrays(images, outputs))
 
     def submit(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None) -> None:
@@ -216,13 +216,13 @@ class Session:
         self._busy = False
 
     def cycle(self, images: np.ndarray, batch: int, pair: tuple[Outputs, Outputs]) -> Iterator[tuple[int, np.ndarray]]:
-        """Stream the images again and again until ``batch`` have been classified, in constant memory.
+        """Stream the images again and again until ``batch`` images have been classified, in constant memory.
 
         Every image crosses the bus in every pass. Yields (images in the pass, labels) for each pass. The passes write
-        to the two outputs in turn: while the caller reads one, the next is already under way.
+        to the two outputs in turn: while the caller reads one, the next pass is already running.
         """
         passes = -(-batch // len(images))
-        # The turns go on from pass to pass: no stream waits for one that has less to do.
+        # The turns continue from pass to pass, so no stream waits for one with less work.
         turns = itertools.cycle(self.stream_buffers)
         for index in range(passes + 1):
             if index < passes:
@@ -249,7 +249,7 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self.wait()  # after an error, waiting would only raise another in its place
+            self.wait()  # after an error, waiting would only raise another error instead
         self.close()
 
 

@@ -1,4 +1,4 @@
-"""One-off costs of a command by name, counted from the start of its process."""
+"""Measure one-off costs of a command by name, from the start of its process."""
 
 import os
 import sys
@@ -8,15 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
-# Not the program's own: what any program needs that uses the GPU through CuPy, which imports NumPy.
+# Costs of any program that uses the GPU through CuPy, which imports NumPy: not the program's own.
 BARE = ("numpy", "cupy", "context")
 
 
 class Stopwatch:
-    """One-off costs, ms. spent: name → time booked so far, in the order of first booking.
+    """One-off costs in ms. spent: name → time booked so far, in the order of first booking.
 
-    It begins where main.py does, and books under ``start`` what the process spent before that: the interpreter's
-    start-up. Within a program that is not main.py it begins when it is made.
+    It begins where main.py does, and books the time of the process before that, the interpreter's start-up, under
+    ``start``. In a program other than main.py it begins when it is made.
     """
 
     def __init__(self) -> None:
@@ -29,26 +29,26 @@ class Stopwatch:
         self._began = self._last - sum(self.spent.values()) / 1e3
 
     def lap(self, name: str) -> None:
-        """Book the time since the last lap under ``name``, on top of what stands there."""
+        """Book the time since the last lap under ``name``, added to earlier bookings of that name."""
         now = perf_counter()
         self.spent[name] = self.spent.get(name, 0.0) + (now - self._last) * 1e3
         self._last = now
 
     @property
     def elapsed(self) -> float:
-        """ms since the beginning, booked or not."""
+        """Milliseconds since the beginning, booked or not."""
         return (perf_counter() - self._began) * 1e3
 
 
 def own(spent: Mapping[str, float]) -> float:
-    """ms of what was booked that a bare program on CuPy would not spend."""
+    """Return the booked ms that a minimal program on CuPy would not spend."""
     return sum(ms for name, ms in spent.items() if name not in BARE)
 
 
 def _process_age() -> float:
     """Seconds since the system created this process, to a hundredth; 0 where it does not tell."""
     with suppress(OSError, ValueError, IndexError, AttributeError):
-        # Field 22 of proc(5)'s stat, in clock ticks since boot; field 2, the name, may hold blanks.
+        # Field 22 of proc(5)'s stat, in clock ticks since boot; field 2, the name, may contain spaces.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return 0.0

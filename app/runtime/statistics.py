@@ -1,6 +1,6 @@
-"""Statistics of repeated measurements: every command, document and stop rule takes them from here. Pure.
+"""Statistics of repeated measurements, for every command, document and stop rule. Pure.
 
-Percentiles are nearest ranks, as MLPerf's LoadGen takes them: always one of the samples, never a value between two.
+Percentiles are nearest ranks, as in MLPerf's LoadGen: always one of the samples, never a value between two.
 """
 
 from collections.abc import Sequence
@@ -15,26 +15,26 @@ def nearest_rank(samples: Sequence[float], q: int) -> float:
 
 
 def median(samples: Sequence[float]) -> float:
-    """Return the 50th percentile: of an even number of samples the lower of the two in the middle."""
+    """Return the 50th percentile; of an even number of samples, the lower of the two in the middle."""
     return nearest_rank(samples, 50)
 
 
 def percentile(samples: Sequence[float], q: int) -> float | None:
-    """Return the q-th percentile (1..99), or None if there are too few samples for it; the median there always is.
+    """Return the q-th percentile (1..99), or None if there are too few samples; the median always exists.
 
-    p10 and p90 take 10 samples, p99 takes 100; of fewer it would be the slowest run by another name.
+    p10 and p90 need 10 samples, p99 needs 100; with fewer it would be the slowest run by another name.
     """
     supported = q == 50 or len(samples) * min(q, 100 - q) >= 100
     return nearest_rank(samples, q) if supported else None
 
 
 def summary(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, float | None]:
-    """Return ``p10``, ``p50`` and so on, each None if there are too few samples for it, and the number of ``runs``."""
+    """Return ``p10``, ``p50`` and so on, each None if there are too few samples, and the number of ``runs``."""
     return {**{f"p{q}": percentile(samples, q) for q in shown}, "runs": len(samples)}
 
 
 def half_width(samples: Sequence[float]) -> float:
-    """Return half the 95 % interval of the median, by order statistics: whatever the distribution of the samples."""
+    """Return half the 95 % interval of the median, by order statistics: valid for any distribution of the samples."""
     ordered = sorted(samples)
     count = len(ordered)
     reach = 1.96 * sqrt(count) / 2
@@ -44,5 +44,5 @@ def half_width(samples: Sequence[float]) -> float:
 
 
 def speedup(before_ms: float | None, after_ms: float | None) -> float | None:
-    """Return how many times as fast ``after_ms`` is as ``before_ms``, or None if a time is missing."""
+    """Return ``before_ms`` ÷ ``after_ms`` (times as fast), or None if a time is missing."""
     return before_ms / after_ms if before_ms and after_ms else None

@@ -1,4 +1,4 @@
-"""Bind a plan's kernels to buffers: to those of a stream, which chunks are copied into, or to host memory."""
+"""Bind a plan's kernels to buffers: to those of a stream, filled by copies of chunks, or to host memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from app.cuda.memory import device_array, is_pinned, mapped, pinned_array
 from app.kernels.launch import Kernel, Launch
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 
-Weights = Sequence[Sequence[Any]]  # on the device, for each node of a plan
+Weights = Sequence[Sequence[Any]]  # device arrays for each node of a plan
 
 
 def copy(target: int, source: int, nbytes: int, direction: int, stream: int) -> None:
@@ -45,12 +45,12 @@ class Buffers:
 
     @property
     def arrays(self) -> list[cupy.ndarray]:
-        """All arrays that a run writes on the device: the buffers and the kernels' workspaces."""
+        """All device arrays that a run writes: the buffers and the kernels' workspaces."""
         return [*self.named.values(), *(array for launch in self.launches for array in launch.workspace)]
 
     @property
     def nbytes(self) -> int:
-        """Device memory held."""
+        """Bytes of device memory."""
         return sum(array.nbytes for array in self.arrays)
 
 
@@ -65,7 +65,7 @@ class StreamBuffers(Buffers):
         self.staging: np.ndarray | None = None
 
     def stage(self, images: np.ndarray) -> np.ndarray:
-        """Copy the images into the page-locked staging buffer as soon as that is free; return them there."""
+        """Copy the images into the page-locked staging buffer once it is free; return the copy."""
         if self.staging is None:
             self.staging = pinned_array((self.chunk, *images.shape[1:]), images.dtype)
         self.copied.synchronize()
@@ -76,7 +76,7 @@ class StreamBuffers(Buffers):
 
 @dataclass(frozen=True)
 class Outputs:
-    """Page-locked host arrays that results are copied into: labels (N) uint8; logits (N, classes) or None."""
+    """Page-locked host arrays for results: labels (N) uint8; logits (N, classes) or None."""
 
     labels: np.ndarray
     logits: np.ndarray | None = None
@@ -85,8 +85,8 @@ class Outputs:
 class Direct(Buffers):
     """A whole batch in place: the first kernel reads the images over the bus, the last one writes the labels over it.
 
-    There is no copy to wait for. Raises DeviceMemoryError if the buffers in between do not fit. Use it only if
-    ``serves`` returns True.
+    No copies are needed. Raises DeviceMemoryError if the buffers in between do not fit. Use it only if ``serves``
+    returns True.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Direct(Buffers):
 
     @staticmethod
     def serves(plan: ExecutionPlan, arrays: Sequence[np.ndarray]) -> bool:
-        """Whether the plan's first kernel can read host memory, and the arrays are page-locked and 16-byte aligned."""
+        """Return whether the first kernel can read host memory, and the arrays are page-locked and 16-byte aligned."""
         return plan.nodes[0].variant.reads_host and all(is_pinned(a) and a.ctypes.data % 16 == 0 for a in arrays)
 
     def enqueue(self, stream: cupy.cuda.Stream) -> None:
@@ -106,6 +106,6 @@ class Direct(Buffers):
         for launch in self.launches:
             launch(stream.ptr, self._count)
         logits = self._outputs.logits
-        if logits is not None:  # many, and written in pieces too small for the bus
+        if logits is not None:  # kernels write the many logits in pieces too small for the bus
             rows = logits[: self._count]
             copy(rows.ctypes.data, self.named[LOGITS].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream.ptr)

@@ -1,7 +1,7 @@
-"""Measurements on the GPU: per layer, op times, whole pass on the card, end to end, and the trace of one run.
+"""Measure on the GPU: layers, op times, whole pass on the card, end to end, and the trace of one run.
 
-Kernels and copies are timed with CUDA events; end-to-end time with the host clock, from the call to readable
-labels, device idle at the start. All times in milliseconds.
+Kernels and copies are timed with CUDA events; end-to-end time with the host clock, from the call to readable labels,
+with an idle device at the start. All times in milliseconds.
 """
 
 from collections.abc import Callable
@@ -31,10 +31,10 @@ TRACES = 9
 
 @dataclass(frozen=True)
 class OnCard:
-    """Measurements with ``images`` images already on the card, as one chunk: no transfers in them.
+    """Measurements with ``images`` images already on the card, as one chunk, without transfers.
 
-    op_times: each convolution and its bias alone, output unpooled, as the seed systems reported it. raw_copy: the
-    images' bytes from page-locked memory to the card in one piece.
+    op_times: each convolution and its bias alone, output unpooled, as in the seed systems' reports. raw_copy: one copy
+    of the images' bytes from page-locked memory to the card.
     """
 
     images: int
@@ -59,7 +59,7 @@ def timed(launch: Callable[[], None], stream: cupy.cuda.Stream, repeat: int, war
 def on_card(session: Session, images: np.ndarray, repeat: int, warmup: int) -> OnCard:
     """Time the layers, the convolutions alone and the whole pass on resident images.
 
-    As many of the images as fit in device memory are used.
+    It uses as many of the images as fit in device memory.
     """
     count = len(images)
     while True:
@@ -83,7 +83,7 @@ def on_card(session: Session, images: np.ndarray, repeat: int, warmup: int) -> O
     whole_timing = timed(whole, stream, repeat, warmup)
 
     def after(index: int, launch: Launch, name: str, flops: int, nbytes: int) -> LayerTime:
-        # The layers before it run first, so that its input buffer holds real data whatever was timed last.
+        # Run the layers before it first, so that its input buffer holds real data whatever was timed last.
         for before in buffers.launches[:index]:
             before(stream.ptr, count)
         timing = timed(lambda: launch(stream.ptr, count), stream, repeat, warmup)
@@ -116,20 +116,20 @@ def _resident(session: Session, count: int) -> tuple[StreamBuffers, list[tuple[i
 
 
 def end_to_end(session: Session, images: np.ndarray, outputs: Outputs, repeat: int, warmup: int) -> Timing:
-    """Host clock from the call to readable labels. The labels of the last run stay in ``outputs``."""
+    """Time runs by the host clock, from the call to readable labels. The last run's labels stay in ``outputs``."""
     for _ in range(warmup):
         session.run(images, outputs)
-    for _ in range(2):  # what comes again is captured as a graph the second time, and that is no part of a run
+    for _ in range(2):  # the second call with the same arrays captures a graph; timed runs must not include that
         if not session.replays(images, outputs):
             session.run(images, outputs)
-    outputs.labels.fill(255)  # the accuracy check must see what the timed runs wrote
+    outputs.labels.fill(255)  # the accuracy check must see the labels of the timed runs
     return host_timed(partial(session.run, images, outputs), repeat)
 
 
 def trace(session: Session, images: np.ndarray, outputs: Outputs) -> Timeline:
-    """One run with an event at each boundary between copy in, kernels and copy out of every chunk.
+    """Record one run with an event at each boundary between copy in, kernels and copy out of every chunk.
 
-    The host's share is left out where runs without events replay a graph, which the host does not enqueue.
+    The host's share is 0 if runs without events replay a graph, because the host does not enqueue a graph's work.
     """
     chunks = len(list(pieces(len(images), session.chunk)))
     events = iter([cupy.cuda.Event() for _ in range(4 * chunks)])
@@ -152,6 +152,6 @@ def trace(session: Session, images: np.ndarray, outputs: Outputs) -> Timeline:
 
 
 def typical_usage(session: Session, images: np.ndarray, outputs: Outputs) -> Usage:
-    """Of several traced runs, the one with the median overlap."""
+    """Trace several runs; return the one with the median overlap."""
     traced = sorted((usage(trace(session, images, outputs)) for _ in range(TRACES)), key=lambda use: use.overlap)
     return traced[TRACES // 2]

@@ -1,6 +1,6 @@
 """Checkpoints: settings and progress of a training in HDF5, written atomically and verified by a hash.
 
-The settings and some figures are JSON in an attribute, the header; every value read is checked as an option is.
+The settings and some figures are JSON in an attribute, the header; every value read is checked like an option.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ KIND = "lenet5-inference training checkpoint"
 COLUMNS = len(dataclasses.fields(EpochResult))
 
 
-# The fields of ``Progress`` that the header has besides the settings.
+# The fields of ``Progress`` in the header, besides the settings.
 _FIGURES = {
     "best_epoch": SETTINGS["epochs"].check,
     "workers": WORKERS.check,
@@ -47,13 +47,13 @@ _HEADER = fields({"settings": fields({name: setting.check for name, setting in S
 
 
 def header(settings: Settings, progress: Mapping[str, Any]) -> str:
-    """Return the header as JSON, which ``parsed`` reads. progress: values of ``Progress`` by their names."""
+    """Write the header as JSON, for ``parsed`` to read. progress: values of ``Progress`` by their names."""
     values = {"settings": vars(settings), **{name: progress[name] for name in _FIGURES}}
-    return json.dumps(values, ensure_ascii=False)  # shorter: HDF5 limits attributes
+    return json.dumps(values, ensure_ascii=False)  # shorter than escapes: HDF5 limits attributes
 
 
 def parsed(content: str) -> tuple[Settings, Model, dict[str, Any]]:
-    """Return the settings, their network, and the header's values of ``Progress``.
+    """Read the header; return the settings, their network, and the values of ``Progress``.
 
     Raises BadValueError for every value that ``train`` would refuse as an option.
     """
@@ -87,12 +87,12 @@ def _check_together(settings: Settings, model: Model, values: Mapping[str, Any])
 
 
 def checkpoint_path(output: Path) -> Path:
-    """Return the checkpoint of a training that will write ``output``."""
+    """Return the checkpoint's path for a training that will write ``output``."""
     return output.with_name(f"{output.name}{SUFFIX}")
 
 
 def stamp(path: Path) -> Stamp:
-    """Inode, size and time of the file, which change when it does; None if it cannot be found."""
+    """Return the file's inode, size and time, which change with the file; None if it cannot be found."""
     try:
         status = path.stat()
     except OSError:
@@ -115,7 +115,7 @@ def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose parts fit together. stamp: of the file, before it was read."""
+    """A checkpoint whose parts fit together. stamp: the file's, from before it was read."""
 
     path: Path
     stamp: Stamp
@@ -140,7 +140,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             head = str(words.attributes.get("head"))
             settings, model, values = parsed(head)
             limits = array_limits(settings, model)
-            # Each array lies in the file as it is, so names that lead to one of them cannot make it much of a little.
+            # Arrays are stored uncompressed; several names for one of them must not make large arrays of a small file.
             if sum(limits.values()) - limits["history"] > len(content):
                 raise BadValueError("it is too small for its network")
             if set(words.names) != limits.keys():
@@ -155,14 +155,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def array_limits(settings: Settings, model: Model) -> dict[str, int]:
-    """Array → the most bytes that it may have in a checkpoint."""
+    """Return the most bytes of each array in a checkpoint, by name."""
     parts = ("parameter", "best", *OPTIMISERS[settings.optimiser].slots)
     sizes = {f"{part}_{name}": 4 * prod(shape) for part in parts for name, shape in model.shapes.items()}
     return {**sizes, "history": 8 * COLUMNS * settings.epochs}
 
 
 def checked_progress(settings: Settings, model: Model, values: Mapping[str, Any], arrays: Arrays) -> Progress:
-    """Return the progress of the header's values and these arrays. Raises BadValueError if they are inconsistent."""
+    """Build the progress from the header's values and the arrays. Raises BadValueError if they are inconsistent."""
     slots, best_epoch = OPTIMISERS[settings.optimiser].slots, values["best_epoch"]
     parameters, best, *own = (_part(part, model, arrays) for part in ("parameter", "best", *slots))
     if "square" in slots and any((array < 0).any() for array in own[slots.index("square")].values()):

@@ -68,7 +68,7 @@ def _run(task: Task, job: Job, say: Callable[[str], object]) -> None:
         if not task.places.checkpoint.exists():
             raise
         raise UserError(f"interrupted{task.places.hint()}") from None
-    task.places.checkpoint.unlink(missing_ok=True)  # last: until all is written, it alone has every epoch's figures
+    task.places.checkpoint.unlink(missing_ok=True)  # last: before that, only it has every epoch's figures
 
 
 def _epochs(task: Task, job: Job, say: Callable[[str], object]) -> Progress:

@@ -17,17 +17,17 @@ from app.training.random_bits import FRACTION_BITS, Use, random_bits, thinning, 
 from app.training.settings import Settings
 from app.training.team import Team, own_share
 
-PIECE = 32  # images: a thread's unit of work. Fixed, so that sums do not depend on the number of cores
-QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  # the loop notices and reports it
+PIECE = 32  # images per unit of a thread's work. Fixed, so that sums do not depend on the number of cores
+QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  # the loop reports such values
 
 
 class CpuEngine:
     """Trains with the NumPy references, pieces of a batch in parallel. Results do not depend on the number of threads.
 
-    pool: runs the pieces; check_interrupt: called before each piece, what it raises ends the work on the batch.
+    pool: runs the pieces; check_interrupt: called before each piece; an exception from it ends the work on the batch.
     """
 
-    together = 1  # Ctrl-C and the progress bar wait for all
+    together = 1  # Ctrl-C and the progress bar wait for all batches of a call
 
     def __init__(
         self, job: Job, pool: ThreadPoolExecutor, team: Team, check_interrupt: Callable[[], object] = lambda: None
@@ -37,14 +37,14 @@ class CpuEngine:
         self.parameters, self.slots = deepcopy((job.progress.parameters, job.progress.slots))
         self.optimiser = OPTIMISERS[job.settings.optimiser](job.settings.weight_decay)
         self._pool, self._team, self._check_interrupt = pool, team, check_interrupt
-        # One array for all gradients, so that a team adds them up in one go, and views of each gradient in it.
+        # One array for all gradients, so that a team adds them up in one call; each gradient is a view of it.
         self._gradients = np.zeros(sum(array.size for array in self.parameters.values()), np.float32)
         ends = np.cumsum([array.size for array in self.parameters.values()])[:-1]
         pieces = zip(self.parameters.items(), np.split(self._gradients, ends), strict=True)
         self._gradient = {name: piece.reshape(array.shape) for (name, array), piece in pieces}
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """As ``loop.Engine`` defines."""
+        """Implement ``loop.Engine.train``."""
         found = np.zeros((len(batches), 2))
         penalties = []
         for number, items in enumerate(batches):
@@ -71,7 +71,7 @@ class CpuEngine:
         return penalty
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """As ``loop.Engine`` defines."""
+        """Implement ``loop.Engine.evaluate``."""
 
         def piece(some: np.ndarray) -> tuple[float, int]:
             logits = self.model.logits(self.parameters, self.images[some])
@@ -85,7 +85,7 @@ class CpuEngine:
         return float(found[0]), int(found[1])
 
     def state(self) -> tuple[Arrays, Slots]:
-        """As ``loop.Engine`` defines."""
+        """Implement ``loop.Engine.state``."""
         return deepcopy((self.parameters, self.slots))
 
     def _piece(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
@@ -113,10 +113,10 @@ class CpuEngine:
 
 @contextmanager
 def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
-    """One thread per core, the cores shared evenly among ``processes``.
+    """Yield a thread pool with one thread per core; ``processes`` share the cores evenly.
 
-    The matrix library should use one thread per call (main.py sees to that). Raises MemoryError if the address space
-    is too small for the threads.
+    The matrix library should use one thread per call (main.py sets that). Raises MemoryError if the address space is
+    too small for the threads.
     """
     keep_freed_memory()
     threads = max(usable_cores() // processes, 1)
@@ -126,10 +126,10 @@ def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def augmented(images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, shift: int, flip: bool) -> np.ndarray:
-    """Shift (B, C, H, W) images by whole pixels, zeros moving in, and flip half of them.
+    """Shift (B, C, H, W) images by whole pixels, filling with zeros, and flip half of them.
 
-    items: (B,) indices in the training set; shift: the most pixels, in either direction of each axis. What happens to
-    an image depends on seed, epoch and item alone.
+    items: (B,) indices in the training set; shift: the most pixels, in either direction of each axis. The changes to an
+    image depend on seed, epoch and item alone.
     """
     if not (shift or flip):
         return images
@@ -146,7 +146,7 @@ def augmented(images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, s
 def dropout_mask(
     settings: Settings, layer: str, shape: tuple[int, ...], items: np.ndarray, epoch: int
 ) -> np.ndarray | None:
-    """The factors of the input of ``layer``, in its ``shape``: 0, or the one that keeps its mean; None without dropout.
+    """Return factors for the input of ``layer``, in its ``shape``: 0 or 1 / (1 - share); None without dropout.
 
     items: (B,) indices of the images in the training set.
     """

@@ -1,4 +1,4 @@
-"""The engine of each process of a training, and the errors of too little memory."""
+"""Make the engine of each process of a training, and report a lack of memory."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,9 +14,9 @@ from app.training.team import Team
 
 @contextmanager
 def engine_of(job: Job, team: Team, check_interrupt: Callable[[], object]) -> Iterator[Engine]:
-    """This member's engine, in the state of the job's progress.
+    """Yield this member's engine, in the state of the job's progress.
 
-    check_interrupt: called now and then, from any thread; what it raises ends the training. GPU errors within the
+    check_interrupt: called now and then, from any thread; an exception from it ends the training. GPU errors within the
     block, and too little memory there or here, become UserErrors.
     """
     if job.device == "cpu":

@@ -1,7 +1,7 @@
-"""The gradients of the layers, by layer class: a layer without one cannot be trained.
+"""Compute gradients, by layer class: a layer without one cannot be trained.
 
-``forward`` computes as the layer's reference does and keeps what ``backward`` needs; ``backward`` turns the gradient
-of the loss by the layer's output into those by its input and by its parameters. All in the float type of x.
+``forward`` computes the layer's reference and keeps the data that ``backward`` needs. ``backward`` turns the gradient
+of the loss by the layer's output into the gradients by its input and by its parameters. All in the float type of x.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ Pair = tuple[np.ndarray, np.ndarray]
 Gradients = tuple[np.ndarray | None, Arrays]
 # The slope of an activation is a function of its output.
 SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
-    Relu: lambda y: y > 0,  # 0 at 0, as is usual
+    Relu: lambda y: y > 0,  # 0 at 0, by convention
     Tanh: lambda y: 1 - y * y,
     Sigmoid: lambda y: y * (1 - y),
 }
@@ -31,8 +31,8 @@ SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
 class Gradient:
     """forward(layer, x, parameters) → y, kept; backward(layer, kept, dy, parameters, wanted) → dx, gradients.
 
-    wanted: whether dx is needed, else it is None (the first layer's is not needed); gradients: by the parameters'
-    names. ``kept`` may be x or y itself: nobody may write to them before ``backward`` (no forward here does).
+    wanted: whether dx is needed, else it is None (the first layer's is not needed); gradients: by parameter name.
+    ``kept`` may be x or y itself: nobody may write to them before ``backward`` (no forward here does).
     """
 
     forward: Callable[[Any, np.ndarray, Parameters], tuple[np.ndarray, Any]]
@@ -62,24 +62,24 @@ def keep_shape(layer: Flatten, x: np.ndarray, parameters: Parameters) -> tuple[n
 
 
 def activation(layer: Activation, y: np.ndarray, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
-    """dx = dy · slope(y)."""
+    """Compute dx = dy · slope(y)."""
     return dy * SLOPES[type(layer)](y), {}
 
 
 def flatten(layer: Flatten, shape: Shape, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
-    """dy (B, H·W·C) → dx (B, C, H, W)."""
+    """Restore the shape and order of the input: dy (B, H·W·C) → dx (B, C, H, W)."""
     images, channels, height, width = shape
     return dy.reshape(images, height, width, channels).transpose(0, 3, 1, 2), {}
 
 
 def linear(layer: Linear, x: np.ndarray, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
-    """dw = xᵀ dy, dx = dy wᵀ."""
+    """Compute dw = xᵀ dy, dx = dy wᵀ."""
     gradients = {layer.name: x.T @ dy} | _bias(layer, dy, parameters)
     return dy @ parameters[layer.name].T if wanted else None, gradients
 
 
 def conv2d(layer: Conv2d, x: np.ndarray, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
-    """dk = im2col(x)ᵀ dy; dx is the sum of the windows' gradients dy kᵀ, each at the place of its window.
+    """Compute dk = im2col(x)ᵀ dy; dx is the sum of the windows' gradients dy kᵀ, each added at its window's place.
 
     Both are matrix products over im2col pieces that fit a core's cache.
     """
@@ -122,7 +122,7 @@ def _scatter(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, wi
 
 
 def average(layer: Pool, kept: Pair, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
-    """Every pixel of a window gets the same share of the window's gradient; windows may overlap."""
+    """Give every pixel of a window the same share of the window's gradient; windows may overlap."""
     dx = np.zeros_like(kept[0])
     share = dy / layer.window**2
     for place in _places(layer, dy):
@@ -131,10 +131,10 @@ def average(layer: Pool, kept: Pair, dy: np.ndarray, parameters: Parameters, wan
 
 
 def maximum(layer: Pool, kept: Pair, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
-    """The maximum of a window gets its whole gradient; among equals the first one, by rows."""
+    """Give the maximum of a window its whole gradient; among equals the first one, by rows."""
     x, y = kept
     dx = np.zeros_like(x)
-    open_ = np.ones_like(y, dtype=bool)  # windows whose maximum has not been met yet
+    open_ = np.ones_like(y, dtype=bool)  # windows whose maximum is not found yet
     for place in _places(layer, dy):
         hit = (x[place] == y) & open_
         dx[place] += dy * hit

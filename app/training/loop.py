@@ -1,4 +1,4 @@
-"""The training loop: epochs of minibatches, validation, the best parameters."""
+"""The training loop: epochs of minibatches, validation, selection of the best parameters."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,26 +16,26 @@ from app.training.progress import EpochResult, Progress
 from app.training.random_bits import Use, order
 from app.training.settings import Settings
 
-# Called after some batches with the images in them, and with loss and accuracy of the epoch so far.
+# Called after some batches with their number of images, and with loss and accuracy of the epoch so far.
 AfterBatches = Callable[[int, float, float], None]
-FAR = 10  # times the loss of guessing: no training that learns comes near
-GUESSING = 1.5  # times the share of the most frequent label: who knows nothing else is right no more often
+FAR = 10  # times the loss of guessing: a training that learns stays far below
+GUESSING = 1.5  # times the share of the most frequent label, the accuracy of guessing
 
 
 class Engine(Protocol):
     """Does the arithmetic of training; holds the images, the parameters and the optimiser's slots."""
 
-    together: int  # batches that it should get in one call
+    together: int  # number of batches per call that suits the engine
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """For each batch, compute the gradients of its mean loss and update the parameters once.
+        """Compute the gradients of each batch's mean loss and update the parameters once per batch.
 
         batches: indices of images in the training set; epoch: counted from 1; step: number of the first batch, counted
         from 0 at the training's start. Returns loss (with L2) and correct answers of each batch, before its update.
         """
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """Mean loss without smoothing, and correct answers, without augmentation and dropout."""
+        """Return the mean loss without smoothing, and correct answers, without augmentation and dropout."""
 
     def state(self) -> tuple[Arrays, Slots]:
         """Return copies of parameters and slots, float32."""
@@ -47,7 +47,7 @@ class DivergedError(Exception):
 
 @lru_cache(1)  # every epoch asks for it
 def split(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Return indices of the images to train on and of those held out, chosen by the seed; read-only."""
+    """Return the indices of the images to train on, and of the images held out, chosen by the seed; read-only."""
     mixed = order(settings.seed, Use.SPLIT, np.arange(settings.images))
     parts = np.sort(mixed[settings.validation :]), np.sort(mixed[: settings.validation])
     for part in parts:
@@ -97,9 +97,9 @@ def run_epoch(engine: Engine, settings: Settings, progress: Progress, after_batc
 
 
 def check_sense(progress: Progress, labels: np.ndarray, classes: int) -> None:
-    """Raise DivergedError if the last epoch was far worse than guessing: the steps were too large, more do not help.
+    """Raise DivergedError if the last epoch was far worse than guessing: its steps were too large; more cannot help.
 
-    labels: of all images. Both accuracies must be as low as those of guessing, too: a network that learns by heart may
+    labels: of all images. Both accuracies must be as low as those of guessing, too: a network that memorises images may
     have a large loss.
     """
     last, guess = progress.history[-1], math.log(classes)

@@ -14,8 +14,8 @@ from app.network.definitions import Network
 from app.training.gradients import GRADIENTS, Arrays
 from app.training.random_bits import Use, fractions, random_bits
 
-INPUT_SCALE = 1 / 255  # of a byte
-# Layer, shape of its input → factors of the input, and of its gradient, while training; None: all are 1.
+INPUT_SCALE = 1 / 255  # factor of a byte
+# Layer, shape of its input → factors of the input and of its gradient in training; None: all are 1.
 Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
 
 
@@ -23,8 +23,8 @@ Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
 class Model:
     """A trainable network.
 
-    front: layers without gradient that the bytes pass first; layers: those trained, up to the logits; shapes: of the
-    parameters, by name.
+    front: layers without gradient that process the bytes first; layers: the trained ones, up to the logits; shapes: of
+    the parameters, by name.
     """
 
     network: Network
@@ -34,7 +34,7 @@ class Model:
     classes: int
 
     def initial(self, seed: int) -> Arrays:
-        """Float32 parameters to start from: weights uniform within ± 1/√(terms of a sum), biases 0."""
+        """Return float32 parameters to start from: weights uniform within ± 1/√(terms of a sum), biases 0."""
         arrays: Arrays = {}
         for part, (name, shape) in enumerate(self.shapes.items()):
             if name.endswith("_bias"):
@@ -46,13 +46,13 @@ class Model:
         return arrays
 
     def inputs(self, images: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """(B, C, H, W) bytes → the input of the first trained layer, in ``dtype``."""
+        """Convert (B, C, H, W) bytes to the input of the first trained layer, in ``dtype``."""
         for layer in self.front:
             images = layer.reference(images, {})
         return images.astype(dtype) * dtype.type(INPUT_SCALE)
 
     def logits(self, parameters: Parameters, images: np.ndarray) -> np.ndarray:
-        """(B, C, H, W) bytes → (B, classes) in the parameters' type, computed by the layers' references."""
+        """Compute logits (B, classes) of (B, C, H, W) bytes by the layers' references, in the parameters' type."""
         x = self.inputs(images, _dtype(parameters))
         for layer in self.layers:
             x = layer.reference(x, parameters)
@@ -68,7 +68,7 @@ class Model:
         total: int,
         masks: Masks | None = None,
     ) -> tuple[float, int, Arrays]:
-        """Loss, correct answers and gradients of a share of a batch; the sums over all shares are those of the batch.
+        """Compute loss, correct answers and gradients of a share of a batch; the sums over all shares are the batch's.
 
         images: (B, C, H, W) uint8; labels: (B,); total: images in the whole batch; masks: dropout. A pure function.
         """
@@ -120,11 +120,11 @@ def training_model(network: Network, biases: tuple[str, ...]) -> Model:
 def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, total: int) -> tuple[float, np.ndarray]:
     """Return the loss -Σ_b Σ_k t[b,k] log softmax(logits)[b,k] / total and its gradient by the logits, (B, classes).
 
-    t: 1 - smoothing for the label, plus smoothing / classes for every class; labels: (B,) integers; total: images of
-    the whole batch, of which these may be a share.
+    t: 1 - smoothing for the label, plus smoothing / classes for every class; labels: (B,) integers; total: images in
+    the whole batch, of which ``logits`` may be a share.
     """
     count, classes = logits.shape
-    with np.errstate(invalid="ignore"):  # infinity - infinity: the loss becomes NaN, which the loop notices
+    with np.errstate(invalid="ignore"):  # infinity - infinity: the loss becomes NaN, and the loop reports it
         shifted = logits - logits.max(axis=1, keepdims=True)
         exponentials = np.exp(shifted)
         sums = exponentials.sum(axis=1, keepdims=True)
@@ -135,7 +135,7 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, tota
 
 
 def add_l2(parameters: Arrays, gradients: Arrays, l2: float) -> float:
-    """The penalty l2 / 2 · Σ w² over all weights, without biases; adds its gradient to ``gradients``."""
+    """Return the penalty l2 / 2 · Σ w² over all weights, without biases; add its gradient to ``gradients``."""
     if l2 == 0:
         return 0.0
     penalty = 0.0

@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Optimiser(ABC):
-    """An update rule. weight_decay: weights shrink by the share rate · weight_decay a step; biases do not."""
+    """An update rule. weight_decay: each step shrinks weights by the share rate · weight_decay; biases are exempt."""
 
     weight_decay: float = 0.0
     slots: ClassVar[tuple[str, ...]]
@@ -78,7 +78,7 @@ OPTIMISERS: dict[str, type[Optimiser]] = {"adamw": AdamW, "sgd": Sgd}
 
 
 def one_cycle(step: int, steps: int, peak: float) -> Step:
-    """Return the schedule of a step: the rate rises to ``peak`` and falls to nearly 0, momentum falls and rises.
+    """Return the schedule of a step: the rate rises to ``peak`` and falls to nearly 0; momentum falls and rises.
 
     step: from 0 to ``steps`` - 1. Both follow cosines, as in L. N. Smith's "1cycle" (2018) and, with its defaults, in
     PyTorch's OneCycleLR.

@@ -1,4 +1,4 @@
-"""The files that a training writes: checked before it begins, so that nothing is lost hours later, and locked.
+"""The files of a training: checked before it begins, so that nothing is lost hours later, and locked.
 
 A lock file beside each of them keeps other trainings from writing it.
 """
@@ -26,15 +26,15 @@ from app.training.optimisers import OPTIMISERS
 from app.training.request import TrainRequest
 from app.training.settings import Settings
 
-BESIDE_ARRAYS = 1 << 20  # bytes of a file, more than enough for 10,000 epochs of history
+BESIDE_ARRAYS = 1 << 20  # bytes per file, more than enough for 10,000 epochs of history
 
 
 @dataclass(frozen=True)
 class Places:
     """The files of a training.
 
-    output: the weights; overwrite: whether a file there may be replaced; resumed: the content of ``checkpoint`` from
-    which the training continues, None for a new training.
+    output: the weights; overwrite: whether to replace a file there; resumed: the content of ``checkpoint`` from which
+    the training continues, None for a new training.
     """
 
     output: Path
@@ -51,7 +51,7 @@ class Places:
             raise UserError(f"{self.output} exists: name another --output, or replace it with --overwrite")
 
     def hint(self) -> str:
-        """Return the end of an error message that says how to resume; empty without a checkpoint."""
+        """Return the end of an error message: how to resume; empty without a checkpoint."""
         kept = self.checkpoint
         if not kept.exists():
             return ""
@@ -72,7 +72,7 @@ class Places:
 def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | None) -> Places:
     """Choose the files for the weights and the checkpoint; ``--resume`` names the checkpoint if it is given.
 
-    Raises UserError if one of them, or ``--json``, cannot be written, or is another file of this training.
+    Raises UserError if one of them, or ``--json``, cannot be written, or equals another file of this training.
     """
     output: Path = request.output or _default_output(network, request.resume)
     check_writable(output, "--output")
@@ -88,7 +88,7 @@ def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | N
         }
     )
     if request.resume is None and kept.exists():
-        with alone(kept):  # or it is that of another training, at work, and must not be removed
+        with alone(kept):  # otherwise it may belong to a running training and must not be removed
             raise UserError(f"{kept} holds an unfinished training: go on with --resume {kept}, or remove it")
     places = Places(output, kept, request.overwrite, resumed)
     places.check_output()
@@ -96,7 +96,7 @@ def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | N
 
 
 def check_sizes(settings: Settings, model: Model) -> None:
-    """Raise UserError if the file of weights or the checkpoint would be too large to be read back."""
+    """Raise UserError if the file of weights or the checkpoint would be too large to read back."""
     elements = sum(map(prod, model.shapes.values()))
     copies = 2 + len(OPTIMISERS[settings.optimiser].slots)  # the parameters, the best ones, the optimiser's slots
     stored = elements * np.dtype(settings.storage).itemsize
@@ -129,7 +129,7 @@ def alone(*places: Path) -> Iterator[None]:
     """Hold the locks of these files while the block runs; every training calls this before it writes.
 
     Raises UserError, naming the other process, if one is held. The system releases the locks of a process however it
-    ends, so a lock file that a crash leaves does not block. A file system without locks gives no protection.
+    ends, so a lock file left by a crash does not block. A file system without locks gives no protection.
     """
     with ExitStack() as held:
         for real, place in {os.path.realpath(place): place for place in places}.items():
@@ -149,7 +149,7 @@ def _locked(real: Path, place: Path) -> Iterator[None]:
     finally:
         with suppress(OSError):
             path.unlink()
-        os.close(descriptor)  # last: whoever waits to open it would hold a file that is about to be removed
+        os.close(descriptor)  # last: another process may otherwise open a file that is about to be removed
 
 
 def _acquired(path: Path, place: Path) -> int:
@@ -171,4 +171,4 @@ def _acquired(path: Path, place: Path) -> int:
                 os.truncate(descriptor, 0)
                 os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
                 return descriptor
-        os.close(descriptor)  # the process that held it has removed it meanwhile
+        os.close(descriptor)  # its last holder has removed it meanwhile

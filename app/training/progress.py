@@ -1,4 +1,4 @@
-"""A training, and its state between two epochs: everything that a checkpoint keeps besides the settings."""
+"""A training, and its state between two epochs: the content of a checkpoint besides the settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class EpochResult:
     """The figures of one epoch.
 
     loss, accuracy: on the augmented training images, while the weights changed; validation_loss (without smoothing),
-    validation_accuracy: on the images held out, after the epoch.
+    validation_accuracy: on the held-out images, after the epoch.
     """
 
     loss: float
@@ -26,7 +26,7 @@ class EpochResult:
     seconds: float
 
     def describe(self, epoch: int, epochs: int) -> str:
-        """Return the line that is printed after the epoch."""
+        """Return one line about the epoch, to print after it."""
         return (
             f"epoch {epoch}/{epochs}  loss {self.loss:.4f}, accuracy {self.accuracy:.2%}; "
             f"validation {self.validation_loss:.4f}, {self.validation_accuracy:.2%}; {self.seconds:.1f} s"
@@ -37,8 +37,8 @@ class EpochResult:
 class Progress:
     """The state after ``len(history)`` epochs.
 
-    best: the parameters after ``best_epoch``, the most accurate on validation; workers, trained_on: how many processes
-    shared the batches of the last epoch, and on which device (others round sums differently); options: those that
+    best: the parameters after ``best_epoch``, the most accurate on validation; workers, trained_on: number of processes
+    that shared the batches of the last epoch, and their device (others round sums differently); options: those that
     --resume need not repeat. There is no random state: random numbers depend on seed, epoch and image alone.
     """
 

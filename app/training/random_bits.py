@@ -13,7 +13,7 @@ FRACTION_BITS = 24
 
 
 class Use(IntEnum):
-    """What random bits are used for; each use has a stream of its own."""
+    """The uses of random bits; each use has a stream of its own."""
 
     SPLIT = 1
     ORDER = 2
@@ -23,17 +23,17 @@ class Use(IntEnum):
 
 
 def random_bits(seed: int, use: Use, items: np.ndarray, count: int = 1, *, part: int = 0, epoch: int = 0) -> np.ndarray:
-    """(len(items), count) uint64 random bits.
+    """Return (len(items), count) uint64 random bits.
 
-    items: integers, for example the images' indices in the training set; part: tells several streams of one use apart,
-    for example the number of a layer.
+    items: integers, for example the images' indices in the training set; part: number of the stream among several of
+    one use, for example of the layer.
     """
     key = stream_key(seed, use, part=part, epoch=epoch)
     rows = _mix(key + (items.astype(np.uint64) + np.uint64(1)) * GOLDEN)
     return _mix(rows[:, None] + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
 
 
-@lru_cache(64)  # of an epoch's batches all ask for the same few
+@lru_cache(64)  # all batches of an epoch need the same few keys
 def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint64:
     """Return the key of a stream: a kernel that gets it draws the same bits for each item and number."""
     key = np.array([seed], np.uint64)
@@ -43,17 +43,17 @@ def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint
 
 
 def whole(bits: np.ndarray, below: int) -> np.ndarray:
-    """Integers from 0 to ``below`` - 1, int64, from the upper half of the bits."""
+    """Convert the upper half of the bits to integers from 0 to ``below`` - 1, int64."""
     return ((bits >> np.uint64(32)) * np.uint64(below) >> np.uint64(32)).astype(np.int64)
 
 
 def fractions(bits: np.ndarray) -> np.ndarray:
-    """Float64 in [0, 1), multiples of 2**-24."""
+    """Convert bits to float64 in [0, 1), multiples of 2**-24."""
     return (bits >> np.uint64(64 - FRACTION_BITS)).astype(np.float64) / (1 << FRACTION_BITS)
 
 
 def thinning(share: float) -> tuple[int, np.float32]:
-    """For dropout of ``share``: the FRACTION_BITS-bit bound below which a feature becomes 0, and the others' factor."""
+    """Return for a dropout of ``share`` the FRACTION_BITS-bit bound below which features become 0, and the factor."""
     return round(share * (1 << FRACTION_BITS)), np.float32(1 / (1 - share))
 
 

@@ -1,4 +1,4 @@
-"""How each network is trained unless the options say otherwise."""
+"""The settings for the training of each network, unless the options set others."""
 
 from dataclasses import replace
 
@@ -27,5 +27,5 @@ RECIPES = {
 
 
 def recipe_of(network: str) -> Recipe | None:
-    """Return the recipe of a network, or of the network of which it is another width; None if there is none."""
+    """Return the recipe of a network, or of the network that it is a wider or narrower form of; None without one."""
     return RECIPES.get(family(network))

@@ -1,4 +1,4 @@
-"""What ``train`` is asked for. No NumPy here."""
+"""The options of ``train``. No NumPy here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from app.options import option
 from app.runtime.request import data_dir_option, data_option, device_option
 from app.training.settings import SETTINGS, WORKERS, Settings, parse_dropout
 
-# Options that do not affect what is learned. A checkpoint keeps them, so that ``--resume`` need not repeat them.
-IMAGES = ("data", "labels", "data_dir")  # kept together
+# Options without effect on the learned weights. A checkpoint keeps them, so that ``--resume`` need not repeat them.
+IMAGES = ("data", "labels", "data_dir")  # replaced only together
 OUTPUTS = ("plot", "json")
 KEPT = (*IMAGES, *OUTPUTS)
 MAX_LENGTH = 2000
@@ -31,7 +31,7 @@ def _setting(name: str, help: str, group: str | None = None) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
-    """The options of ``train``; None: not given. Raises UserError for a dropout that is not LAYER=SHARE,… or none."""
+    """The options of ``train``; None if not given. Raises UserError for a dropout that is not LAYER=SHARE,… or none."""
 
     network: str | None = option("network to train from scratch; mlp_500 is a wider mlp", group="what", metavar="NAME")
     resume: Path | None = option("checkpoint of an interrupted training to continue")
@@ -74,22 +74,22 @@ class TrainRequest:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The fields of ``Settings`` that were given, ``network`` and ``images`` among them."""
+        """The given fields of ``Settings``, ``network`` and ``images`` among them."""
         # ``--data`` names a file; the setting is the hash of its images.
         names = [field.name for field in fields(Settings) if field.name not in ("data", "biases")]
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         return given | ({"dropout": parse_dropout(given["dropout"])} if "dropout" in given else {})
 
     def kept(self) -> dict[str, str]:
-        """Return the options for the checkpoint to keep: absolute paths, or ``-``. Unprintable paths are left out."""
+        """Return the options for the checkpoint: absolute paths, or ``-``. Unprintable paths are left out."""
         given = {name: str(value) for name in KEPT if (value := getattr(self, name)) is not None}
         paths = {n: "-" if (n, path) == ("json", "-") else str(Path(path).absolute()) for n, path in given.items()}
         return {name: path for name, path in paths.items() if path.isprintable() and len(path) <= MAX_LENGTH}
 
     def resumed(self, kept: Mapping[str, str]) -> tuple[TrainRequest, dict[str, str]]:
-        """Fill in what was not given from the checkpoint's options; also returns which of them were used.
+        """Fill in missing options from the checkpoint's; also return the ones filled in.
 
-        Raises UserError if its JSON file exists: whoever wrote the checkpoint must not choose what is overwritten.
+        Raises UserError if its JSON file exists: the author of a checkpoint must not choose which file is overwritten.
         """
         images = () if any(getattr(self, name) is not None for name in IMAGES) else IMAGES
         used = {name: kept[name] for name in (*images, *OUTPUTS) if name in kept and getattr(self, name) is None}

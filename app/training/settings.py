@@ -18,7 +18,7 @@ class Recipe:
     """The settings that a network's recipe chooses.
 
     rate: the peak of the one-cycle schedule; dropout: (layer, share of its inputs that become 0); biases: the layers
-    that have one; storage: the type of the weights in their file.
+    with a bias; storage: the type of the weights in their file.
     """
 
     epochs: int
@@ -37,9 +37,9 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Recipe):
-    """Everything that decides the result of a training, to the last bit on one machine with the same workers.
+    """All inputs to a training. With the same workers on one machine they determine the result to the last bit.
 
-    images: how many there are; validation: how many of them are held out; data: their SHA-256, labels included.
+    images: number of images; validation: number of them held out; data: their SHA-256, labels included.
     """
 
     network: str
@@ -50,16 +50,16 @@ class Settings(Recipe):
 
     @property
     def batches_an_epoch(self) -> int:
-        """How many batches an epoch has; the last one may be smaller."""
+        """Number of batches per epoch; the last one may be smaller."""
         return -(-(self.images - self.validation) // self.batch)
 
     @property
     def steps(self) -> int:
-        """Updates of the parameters in the whole training."""
+        """Number of parameter updates in the whole training."""
         return self.epochs * self.batches_an_epoch
 
     def describe(self) -> str:
-        """One line for the weights file."""
+        """Return one line for the weights file."""
         parts = [
             f"epochs {self.epochs}",
             f"{self.optimiser} (weight decay {self.weight_decay:g}, L2 {self.l2:g})",
@@ -80,8 +80,8 @@ class Settings(Recipe):
 class Setting:
     """Type and bounds of a setting.
 
-    check: for a value from a checkpoint; option: the same check as keywords for argparse, empty for settings that the
-    command line does not take as one value.
+    check: for a value from a checkpoint; option: the same check as keywords for argparse, empty for settings that are
+    not one value on the command line.
     """
 
     check: Check
@@ -113,7 +113,7 @@ def _digest(value: Any) -> str:
     return value
 
 
-# Each field of ``Settings``.
+# Type and bounds of each field of ``Settings``.
 SETTINGS = {
     "epochs": _whole(1, 10_000),
     "batch": _whole(1),
@@ -137,7 +137,7 @@ WORKERS = _whole(1)
 
 
 def parse_dropout(text: str) -> Dropout:
-    """LAYER=SHARE,… or none → (layer, share) pairs in the order of the layers' names. Raises UserError."""
+    """Parse LAYER=SHARE,… or none to (layer, share) pairs in the order of the layers' names. Raises UserError."""
     if text == "none":
         return ()
     parts: dict[str, float] = {}
@@ -155,7 +155,7 @@ def parse_dropout(text: str) -> Dropout:
 
 
 def as_option(name: str, value: Any) -> str:
-    """Return the option of ``train`` that gives the setting ``name`` this value."""
+    """Return the option of ``train`` that sets ``name`` to this value."""
     option = name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{option}" if value else f"--no-{option}"

@@ -1,4 +1,4 @@
-"""From the request and the checkpoint, if there is one, to the images and the settings."""
+"""Load the images and settings of a training, from the request and the checkpoint, if there is one."""
 
 import hashlib
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ VALIDATION_PART = 12  # 5,000 of 60,000
 class Task:
     """A training that can begin: everything is loaded and checked.
 
-    request: with the options that the checkpoint keeps; again: those of them that were not given; test: Fashion-MNIST's
-    test split, (N, 28, 28) and (N,), if the training uses Fashion-MNIST.
+    request: with the options from the checkpoint; again: the options taken from there; test: Fashion-MNIST's test
+    split, (N, 28, 28) and (N,), if the training uses Fashion-MNIST.
     """
 
     request: TrainRequest
@@ -44,9 +44,9 @@ class Task:
 
 
 def choose(request: TrainRequest, device: str) -> Task:
-    """Load and check what ``request`` names. Raises UserError, before anything is computed.
+    """Load and check the files and settings of ``request``. Raises UserError, before anything is computed.
 
-    Options that cannot be met are refused before Fashion-MNIST is fetched.
+    Invalid options are refused before Fashion-MNIST is fetched.
     """
     content = None if request.resume is None else checkpoint.load_checkpoint(request.resume)
     stored = None if content is None else content.settings

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-SLOT_BYTES = 1 << 20  # of shared memory that a member writes to at a time
+SLOT_BYTES = 1 << 20  # bytes of shared memory that a member writes at a time
 HERE = b"."
 
 
 class Team(Protocol):
-    """The processes that share each batch. rank: this process's number among ``size``; rank 0 is the command."""
+    """The processes that share each batch. rank: this process's number among ``size``; rank 0 is the command itself."""
 
     rank: int
     size: int
@@ -38,25 +38,25 @@ class Alone:
     rank, size = 0, 1
 
     def add(self, values: Any) -> None:
-        """The sum over one member: nothing to do."""
+        """Do nothing: the sum over one member is its own values."""
 
 
 class SharedMemoryTeam:
     """Processes of one machine that add up in shared memory, in the order of their ranks.
 
     links: in rank 0 the connections to all others, elsewhere the one to rank 0; memory: ``shared_bytes(size)`` bytes. A
-    member that ended has closed its connections: ``add`` then raises EOFError or OSError, in rank 0 at once.
+    member that ends closes its connections: ``add`` then raises EOFError or OSError, in rank 0 at once.
     """
 
     def __init__(self, rank: int, size: int, links: Sequence[Connection], memory: Any) -> None:
         self.rank, self.size = rank, size
         self._links = links
-        # In two halves, used in turn: whoever reaches the second barrier after writing to one has read the other.
+        # Two halves, used in turn: a member at the second barrier after writing to one half has read the other.
         self._halves = np.frombuffer(memory, np.uint8).reshape(2, size, -1)
         self._turn = 0
 
     def add(self, values: np.ndarray) -> None:
-        """As ``Team`` defines."""
+        """Implement ``Team.add``."""
         flat = values.reshape(-1)
         step = self._halves.shape[2] // flat.itemsize
         for at in range(0, flat.size, step):
@@ -82,10 +82,10 @@ class SharedMemoryTeam:
 
 
 def shared_bytes(size: int) -> int:
-    """Bytes of shared memory that a SharedMemoryTeam of ``size`` needs."""
+    """Return the bytes of shared memory for a SharedMemoryTeam of ``size`` members."""
     return 2 * size * SLOT_BYTES
 
 
 def own_share(items: np.ndarray, team: Team) -> np.ndarray:
-    """This member's contiguous part of the items; the parts' sizes differ by 1 at most."""
+    """Return this member's contiguous part of the items; the parts' sizes differ by 1 at most."""
     return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]

@@ -1,7 +1,7 @@
-"""The processes of ``train --workers N``: rank 0 is the command itself, which starts, watches and ends the others.
+"""The processes of ``train --workers N``: rank 0 is the command itself; it starts, watches and ends the others.
 
-Only rank 0 prints and writes. The workers run the same loop silently and end with it, whatever ends it. If a worker
-ends too early, the training ends with one line.
+Only rank 0 prints and writes. The workers run the same loop silently. They end with rank 0, whatever ends it. If a
+worker ends too early, the training ends with one line.
 """
 
 import os
@@ -24,9 +24,9 @@ from app.training.progress import Job
 from app.training.settings import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, shared_bytes
 
-REASON_SECONDS = 2.0  # in which the reason for a worker's end becomes known
-END_SECONDS = 10.0  # that workers have to end after the last epoch
-GRACE = 10.0  # seconds that rank 0 has to notice a worker's end; it cannot while it waits for its card
+REASON_SECONDS = 2.0  # time to learn the reason for a worker's end
+END_SECONDS = 10.0  # time for workers to end after the last epoch
+GRACE = 10.0  # seconds for rank 0 to notice a worker's end; it cannot while it waits for its card
 
 
 def check_workers(count: int, settings: Settings, device: str) -> None:
@@ -62,7 +62,7 @@ def team_of(count: int, job: Job, kept: Callable[[], str]) -> Iterator[Team]:
         with _member(job, 0, count, [worker.link for worker in workers], memory) as team:
             yield team
         watch.over.set()
-        watch.join(END_SECONDS)  # they have done the same and end by themselves
+        watch.join(END_SECONDS)  # the workers have done the same work and end by themselves
     except (EOFError, OSError, UserError) as error:  # perhaps because a worker ended
         watch.settled.wait(REASON_SECONDS)
         if watch.reason:
@@ -74,7 +74,7 @@ def team_of(count: int, job: Job, kept: Callable[[], str]) -> Iterator[Team]:
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that rank 0 started. link: for the job and the team; errors: sends why the worker failed."""
+    """A process that rank 0 started. link: for the job and the team; errors: delivers the reason of a failure."""
 
     rank: int
     process: BaseProcess
@@ -99,7 +99,7 @@ class Watch(Thread):
     """Waits for the workers to end.
 
     over: set it when they may end. settled: set when all have ended or one has ended too early, for ``reason``. kept:
-    returns the end of an error message that tells what is not lost, for errors that only this thread can report.
+    returns the end of an error message, about saved progress, for errors that only this thread can report.
     """
 
     def __init__(self, workers: list[Worker], kept: Callable[[], str]) -> None:
@@ -122,7 +122,7 @@ class Watch(Thread):
         self.settled.set()
 
     def end(self) -> None:
-        """Kill all that still run, and wait for their end."""
+        """Kill all running workers, and wait for their end."""
         self.over.set()
         self._kill()
         self.join()
@@ -140,15 +140,15 @@ class Watch(Thread):
             self._kill()
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
-            with suppress(OSError):  # nobody may be there to read it
+            with suppress(OSError):  # standard error may be closed
                 os.write(2, f"error: {self.reason}{self._kept()}\n".encode())
             os._exit(2)
 
 
 def _start(count: int, memory: Any) -> list[Worker]:
-    context = get_context("spawn")  # a fork would take threads' locks and the card's context with it
-    resource_tracker.ensure_running()  # it would unblock the signals that are blocked next
-    # Ctrl-C reaches every process of the terminal; only rank 0 may answer. A worker keeps what is blocked here.
+    context = get_context("spawn")  # a fork would copy threads' locks and the card's context
+    resource_tracker.ensure_running()  # later it would unblock the signals that are blocked next
+    # Ctrl-C reaches every process of the terminal; only rank 0 may react. Workers inherit the signals blocked here.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     workers: list[Worker] = []
     try:
@@ -180,10 +180,10 @@ def _work(rank: int, count: int, link: Connection, errors: Connection, memory: A
             while len(progress.history) < job.settings.epochs:
                 progress = loop.run_epoch(engine, job.settings, progress, lambda *_: None)
     except loop.DivergedError:
-        pass  # rank 0 notices, too
+        pass  # rank 0 detects it, too
     except Exception as error:
         text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        with suppress(OSError):  # rank 0 may have gone
+        with suppress(OSError):  # rank 0 may have ended
             errors.send(" ".join(text.split()))
         sys.exit(1)
 

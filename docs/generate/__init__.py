@@ -1,1 +1,1 @@
-"""What writes the measured figures into the documents: ``python -m docs.generate``."""
+"""Write the measured figures into the documents: ``python -m docs.generate``."""

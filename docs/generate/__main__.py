@@ -1,7 +1,4 @@
-"""``python -m docs.generate``: writes the measured figures into the documents and draws their pictures.
-
-cog writes each measured block of a document, from ``<!-- [[[cog NAME() ]]] -->`` to ``<!-- [[[end]]] -->``.
-"""
+"""``python -m docs.generate``: write the measured figures into the documents and draw their pictures."""
 
 import io
 import re

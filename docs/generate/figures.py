@@ -1,7 +1,4 @@
-"""The JSON files under docs/benchmarks/ that the documents are made of: read once and checked.
-
-A file must be as docs/schemas/ describes it, and hold what the documents need beyond that.
-"""
+"""The JSON files under docs/benchmarks/ behind the documents, each read once."""
 
 import json
 from collections.abc import Mapping
@@ -51,7 +48,7 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
 
 
 class MissingError(UserError):
-    """A JSON file has not been made yet."""
+    """Raised if a JSON file does not exist yet."""
 
 
 def command_of(name: str) -> str:
@@ -103,7 +100,7 @@ def _check_leaves(value: Any) -> None:
 
 @dataclass(frozen=True)
 class Bench:
-    """One network's bench document. A name and an arithmetic type identify a row; a row that is not there is empty."""
+    """One network's bench document. A name and an arithmetic type identify a row; a missing row is empty."""
 
     network: str
     document: Row
@@ -123,7 +120,7 @@ class Bench:
         return [row for row in rows if row["dtype"] == dtype and row["ms"]]
 
     def row(self, item: str, name: str, dtype: str = "float32") -> Row:
-        """Return the timed row of that name and type."""
+        """Return the timed row with that name and type."""
         return first_row(self._timed(item, dtype), name=name)
 
     def total(self, name: str, dtype: str = "float32", images: int | None = None) -> Row:
@@ -136,14 +133,14 @@ class Bench:
         return ms
 
     def best(self, item: str, dtype: str) -> Row:
-        """Return our fastest kernel for one item, apart from the one for ``--latency``."""
+        """Return our fastest kernel for one item, except the one for ``--latency``."""
         rows = self._timed(item, dtype)
         return fastest_row(row for row in rows if row["kind"] == OURS and row["name"] != LATENCY_KERNEL)
 
     def floor_ms(self, dtype: str) -> float | None:
         """Return the least time of the convolutions at the measured peaks.
 
-        A convolution takes at least its arithmetic, and at least the time to move each array once.
+        A convolution takes at least the time of its arithmetic, and at least the time to move each array once.
         """
         floors = []
         for table in self.ops:
@@ -155,7 +152,7 @@ class Bench:
 
 
 class Figures(dict[str, dict[str, Any]]):
-    """File → document, each read from one folder when it is first asked for."""
+    """The documents by file name, each read from one folder at its first use."""
 
     def __init__(self, folder: Path = FIGURES) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What each kernel gained over the step that it improves on, and each idea of the old reports then and now."""
+"""Write each kernel's gain over the step that it improves on, and each idea of the old reports then and now."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from app.text import format_factor, format_ms
 from docs.generate.figures import Bench, Figures
 from docs.generate.tables import filled, share, single_layers, table
 
-# Variant → its types, each with the variant and type that its file says it improves on; others: the step before.
+# Variant → its types, each with the variant and type that it improves on (see its file); others: the step before.
 SINCE: dict[str, dict[str, tuple[tuple[str, str, str], ...]]] = {
     "conv": {
         "constant": (("float32", "direct", "float32"),),
@@ -29,11 +29,11 @@ SINCE: dict[str, dict[str, tuple[tuple[str, str, str], ...]]] = {
 }
 LARGE_LAYER = "fc1"
 VERDICTS = Path(__file__).parents[1] / "verdicts.json"
-SAME = 0.03  # ratios nearer to 1 than this are no verdict
+SAME = 0.03  # ratios closer to 1 than this give no verdict
 
 
 def gain(operation: str, step: int, figures: Figures) -> str:
-    """Write what a step takes on every network, and how many times as fast as its predecessor it is."""
+    """Write the times of a step on every network, and how many times as fast as its predecessor it is."""
     rows = [row for _, layer in single_layers(figures, operation) for row in layer["rows"]]
     rows = [row for row in rows if row["step"] is not None and row["kind"] != DEBUG]
     name = next((row["name"] for row in rows if row["step"] == step), None)
@@ -86,9 +86,9 @@ MEASURES = {"tensor cores": _tensor_cores, "fused activation": _fused_activation
 def verdicts(figures: Figures) -> str:
     """Write each idea's gain then and now: on its own system's network, and the range over all networks.
 
-    then: the report's versions before the idea and with it, over ``images`` images; or the gain that the report itself
-    gives; absent where it gives neither. now: our rows for the same two steps, the second one in ``dtype``, of one
-    ``item`` or summed over the convolutions; or a name in ``MEASURES``.
+    then: the report's versions without and with the idea, over ``images`` images; or the gain in the report itself;
+    absent if it has neither. now: our rows for the same two steps, the second one in ``dtype``, of one ``item`` or
+    summed over the convolutions; or a name in ``MEASURES``.
     """
     rows = []
     for verdict in json.loads(VERDICTS.read_text(encoding="utf-8")):

@@ -1,6 +1,6 @@
-"""The pictures of docs/images/, drawn from the JSON files that the tables are made of.
+"""Draw the pictures of docs/images/ from the same JSON files as the tables.
 
-A text field of each PNG holds the JSON file's name and hash: a picture of another run is found without matplotlib.
+A text field of each PNG holds the JSON file's name and hash, so pictures of other runs are detected without matplotlib.
 """
 
 import hashlib
@@ -14,8 +14,8 @@ from app.errors import UserError
 from docs.generate.figures import BENCH, Figures
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
-SOURCE = "Source"  # one of the keywords that PNG names itself
-# Picture → the JSON file that it shows, and what draws it.
+SOURCE = "Source"  # a keyword from the PNG standard
+# Picture → its JSON file, and the function that draws it.
 PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
     "h100_lenet5_ladder.png": (BENCH["lenet5"], plots.ladder),
     "h100_lenet5_roofline.png": (BENCH["lenet5"], plots.roofline),
@@ -39,7 +39,7 @@ def stale(figures: Path, folder: Path = FOLDER) -> list[str]:
 
 
 def source(path: Path) -> str:
-    """Return the text that a picture of that JSON file carries: ``NAME sha256:HASH``. Raises UserError."""
+    """Return the text in pictures of that JSON file: ``NAME sha256:HASH``. Raises UserError."""
     try:
         return f"{path.name} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The blocks of docs/systems.md, and README's table of accuracies: each system's report beside what is here."""
+"""Write the blocks of docs/systems.md, and README's table of accuracies: each system's report beside our figures."""
 
 from collections.abc import Iterable, Mapping
 
@@ -20,7 +20,7 @@ NOT_YET = "Not measured yet: run `{}`."
 
 
 def commands(figures: Figures) -> str:
-    """Write the command of every figure that kernels.md has not; for one not measured yet, the command to run."""
+    """Write the command of every figure outside kernels.md; for an unmeasured one, the command to run."""
     makers = []
     for name in (*PEERS.values(), TRAINING):
         document = figures.optional(name) or {}
@@ -30,7 +30,7 @@ def commands(figures: Figures) -> str:
 
 
 def system(network: str, figures: Figures) -> str:
-    """Write the network, its report's op times with ours, its whole pass beside PyTorch's, its accuracy."""
+    """Write the network, its report's op times beside ours, its whole pass beside PyTorch's, and its accuracy."""
     row = describe(NETWORKS[network], shipped_weights().get(network))
     size = " × ".join(map(str, row["input"][1:]))
     layers = " → ".join(map(_layer, row["layers"]))

@@ -1,4 +1,4 @@
-"""The tables of docs/kernels.md: what ``bench`` and ``profile`` measured, and what kernels compile to."""
+"""Write the tables of docs/kernels.md: results of ``bench`` and ``profile``, and the kernels' resources."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -17,23 +17,23 @@ NOISE = 0.01  # bench's default
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """Lay out a table whose first ``left`` columns are aligned left and the others right."""
+    """Format a table; its first ``left`` columns are aligned left and the others right."""
     align = ["left"] * left + ["right"] * (len(head) - left)
     return tabulate([*rows], head, tablefmt="pipe", colalign=align, disable_numparse=True)
 
 
 def table(head: str, rows: Iterable[str], left: int = 1) -> str:
-    """Lay out such a table of lines with `` | `` between their cells."""
+    """Format a table from lines with `` | `` between their cells."""
     return markdown(head.split(" | "), (row.split(" | ") for row in rows), left)
 
 
 def filled(text: str) -> str:
-    """Wrap a paragraph as the documents' prose is wrapped."""
+    """Wrap a paragraph like the documents' prose."""
     return textwrap.fill(text, 119, break_on_hyphens=False)
 
 
 def share(row: Row) -> str:
-    """Write the larger share of a peak and which peak it is, such as ``54% mem``; empty if it is not known."""
+    """Write the larger share of a peak and the peak's name, such as ``54% mem``; empty if unknown."""
     rates = row.get("rates")
     if not rates or rates["share"] is None:
         return ""
@@ -72,7 +72,7 @@ def header(figures: Figures) -> str:
 
 
 def bench_command(bench: Bench) -> str:
-    """Write the command that measured it, by the settings in its document."""
+    """Write the command that made the document, by the settings in it."""
     sizes = ",".join(str(batch["images"]) for batch in bench.document["batches"])
     noise, l2 = (bench.document["settings"][name] for name in ("noise", "l2"))
     options = f" --batches {sizes}" + (f" --noise {noise:g}" if noise != NOISE else "") + f" --l2 {l2}" * (l2 != "cold")
@@ -80,7 +80,7 @@ def bench_command(bench: Bench) -> str:
 
 
 def by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:
-    """Return (name, type) → the first such row of these tables, in their order."""
+    """Map (name, type) to the first such row of these tables, in their order."""
     found: dict[tuple[str, str], Row] = {}
     for row in (row for table in tables for row in table["rows"]):
         found.setdefault((row["name"], row["dtype"]), row)
@@ -233,7 +233,7 @@ def _counters(rows: Sequence[Row]) -> str:
 
 
 def resources(figures: Figures) -> str:
-    """Write what each function compiles to."""
+    """Write the resources of each function."""
     head = "operation | variant | layer | function | threads | registers | shared bytes | constant bytes"
     rows = (
         f"{row['operation']} | {row['name']} | {row['layer']} | `{row['entry']}` | {row['threads']} | "

@@ -1,4 +1,4 @@
-"""The targets that were set for the fastest kernels, beside the measurements."""
+"""Write the targets for the fastest kernels beside the measurements."""
 
 from collections.abc import Iterator
 from itertools import accumulate

@@ -17,8 +17,8 @@ ALIGNMENT = 4  # float32 elements: kernels read four at a time
 class Layout:
     """The layout of an arena, in elements.
 
-    places: parameter → its elements; weights: where the weights end and the biases begin; size: of the arena. The up to
-    three elements between parameters are 0 in every arena and stay 0.
+    places: parameter → slice of its elements; weights: end of the weights, where the biases begin; size: of the whole
+    arena. Up to three padding elements between parameters are 0 in every arena and stay 0.
     """
 
     shapes: Mapping[str, Shape]
@@ -27,7 +27,7 @@ class Layout:
     size: int
 
     def packed(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return an arena in host memory, (size,) float32, that holds the arrays."""
+        """Copy the arrays into an arena in host memory, (size,) float32."""
         flat = np.zeros(self.size, np.float32)
         for name, place in self.places.items():
             flat[place] = arrays[name].ravel()
@@ -43,7 +43,7 @@ class Layout:
 
 
 def layout(shapes: Mapping[str, Shape]) -> Layout:
-    """Return the layout for parameters of these shapes."""
+    """Compute the layout for parameters of these shapes."""
     places: dict[str, slice] = {}
     at = weights = 0
     for name in sorted(shapes, key=lambda name: name.endswith("_bias")):  # a stable sort

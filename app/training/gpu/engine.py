@@ -1,4 +1,4 @@
-"""The arithmetic of training on the current GPU, by our own kernels: images to logits, gradients, updates."""
+"""Train on the current GPU by our own kernels: images to logits, gradients, updates."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -21,7 +21,7 @@ from app.training.random_bits import Use, stream_key
 from app.training.settings import Settings
 from app.training.team import Team, own_share
 
-# Enqueues the work on one batch, or on one piece of what is evaluated, given its number, the indices of its images, and
+# Enqueues the work on one batch, or on one piece of an evaluation. It takes its number, the indices of its images and
 # the (2,) float64 array for its loss and correct answers.
 Work = Callable[[int, Any, Any], None]
 
@@ -73,7 +73,7 @@ class DeviceNetwork:
     def forward(self, batch: Batch, result: Any, *, total: int, smoothing: float) -> None:
         """Enqueue the forward pass and the loss.
 
-        result: (2,) float64, gets the batch's part of the mean loss of ``total`` images, and its correct answers.
+        result: (2,) float64; receives the batch's part of the mean loss of ``total`` images, and its correct answers.
         """
         self._inputs.forward(batch)
         for stage in self._stages:
@@ -97,7 +97,7 @@ class GpuEngine:
     the device once. Raises DeviceMemoryError if the device has too little memory.
     """
 
-    together = 8  # so that the device need not wait for the host after each
+    together = 8  # several, so that the device does not wait for the host after each
 
     def __init__(self, job: Job, team: Team) -> None:
         settings = job.settings
@@ -118,7 +118,7 @@ class GpuEngine:
         self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """As ``loop.Engine`` defines."""
+        """Implement ``loop.Engine.train``."""
 
         def work(number: int, items: Any, result: Any) -> None:
             if items.size:
@@ -142,7 +142,7 @@ class GpuEngine:
         self._optimise(self.stream, self._parameters, self._gradients, slots, penalty, schedule)
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """As ``loop.Engine`` defines."""
+        """Implement ``loop.Engine.evaluate``."""
 
         def work(_: int, some: Any, result: Any) -> None:
             if some.size:
@@ -178,7 +178,7 @@ class GpuEngine:
         return [(float(loss), int(correct)) for loss, correct in results.get().reshape(-1, 2)]
 
     def state(self) -> tuple[Arrays, Slots]:
-        """As ``loop.Engine`` defines."""
+        """Implement ``loop.Engine.state``."""
         self.stream.synchronize()
         slots = {name: self._layout.unpacked(arena.get()) for name, arena in self._slots.items()}
         return self._layout.unpacked(self._parameters.get()), slots

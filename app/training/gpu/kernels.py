@@ -1,6 +1,6 @@
-"""Launches of training's kernels, except for the matrix products (products.py): constants, grids and arguments.
+"""Launch training's kernels, except for the matrix products (products.py): constants, grids and arguments.
 
-Each is called with a stream, mostly the number of images, and device arrays; it enqueues its work and returns at once.
+A launcher takes a stream, usually the number of images, and device arrays; it enqueues its work and returns at once.
 """
 
 from math import prod
@@ -17,54 +17,54 @@ from app.training.gpu.arena import Layout
 from app.training.optimisers import AdamW, Optimiser, Sgd, Step
 from app.training.random_bits import thinning
 
-TILE = 32  # rows and columns of a tile of the transpose; columns that a block sums
-SUMMED = 512  # about how many values of one column a part of a column sum has
+TILE = 32  # rows and columns of a tile of the transpose; columns per block of the sums
+SUMMED = 512  # values per part of a column sum, roughly
 MOST_PARTS = 64
 
 
 def sum_parts(images: int, pixels: int) -> int:
-    """Into how many parts the sums over images and pixels are cut: a function of sizes alone, so results are, too."""
+    """Return the number of parts of sums over images and pixels: by sizes alone, so that results are, too."""
     wanted = tiles(images * pixels, SUMMED)
     return min(wanted, MOST_PARTS, images)
 
 
 class Gather:
-    """Gather images by index, as bytes or as float32 in [0, 1], optionally shifted and flipped at random."""
+    """Gathers images by index, as bytes or as float32 in [0, 1], optionally shifted and flipped at random."""
 
     def __init__(self, arch: str, shape: Shape, output: str, *, shift: int = 0, flip: bool = False) -> None:
         random = {"SHIFT": shift, "FLIP": int(flip)}
         self._function = _kernel("gather", arch, **_image(shape), OUTPUT=output, **random)
 
     def __call__(self, stream: Any, images: int, all_images: Any, items: Any, y: Any, key: np.uint64) -> None:
-        """y[i] = image items[i]. items: int32; key: of the stream of random bits."""
+        """Enqueue y[i] = image items[i]. items: int32; key: the key of the stream of random bits."""
         self._function(stream, (images, 1, 1), all_images, items, y, key)
 
 
 class Elementwise:
-    """A kernel with one thread per element. size: elements of an image."""
+    """A kernel with one thread per element. size: elements per image."""
 
     def __init__(self, name: str, arch: str, size: int, **constants: str | int) -> None:
         self._size = size
         self._function = _kernel(name, arch, **constants)
 
     def __call__(self, stream: Any, images: int, *arrays: Any, scalars: tuple[Any, ...] = ()) -> None:
-        """Enqueue it on the kernel's arrays, and with its scalars behind the number of images."""
+        """Enqueue the kernel on its arrays; its scalars follow the number of images."""
         grid = (tiles(images * self._size, BLOCK), 1, 1)
         self._function(stream, grid, *arrays, np.int32(images), *scalars)
 
 
 def scale(arch: str, size: int) -> Elementwise:
-    """(x, y): y = x / 255, from bytes to float32."""
+    """Make the kernel for (x, y): y = x / 255, from bytes to float32."""
     return Elementwise("scale", arch, size, SIZE=size)
 
 
 def activation_gradient(arch: str, size: int, function: str) -> Elementwise:
-    """(y, dy): dy ← dy · slope(y), the gradient by the activation's input. y: the activation's output."""
+    """Make the kernel for (y, dy): dy ← dy · slope(y), the gradient by the activation's input. y: its output."""
     return Elementwise("activation_gradient", arch, size, SIZE=size, ACTIVATION=activation_name(function))
 
 
 def pool_gradient(arch: str, layer: Pool, shape: Shape, function: str) -> Elementwise:
-    """(x, y, dy, dx): dx from dy. x, y: the layer's input and output.
+    """Make the kernel for (x, y, dy, dx): dx from dy. x, y: the layer's input and output.
 
     With ``function``, dx is the gradient by the input of the activation that computed x.
     """
@@ -74,7 +74,7 @@ def pool_gradient(arch: str, layer: Pool, shape: Shape, function: str) -> Elemen
 
 
 class Dropout:
-    """Multiply features by 0 or by 1 / (1 - share)."""
+    """Multiplies features by 0 or by 1 / (1 - share)."""
 
     def __init__(self, arch: str, features: int) -> None:
         self._function = Elementwise("dropout", arch, features, FEATURES=features)
@@ -86,7 +86,7 @@ class Dropout:
 
 
 class Transpose:
-    """(images, rows, columns) → (images, columns, rows)."""
+    """Transposes (images, rows, columns) to (images, columns, rows)."""
 
     def __init__(self, arch: str, rows: int, columns: int) -> None:
         self._tiles = tiles(rows, TILE) * tiles(columns, TILE)
@@ -98,7 +98,7 @@ class Transpose:
 
 
 class ColumnSums:
-    """Sum (images, columns, pixels) to (columns,). images: the most in a call."""
+    """Sums (images, columns, pixels) to (columns,). images: the most in a call."""
 
     def __init__(self, arch: str, images: int, columns: int, pixels: int = 1) -> None:
         self._columns, self._pixels = columns, pixels
@@ -117,7 +117,7 @@ class ColumnSums:
 
 
 class CrossEntropy:
-    """Compute loss, correct answers and the loss's gradient by the logits."""
+    """Computes loss, correct answers and the loss's gradient by the logits."""
 
     def __init__(self, arch: str, classes: int) -> None:
         self._classes = classes
@@ -135,7 +135,7 @@ class CrossEntropy:
 
 
 class Update:
-    """Compute ``add_l2`` and ``Optimiser.update`` on arenas: one launch for all parameters, one for the L2 penalty."""
+    """Computes ``add_l2`` and ``Optimiser.update`` on arenas: one launch for all parameters, one for the L2 penalty."""
 
     def __init__(self, arch: str, places: Layout, optimiser: Optimiser, l2: float) -> None:
         self._layout, self._optimiser, self._l2 = places, optimiser, l2

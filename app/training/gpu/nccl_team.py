@@ -1,4 +1,4 @@
-"""A team of GPUs of one machine that adds up with NVIDIA's NCCL, through CuPy's binding."""
+"""A team of GPUs in one machine; it adds up by NVIDIA's NCCL, through CuPy's binding."""
 
 import os
 import warnings
@@ -13,7 +13,7 @@ from app.errors import UserError
 
 
 class NcclTeam:
-    """A ``Team`` whose members have one GPU each; the values to add up are in its memory."""
+    """A ``Team`` with one GPU per member; the values to add up are in GPU memory."""
 
     def __init__(self, rank: int, size: int, nccl: Any, communicator: Any) -> None:
         self.rank, self.size = rank, size
@@ -21,7 +21,7 @@ class NcclTeam:
         self._types = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
 
     def add(self, values: Any) -> None:
-        """As ``Team`` defines; enqueues the sum and returns at once."""
+        """Implement ``Team.add``; enqueues the sum and returns at once."""
         address, stream = values.data.ptr, cupy.cuda.get_current_stream().ptr
         self._communicator.allReduce(
             address, address, values.size, self._types[values.dtype], self._nccl.NCCL_SUM, stream
@@ -30,31 +30,31 @@ class NcclTeam:
 
 @contextmanager
 def nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
-    """Join the team with GPU ``rank``, which becomes the current one. Waits until all members have joined.
+    """Join the team with GPU ``rank`` and make it the current GPU. Waits until all members have joined.
 
     name: from ``unique_id`` in rank 0. Raises UserError.
     """
     with _nccl() as nccl:
         cupy.cuda.Device(rank).use()
-        # A ring adds in one order, whatever the size; other algorithms may change it. For our few values it is as fast.
+        # A ring adds in one order, whatever the size; other algorithms may not. For few values it is as fast.
         os.environ.setdefault("NCCL_ALGO", "Ring")
         communicator = nccl.NcclCommunicator(size, name, rank)
         try:
             yield NcclTeam(rank, size, nccl, communicator)
         except BaseException:
-            communicator.abort()  # does not wait for the others, which may have ended
+            communicator.abort()  # does not wait for the other members: they may have ended
             raise
         communicator.destroy()
 
 
 def unique_id() -> Any:
-    """Return a new name by which the members of one team find each other; it can be pickled. Raises UserError."""
+    """Return a new name for a team; members find each other by it. It can be pickled. Raises UserError."""
     with _nccl() as nccl:
         return nccl.get_unique_id()
 
 
 def check_cards(count: int) -> None:
-    """Raise UserError unless there are ``count`` GPUs, and NCCL."""
+    """Raise UserError unless there are ``count`` GPUs and NCCL is installed."""
     cards = cupy.cuda.runtime.getDeviceCount()
     if count > cards:
         raise UserError(
@@ -68,7 +68,7 @@ def check_cards(count: int) -> None:
 def _nccl() -> Iterator[Any]:
     """CuPy's binding of NCCL, whose errors within the block become UserErrors. Raises UserError without NCCL."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy's warning takes several lines for what the error below says
+        warnings.simplefilter("ignore")  # CuPy's warning of several lines repeats the error below
         from cupy.cuda import nccl
     if not nccl.available:
         package = f"nvidia-nccl-cu{cupy.cuda.runtime.runtimeGetVersion() // 1000}"

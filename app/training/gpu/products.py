@@ -30,14 +30,14 @@ from app.training.gpu.tiles import (
 Array = Any  # cupy.ndarray or None
 Defines = dict[str, str | int]
 Sizes = tuple[int, int, int]
-# A layer's product by its weights, their gradient, and its input's: each is called with a stream, the number of images
-# and the arrays (x, w, bias, y), (x, dy, dw) or (dy, w, dx).
+# Three products of a layer: the output, the weights' gradient and the input's gradient. Each takes a stream, the number
+# of images and the arrays (x, w, bias, y), (x, dy, dw) or (dy, w, dx).
 Products = tuple[Callable[..., None], Callable[..., None], Callable[..., None]]
 SUM_THREADS = 256
 
 
 class Gemm:
-    """y = activation(alpha · op(a) op(b) + beta · y + bias), row-major; long sums are cut into parts (split-K).
+    """Computes y = activation(alpha · op(a) op(b) + beta · y + bias), row-major; cuts long sums into parts (split-K).
 
     alpha and beta exist because system 5's product has them; the engine leaves them 1 and 0. activation: "", "relu",
     "tanh" or "sigmoid".
@@ -86,9 +86,9 @@ class Gemm:
 
 
 class ImplicitProduct:
-    """A matrix product with windows of images that are read where they lie.
+    """A matrix product with windows of images, read directly from the images.
 
-    rows, pixels: of an image's result; inner: terms of its sums at each place of the window.
+    rows, pixels: of one image's result; inner: terms of its sums per tap of the window.
     """
 
     def __init__(
@@ -101,24 +101,24 @@ class ImplicitProduct:
         self._product = training_kernel(name, defines, arch, threads=self._tile.threads)
 
     def __call__(self, stream: Any, images: int, *arrays: Array) -> None:
-        """Enqueue it for ``images`` images on the kernel's arrays."""
+        """Enqueue the product for ``images`` images on the kernel's arrays."""
         rows, pixels = self._tile.blocks(self._rows, images * self._pixels)
         self._product(stream, (pixels, rows, 1), *arrays, np.int32(images))
 
 
 def conv_forward(arch: str, sizes: ConvSizes, bias: bool = False, activation: str = "") -> ImplicitProduct:
-    """(x, w, bias, y): y (B, M, OH, OW) = activation(x (B, C, H, W) * w (K, K, C, M) + bias (M,))."""
+    """Make (x, w, bias, y): y (B, M, OH, OW) = activation(x (B, C, H, W) * w (K, K, C, M) + bias (M,))."""
     epilogue = _epilogue(bias, activation)
     return ImplicitProduct("conv", arch, sizes, sizes.maps, sizes.pixels, sizes.channels, epilogue)
 
 
 def conv_input_gradient(arch: str, sizes: ConvSizes) -> ImplicitProduct:
-    """(dy, w, dx): dx (B, C, H, W) from dy (B, M, OH, OW) and w (K, K, C, M)."""
+    """Make (dy, w, dx): dx (B, C, H, W) from dy (B, M, OH, OW) and w (K, K, C, M)."""
     return ImplicitProduct("conv_input", arch, sizes, sizes.channels, sizes.height * sizes.width, sizes.maps, {})
 
 
 class ConvFilterGradient:
-    """dw (K, K, C, M) from x (B, C, H, W) and dy (B, M, OH, OW). Its sums are always cut into the same parts."""
+    """Computes dw (K, K, C, M) from x (B, C, H, W) and dy (B, M, OH, OW). The number of parts of its sums is fixed."""
 
     def __init__(self, arch: str, sizes: ConvSizes) -> None:
         self._sizes = sizes
@@ -129,7 +129,7 @@ class ConvFilterGradient:
         self._parts = _Parts(arch, False, "")
 
     def __call__(self, stream: Any, images: int, x: Array, dy: Array, dw: Array) -> None:
-        """Enqueue it, summed over ``images`` images."""
+        """Enqueue the gradient, summed over ``images`` images."""
         sizes, parts = self._sizes, self._split.parts
         space = self._parts.workspace(parts * sizes.taps * sizes.maps)
         grid = (*self._split.tile.blocks(sizes.taps, sizes.maps), parts)
@@ -147,7 +147,7 @@ class _Parts:
         self._space: Array = None
 
     def workspace(self, elements: int) -> Array:
-        """At least ``elements`` float32, kept from call to call."""
+        """Return at least ``elements`` float32; the memory is kept from call to call."""
         if self._space is None or self._space.size < elements:
             self._space = device_array(elements, "float32")
         return self._space
@@ -165,7 +165,7 @@ class _Parts:
 
 
 def conv_products(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
-    """Return an implicit matrix product each way. shape: of an image's input."""
+    """Make the three implicit products of a convolution. shape: of one image's input."""
     channels, height, width = shape
     sizes = ConvSizes(channels, height, width, layer.maps, layer.kernel, layer.stride)
     forward = conv_forward(arch, sizes, bias, activation)
@@ -173,7 +173,7 @@ def conv_products(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation
 
 
 def linear_products(arch: str, layer: Linear, shape: Shape, bias: bool, activation: str) -> Products:
-    """Three matrix products, two with transposes. shape: of an image's input."""
+    """Make the three products of a fully connected layer, two with transposes. shape: of one image's input."""
     (k,), n = shape, layer.outputs
     forward, weights = Gemm(arch, bias=bias, activation=activation), Gemm(arch, transpose_a=True)
     inputs = Gemm(arch, transpose_b=True)

@@ -23,7 +23,7 @@ from app.training.settings import Settings
 
 @dataclass(frozen=True)
 class Site:
-    """What all stages share. images: the most in a batch; parameters, gradients: arenas."""
+    """Common data of all stages. images: the most per batch; parameters, gradients: arenas."""
 
     arch: str
     images: int
@@ -32,11 +32,11 @@ class Site:
     gradients: Any
 
     def activations(self, shape: Shape) -> Any:
-        """Return an array for a batch's activations; shape: of one image's."""
+        """Allocate an array for a batch's activations; shape: of one image's."""
         return device_array(self.images * prod(shape), "float32")
 
     def views(self, name: str) -> tuple[Any, Any]:
-        """Flat views of a parameter and its gradient; None for both if there is no such parameter."""
+        """Return flat views of a parameter and its gradient; None for both if there is no such parameter."""
         return self.layout.view(self.parameters, name), self.layout.view(self.gradients, name)
 
 
@@ -54,9 +54,9 @@ class Batch:
 class Stage:
     """One layer, or two that are computed in one pass.
 
-    y: the output; forward: enqueues y from the output of the stage before; backward(batch, dy, dx, wanted): enqueues
-    the gradients by parameters, into their arena, and the one by the stage's input if it is ``wanted``; returns the
-    array that then holds the latter: dx, or dy if it was computed in place.
+    y: the output. forward: enqueues y from the output of the stage before. backward(batch, dy, dx, wanted): enqueues
+    the gradients by parameters into their arena, and the gradient by the stage's input if it is ``wanted``. It returns
+    the array that then holds the latter: dx, or dy if it was computed in place.
     """
 
     y: Any
@@ -66,9 +66,9 @@ class Stage:
 
 
 def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, function: str, slope: bool) -> Stage:
-    """Return a layer with weights, and the activation behind it if ``function`` names one.
+    """Make the stage of a layer with weights, and of the activation after it if ``function`` names one.
 
-    slope: whether this stage's backward applies the activation's slope, or the next stage's does.
+    slope: whether this stage's backward applies the activation's slope; otherwise the next stage's does.
     """
     out = layer.output_shape(shape)
     y = site.activations(out)
@@ -96,7 +96,7 @@ def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, func
 
 
 def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> Stage:
-    """Pooling; backward also covers the activation directly before it, named by ``function`` unless that is empty."""
+    """Make the stage of a pooling; its backward also covers the activation before it if ``function`` names one."""
     y = site.activations(layer.output_shape(shape))
     launch = inference_launch(site, layer, shape, x, y, "float32")
     gradient = pool_gradient(site.arch, layer, shape, function)
@@ -109,7 +109,7 @@ def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> 
 
 
 def activation_stage(site: Site, layer: Activation, shape: Shape, x: Any, slope: bool) -> Stage:
-    """Return an activation that does not follow a product directly. slope: as for ``product_stage``."""
+    """Make the stage of an activation that does not follow a product directly. slope: as for ``product_stage``."""
     y = site.activations(shape)
     launch = inference_launch(site, layer, shape, x, y, "float32")
     slopes = activation_gradient(site.arch, prod(shape), layer.kind) if slope else None
@@ -123,7 +123,7 @@ def activation_stage(site: Site, layer: Activation, shape: Shape, x: Any, slope:
 
 
 def flatten_stage(site: Site, shape: Shape, x: Any) -> Stage:
-    """Transpose (C, H, W) to (H, W, C) and back; nothing to do if the order is the same."""
+    """Make the stage that transposes (C, H, W) to (H, W, C) and back; it does nothing if the order is the same."""
     channels, pixels = shape[0], prod(shape[1:])
     if channels == 1 or pixels == 1:
         return Stage(x, lambda batch: None, lambda batch, dy, dx, wanted: dy)
@@ -138,7 +138,7 @@ def flatten_stage(site: Site, shape: Shape, x: Any) -> Stage:
 
 
 def dropout_stage(site: Site, features: int, x: Any, share: float, seed: int, part: int) -> Stage:
-    """Dropout before a layer; a copy in evaluation. part: its number among the network's dropouts.
+    """Make the stage of a dropout before a layer; in evaluation it copies. part: its number among the dropouts.
 
     y has an array of its own: the activation before it still needs its output. backward draws the same mask.
     """
@@ -165,7 +165,7 @@ def inference_launch(site: Site, layer: Layer, shape: Shape, x: Any, y: Any, dty
 
 
 def stages(site: Site, model: Model, settings: Settings, x: Any, shape: Shape) -> list[Stage]:
-    """One stage per trained layer. Activations join the product before them; dropouts come before their layers.
+    """Make one stage per trained layer. Activations join the product before them; dropouts come before their layers.
 
     Pooling's backward covers the activation before it, too: its slopes then cost no pass over the largest arrays.
     """

@@ -1,4 +1,4 @@
-"""Choose tiles for training's products and, where their sums are long, parts: pure functions of the sizes.
+"""Choose tiles for training's products and, for long sums, the number of parts: pure functions of the sizes.
 
 The order of an element's sum does not depend on the tile, only on the number of parts. That depends on the sizes alone,
 not on the card, so results are bit-identical on every card.
@@ -10,23 +10,23 @@ from itertools import product
 
 from app.kernels.variant import STATIC_SHARED_LIMIT, tiles
 
-TYPICAL_IMAGES = 256  # of a batch, for choices that are made once for all batches
+TYPICAL_IMAGES = 256  # images per batch, for choices made once for all batches
 GEMM_SLICE = 16  # values of k in shared memory at a time
 SLICES = range(8, 17)
-MOST_LOADS = {16: 68, 32: 36, 64: 32}  # sums of a thread → elements of a slice that it loads: registers are scarce
+MOST_LOADS = {16: 68, 32: 36, 64: 32}  # sums per thread → most elements of a slice per thread: registers are scarce
 MOST_PARTS = 1024
-LEAST_PART = 64  # values of k
-# A card to fill, and estimates of what things cost there, in multiply-adds of one multiprocessor.
+LEAST_PART = 64  # values of k per part
+# The card to fill, and estimated costs on it, in multiply-adds of one multiprocessor.
 MULTIPROCESSORS = 132
 FULL = 256  # threads that keep a multiprocessor busy
-AROUND = 32  # values of k that take as long as a block's beginning and end
+AROUND = 32  # a block's beginning and end take as long as so many values of k
 SUM_LAUNCH = 400_000
 SUM_ELEMENT = 0.65
 
 
 @dataclass(frozen=True)
 class ConvSizes:
-    """An image (channels, height, width), maps filters of kernel x kernel. images * height * width must stay < 2^31."""
+    """Sizes of an image, of ``maps`` filters and of the stride. images * height * width must stay below 2^31."""
 
     channels: int
     height: int
@@ -37,29 +37,29 @@ class ConvSizes:
 
     @property
     def out(self) -> tuple[int, int]:
-        """(OH, OW)."""
+        """Height and width of the output, (OH, OW)."""
         return (self.height - self.kernel) // self.stride + 1, (self.width - self.kernel) // self.stride + 1
 
     @property
     def pixels(self) -> int:
-        """Pixels of an output map."""
+        """Number of pixels of an output map."""
         return self.out[0] * self.out[1]
 
     @property
     def taps(self) -> int:
-        """Weights of a filter, over all channels."""
+        """Number of weights per filter, over all channels."""
         return self.kernel**2 * self.channels
 
     @property
     def defines(self) -> dict[str, str | int]:
-        """The sizes under the kernels' names."""
+        """The sizes as compile-time constants of the kernels."""
         values = (self.channels, self.height, self.width, self.maps, self.kernel, self.stride)
         return dict(zip("CHWMKS", values, strict=True))
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A block's tile of bm rows and bn columns, and a thread's of tm x tn in it."""
+    """A block's tile of bm x bn elements; each thread computes tm x tn of them."""
 
     bm: int
     bn: int
@@ -68,12 +68,12 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Number of threads per block."""
         return (self.bm // self.tm) * (self.bn // self.tn)
 
     @property
     def lanes(self) -> int:
-        """Columns of threads in a warp: the squarest that divides the block into whole warps; 0 if none does."""
+        """Columns of threads in a warp: the squarest shape with whole warps per block; 0 if there is none."""
         down, across = self.bm // self.tm, self.bn // self.tn
         return next((n for n in (8, 4, 16, 2, 32, 1) if across % n == 0 and down % (32 // n) == 0), 0)
 
@@ -87,11 +87,11 @@ class Tile:
 
     @property
     def defines(self) -> dict[str, str | int]:
-        """The sizes under the kernels' names."""
+        """The sizes as compile-time constants of the kernels."""
         return {"BM": self.bm, "BN": self.bn, "TM": self.tm, "TN": self.tn, "LANES_N": self.lanes}
 
     def blocks(self, rows: int, columns: int) -> tuple[int, int]:
-        """Blocks along rows and along columns."""
+        """Return the number of blocks along rows and along columns."""
         return tiles(rows, self.bm), tiles(columns, self.bn)
 
 
@@ -101,13 +101,13 @@ ALL_TILES = tuple(
     for tile in (Tile(bm, bn, tm, tn) for bm, bn, tm, tn in product(SIDES, SIDES, (4, 8), (4, 8)))
     if tile.bm % tile.tm == 0 and tile.bn % tile.tn == 0 and tile.fits
 )
-# Few, because sizes come at run time and each is a kernel of its own to compile.
+# Few: sizes come at run time, and each tile is a separate kernel to compile.
 GEMM_TILES = (Tile(128, 64, 8, 8), Tile(64, 64, 8, 4), Tile(32, 32, 4, 4), Tile(64, 16, 4, 4))
 
 
 @dataclass(frozen=True)
 class Split:
-    """A tile, and into how many parts sums are cut."""
+    """A tile, and the number of parts that sums are cut into."""
 
     tile: Tile
     parts: int
@@ -127,21 +127,21 @@ def whole(rows: int, columns: int, depth: int) -> Tile:
 
 
 def part_length(depth: int, parts: int) -> int:
-    """Values of k in a part, a multiple of the slice; the last parts have fewer, or none."""
+    """Return the values of k per part, a multiple of the slice; the last parts have fewer, or none."""
     return max(tiles(tiles(depth, parts), GEMM_SLICE), 1) * GEMM_SLICE
 
 
 def slice_depth(inner: int, depth: int) -> int:
-    """Values of k in shared memory at a time.
+    """Return how many values of k to hold in shared memory at a time.
 
-    Largest slice that divides ``inner``, the values of a tap, else the one that pads ``depth`` products least.
+    It is the largest slice that divides ``inner``, the values per tap, else the one that pads ``depth`` products least.
     """
     together = [size for size in SLICES if inner % size == 0]
     return max(together) if together else min(SLICES, key=lambda size: (tiles(depth, size) * size, -size))
 
 
 def sum_groups(parts: int) -> int:
-    """Threads that share an element's parts."""
+    """Return how many threads share an element's parts."""
     return 8 if parts >= 32 else 1
 
 
