@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -45,23 +46,14 @@ NAME, KERNEL = "my-own", "app/kernels/conv/conv_99_my_own.cu"
 
 def configure(problem: ConvProblem, _: Parameters) -> LaunchConfig:
     """One thread for each output element."""
-    height, width = problem.convolved
-    return elementwise(types(problem) | conv_sizes(problem), problem.maps * height * width)
+    return elementwise(types(problem) | conv_sizes(problem), problem.maps * prod(problem.convolved))
 
 
 @pytest.fixture
 def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Variant]:
     """The registry with a row more, whose file lies in a folder of the user's."""
-    added = Variant(
-        "conv",
-        99,
-        "my_own",
-        summary="the plainest that can be written",
-        system="this test",
-        dtypes=FLOATS,
-        configure=configure,
-        folder=tmp_path,
-    )
+    about = ("the plainest that can be written", "this test")
+    added = Variant("conv", 99, "my_own", *about, configure, FLOATS, folder=tmp_path)
     added.path.write_text(SOURCE, encoding="utf-8")
     registry.VARIANTS.append(added)
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
@@ -86,12 +78,9 @@ def _kernels(planned: ExecutionPlan) -> dict[str, str]:
 
 
 def test_it_can_be_chosen(row: Variant) -> None:
-    for text, expected in (
-        (NAME, {"conv1": NAME, "conv2": NAME}),
-        (f"conv1=direct,conv2={NAME}", {"conv1": "direct", "conv2": NAME}),
-    ):
+    for text, first in ((NAME, NAME), (f"conv1=direct,conv2={NAME}", "direct")):
         graph, chosen = resolved(f"--conv {text}")
-        assert _kernels(plan(graph, "sm_90a", chosen)) == expected
+        assert _kernels(plan(graph, "sm_90a", chosen)) == {"conv1": first, "conv2": NAME}
 
 
 @pytest.mark.parametrize("automatic", [False, True])
@@ -142,14 +131,13 @@ ROW = """CONV_ROWS: tuple[Variant, ...] = (
 
 
 def test_it_touches_the_files_that_the_documents_list(tmp_path: Path) -> None:
-    folders = ("app", "data_tools", "tests")
-    copied(tmp_path, *folders)
+    copied(tmp_path)
     (tmp_path / KERNEL).write_text(SOURCE, encoding="utf-8")
     (rows,) = listed_files("Add a kernel")
     head, begin, rest = (tmp_path / rows).read_text(encoding="utf-8").partition(ROW.splitlines(keepends=True)[0])
     assert begin
     (tmp_path / rows).write_text(head + ROW + rest, encoding="utf-8")
-    assert changed_files(tmp_path, *folders) == {KERNEL, rows}
+    assert changed_files(tmp_path) == {KERNEL, rows}
     done = run(tmp_path, "-c", IN_A_COPY)
     assert done.returncode == 0, done.stderr
 

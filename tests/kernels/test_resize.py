@@ -22,7 +22,7 @@ from app.planning.matching import Choices
 from app.planning.plan import PIXELS, plan
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_graph, random_images
-from tests.support.oracle import weights_between
+from tests.support.oracle import run_nodes, weights_between
 from tests.support.shell import Refuses
 
 SIZES = {"fa19": 70, "k7": 72, "minidnn86": 86}
@@ -78,21 +78,15 @@ def test_halves_occur_and_go_up() -> None:
 
 @NAMED
 def test_onnx_runtime_agrees_before_it_rounds(shape: Shape, size: int) -> None:
-    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    helper, kinds = onnx.helper, onnx.TensorProto
     images = images_of(shape)
-    floats, helper = onnx.TensorProto.FLOAT, onnx.helper
-    sizes = onnx.numpy_helper.from_array(np.array([2, shape[0], size, size], np.int64), "sizes")
+    sizes = helper.make_tensor("sizes", kinds.INT64, [4], [2, shape[0], size, size])
     node = helper.make_node(
         "Resize", ["x", "", "", "sizes"], ["y"], mode="linear", coordinate_transformation_mode="half_pixel"
     )
-    x, y = (helper.make_tensor_value_info(name, floats, None) for name in "xy")
-    model = helper.make_model(
-        helper.make_graph([node], "resize", [x], [y], [sizes]),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
-    )
-    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    (expected,) = session.run(None, {"x": images.astype(np.float32)})
+    x, y = (helper.make_tensor_value_info(name, kinds.FLOAT, None) for name in "xy")
+    (expected,) = run_nodes([node], [x], [y], [sizes], {"x": images.astype(np.float32)})
     assert np.abs(resized(images, size) - expected).max() <= 0.5 + 2e-3  # its coordinates are float32
 
 

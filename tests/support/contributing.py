@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+FOLDERS = ("app", "data_tools", "tests")
 
 
 def listed_files(title: str) -> set[str]:
@@ -17,9 +18,9 @@ def listed_files(title: str) -> set[str]:
     return set(re.findall(r"\]\(([^)]+)\)", section))
 
 
-def copied(place: Path, *folders: str) -> Path:
-    """The place, with these folders of the tree in it."""
-    for folder in folders:
+def copied(place: Path) -> Path:
+    """The place, with the application and its tests in it."""
+    for folder in FOLDERS:
         shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
     return place
 
@@ -32,9 +33,9 @@ def run(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=600)
 
 
-def changed_files(copy: Path, *folders: str) -> set[str]:
-    """The files of these folders in a copy of the tree that are new or differ from the original, without caches."""
-    paths = (path for folder in folders for path in (copy / folder).rglob("*") if path.is_file())
+def changed_files(copy: Path) -> set[str]:
+    """The files in a copy of the tree that are new or differ from the original, without caches."""
+    paths = (path for folder in FOLDERS for path in (copy / folder).rglob("*") if path.is_file())
     names = {path.relative_to(copy).as_posix() for path in paths if "__pycache__" not in path.parts}
     return {
         name for name in names if not (ROOT / name).exists() or (ROOT / name).read_bytes() != (copy / name).read_bytes()

@@ -1,6 +1,5 @@
 """Kernels of two layers on the card: weights, images of several kinds, poisoned shared memory, and what is right."""
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +22,6 @@ from tests.support.kernel_grid import convolution_pair, product_pair, typed
 POISON_FILE = Path(__file__).with_name("poison_shared.cu")
 GUARD_IMAGES = 64  # behind the results: more than any block has at a time
 PIECE = 2000  # images that the oracle takes at a time
-MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 Arrays = list[np.ndarray | None]
 
 
@@ -85,30 +83,25 @@ class Runner:
 
 
 @cache
-def _poison() -> tuple[Any, Any]:
-    """The function, and its module, which must live as long."""
+def _poison() -> tuple[Any, int]:
+    """The function that fills the shared memory of a block, and how many bytes the largest block has."""
     import cupy
 
-    module = cupy.cuda.function.Module()
-    module.load(compile_kernel(POISON_FILE, {}, architecture()))
-    return module.get_function("poison_shared"), module
+    from app.kernels.launch import Function, loaded
+
+    nbytes = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+    module = loaded(compile_kernel(POISON_FILE, {}, architecture()))
+    return Function(module, "poison_shared", threads=256, shared_bytes=nbytes), nbytes
 
 
 def poison_shared(word: int) -> None:
     """Fill all shared memory of the card."""
     import cupy
-    from cupy_backends.cuda.api import driver
 
-    attributes = cupy.cuda.Device().attributes
-    nbytes = attributes["MaxSharedMemoryPerBlockOptin"]
-    function, _ = _poison()
-    driver.funcSetAttribute(function.ptr, MAX_DYNAMIC_SHARED, nbytes)
-    values = ctypes.c_int(nbytes // 4), ctypes.c_uint(word)
-    packed = (ctypes.c_void_p * 2)(*(ctypes.addressof(value) for value in values))
-    blocks = 16 * attributes["MultiProcessorCount"]
-    address = ctypes.addressof(packed)
-    driver.launchKernel(function.ptr, blocks, 1, 1, 256, 1, 1, nbytes, cupy.cuda.Stream.null.ptr, address, 0)
-    cupy.cuda.Stream.null.synchronize()
+    function, nbytes = _poison()
+    blocks, stream = 16 * cupy.cuda.Device().attributes["MultiProcessorCount"], cupy.cuda.Stream.null
+    function(stream, (blocks, 1, 1), np.int32(nbytes // 4), np.uint32(word).view(np.int32))
+    stream.synchronize()
 
 
 @dataclass(frozen=True)
