@@ -1,6 +1,6 @@
 """lenet5 with layers of any scale on the card: every kernel of two layers, through the session, as exact as float32."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -68,12 +68,11 @@ def usual_errors(network: Callable[[], Graph], seed: int, precision: str) -> np.
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled() -> Iterator[None]:
+def compiled() -> None:
     """All kernels here, by all processors at once."""
     plans = [paired(g(), p, k) for g in (biased, unbiased) for p in ("fp32x", "fp16") for k in PAIRS]
     nodes = [node for found in plans if found is not None for node in found.nodes]
     compile_all(Case(node.variant, node.problem, tuple(node.settings.items())) for node in nodes)
-    yield
 
 
 @BOTH

@@ -152,10 +152,12 @@ def test_strides_of_the_input_do_not_matter(layer: Layer) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_argmax_takes_the_first_among_equals(dtype: type) -> None:
-    scores: np.ndarray = np.array([[1, 3, 3, 0], [5, 5, 5, 5], [-2, -3, -1, -np.inf], [-np.inf] * 4], dtype)
+def test_argmax_takes_the_first_among_equals_and_prefers_nan(dtype: type) -> None:
+    """As NumPy does."""
+    numbers = [[1, 3, 3, 0], [5, 5, 5, 5], [-2, -3, -1, -np.inf], [-np.inf] * 4]
+    scores: np.ndarray = np.array([*numbers, [np.inf, np.nan, 2, np.nan], [1, 2, 3, np.nan]], dtype)
     labels = Argmax("argmax").reference(scores, {})
-    np.testing.assert_array_equal(labels, np.array([1, 0, 2, 0], np.uint8), strict=True)
+    np.testing.assert_array_equal(labels, np.array([1, 0, 2, 0, 1, 3], np.uint8), strict=True)
 
 
 def test_argmax_counts_to_255() -> None:
@@ -222,11 +224,6 @@ def test_pooling_keeps_nan_from_any_place_in_the_window(pool: type[Pool], at: tu
     x[0, 0, at[0], at[1]] = np.nan
     y = pool("pool", 2).reference(x, {})
     np.testing.assert_array_equal(np.isnan(y)[0, 0], [[True, False], [False, False]])
-
-
-def test_argmax_prefers_nan_as_numpy_does() -> None:
-    scores = np.array([[np.inf, np.nan, 2, np.nan], [1, 2, 3, np.nan]])
-    np.testing.assert_array_equal(Argmax("argmax").reference(scores, {}), [1, 3])
 
 
 def test_channel_first_rows_permute_features_and_weights_alike() -> None:

@@ -44,11 +44,9 @@ class Memory:
         self.ptr = address
 
     def copy_from_host_async(self, source: int, nbytes: int, _: Any) -> None:
-        """At once."""
         ctypes.memmove(self.ptr, source, nbytes)
 
     def memset(self, value: int, nbytes: int, _: Any = None) -> None:
-        """At once."""
         ctypes.memset(self.ptr, value, nbytes)
 
     memset_async = memset
@@ -59,11 +57,9 @@ class HostArray(np.ndarray):
 
     @property
     def data(self) -> Any:
-        """Its memory."""
         return Memory(self.ctypes.data)
 
     def get(self, stream: Any = None) -> np.ndarray:
-        """A copy."""
         return np.array(self)
 
 

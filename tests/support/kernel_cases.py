@@ -11,9 +11,7 @@ from app.cuda.device import describe_gpu, why_no_gpu
 from app.kernels.problems import (
     ActivationProblem,
     ArgmaxProblem,
-    ConvPairProblem,
     ConvProblem,
-    LinearPairProblem,
     LinearProblem,
     PairProblem,
     PoolProblem,
@@ -152,22 +150,18 @@ def architecture() -> str:
 
 def describe(problem: Problem) -> str:
     """A short text for test names: types, sizes, epilogue."""
-    match problem:
-        case ConvProblem():
-            kinds = f"{problem.input_dtype}*{problem.dtype}={problem.output_dtype}"
-            sizes = "{}x{}x{}-M{}-K{}S{}".format(*problem.sizes)
-            pooled = f"-{'max' if problem.pool_is_max else 'avg'}{problem.pool}" if problem.pool > 1 else ""
-            return (
-                f"{kinds}-{sizes}{'-bias' * problem.bias}{'-' * bool(problem.activation)}{problem.activation}{pooled}"
-            )
-        case LinearProblem():
-            kinds = f"{problem.input_dtype}*{problem.dtype}={problem.output_dtype}"
-            epilogue = "-bias" * problem.bias + "-argmax" * problem.argmax + f"-{problem.activation or 'none'}"
-            return f"{kinds}-{problem.inputs}x{problem.outputs}{epilogue}"
-        case ConvPairProblem() | LinearPairProblem():
-            return f"{describe(problem.first)}--{describe(problem.second)}"
-    own = [str(value) for name, value in vars(problem).items() if name != "dtype"]
-    return "-".join([problem.dtype, *own])
+    if isinstance(problem, PairProblem):
+        return f"{describe(problem.first)}--{describe(problem.second)}"
+    if not isinstance(problem, ConvProblem | LinearProblem):
+        return "-".join([problem.dtype, *(str(value) for name, value in vars(problem).items() if name != "dtype")])
+    kinds = f"{problem.input_dtype}*{problem.dtype}={problem.output_dtype}"
+    if isinstance(problem, LinearProblem):
+        epilogue = "-bias" * problem.bias + "-argmax" * problem.argmax + f"-{problem.activation or 'none'}"
+        return f"{kinds}-{problem.inputs}x{problem.outputs}{epilogue}"
+    sizes = "{}x{}x{}-M{}-K{}S{}".format(*problem.sizes)
+    epilogue = "-bias" * problem.bias + "-" * bool(problem.activation) + problem.activation
+    pooled = f"-{'max' if problem.pool_is_max else 'avg'}{problem.pool}" if problem.pool > 1 else ""
+    return f"{kinds}-{sizes}{epilogue}{pooled}"
 
 
 def batches(problem: Problem) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from typing import Any
 
@@ -54,14 +54,7 @@ def random_network(seed: int, hidden: int = 128, classes: int = 10) -> Graph:
     return random_graph(network, seed, bias=bool(seed % 2))
 
 
-@cache
-def unbiased() -> Graph:
-    return random_network(0)
-
-
-@cache
-def biased() -> Graph:
-    return random_network(1)
+unbiased, biased = cache(partial(random_network, 0)), cache(partial(random_network, 1))
 
 
 @cache
