@@ -1,8 +1,10 @@
-"""The descriptions of JSON documents in docs/schemas/, and what is stored or written against them."""
+"""JSON documents: their descriptions in docs/schemas/, what is stored or written, and what commands read of them."""
 
 import json
+import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -10,16 +12,25 @@ from typing import Any
 import pytest
 
 from app.bench import scenario, training
+from app.bench.graphs import network_graph
 from app.bench.ladder import results
+from app.bench.ladder.cases import network_items
 from app.bench.peers import peers
 from app.bench.profile import job
 from app.bench.sweep import pipeline, text
 from app.commands import accuracy, kernels, networks
+from app.errors import UserError
+from app.files.checks import BadValueError, Check, parsed_json
+from app.kernels.problems import key
 from app.planning import tuning
+from app.planning.tuning import Tuning
 from app.precision import SHORT
 from app.report import SCHEMA as REPORT
 from app.training.results import SCHEMA as TRAIN
-from docs.generate.figures import FIGURES, SCHEMAS
+from docs.generate import systems
+from docs.generate.__main__ import DOCUMENTS
+from docs.generate.figures import BENCH, FIGURES, FILES, OLD_REPORTS, SCHEMAS, Figures, check_of
+from tests.fuzz.mutate import garbled
 from tests.support.schemas import mistakes
 
 WRITERS = (results, peers, job, scenario, pipeline, text, training, accuracy, kernels, networks, tuning)
@@ -98,3 +109,59 @@ def test_a_time_has_rates() -> None:
     assert mistakes(document)
     row["ms"] = None
     assert not mistakes(document)
+
+
+# --- altered at random: refused in one line, or good for all that is made of it
+
+COUNT = 1000
+
+
+def taken(rng: random.Random, kinds: Sequence[tuple[Check, Any]]) -> Iterator[tuple[int, Any]]:
+    """``COUNT`` documents made of good ones of each kind: those that their check takes, with the kind's index.
+
+    Some are taken, some refused.
+    """
+    refused = 0
+    for number in range(COUNT):
+        check, good = kinds[number % len(kinds)]
+        try:
+            found = check(parsed_json(garbled(rng, good)))
+        except BadValueError as error:
+            assert str(error).isprintable() and len(str(error)) < 500
+            refused += 1
+        else:
+            yield number % len(kinds), found
+    assert 0 < refused < COUNT * 19 / 20
+
+
+def test_figures_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each that is taken, some of the blocks are written."""
+    monkeypatch.setattr(systems, "shipped_weights", dict)  # reading the weights takes a second
+    rng = random.Random(16)
+    good = {name: json.loads((FIGURES / name).read_text()) for name in (*FILES, OLD_REPORTS)}
+    for bench in (good[name] for name in BENCH.values()):  # fewer rows, so that what matters is hit more often
+        for table in bench["tables"]:
+            table["rows"] = table["rows"][:4]
+        for part in (bench, *bench["batches"]):
+            part["totals"] = part["totals"][:6]
+    names, checked = list(good), {name: check_of(name)(document) for name, document in good.items()}
+    blocks = [(document, block) for document in DOCUMENTS for block in document.blocks]
+    for kind, found in taken(rng, [(check_of(name), good[name]) for name in names]):
+        figures = Figures()
+        figures.update({**checked, names[kind]: found})
+        for document, block in rng.sample(blocks, 3):
+            with suppress(UserError):
+                document.block(block, figures)
+
+
+def test_tuning_tables() -> None:
+    """By which kernels are chosen."""
+    rng = random.Random(16)
+    card = tuning.REFERENCE_CARDS["sm_90a"]
+    shipped = json.loads((tuning.SHIPPED / tuning.file_name(card)).read_text())
+    items = {item.name: item for item in network_items(network_graph("lenet5"))}
+    problems = [items[name].problems["float32"] for name in ("conv2", "fc1")]
+    few = {**shipped, "entries": {key(problem): shipped["entries"][key(problem)] for problem in problems}}
+    for _, table in taken(rng, [(tuning.TABLE, few)]):
+        found = Tuning(table["entries"])
+        assert rng.random() < 0.5 or all(found.choose(problem, "sm_90a") for problem in problems)

@@ -5,25 +5,12 @@ from pathlib import Path
 import pytest
 
 from app.cuda.compiler import ARCHITECTURES, resource_report
+from app.kernels import variant
 from app.kernels.train.train import FOLDER
-from app.kernels.variant import tiles
 from app.layers import Conv2d
 from app.network.definitions import NETWORKS
-from app.training.gpu.tiles import (
-    ALL_TILES,
-    GEMM_SLICE,
-    GEMM_TILES,
-    MULTIPROCESSORS,
-    SLICES,
-    TYPICAL_IMAGES,
-    ConvSizes,
-    Tile,
-    part_length,
-    slice_depth,
-    split,
-    sum_groups,
-    whole,
-)
+from app.training.gpu import tiles
+from app.training.gpu.tiles import ALL_TILES, GEMM_TILES, ConvSizes, Tile
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
@@ -56,7 +43,7 @@ def test_tiles_are_what_the_kernels_take(tile: Tile) -> None:
     assert tile.fits and tile.threads % 32 == 0 and 32 <= tile.threads <= 256
     assert tile.bm % tile.tm == tile.bn % tile.tn == tile.tm % 4 == tile.tn % 4 == 0
     assert (tile.bn // tile.tn) % tile.lanes == 0 and (tile.bm // tile.tm) % (32 // tile.lanes) == 0
-    assert 2 * SLICES[-1] * (tile.bm + 4 + tile.bn + 4) * 4 <= 48 << 10
+    assert 2 * tiles.SLICES[-1] * (tile.bm + 4 + tile.bn + 4) * 4 <= 48 << 10
 
 
 @pytest.mark.parametrize("rows", [1, 3, 10, 25, 64, 800, 5000])
@@ -64,25 +51,25 @@ def test_tiles_are_what_the_kernels_take(tile: Tile) -> None:
 @pytest.mark.parametrize("depth", [1, 63, 64, 1000, 3_000_000])
 def test_parts_cover_long_sums_and_no_more(rows: int, columns: int, depth: int) -> None:
     for candidates in (ALL_TILES, GEMM_TILES):
-        choice = split(rows, columns, depth, candidates)
+        choice = tiles.split(rows, columns, depth, candidates)
         assert 1 <= choice.parts <= max(depth // 64, 1) and choice.tile in candidates
-        length = part_length(depth, choice.parts)
-        assert length % GEMM_SLICE == 0 and choice.parts * length >= depth
-        assert length < tiles(depth, choice.parts) + GEMM_SLICE
-    assert whole(rows, columns, depth) in ALL_TILES
+        length = tiles.part_length(depth, choice.parts)
+        assert length % tiles.GEMM_SLICE == 0 and choice.parts * length >= depth
+        assert length < variant.tiles(depth, choice.parts) + tiles.GEMM_SLICE
+    assert tiles.whole(rows, columns, depth) in ALL_TILES
 
 
 @EACH_CONVOLUTION
 def test_convolutions_fill_the_card_and_waste_little(sizes: ConvSizes) -> None:
-    pixels, inputs = TYPICAL_IMAGES * sizes.pixels, TYPICAL_IMAGES * sizes.height * sizes.width
-    cut = split(sizes.taps, sizes.maps, pixels)
+    pixels, inputs = tiles.TYPICAL_IMAGES * sizes.pixels, tiles.TYPICAL_IMAGES * sizes.height * sizes.width
+    cut = tiles.split(sizes.taps, sizes.maps, pixels)
     for tile, parts, rows, columns in (
-        (whole(sizes.maps, pixels, sizes.taps), 1, sizes.maps, pixels),
-        (whole(sizes.channels, inputs, sizes.kernel**2 * sizes.maps), 1, sizes.channels, inputs),
+        (tiles.whole(sizes.maps, pixels, sizes.taps), 1, sizes.maps, pixels),
+        (tiles.whole(sizes.channels, inputs, sizes.kernel**2 * sizes.maps), 1, sizes.channels, inputs),
         (cut.tile, cut.parts, sizes.taps, sizes.maps),
     ):
         down, across = tile.blocks(rows, columns)
-        assert down * across * parts * tile.threads >= MULTIPROCESSORS * 128
+        assert down * across * parts * tile.threads >= tiles.MULTIPROCESSORS * 128
         if rows > 1:
             assert down * tile.bm * across * tile.bn <= 2.7 * rows * columns
 
@@ -92,12 +79,12 @@ def test_convolutions_fill_the_card_and_waste_little(sizes: ConvSizes) -> None:
     [(32, 800, 16), (64, 1600, 16), (12, 300, 12), (24, 600, 12), (1, 25, 13), (1, 49, 10), (4, 196, 14), (1, 1, 8)],
 )
 def test_slices_hold_one_tap_or_pad_little(inner: int, depth: int, expected: int) -> None:
-    assert slice_depth(inner, depth) == expected
+    assert tiles.slice_depth(inner, depth) == expected
 
 
 def test_only_the_number_of_parts_orders_a_sum() -> None:
-    assert [sum_groups(parts) for parts in (1, 2, 31, 32, 1024)] == [1, 1, 1, 8, 8]
-    assert split(800, 64, 16384).parts == split(800, 64, 16384).parts > 8
+    assert [tiles.sum_groups(parts) for parts in (1, 2, 31, 32, 1024)] == [1, 1, 1, 8, 8]
+    assert tiles.split(800, 64, 16384).parts == tiles.split(800, 64, 16384).parts > 8
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("train_*.cu")), ids=lambda path: path.name)
