@@ -41,24 +41,21 @@ def test_a_checkpoint_is_no_weights(tmp_path: Path) -> None:
         load_weights(tmp_path / "c")
 
 
-@pytest.mark.parametrize(
-    ("options", "wrong"),
-    [
-        (
-            "--network lenet5",
-            "--network lenet5 differs from c.checkpoint, which was begun with --network mlp: leave it out",
-        ),
-        ("--epochs 9", "--epochs 9 differs from c.checkpoint, which was begun with --epochs 40"),
-        ("--seed 2", "--seed 2 differs"),
-        ("--no-flip", "--no-flip differs from c.checkpoint, which was begun with --flip: leave it out"),
-        ("--dropout fc2=0.5,fc1=0.25", "--dropout fc1=0.25,fc2=0.5 differs .* begun with --dropout none: leave"),
-        ("--images 30", "--images 30 differs"),
-        ("--data images --labels labels", "is not what c.checkpoint was trained on: name those images with --data"),
-    ],
-)
-def test_other_settings_than_it_was_begun_with(options: str, wrong: str, refused: Refused, place: Path) -> None:
+OTHERS = {
+    "--network lenet5": "--network lenet5 differs from c.checkpoint, which was begun with --network mlp: leave it out",
+    "--epochs 9": "--epochs 9 differs from c.checkpoint, which was begun with --epochs 40",
+    "--seed 2": "--seed 2 differs",
+    "--no-flip": "--no-flip differs from c.checkpoint, which was begun with --flip: leave it out",
+    "--dropout fc2=0.5,fc1=0.25": "--dropout fc1=0.25,fc2=0.5 differs .* begun with --dropout none: leave",
+    "--images 30": "--images 30 differs",
+    "--data images --labels labels": "is not what c.checkpoint was trained on: name those images with --data",
+}
+
+
+@pytest.mark.parametrize("options", OTHERS)
+def test_other_settings_than_it_was_begun_with(options: str, refused: Refused, place: Path) -> None:
     unfinished(place / "c.checkpoint")
-    refused(f"--resume c.checkpoint {options}", wrong)
+    refused(f"--resume c.checkpoint {options}", OTHERS[options])
 
 
 def test_fewer_images_than_it_was_begun_with(refused: Refused, place: Path) -> None:

@@ -104,12 +104,9 @@ def test_json_alone_on_standard_output(train: Train) -> None:
 def test_every_network(network: str, train: Train, place: Path) -> None:
     code, out, err = train("--network", network, *OWN, "--images", "20", "--validation", "4", "--epochs", "1")
     assert (code, err) == (0, "") and f"wrote {network}_trained.h5" in out
-    biases = {
-        name.removesuffix("_bias") for name in load_weights(Path(f"{network}_trained.h5")).arrays if "_bias" in name
-    }
-    assert biases == set(RECIPES[network].biases)
-    storage = load_weights(Path(f"{network}_trained.h5")).storage
-    assert storage == ("float16" if network in ("fa19", "k7") else "float32")  # the two largest
+    weights = load_weights(place / f"{network}_trained.h5")
+    assert {name for name in weights.arrays if "_bias" in name} == {f"{name}_bias" for name in RECIPES[network].biases}
+    assert weights.storage == ("float16" if network in ("fa19", "k7") else "float32")  # the two largest
 
 
 def test_storage_can_be_chosen(train: Train, place: Path) -> None:

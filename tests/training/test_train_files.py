@@ -12,13 +12,12 @@ from unittest.mock import Mock
 import pytest
 
 from app import figures
-from app.cli import main
 from app.errors import UserError
 from app.files.writing import replacing
 from app.network.weights import load_weights
 from app.training import command, results
 from tests.support.bundle_for_tests import folder, release
-from tests.support.shell import check_error, listing
+from tests.support.shell import Refuses, check_error, listing
 from tests.support.training_for_tests import OWN, Refused, Train, begin, ended, unfinished, wait_for
 from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, check_failure, interrupted_after
 
@@ -190,18 +189,17 @@ def test_replacing_nothing(links: bool, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("link", [False, True])
 def test_shipped_files_are_not_overwritten(
-    link: bool, refused: Refused, place: Path, release: Path, capsys: pytest.CaptureFixture[str]
+    link: bool, refused: Refused, refuses: Refuses, place: Path, release: Path
 ) -> None:
     """The folder holds the networks lenet5 and mlp, so the last name is that of a file that would count as shipped."""
     for name in ("mlp_fashion.h5", "mlp_fashion_reference.h5", "SHA256SUMS", "k7_fashion.h5"):
         path = place / f"link to {name}" if link else Path("weights", name)
         if link:
             path.symlink_to(release / name)
-        capsys.readouterr()
         wrong = f"{path} is a file that the project ships in .*weights: name another file"
+        refuses(["networks", "--json", path], f"--json {wrong}")
         for option in ("--output", "--json"):
             refused([*MLP, "--overwrite", option, str(path)], f"{option} {wrong}")
-        check_error(main(["networks", "--json", str(path)]), *capsys.readouterr(), f"--json {wrong}")
 
 
 # --- one training at a time
