@@ -20,12 +20,10 @@ from app.network.reference import load_reference, save_reference
 from app.network.shipped import find, record_checksums, reference_path
 from app.network.weights import load_weights
 from data_tools.dataset import Dataset
-from tests.support.bundle_for_tests import IMAGES, TRUTH, folder, release
+from tests.support.bundle_for_tests import IMAGES, TRUTH
 from tests.support.schemas import mistakes
 from tests.support.shell import Refuses
 from tests.support.widths import printed_wide
-
-__all__ = ["folder", "release"]  # fixtures
 
 CPU = ["accuracy", "--device", "cpu"]
 

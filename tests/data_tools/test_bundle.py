@@ -19,12 +19,9 @@ from app.network.graph import build
 from app.network.reference import compute_reference, load_reference, save_reference
 from app.network.weights import load_weights, save_weights
 from data_tools.__main__ import main as data_tools
-from tests.support.bundle_for_tests import FILES, IMAGES, STORAGE, TRUTH, folder, release
+from tests.support.bundle_for_tests import FILES, IMAGES, STORAGE, TRUTH
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.shell import Refuses
-
-__all__ = ["folder", "release"]  # fixtures
-
 
 Unchanged = Callable[..., None]
 

@@ -21,12 +21,10 @@ from app.precision import BY_DTYPE
 from app.runtime.cpu_session import CpuSession
 from data_tools.dataset import Dataset
 from data_tools.idx import write_idx
-from tests.support.bundle_for_tests import IMAGES, TRUTH, folder, release
+from tests.support.bundle_for_tests import IMAGES, TRUTH
 from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.networks_for_tests import multiplied, random_graph, random_images
 from tests.support.shell import Refuses
-
-__all__ = ["folder", "release"]  # fixtures
 
 EXACTLY = settings(derandomize=True, deadline=None, max_examples=40, database=None)
 SCALES = st.floats(-30, 30).map(lambda exponent: 10.0**exponent)

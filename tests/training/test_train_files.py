@@ -16,7 +16,6 @@ from app.errors import UserError
 from app.files.writing import replacing
 from app.network.weights import load_weights
 from app.training import command, results
-from tests.support.bundle_for_tests import folder, release
 from tests.support.shell import Refuses, check_error, listing
 from tests.support.training_for_tests import OWN, Refused, Train, begin, ended, unfinished, wait_for
 from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, check_failure, interrupted_after
@@ -136,8 +135,6 @@ def test_a_refused_training_leaves_no_folder_for_pictures(
 
 
 # --- nothing is overwritten
-
-__all__ = ["folder", "release"]  # fixtures
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link", "folder's link"])
