@@ -9,6 +9,7 @@ import pytest
 
 from app.cli import COMMANDS, main
 from app.cuda.compiler import ARCHITECTURES
+from app.files.writing import cache_dir
 from app.network.shipped import find
 from data_tools.__main__ import main as data_tools
 from tests.support.outside import Outside
@@ -186,7 +187,9 @@ def test_mistake(command: str, program: Callable[[list[str]], int], place: Path,
 def test_a_wish_that_can_be_met_would_fetch(outside: Outside, capsys: pytest.CaptureFixture[str]) -> None:
     """So the tables above are not empty talk; and what tries to fetch is noticed."""
     assert main(["--device", "cpu"]) == 2
-    assert "cannot get Fashion-MNIST: no source worked" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert out == "" and "error: cannot get Fashion-MNIST: no source worked\n" in err and "FASHION_MNIST_DIR" in err
+    assert "Traceback" not in err and list((cache_dir() / "fashion-mnist").iterdir()) == []
     tried = "\n".join(outside.taken())
     assert re.search(r"HEAD http://fashion-mnist", tried) and "CONNECT raw.githubusercontent.com:443" in tried
     assert "apt-get" in tried

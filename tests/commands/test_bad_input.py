@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from app.cuda.device import why_no_gpu
 from app.network import shipped
 from app.network.definitions import LENET5
 from data_tools.idx import write_idx
@@ -171,11 +170,6 @@ def test_case(name: str, program: Callable[[list[str]], int], place: Path, good:
     assert (listing(place), listing(good)) == before
 
 
-@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
-def test_no_gpu(refuses: Refuses) -> None:
-    refuses("--device cuda", "--device cuda: .*; use --device cpu, or auto")
-
-
 def test_variable_bad_file(place: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
     """What the user points to is not passed over."""
     for name in ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
@@ -189,11 +183,3 @@ def test_unusable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses
     (tmp_path / "file").touch()
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "file" / "cache"))
     refuses("--device cpu", "cannot store data in .*/file/cache/fashion-mnist: Not a directory; set LENET_CACHE_DIR")
-
-
-def test_no_data_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    cache = isolate(tmp_path, monkeypatch)
-    assert main(["--device", "cpu"]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and "error: cannot get Fashion-MNIST: no source worked\n" in err and "FASHION_MNIST_DIR" in err
-    assert "Traceback" not in err and list(cache.iterdir()) == []

@@ -59,25 +59,27 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'dynamic = ["version"]' in project and 'version = { attr = "app.VERSION" }' in project
 
 
+NEEDS_A_GPU = (
+    *("bench", "bench --network k7 --batches 10,100 --only direct,unrolled --l2 warm --noise 0.05"),
+    "bench --shape 12,33,31,24,5,2 --batch 10",
+    *("sweep --conv shared-tile", "sweep --conv shared-tile --layer conv2 --set TILE=8,16"),
+    *("sweep --fc register-tiled --network fa19 --precision fp32", "sweep --pipeline --batch 100"),
+    *("profile", "profile --batch 10 --conv conv1=direct --precision fp16 --no-fuse --counters"),
+)
+
+
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
 @pytest.mark.parametrize(
-    "command",
+    ("command", "wrong"),
     [
-        "bench",
-        "bench --network k7 --batches 10,100 --only direct,unrolled --l2 warm --noise 0.05",
-        "bench --shape 12,33,31,24,5,2 --batch 10",
-        "sweep --conv shared-tile",
-        "sweep --conv shared-tile --layer conv2 --set TILE=8,16",
-        "sweep --fc register-tiled --network fa19 --precision fp32",
-        "sweep --pipeline --batch 100",
-        "profile",
-        "profile --batch 10 --conv conv1=direct --precision fp16 --no-fuse --counters",
+        *((command, f"{command.split()[0]} needs an NVIDIA GPU: {{}}") for command in NEEDS_A_GPU),
+        ("precompile", "{}: name an architecture with --arch, one of sm_75, .*sm_90a"),
+        ("--device cuda", "--device cuda: {}; use --device cpu, or auto"),
     ],
 )
-def test_measuring_needs_a_gpu(command: str, refuses: Refuses) -> None:
+def test_without_a_gpu(command: str, wrong: str, refuses: Refuses) -> None:
     """One line, and the reason that the machine gives."""
-    reason = " ".join(str(why_no_gpu()).split())
-    refuses(command, f"{command.split()[0]} needs an NVIDIA GPU: {re.escape(reason)}")
+    refuses(command, wrong.format(re.escape(" ".join(str(why_no_gpu()).split()))))
 
 
 def test_graph(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ import pytest
 from app.cli import main
 from app.commands.precompile import needed
 from app.cuda import compiler
-from app.cuda.device import why_no_gpu
 from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import plan
@@ -116,12 +115,6 @@ def test_precisions_that_the_architecture_lacks_are_left_out(stub: Asked, capsys
     assert found and "tf32" not in found[2] and "fp32" in found[2]
     left_out = [line.split()[1] for line in err.splitlines() if re.match(r"note: \w+ is left out: .*sm_75", line)]
     assert "tf32" in left_out and len(left_out) == len(err.splitlines()) == len(PRECISIONS) - len(found[2].split(", "))
-
-
-@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
-def test_without_a_gpu_the_architecture_must_be_named(refuses: Refuses) -> None:
-    reason = re.escape(" ".join(str(why_no_gpu()).split()))
-    refuses("precompile", rf"{reason}: name an architecture with --arch, one of sm_75, .*sm_90a")
 
 
 def test_a_cache_that_cannot_be_written(
