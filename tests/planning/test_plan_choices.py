@@ -130,16 +130,6 @@ def test_a_convolution_alone_has_settings_of_its_own() -> None:
     assert settings["fc1"] == ({}, {})
 
 
-@pytest.mark.parametrize("parameters", [{"TILE": 7}, {"WIDTH": 8}])
-def test_settings_that_no_longer_fit_are_passed_over(parameters: dict[str, int]) -> None:
-    graph = random_graph(LENET5)
-    untuned = plan(graph, ARCH, Choices(fuse=False)).nodes[0]
-    tuning = Tuning({key(untuned.problem): {"shared-tile": _tuned(0.1, **parameters)}})
-    assert not plan(graph, ARCH, Choices(fuse=False, tuning=tuning)).nodes[0].settings
-    named = plan(graph, ARCH, named_choices(fuse=False, kernels={"conv": "shared-tile"}, tuning=tuning)).nodes[0]
-    assert (named.variant.name, named.settings) == ("shared-tile", {})
-
-
 # Errors
 
 

@@ -83,13 +83,8 @@ def test_the_users_table_overrides_the_shipped_one() -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"{",
-        b"[]",
-        b"\xff\xfe",
-        b'{"schema": "another/1", "entries": {}}',
-        b'{"schema": "lenet5-inference/tuning/1"}',
-        b'{"schema": "lenet5-inference/tuning/1", "entries": []}',
+        *(b"", b"{", b"[]", b"\xff\xfe", b'{"schema": "another/1", "entries": {}}'),
+        *(b'{"schema": "lenet5-inference/tuning/1"%s}' % entries for entries in (b"", b', "entries": []')),
         *(
             b'{"schema": "lenet5-inference/tuning/1", "entries": {"conv": {"old": %s}}}' % entry
             for entry in (
@@ -167,11 +162,13 @@ def test_auto(known: Tuning, arch: str, chosen: tuple[str, dict[str, int]]) -> N
     assert (found[0].name, found[1]) == chosen
 
 
-def test_a_named_variant_gets_its_parameters() -> None:
-    known = table(old=Tuned({}, 0.1, 100), odd=Tuned({"TILE": 16}, 9.0, 100))
+@pytest.mark.parametrize(("stored", "kept"), [({"TILE": 16}, {"TILE": 16}), ({"TILE": 64}, {}), ({"WIDTH": 8}, {})])
+def test_a_named_variant_gets_its_parameters(stored: dict[str, int], kept: dict[str, int]) -> None:
+    """Those that still fit."""
+    known = table(old=Tuned({}, 0.1, 100), odd=Tuned(stored, 9.0, 100))
     found = known.choose(PROBLEM, "sm_90a", registry.find("conv", "odd"))
     assert found is not None
-    assert (found[0].name, found[1]) == ("odd", {"TILE": 16})
+    assert (found[0].name, found[1]) == ("odd", kept)
     assert known.choose(PROBLEM, "sm_80", registry.find("conv", "modern")) is None
 
 
