@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.cuda.device import describe_cpu
 from app.network.accuracy import Accuracy, Agreement, Reference, agree, judge
 from app.network.definitions import LENET5
 from app.network.weights import Weights
@@ -19,6 +20,7 @@ from app.text import UNLIMITED
 from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import CLASSES
 from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.peers_for_tests import CARD
 from tests.support.widths import check_widths
 
 BATCH = 50
@@ -34,24 +36,12 @@ TIMELINES = {
     "compute": Timeline(h2d=[(0, 0.5), (0.5, 1)], kernels=[(0.5, 3), (3, 6)], d2h=[(3, 3.1), (6, 6.1)]),
     "enqueueing": Timeline(h2d=[(0, 0.1), (5, 5.1)], kernels=[(0.1, 0.2), (5.1, 5.2)], d2h=[(0.2, 0.3), (5.2, 5.3)]),
 }
-CARD = {
-    "kind": "cuda",
-    "name": "NVIDIA H100 80GB HBM3",
-    "architecture": "sm_90a",
-    "multiprocessors": 132,
-    "memory_bytes": 85_000_000_000,
-    "driver": "580.1.2",
-    "driver_cuda": "13.0",
-    "cuda": "12.9",
-    "cupy": "14.0.1",
-}
-PROCESSOR = {"kind": "cpu", "name": "a processor", "threads": 2, "numpy": "2.0"}
 LAYERS = (
     LayerTime("conv1+relu1+pool1", "implicit-gemm", BATCH, Timing((2.0, 3.0, 4.0)), 6_000_000_000, 9_000_000),
     LayerTime("fc1", "register-tiled", BATCH, Timing((1.0,)), 1_000_000_000, 5_000_000),
 )
 CPU = Outcome(
-    device=PROCESSOR,
+    device=describe_cpu(2),
     settings={"streams": 4, "chunk": 10, "layer_runs": 20},
     labels=LABELS,
     cycle=None,
@@ -63,7 +53,7 @@ CPU = Outcome(
 )
 GPU = replace(
     CPU,
-    device=CARD,
+    device={**CARD, "driver": "580.1.2"},
     on_card=Timing((0.5, 0.7)),
     on_card_images=40,
     usage=usage(TIMELINES["compute"]),
