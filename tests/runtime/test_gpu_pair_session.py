@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("cupy", reason="CuPy is not installed")
+from app.cuda.memory import DeviceMemoryError, pinned_copy
 from app.kernels.problems import PairProblem
 from app.network.accuracy import COUNT_SHARE, agree
 from app.network.definitions import LENET5
@@ -15,6 +17,7 @@ from app.network.weights import load_weights
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.precision import BY_NAME
+from app.runtime import stream_buffers
 from data_tools.fashion_mnist import open_split
 from tests.runtime.test_gpu_session import ALL_GRAPHS, GRAPHS, classify, session
 from tests.support.kernel_cases import Case, architecture
@@ -79,9 +82,6 @@ def test_bits_do_not_depend_on_how_the_batch_is_cut(weights: str, precision: str
 @pytest.mark.parametrize("why", ["nothing", "labels at an odd address", "no memory", "asked for"])
 def test_read_over_the_bus_or_in_chunks(why: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the same labels; only the former holds a batch's features at once."""
-    from app.cuda.memory import DeviceMemoryError, pinned_copy
-    from app.runtime import stream_buffers
-
     graph = paired("shipped", precision)
     images = pinned_copy(random_images(LENET5, 1500))
     expected, _ = classify(graph, images, chunk=1500, precision=precision)

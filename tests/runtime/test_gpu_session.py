@@ -5,13 +5,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("cupy", reason="CuPy is not installed")
+import cupy
+
+from app.cuda.device import describe_gpu
+from app.cuda.memory import DeviceMemoryError, pinned_array, pinned_copy
 from app.errors import UserError
 from app.network.definitions import LENET5, Network
 from app.network.graph import Graph, build
 from app.network.reference import compute_reference
 from app.network.weights import load_weights
 from app.planning.plan import plan
-from tests.support.counting import Counting
+from app.runtime import stream_buffers
+from app.runtime.session import Session, pieces
 from tests.support.networks_for_tests import ODD, TEST_NETWORKS, check_labels, random_graph, random_images, score_scale
 from tests.support.requests import named_choices
 
@@ -25,6 +31,23 @@ GRAPHS = {
 ALL_GRAPHS = pytest.mark.parametrize("weights", GRAPHS)
 
 
+class Counting:
+    """Forwards everything to a CUDA event or stream and notes in a list each time that the host waits for it."""
+
+    def __init__(self, inner: Any, waits: list[str], name: str) -> None:
+        self.inner, self._waits, self._name = inner, waits, name
+
+    def synchronize(self) -> None:
+        self._waits.append(self._name)
+        self.inner.synchronize()
+
+    def record(self, stream: Any) -> None:
+        self.inner.record(getattr(stream, "inner", stream))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
 def session(
     graph: Graph,
     *,
@@ -34,17 +57,12 @@ def session(
     always_in_chunks: bool = False,
     **options: Any,
 ) -> Any:
-    from app.cuda.device import describe_gpu
-    from app.runtime.session import Session
-
     execution = plan(graph, describe_gpu()["architecture"], named_choices(**options), input_dtype=input_dtype)
     return Session(execution, chunk=chunk, streams=streams, always_in_chunks=always_in_chunks)
 
 
 def classify(graph: Graph, images: np.ndarray, *, pinned: bool = True, **options: Any) -> tuple[np.ndarray, np.ndarray]:
     """Labels and logits, from outputs that were poisoned before."""
-    from app.cuda.memory import pinned_copy
-
     images = pinned_copy(images) if pinned else images
     with session(graph, input_dtype=images.dtype.name, **options) as running:
         outputs = running.outputs(len(images), logits=True)
@@ -117,12 +135,6 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
     pinned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From pinned memory the host waits once per stream, at the end; from pageable memory also per reused buffer."""
-    import cupy
-
-    from app.cuda.memory import pinned_copy
-    from app.runtime import stream_buffers as module
-    from app.runtime.session import pieces
-
     graph = random_graph(LENET5)
     images = random_images(LENET5, 95)
     images = pinned_copy(images) if pinned else images
@@ -135,7 +147,7 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
             raise AssertionError("allocated in the hot loop")
 
         for name in ("device_array", "pinned_array"):
-            monkeypatch.setattr(module, name, forbidden)
+            monkeypatch.setattr(stream_buffers, name, forbidden)
         # Every way to new memory; what the card has free tells of the driver's own, if no other program runs on it.
         for name in ("hostAlloc", *(name for name in vars(cupy.cuda.runtime) if name.startswith("malloc"))):
             monkeypatch.setattr(cupy.cuda.runtime, name, forbidden)
@@ -165,8 +177,6 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
 @pytest.mark.parametrize("precision", ["fp32", "fp32x", "fp16"])
 def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str, weights: str) -> None:
     """To the same bits, of whatever the images then are; other arrays are not taken for them."""
-    from app.cuda.memory import pinned_array
-
     graph = GRAPHS[weights]()
     first, second = (random_images(LENET5, 301, seed=seed) for seed in (1, 2))
     images, other = (pinned_array(first.shape, first.dtype) for _ in range(2))
@@ -223,20 +233,17 @@ def test_cycle_streams_the_data_again_and_again(batch: int) -> None:
 
 
 def test_out_of_memory_shrinks_the_chunk_and_keeps_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.cuda.memory import DeviceMemoryError
-    from app.runtime import stream_buffers as module
-
     graph = random_graph(LENET5)
     images = random_images(LENET5, 64)
     labels, logits = classify(graph, images, chunk=64)
-    real = module.device_array
+    real = stream_buffers.device_array
 
     def small_card(elements: int, dtype: str) -> Any:
         if elements * np.dtype(dtype).itemsize > 600_000:
             raise DeviceMemoryError
         return real(elements, dtype)
 
-    monkeypatch.setattr(module, "device_array", small_card)
+    monkeypatch.setattr(stream_buffers, "device_array", small_card)
     with session(graph, chunk=64) as running:
         assert running.shrunk and running.chunk == 32
     shrunk_labels, shrunk_logits = classify(graph, images, chunk=64)
@@ -246,8 +253,6 @@ def test_out_of_memory_shrinks_the_chunk_and_keeps_the_result(monkeypatch: pytes
 
 def test_a_real_out_of_memory_error_is_survived() -> None:
     """A chunk no card can hold: halved until it fits."""
-    import cupy
-
     graph = random_graph(LENET5)
     _, total = cupy.cuda.runtime.memGetInfo()
     chunk = 1 << (total // 20_000).bit_length()
@@ -260,16 +265,14 @@ def test_a_real_out_of_memory_error_is_survived() -> None:
 
 
 def test_not_even_one_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.runtime import session as module
-
     graph = random_graph(LENET5)
     running = session(graph, chunk=1)
     running.close()
 
     def full_card(*_: Any) -> None:
-        raise module.DeviceMemoryError
+        raise DeviceMemoryError
 
-    monkeypatch.setattr(module, "StreamBuffers", full_card)
+    monkeypatch.setattr("app.runtime.session.StreamBuffers", full_card)
     with pytest.raises(UserError, match="not even one image"):
         session(graph, chunk=16)
 
