@@ -1,4 +1,7 @@
-"""Exit codes: 2 for what the user can put right, 3 for a bug; 1 is kept for a failed accuracy check."""
+"""Exit codes: 2 for what the user can put right, 3 for a bug; 1 is kept for a failed accuracy check.
+
+That is so, too, where standard output and error are closed, full or no longer read.
+"""
 
 import argparse
 import errno
@@ -20,9 +23,7 @@ from app.network import reference
 from app.network.definitions import LENET5
 from data_tools.commands import data_parser
 from tests.support.networks_for_tests import random_graph, random_images
-from tests.support.shell import check_error, parsers, write_good_files
-
-ROOT = Path(__file__).parent.parent
+from tests.support.shell import COMMAND, ROOT, check_error, parsers, shell, write_good_files
 
 
 def fails_with(error: BaseException) -> int:
@@ -194,3 +195,64 @@ def test_what_the_locale_lacks(variables: dict[str, str], shown: bytes) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=kept | variables, capture_output=True, check=True)
     assert done.stdout == done.stderr == shown + b"\n"
+
+
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+CHECK_FAILS = "from app.console import guarded; from app.interrupts import exit_with; exit_with(guarded({}))"
+
+
+def end(arguments: str, redirection: str, *before: str) -> int:
+    """The exit code of the command with its streams sent there by the shell."""
+    return shell(*arguments.split(), prefix=(*before, "sh", "-c", f'exec "$@" {redirection}', "sh")).returncode
+
+
+@needs_full
+@pytest.mark.parametrize("errors", ["2>&-", "2>/dev/full", "0<&- 2>&-"])
+def test_errors_that_nobody_gets(errors: str) -> None:
+    assert end("networks", errors) == 0
+    assert end("--nonsense", errors) == 2
+    assert end("networks", f">/dev/full {errors}") == 2
+    assert end("train --help", f">&- {errors}") == 0, "what is closed is not wanted"
+
+
+@needs_full
+@pytest.mark.parametrize("arguments", ["networks --json -", "--help", "train --help"])
+@pytest.mark.parametrize("buffering", [[], ["env", "PYTHONUNBUFFERED=1"]], ids=["buffered", "unbuffered"])
+def test_output_that_nobody_gets(arguments: str, buffering: list[str]) -> None:
+    assert end(arguments, ">/dev/full", *buffering) == 2
+
+
+def test_errors_whose_reader_has_gone() -> None:
+    process = subprocess.Popen([*COMMAND, "--nonsense"], stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    process.stderr.close()
+    assert process.wait(60) == 2
+
+
+@needs_full
+@pytest.mark.parametrize(
+    ("body", "code"), [("lambda: 1", 1), ("lambda: 1 // 0", 3), ("lambda: print('x', file=sys.stderr) or 1", 1)]
+)
+def test_the_code_of_a_failed_check_and_of_a_bug(body: str, code: int) -> None:
+    script = f"import sys; {CHECK_FAILS.format(body)}"
+    for stream in ("2>&-", "2>/dev/full"):
+        command = ["sh", "-c", f'exec "$@" {stream}', "sh", sys.executable, "-c", script]
+        assert subprocess.run(command, cwd=ROOT, timeout=60).returncode == code
+
+
+def test_a_file_never_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
+    """Else a message, ours or a library's, would go into it."""
+    script = (
+        "import os, sys\n"
+        "from app.console import guarded\n"
+        "def body():\n"
+        "    with open(sys.argv[1], 'wb') as file:\n"
+        "        os.write(2, b'a message')\n"
+        "        print('a line', flush=True)\n"
+        "        return file.fileno() <= 2\n"
+        "sys.exit(guarded(body))\n"
+    )
+    path = tmp_path / "file"
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", script, str(path)]
+    assert subprocess.run(command, cwd=ROOT, timeout=60).returncode == 0
+    assert path.read_bytes() == b""
