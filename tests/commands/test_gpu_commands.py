@@ -16,6 +16,7 @@ from app.cli import main
 from app.kernels.problems import key
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
+from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.plan import plan
 from tests.support.kernel_cases import Case, architecture
@@ -44,9 +45,8 @@ def rung_cases(items: list[Item], only: set[str] | None = None) -> list[Case]:
     return [case for case in cases if case.refusal is None]
 
 
-def node_cases(name: str, settings: list[tuple[str, str]]) -> list[Case]:
+def node_cases(graph: Graph, settings: list[tuple[str, str]]) -> list[Case]:
     """The kernels of the whole network, for each precision and convolution."""
-    graph = network_graph(name)
     plans = [
         plan(graph, architecture(), named_choices(precision, kernels={"conv": conv})) for precision, conv in settings
     ]
@@ -98,7 +98,7 @@ def check_tables(document: dict[str, Any], items: list[Item], only: set[str] | N
 def test_bench_of_every_variant(capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
     graph = network_graph("lenet5")
     items = network_items(graph)
-    compile_all([*rung_cases(items), *node_cases("lenet5", combinations(graph, None))])
+    compile_all([*rung_cases(items), *node_cases(graph, combinations(graph, None))])
     arguments = ("bench", "--batches", "20,53", "--noise", "0.3", "--save-tuning")
     text, document = ran(capsys, own_tuning, *arguments, plot=True)
     check_tables(document, items)
@@ -140,17 +140,15 @@ def test_bench_of_other_networks(network: str, capsys: pytest.CaptureFixture[str
     only = {"direct", "register-patch", "tensor-core", "naive"}
     graph = network_graph(network)
     items = [item for item in network_items(graph) if rungs(item, only)]
-    compile_all([*rung_cases(items, only), *node_cases(network, combinations(graph, only))])
+    compile_all([*rung_cases(items, only), *node_cases(graph, combinations(graph, only))])
     arguments = ("bench", "--network", network, "--batch", "7", "--noise", "0.3", "--only", ",".join(sorted(only)))
     check_tables(ran(capsys, own_tuning, *arguments)[1], items, only)
 
 
-def _swept_rows() -> list[Any]:
-    rows = [row for operation in OPTIONS for row in variants(operation) if row.tunables]
-    return [pytest.param(row, id=row.source.removesuffix(".cu")) for row in rows]
+SWEPT = [row for operation in OPTIONS for row in variants(operation) if row.tunables]
 
 
-@pytest.mark.parametrize("row", _swept_rows())
+@pytest.mark.parametrize("row", SWEPT, ids=lambda row: row.source.removesuffix(".cu"))
 def test_sweep(row: Variant, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
     """Two values of two parameters, the others at their defaults; the best point is kept, and found by auto."""
     graph, layer = network_graph("lenet5"), LAYERS[row.operation]

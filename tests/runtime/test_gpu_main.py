@@ -8,7 +8,6 @@ import pytest
 
 from app.cli import main
 from app.kernels import registry
-from app.kernels.variant import Variant
 from app.planning.plan import ExecutionPlan
 from tests.support.schemas import check_described
 from tests.support.shell import check_error
@@ -25,13 +24,12 @@ def report(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     return document
 
 
-def options_of(row: Variant) -> list[str]:
-    """The command line that chooses this variant for the whole application."""
-    option = {"conv": "--conv", "gemm": "--fc", "pool": "--pool"}[row.operation]
-    return [option, row.name, *(["--no-fuse"] if row.operation == "pool" else [])]
-
-
-BY_NAME = [options_of(row) for operation in ("conv", "gemm", "pool") for row in registry.variants(operation)]
+# Each variant, chosen for the whole application.
+BY_NAME = [
+    [option, row.name, *others]
+    for operation, option, *others in (("conv", "--conv"), ("gemm", "--fc"), ("pool", "--pool", "--no-fuse"))
+    for row in registry.variants(operation)
+]
 OTHERS = [
     [],
     ["--precision", "fp32"],
