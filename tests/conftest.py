@@ -16,6 +16,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime would tell its maker w
 from app.cuda.device import why_no_gpu
 from app.files import hdf5_process, hdf5_start
 from app.files.hdf5_process import Reader
+from app.network.definitions import Network
 from tests.support.bundle_for_tests import folder, release
 from tests.support.outside import Outside, fashion_mnist_folder, first_hundred_alone, secluded
 from tests.support.shell import Refuses, check_error, listing
@@ -44,6 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         import cupy
 
         cupy.cuda.set_allocator(None)  # a checker then sees the exact bounds of every array
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name cases by their network, and by options as they are written; pytest numbers the others."""
+    if isinstance(val, dict) and " at 0x" not in str(val):  # an address, which all workers have another of
+        return str(val)
+    return val.name if isinstance(val, Network) else None
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -96,7 +96,7 @@ def test_whole_network(network: Network, row: Variant, precision: str) -> None:
         np.testing.assert_array_equal(labels, plain_labels)
 
 
-@pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
+@pytest.mark.parametrize("network", TEST_NETWORKS)
 def test_fused_and_separate_routes_agree_to_the_bit(network: Network) -> None:
     """As auto chooses and on the plainest kernels, in float32, whatever activations and poolings follow."""
     graph, images = graph_of(network), random_images(network, IMAGES)

@@ -26,7 +26,7 @@ from tests.support.oracle import run_nodes, weights_between
 from tests.support.shell import Refuses
 
 SIZES = {"fa19": 70, "k7": 72, "minidnn86": 86}
-ENLARGING = pytest.mark.parametrize("network", [FA19, K7, MINIDNN86], ids=lambda network: network.name)
+ENLARGING = pytest.mark.parametrize("network", [FA19, K7, MINIDNN86])
 CASES = [
     *(((1, 28, 28), size) for size in SIZES.values()),
     ((3, 7, 9), 13),

@@ -152,7 +152,7 @@ def half_masks(name: str, shape: tuple[int, ...]) -> np.ndarray | None:
     return np.where(np.random.default_rng(len(name)).random(shape) < 0.5, 2.0, 0.0) if name.startswith("fc") else None
 
 
-@pytest.mark.parametrize("network", [ODD, POOLED, SMOOTH, *NETWORKS.values()], ids=lambda network: network.name)
+@pytest.mark.parametrize("network", [ODD, POOLED, SMOOTH, *NETWORKS.values()])
 @pytest.mark.parametrize("masked", [False, True])
 def test_whole_network(network: Network, masked: bool) -> None:
     if masked and network.name in ("fa19", "k7", "minidnn86"):
@@ -174,7 +174,7 @@ def test_whole_network(network: Network, masked: bool) -> None:
         np.testing.assert_allclose(gradients[name].reshape(-1)[places], expected, rtol=1e-3, atol=1e-8, err_msg=name)
 
 
-@pytest.mark.parametrize("network", [ODD, SMOOTH, NETWORKS["mlp"]], ids=lambda network: network.name)
+@pytest.mark.parametrize("network", [ODD, SMOOTH, NETWORKS["mlp"]])
 def test_shares_of_a_batch_add_up(network: Network) -> None:
     model = training_model(network, EVERY)
     images, labels = random_images(network, 7), np.arange(7) % 3

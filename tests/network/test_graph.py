@@ -18,8 +18,6 @@ from tests.support.networks_for_tests import TEST_NETWORKS, random_graph, random
 from tests.support.oracle import onnx_outputs
 from tests.support.shell import user_error
 
-ALL_NETWORKS = pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
-
 
 def _weights(arrays: dict[str, np.ndarray], input_scale: float = 1 / 255) -> Weights:
     return Weights(arrays, "lenet5", Path("some/weights.h5"), input_scale=input_scale)
@@ -167,7 +165,7 @@ def test_a_bias_is_used_where_the_file_has_one() -> None:
     np.testing.assert_allclose(shifted.reference(images), plain + shift, rtol=1e-12)
 
 
-@ALL_NETWORKS
+@pytest.mark.parametrize("network", TEST_NETWORKS)
 def test_the_reference_does_not_depend_on_chunks(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, images = random_graph(network), random_images(network, 33)
     expected = graph.forward(images, np.float64)[0]
@@ -179,7 +177,7 @@ def test_the_reference_does_not_depend_on_chunks(network: Network, monkeypatch: 
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["no-bias", "bias"])
-@ALL_NETWORKS
+@pytest.mark.parametrize("network", TEST_NETWORKS)
 def test_the_reference_agrees_with_onnx_runtime(network: Network, bias: bool) -> None:
     graph, images = random_graph(network, bias=bias), random_images(network, 40)
     outputs = onnx_outputs(network, graph.parameters, images / np.float32(255))

@@ -60,11 +60,10 @@ def test_lenet5_nodes(options: dict[str, Any], names: list[str], input_dtype: st
 KERNELS: list[dict[str, str]] = [{"conv": "direct"}, {"conv": "half2", "gemm": "tensor-core"}, {"gemm": "split-k"}]
 
 
-@pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
+@pytest.mark.parametrize("network", TEST_NETWORKS)
 @pytest.mark.parametrize(
     ("precision", "fuse", "kernels"),
     [*product(BY_NAME, (True, False), [{}]), *(("fp32", True, kernels) for kernels in KERNELS)],
-    ids=str,
 )
 def test_every_plan_is_sound(network: Network, precision: str, fuse: bool, kernels: dict[str, str]) -> None:
     graph = random_graph(network)
@@ -186,7 +185,7 @@ OVERFLOW_IS_AN_ERROR = pytest.mark.filterwarnings("error")  # NumPy warns of it
 
 @FACTORS
 @OVERFLOW_IS_AN_ERROR
-@pytest.mark.parametrize("network", [*NETWORKS.values(), ODD], ids=lambda network: network.name)
+@pytest.mark.parametrize("network", [*NETWORKS.values(), ODD])
 def test_what_float16_cannot_hold_is_an_error_where_it_was_asked_for(network: Network, factor: float) -> None:
     """In any layer of any network. What was not asked for is not computed in float16."""
     graph = random_graph(network, bias=False)

@@ -18,7 +18,6 @@ from tests.support.requests import named_choices
 
 ARCH = "sm_90a"
 TOO_OLD = "needs sm_80 or later, this is sm_75"
-ALL_NETWORKS = pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
 
 
 def _used(planned: ExecutionPlan) -> dict[str, str]:
@@ -29,7 +28,7 @@ def _used(planned: ExecutionPlan) -> dict[str, str]:
 # Precision
 
 
-@ALL_NETWORKS
+@pytest.mark.parametrize("network", TEST_NETWORKS)
 @pytest.mark.parametrize("precision", BY_NAME)
 @pytest.mark.parametrize("fuse", [True, False])
 def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, precision: str, fuse: bool) -> None:

@@ -87,7 +87,6 @@ def test_other_cards_take_kernels_that_they_can_run(precision: str, arch: str, b
         (HOPPER, LENET5, {"fuse": False}, "float32"),
         (HOPPER, LENET5, {"kernels": {"fc2": "naive"}}, "float32"),
     ],
-    ids=str,
 )
 def test_auto_splits_operands_where_that_serves_every_product(
     arch: str, network: Network, options: dict[str, Any], arithmetic: str
@@ -100,7 +99,7 @@ def test_auto_splits_operands_where_that_serves_every_product(
     assert [node.problem for node in planned.nodes] == [node.problem for node in same.nodes]
 
 
-@pytest.mark.parametrize("network", [FA19, K7, MINIDNN86, MLP, ODD], ids=lambda network: network.name)
+@pytest.mark.parametrize("network", [FA19, K7, MINIDNN86, MLP, ODD])
 def test_networks_that_no_pair_kernel_serves_are_computed_as_in_fp32(network: Network) -> None:
     planned, ordinary = (plan(random_graph(network), HOPPER, Choices(precision)) for precision in ("fp32x", "fp32"))
     assert not pairs(planned) and planned.arithmetic == "float32"
@@ -120,7 +119,6 @@ def test_networks_that_no_pair_kernel_serves_are_computed_as_in_fp32(network: Ne
         ({"kernels": {"pool": "shared"}}, BOTH),
         ({"fuse": False}, []),
     ],
-    ids=str,
 )
 def test_a_kernel_named_for_one_layer_keeps_it_out_of_a_pair(
     precision: str, options: dict[str, Any], expected: list[str]
@@ -197,7 +195,6 @@ RANGE = "with these weights it would lose numbers; take auto, or a kernel of sin
         ("fp32x", {"conv_pair": "wgmma"}, 1, "kernel wgmma does not serve conv1+conv2: it computes in float16"),
         ("fp32", {"conv_pair": "mma"}, 30, "mma does not serve conv1+conv2: it computes in float16"),
     ],
-    ids=str,
 )
 @pytest.mark.filterwarnings("error")
 def test_a_named_pair_kernel_is_used_or_the_reason_given(
@@ -232,7 +229,6 @@ def test_a_named_pair_kernel_decides_for_split_operands() -> None:
         (MLP, {"kernels": {"gemm_pair": "wgmma"}}, r"wgmma does not serve fc1\+fc2: it takes multiples of 64 inputs"),
         (MLP, {"kernels": {"conv_pair": "wgmma"}}, "wgmma serves nothing in network mlp: it takes two conv layers"),
     ],
-    ids=str,
 )
 def test_a_kernel_named_for_layers_that_are_not_there(network: Network, options: dict[str, Any], fault: str) -> None:
     with pytest.raises(UserError, match=fault) as caught:
@@ -251,7 +247,6 @@ def test_a_kernel_named_for_layers_that_are_not_there(network: Network, options:
         (HOPPER, LENET5, "uint8", {"fuse": False}, None),
         (HOPPER, LENET5, "uint8", {"kernels": {"conv": "direct"}}, None),
     ],
-    ids=str,
 )
 def test_a_notice_says_which_layers_no_fused_kernel_covers(
     arch: str, network: Network, input_dtype: str, options: dict[str, Any], unpaired: str | None

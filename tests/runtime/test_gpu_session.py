@@ -22,7 +22,6 @@ from tests.support.networks_for_tests import ODD, TEST_NETWORKS, check_labels, r
 from tests.support.requests import named_choices
 
 pytestmark = pytest.mark.gpu
-ALL_NETWORKS = pytest.mark.parametrize("network", TEST_NETWORKS, ids=lambda network: network.name)
 GRAPHS = {
     "shipped": lambda: build(LENET5, load_weights()),
     "random": lambda: random_graph(LENET5, bias=False),
@@ -78,7 +77,7 @@ def check_logits(logits: np.ndarray, graph: Graph, images: np.ndarray) -> None:
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * score_scale(graph, expected))
 
 
-@ALL_NETWORKS
+@pytest.mark.parametrize("network", TEST_NETWORKS)
 @pytest.mark.parametrize("count", [1, 7, 31])
 def test_equals_the_float64_reference(network: Network, count: int) -> None:
     graph = random_graph(network, seed=count)
@@ -89,7 +88,7 @@ def test_equals_the_float64_reference(network: Network, count: int) -> None:
     check_labels(labels, compute_reference(graph, images))
 
 
-@ALL_NETWORKS
+@pytest.mark.parametrize("network", TEST_NETWORKS)
 def test_bits_do_not_depend_on_how_the_batch_is_cut(network: Network) -> None:
     """Fused or not, pinned or not, whatever chunk, streams and kernels: the same labels and logits, bit for bit."""
     graph = random_graph(network)

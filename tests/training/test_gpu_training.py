@@ -19,9 +19,7 @@ from tests.support.training_for_tests import OWN, Train, new_job
 
 pytestmark = pytest.mark.gpu
 EPOCHS = 7
-ALL = pytest.mark.parametrize(
-    "network", [*NETWORKS.values(), ODD, SMOOTH, POOLED, ENLARGED, FLAT], ids=lambda network: network.name
-)
+ALL = pytest.mark.parametrize("network", [*NETWORKS.values(), ODD, SMOOTH, POOLED, ENLARGED, FLAT])
 
 
 class Pair:
