@@ -8,7 +8,6 @@ import pytest
 
 from app.kernels.problems import ActivationProblem, ArgmaxProblem, ConvProblem, LinearProblem, PoolProblem, Problem
 from app.kernels.registry import variants
-from tests.support import kernel_cases
 from tests.support.kernel_cases import Case, architecture, batches, elements, grid_cases, small_cases, tuned_cases
 from tests.support.kernel_device import (
     bits,
@@ -44,18 +43,18 @@ def held_against_the_reference(case: Case, images: int) -> None:
         np.testing.assert_array_equal(labels[0], y.reshape(images, -1).argmax(axis=1))
 
 
-@pytest.mark.parametrize("case", kernel_cases.parameters(grid_cases()))
+@pytest.mark.parametrize("case", grid_cases(), ids=str)
 def test_grid(case: Case) -> None:
     for images in batches(case.problem):
         held_against_the_reference(case, images)
 
 
-@pytest.mark.parametrize("case", kernel_cases.parameters(tuned_cases()))
+@pytest.mark.parametrize("case", tuned_cases(), ids=str)
 def test_other_parameters(case: Case) -> None:
     held_against_the_reference(case, 5)
 
 
-@pytest.mark.parametrize("case", kernel_cases.parameters(small_cases()))
+@pytest.mark.parametrize("case", small_cases(), ids=str)
 def test_small(case: Case) -> None:
     """What the sanitizers run."""
     held_against_the_reference(case, 3)
@@ -80,7 +79,7 @@ def _plainest(problem: Problem) -> Case:
     return Case(row_of(operation, EXACT_ORDER[operation]), problem)
 
 
-@pytest.mark.parametrize("case", kernel_cases.parameters(_ordered_cases()))
+@pytest.mark.parametrize("case", _ordered_cases(), ids=str)
 def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
     """Every float32 kernel sums in one order; pooling in registers equals pooling afterwards."""
     images = batches(case.problem)[0]

@@ -22,7 +22,7 @@ from app.kernels.problems import (
     SoftmaxProblem,
 )
 from app.kernels.registry import variants
-from tests.support.kernel_cases import OPERATIONS, Case, elements, parameters, served, weight_shape
+from tests.support.kernel_cases import OPERATIONS, Case, elements, served, weight_shape
 from tests.support.kernel_device import compile_selected, device_parameters, host_arrays, kernel_of, on_card
 from tests.support.kernel_grid import convolution_pair, multiplied, network_convolutions, product_pair, row_of
 from tests.support.kernel_oracle import check, operands, sums_half, sums_in_half, to_half, to_tf32
@@ -144,7 +144,7 @@ def _expected(problem: ConvProblem | LinearProblem, in_half: bool) -> Expected:
     return Expected(exact, magnitude, y.reshape(-1))
 
 
-@pytest.mark.parametrize("case", parameters(_layer_cases()))
+@pytest.mark.parametrize("case", _layer_cases(), ids=str)
 def test_layers_of_the_networks(case: Case) -> None:
     from app.cuda.memory import uploaded
 
@@ -175,7 +175,7 @@ def _repeated(per_image: int, dtype: str, repeated: int) -> tuple[Any, Any]:
     return few, many
 
 
-@pytest.mark.parametrize("case", parameters(_huge_cases()))
+@pytest.mark.parametrize("case", _huge_cases(), ids=str)
 def test_more_elements_than_an_int_counts(case: Case) -> None:
     """Each repetition must give the bits that a small batch of the same images gives."""
     import cupy

@@ -9,7 +9,6 @@ import pytest
 from app.bench.ladder.tolerance import Expected
 from app.kernels.problems import PairProblem
 from app.kernels.registry import variants
-from tests.support import kernel_cases
 from tests.support.kernel_cases import Case, served
 from tests.support.kernel_device import compile_selected
 from tests.support.kernel_grid import CONVOLUTION_PAIRS, PRODUCT_PAIRS
@@ -21,7 +20,7 @@ BATCHES = (1, 7, 31, 999, 9_999)
 # Of the products those of lenet5; the grid of test_gpu_kernels.py has the others.
 PROBLEMS: dict[str, list[Any]] = {"conv_pair": CONVOLUTION_PAIRS, "gemm_pair": PRODUCT_PAIRS[:2]}
 CASES = [case for name, problems in PROBLEMS.items() for row in variants(name) for case in served(row, problems)]
-ALL_CASES = pytest.mark.parametrize("case", kernel_cases.parameters(CASES))
+ALL_CASES = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 def pair_of(case: Case) -> PairProblem:

@@ -133,11 +133,6 @@ def explore(row: Variant, body: Callable[[Case, int], None]) -> None:
     example()
 
 
-def rows() -> list[Any]:
-    """Every row that serves more than one problem, for parametrising."""
-    return [pytest.param(row, id=row.source.removesuffix(".cu")) for row in EXPLORED]
-
-
 @pytest.fixture(scope="module")
 def compiled(request: pytest.FixtureRequest) -> None:
     """The kernels of all rows under test, by all processors at once."""
@@ -149,7 +144,7 @@ def compiled(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("row", rows())
+@pytest.mark.parametrize("row", EXPLORED, ids=lambda row: row.source.removesuffix(".cu"))
 def test_kernels_on_any_problem(row: Variant, compiled: None) -> None:
     explore(row, held_against_the_reference)
 

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from app.cuda.compiler import compile_kernel
+from app.kernels.problems import ActivationProblem
+from app.kernels.registry import variants
+from app.kernels.train.train import FOLDER
 from tests.support.contributing import ROOT, changed_files, copied, listed_files, run
 
 KINDS, NAMES = "app/layers/activation.py", "app/layers/__init__.py"
@@ -143,11 +147,6 @@ def test_its_kernels_equal_the_reference(copy: Path) -> None:
 
 
 def test_a_name_that_kernels_do_not_know_does_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.cuda.compiler import compile_kernel
-    from app.kernels.problems import ActivationProblem
-    from app.kernels.registry import variants
-    from app.kernels.train.train import FOLDER
-
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
     row = variants("activation")[0]
     unknown = row.config(ActivationProblem(77, "unheard_of")).defines

@@ -3,9 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
-
-import pytest
 
 from app.cuda.device import describe_gpu, why_no_gpu
 from app.kernels.problems import (
@@ -211,11 +208,6 @@ def tuned_cases() -> list[Case]:
 def small_cases() -> list[Case]:
     """Every row, in each of its types, on the problems for the sanitizers."""
     return [case for name in OPERATIONS for row in variants(name) for case in served(row, SMALL[name])]
-
-
-def parameters(cases: Iterable[Any]) -> list[Any]:
-    """For ``pytest.mark.parametrize``: each case, or list of cases (named by its last), under its name."""
-    return [pytest.param(case, id=str(case[-1] if isinstance(case, list) else case)) for case in cases]
 
 
 def elements(problem: Problem) -> int:
