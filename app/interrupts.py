@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 INTERRUPTED = "error: interrupted; nothing half-written was left, run the same command again"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-Handler = Callable[..., object] | int | None  # as in the signal module
+Handler = Callable[..., object] | int | None  # the handler type of the signal module
 
 
 def _leave(*_: object) -> None:

@@ -26,7 +26,7 @@ def keep_freed_memory() -> None:
 
 
 def check_room(threads: int = 1) -> None:
-    """Raise MemoryError if a limit leaves too little address space for so many threads. Free without a limit.
+    """Raise MemoryError if a limit leaves too little address space for so many threads. Does nothing without a limit.
 
     At the limit, OpenBLAS would end in a signal, or in exit code 1, which means a failed accuracy check.
     """

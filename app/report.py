@@ -175,7 +175,7 @@ def _head(report: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _verdict_lines(report: Mapping[str, Any], width: int) -> list[str]:
-    """A warning replaces the note that nothing was asked of the answers."""
+    """Format the verdicts; a warning replaces the note that no limit on the answers was set."""
     agreement, answers = report["agreement"], report["accuracy"]
     correct, total = answers["correct"], answers["total"]
     share = "unlabelled" if correct is None else f"{correct:,} / {total:,} correct = {correct / total:.2%}"
@@ -189,7 +189,7 @@ def _verdict_lines(report: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _difference_lines(differences: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line for each of the first labels that differ from the reference's."""
+    """Format one line for each of the first labels that differ from the reference's."""
     kinds = {True: "near-tie", False: "WRONG"}
     lines = [DIFFERENCE.format(kind=kinds[one["excused"]], **one) for one in differences[:SHOWN_DIFFERENCES]]
     more = len(differences) - SHOWN_DIFFERENCES

@@ -95,7 +95,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def _images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:
-    """(N, H, W, C) uint8 or floating point → (N, C, H, W) uint8 or float32 in memory from ``allocate``."""
+    """Convert (N, H, W, C) uint8 or floats to (N, C, H, W) uint8 or float32 in memory from ``allocate``."""
     if x.ndim != 4 or x.size == 0:
         raise UserError(f"x in {path} has shape {x.shape}; it must be (N, H, W, C) with at least one image")
     if x.dtype != np.uint8 and not (x.dtype.kind == "f" and x.dtype.itemsize in (4, 8)):
@@ -113,7 +113,7 @@ def _images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:
 
 
 def _holds_pixels(x: np.ndarray, path: Path) -> bool:
-    """Whether floats in [0, 1] are all k/255 for an integer k; UserError if they are not in [0, 1] or not finite."""
+    """Return whether floats are all k/255 for an integer k; UserError if they are not finite or not in [0, 1]."""
     integers = True
     for start in range(0, len(x), CHUNK):
         rows = x[start : start + CHUNK]
@@ -127,7 +127,7 @@ def _holds_pixels(x: np.ndarray, path: Path) -> bool:
 
 
 def _labels(y: np.ndarray, path: Path) -> np.ndarray:
-    """(N, classes) one-hot, or integers (N,) or (N, 1) → (N,) uint8."""
+    """Convert (N, classes) one-hot, or integers (N,) or (N, 1), to (N,) uint8."""
     if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "iu":
         y = y[:, 0]
     if y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind in "fiub":

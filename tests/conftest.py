@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and the rule for tests marked ``gpu``: skipped, with the reason, where there is none."""
+"""Fixtures for all tests. Without a GPU, tests marked ``gpu`` are skipped with the reason."""
 
 import os
 import signal

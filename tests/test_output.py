@@ -1,4 +1,4 @@
-"""No command writes over what it reads, over another of its outputs, or over a file that it did not write before."""
+"""Test that no command overwrites its inputs, another of its outputs, or a file that it did not write before."""
 
 import json
 from collections.abc import Callable

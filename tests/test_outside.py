@@ -1,4 +1,4 @@
-"""The guard itself: what tries to fetch something fails its test, and nothing of the user's is found."""
+"""Test the guard itself: a test that fetches something fails, and no file of the user is found."""
 
 import os
 import socket

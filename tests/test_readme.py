@@ -1,4 +1,4 @@
-"""The README's commands do what it says, and the files that it, CONTRIBUTING.md and docs/architecture.md name exist."""
+"""Test that the README's commands work, and that files named in README, CONTRIBUTING.md and architecture.md exist."""
 
 import re
 import subprocess

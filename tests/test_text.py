@@ -1,4 +1,4 @@
-"""Tables and paragraphs fit the width that they are given."""
+"""Test that tables and paragraphs fit the given width."""
 
 from collections.abc import Callable
 

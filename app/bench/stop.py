@@ -6,9 +6,9 @@ from math import ceil
 from app.runtime.statistics import half_width, median
 
 LEAST_RUNS, MOST_RUNS = 10, 200
-SECONDS = 1.0  # of measured time; after it, PATIENCE runs are enough
+SECONDS = 1.0  # after this measured time, PATIENCE runs are enough
 PATIENCE = 3
-SHORT_MS = 0.2  # with a warm cache, several shorter launches are timed together
+SHORT_MS = 0.2  # shorter launches are timed several at once if the cache is warm
 
 
 def enough(samples_ms: Sequence[float], noise: float) -> bool:

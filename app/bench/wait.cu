@@ -1,5 +1,5 @@
-// Keeps the stream busy for a while, so that the host has enqueued everything that a pair of events encloses before
-// the first of it runs: else launches as short as the host's own work would be timed at the host's pace.
+// Keeps the stream busy for a while. The host meanwhile enqueues all work between a pair of events, before the first of
+// it runs: otherwise launches as short as the host's own work would be timed at the host's pace.
 extern "C" __global__ void wait(long long nanoseconds) {
     unsigned long long start, now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));

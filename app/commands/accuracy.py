@@ -110,7 +110,7 @@ def _on_gpu(execution: ExecutionPlan, images: np.ndarray) -> np.ndarray:
 
 
 def _text(document: Mapping[str, Any], width: int) -> str:
-    """Each network's counts, those of its report where it has any, and the check's verdict."""
+    """Format each network's counts, its report's counts if any, and the check's verdict."""
     counts = [str(count) for count in COUNTED]
     columns = [Column("network", left=True), Column("", left=True), *(Column(f"{count:,}") for count in COUNTED)]
     rows = []

@@ -76,7 +76,7 @@ def _kernel_text(document: Mapping[str, Any], width: int) -> str:
 
 
 def _resource_text(document: Mapping[str, Any], width: int) -> str:
-    """One line for each function, or the reason why there is none."""
+    """Format one line for each function, or the reason why there is none."""
     columns = [
         *(Column("kernel", left=True), Column("layer", left=True), Column("function", left=True, optional=4)),
         *(Column("threads", optional=2), Column("regs"), Column("static"), Column("dynamic")),

@@ -81,6 +81,6 @@ def _text(document: Mapping[str, Any], width: int) -> str:
 
 
 def _layer(layer: Mapping[str, Any]) -> str:
-    """``conv2d maps=32 kernel=5``; without a stride of 1."""
+    """Describe a layer: ``conv2d maps=32 kernel=5``; leave out a stride of 1."""
     settings = (f"{name}={value}" for name, value in layer["settings"].items() if (name, value) != ("stride", 1))
     return " ".join([layer["kind"], *settings])

@@ -59,7 +59,7 @@ class BatchGraph:
                 enqueue(origin)
             except BaseException:
                 with suppress(runtime.CUDARuntimeError):
-                    origin.end_capture()  # else the streams would stay in capture
+                    origin.end_capture()  # otherwise the streams would stay in capture mode
                 raise
             graph = origin.end_capture()
         graph.upload(origin)

@@ -1,4 +1,4 @@
-"""Read HDF5 strictly: check every dataset, by its header and its chunks' headers, before reading it.
+"""Read HDF5 strictly: check every dataset, by its header and its chunks, before reading it.
 
 Links and datasets may point into other files (even from a file opened from memory), two kilobytes can declare
 petabytes, filters inflate, and missing data reads as zeros.

@@ -40,7 +40,7 @@ class Linear(Layer):
         return y
 
     def problem(self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, **types: str) -> LinearProblem | None:
-        """Return the problem; the epilogue may hold an activation or an argmax."""
+        """Return the kernel's problem; its epilogue may hold an activation or an argmax."""
         last = epilogue[0] if epilogue else None
         if len(epilogue) > 1 or not isinstance(last, Activation | Argmax | None):
             return None

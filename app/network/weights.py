@@ -239,7 +239,7 @@ def _promise(value: Any) -> dict[int, int]:
 
 
 _text = text(MAX_ATTRIBUTE_BYTES)
-# Attribute that the checksum includes, most of them fields of Weights → what it must be, in words and as a check.
+# Attributes in the checksum, most of them fields of Weights → the requirement, in words and as a check.
 _ATTRIBUTE_CHECKS: dict[str, tuple[str, Check]] = {
     "schema": (f"a version that this program reads, 1 to {SCHEMA}", whole(1, SCHEMA)),
     "network": ("the name of a network", _name),

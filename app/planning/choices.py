@@ -78,10 +78,7 @@ def _kernel_rows(request: NetworkRequest, named: Mapping[str, Mapping[str, str]]
 
 
 def _named(graph: Graph, option: str, text: str) -> dict[str, str]:
-    """``NAME`` → {operation: NAME}; ``conv1=NAME,conv2=NAME`` → {conv1: NAME, conv2: NAME}.
-
-    Raises UserError for what cannot be understood, and for layers that the network does not have.
-    """
+    """Parse ``NAME`` to {operation: NAME}, ``conv1=NAME,conv2=NAME`` to {conv1: NAME, conv2: NAME}."""
     operation = OPERATIONS[option]
     layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
     if text != "auto" and not layers:

@@ -219,9 +219,9 @@ def _problems(graph: Graph, steps: Sequence[Step], taken: int, input_dtype: str,
 
 
 def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices: Choices) -> str:
-    """One line: the layer, and each variant's reason against it."""
+    """Describe in one line the layer, and each variant's reason against it."""
     layer, named = step.layer, choices.requested(step.layer)
-    problems = _problems(graph, [step, graph.steps[-1]], 1, input_dtype, choices)  # as for the last product
+    problems = _problems(graph, [step, graph.steps[-1]], 1, input_dtype, choices)  # last product: wide scores
     who = named.name if named else "auto"
     what = f"no {layer.operation} kernel ({who}) serves layer {layer.name} in {choices.precision}"
     if not problems:

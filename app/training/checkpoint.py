@@ -103,7 +103,7 @@ def stamp(path: Path) -> Stamp:
 def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
     """Write a checkpoint atomically. Raises UserError."""
     head = header(settings, vars(progress))
-    rows = [tuple(vars(result).values()) for result in progress.history]  # in the order of EpochResult's fields
+    rows = [tuple(vars(result).values()) for result in progress.history]  # columns in the order of EpochResult's fields
     arrays = {"history": np.array(rows, np.float64).reshape(-1, COLUMNS)}
     for part, own in {"parameter": progress.parameters, "best": progress.best, **progress.slots}.items():
         arrays |= {f"{part}_{name}": array for name, array in own.items()}

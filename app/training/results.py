@@ -52,7 +52,7 @@ def draw(settings: Settings, progress: Progress, folder: Path) -> Path:
 def _write_weights(task: Task, progress: Progress) -> Weights:
     """Write the best epoch's weights; with Fashion-MNIST, count what they get right among its test images first."""
     settings, network = task.job.settings, task.job.model.network
-    best = rounded(progress.best, settings.storage)  # as they will be read back: what is promised is promised of these
+    best = rounded(progress.best, settings.storage)  # as a later load reads them: the promised counts are for these
     workers = f", {progress.workers} workers" if progress.workers > 1 else ""
     found = f"best epoch {progress.best_epoch}, {progress.best_accuracy:.4f} on those held out"
     recipe = f"{settings.describe()}{workers}; {found}"

@@ -25,20 +25,20 @@ MARKER = re.compile(r"\[\[\[cog (\w+)\(\) \]\]\]")
 
 @dataclass(frozen=True)
 class Document:
-    """A file, and for each of its markers the function that writes the block."""
+    """A file, and a function for each of its markers that writes the block."""
 
     path: Path
     blocks: Mapping[str, Callable[[Figures], str]]
 
     def read(self) -> str:
-        """Return its text. Raises UserError."""
+        """Return the text of the file. Raises UserError."""
         try:
             return self.path.read_text(encoding="utf-8")
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror}; restore it from the repository") from error
 
     def block(self, name: str, figures: Figures) -> str:
-        """Return one block, with a line feed at its end. Raises MissingError if its figures are not made yet."""
+        """Return one block, with a line feed at its end. Raises MissingError if its figures do not exist yet."""
         return f"{self.blocks[name](figures)}\n"
 
     def check_markers(self, text: str) -> None:
@@ -51,7 +51,7 @@ class Document:
                 raise UserError(f"{self.path}: block {name} is there {times[name]} times: mend its markers")
 
     def rewritten(self, text: str, figures: Figures) -> tuple[str, list[MissingError]]:
-        """Return the text with every block written anew, and what is missing: those blocks stay as they are."""
+        """Return the text with every block written anew, and the missing figures, whose blocks stay unchanged."""
         self.check_markers(text)
         made: dict[str, str] = {}
         missing: list[MissingError] = []
@@ -73,7 +73,7 @@ class Document:
         return output.getvalue(), missing
 
     def write(self, figures: Figures) -> list[MissingError]:
-        """Rewrite the file; return what is missing. Raises UserError."""
+        """Rewrite the file; return the missing figures. Raises UserError."""
         text = self.read()
         found, missing = self.rewritten(text, figures)
         if found != text:

@@ -34,8 +34,8 @@ FILES = {
     TRAINING: ("training", "bench --training"),
 }
 SCHEMAS = Path(__file__).parents[1] / "schemas"
-LARGEST, LONGEST = 1e15, 4000  # numbers, and characters of a string
-# Schema → what a document of its kind must hold to be shown: two convolutions, a run of the whole program, resources.
+LARGEST, LONGEST = 1e15, 4000  # limits of a number, and of a string's characters
+# Schema → further requirements on its documents: two convolutions, a run of the whole program, resources.
 NEEDED: Mapping[str, Mapping[str, Any]] = {
     "bench": {
         "properties": {
@@ -63,20 +63,20 @@ def check_of(name: str) -> Check:
 
 @cache
 def validator(name: str, needed: bool = False) -> Draft202012Validator:
-    """Return the validator of docs/schemas/NAME.json, and of what the documents need."""
+    """Return the validator of docs/schemas/NAME.json with the documents' further requirements."""
     common, own = (json.loads((SCHEMAS / f"{file}.json").read_text(encoding="utf-8")) for file in ("common", name))
     registry: Registry[Any] = Registry().with_resource("common.json", Resource.from_contents(common))
     return Draft202012Validator({"allOf": [own, NEEDED.get(name, {}) if needed else {}]}, registry=registry)
 
 
 def mistakes(name: str, document: Any, needed: bool = False) -> list[str]:
-    """Return where the document breaks that schema, one line each."""
+    """Return the violations of that schema in a document, one line each."""
     found = validator(name, needed).iter_errors(document)
     return [f"{error.json_path}: {error.message[:200]}" for error in found]
 
 
 def check(name: str, value: Any) -> Any:
-    """Check by that schema, by what the documents need, and every number and string. Raises BadValueError."""
+    """Check a document by its schema and ``NEEDED``, and every number and string. Raises BadValueError."""
     try:
         found = mistakes(name, value, needed=True)
     except RecursionError:
@@ -107,7 +107,7 @@ class Bench:
 
     @property
     def tables(self) -> dict[str, Row]:
-        """Item → table."""
+        """Tables by item."""
         return {table["item"]: table for table in self.document["tables"]}
 
     @property
@@ -147,7 +147,7 @@ class Bench:
             timed = [row for row in self._timed(table["item"], dtype) if row["kind"] != CPU and row["rates"]["share"]]
             if not timed:
                 return None
-            floors.append(min(row["ms"] * row["rates"]["share"] for row in timed))  # by the fastest instructions
+            floors.append(min(row["ms"] * row["rates"]["share"] for row in timed))  # with the best instructions
         return sum(floors)
 
 
@@ -170,7 +170,7 @@ class Figures(dict[str, dict[str, Any]]):
         return self[name]
 
     def optional(self, name: str) -> dict[str, Any] | None:
-        """Return the document, or None if the file is not made yet."""
+        """Return the document, or None if the file does not exist yet."""
         try:
             return self[name]
         except MissingError:
@@ -187,6 +187,6 @@ class Figures(dict[str, dict[str, Any]]):
 
     @property
     def old(self) -> Mapping[str, OldReport]:
-        """System → the kernel times in its report."""
+        """The kernel times in each system's report."""
         reports: Mapping[str, OldReport] = self[OLD_REPORTS]["systems"]
         return reports

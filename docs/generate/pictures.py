@@ -47,7 +47,7 @@ def source(path: Path) -> str:
 
 
 def _is_of(picture: Path, text: str) -> bool:
-    """Whether there is a picture and it carries the text (PNG: the chunk ``tEXt``, a keyword and 0, uncompressed)."""
+    """Return whether the picture exists and carries the text (PNG: chunk ``tEXt``, a keyword and 0, uncompressed)."""
     try:
         return f"tEXt{SOURCE}\0{text}".encode() in picture.read_bytes()
     except FileNotFoundError:

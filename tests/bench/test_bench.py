@@ -1,4 +1,4 @@
-"""The parts of ``bench`` that need no GPU: what is timed, the stop rule, derived figures, text, pictures, options."""
+"""Test ``bench`` without a GPU: timed items, stop rule, derived figures, text, pictures, options."""
 
 import sys
 from contextlib import suppress

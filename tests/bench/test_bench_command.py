@@ -1,4 +1,4 @@
-"""The whole ``bench`` command with the card replaced: what it prints, writes and keeps; and what each job refuses."""
+"""Test the whole ``bench`` command with a fake card: output, files, stored results, and refused options."""
 
 import json
 from pathlib import Path

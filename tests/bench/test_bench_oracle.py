@@ -1,4 +1,4 @@
-"""The benchmark's oracle, run on NumPy in place of CuPy, against the layers' references; and what it lets pass."""
+"""Test the benchmark's oracle on NumPy in place of CuPy, against the layers' references, and its tolerance."""
 
 from typing import Any
 

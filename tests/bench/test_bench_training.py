@@ -1,4 +1,4 @@
-"""``bench --training``: what it prints and writes with the card replaced, and small on the card."""
+"""Test ``bench --training``: its output and files with a fake card, and a small run on the card."""
 
 from itertools import accumulate
 from unittest.mock import Mock

@@ -1,4 +1,4 @@
-"""Hardware counters: what Nsight Compute prints is read by column, and its failures become one line."""
+"""Test hardware counters: Nsight Compute's table is read by column, and its failures become one line."""
 
 from pathlib import Path
 

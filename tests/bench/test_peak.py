@@ -1,4 +1,4 @@
-"""What kernels are held against: a peak for each family of instructions, by all the operations that are carried out."""
+"""Test the peaks for kernels: one for each family of instructions, counting all executed operations."""
 
 from dataclasses import replace
 from pathlib import Path

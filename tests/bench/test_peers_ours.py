@@ -1,4 +1,4 @@
-"""``bench --peers``: nothing of an earlier run of ours is left on the card for a later one to pass off as its own."""
+"""Test ``bench --peers``: labels of an earlier run never remain on the card and pass as those of a later run."""
 
 from types import SimpleNamespace
 from typing import Any

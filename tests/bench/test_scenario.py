@@ -1,4 +1,4 @@
-"""``bench --scenario``: which queries are issued, what is computed from them, text and JSON; with a fake session."""
+"""Test ``bench --scenario`` with a fake session: its queries, derived figures, text and JSON."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""``sweep``: its grid, what it skips, keeps when interrupted, prints, draws and stores; ``--pipeline``; its errors."""
+"""Test ``sweep``: its grid, skipped points, interrupted sweeps, output, stored results and errors."""
 
 import json
 from math import isnan

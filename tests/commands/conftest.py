@@ -1,4 +1,4 @@
-"""Where the commands are tried: an empty folder."""
+"""Run the commands of these tests in an empty folder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``main.py accuracy``: counts of every shipped network beside the reports', what is not shipped, what fails."""
+"""Test ``main.py accuracy``: counts of every shipped network beside the reports', missing weights, failed checks."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What users get wrong: each mistake ends with exit code 2 and one line that names it and the remedy; no debris."""
+"""Test users' mistakes: each ends with exit code 2 and one line with cause and remedy, and leaves no files."""
 
 import gzip
 import os

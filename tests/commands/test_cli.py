@@ -1,4 +1,4 @@
-"""The command line: what a run prints and writes, and when its accuracy check passes."""
+"""Test the command line: output and files of a run, and when its accuracy check passes."""
 
 import json
 import os

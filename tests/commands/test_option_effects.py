@@ -1,4 +1,4 @@
-"""No option is accepted without effect: on each device it does something that shows, or it is said that it does not."""
+"""Test that every option has a visible effect on each device, or a note that it has none."""
 
 import argparse
 import json

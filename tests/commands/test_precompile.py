@@ -1,4 +1,4 @@
-"""``main.py precompile``: the cache is filled with what the main job asks for, once; mistakes are one line."""
+"""Test ``main.py precompile``: it compiles exactly the main job's kernels, once; mistakes are one line."""
 
 import os
 import re

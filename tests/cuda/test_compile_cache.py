@@ -1,4 +1,4 @@
-"""The compiler's cache: what is compiled once is not compiled again, whatever matters is part of its key."""
+"""Test the compiler's cache: nothing is compiled twice, and every input of a compilation is part of its key."""
 
 from pathlib import Path
 from typing import Any

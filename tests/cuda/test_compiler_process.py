@@ -1,4 +1,4 @@
-"""The compiler's processes: Ctrl-C at any moment is ours to handle, and what they do is what NVRTC does."""
+"""Test the compiler's processes: this program handles Ctrl-C at any moment, and their results are NVRTC's."""
 
 import signal
 import struct

@@ -1,4 +1,4 @@
-"""Why there is no GPU, cause by cause, with a driver library that the test makes up."""
+"""Test the reasons for having no GPU, cause by cause, with a fake driver library."""
 
 import ctypes
 from typing import Any

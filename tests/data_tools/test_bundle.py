@@ -1,4 +1,4 @@
-"""Shipped weights: how a release is made, found, pinned and refused when damaged; random weights, in a folder apart."""
+"""Test shipped weights: making a release, finding, pinning and refusing damaged files; random weights, own folder."""
 
 import shutil
 import subprocess

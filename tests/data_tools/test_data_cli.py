@@ -1,4 +1,4 @@
-"""``python -m data_tools``: what it prints, its exit codes, and never a traceback."""
+"""Test ``python -m data_tools``: its output and exit codes, and never a traceback."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""``python -m data_tools resize``: the files that it writes, and what it refuses."""
+"""Test ``python -m data_tools resize``: the files that it writes, and the inputs that it refuses."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fetching a stand-in for Fashion-MNIST from a loopback server in all its moods, or from a made-up Debian package."""
+"""Test fetching Fashion-MNIST, or a small stand-in for it, from a loopback server with all kinds of faults."""
 
 import gzip
 import socket

@@ -1,4 +1,4 @@
-"""Mirrors that break HTTP, or never end: each failure is one line, soon, and takes no more memory than it may."""
+"""Test mirrors that break HTTP or never end: each failure is one line, soon, within the memory limit."""
 
 import gc
 import socket

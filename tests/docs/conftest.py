@@ -1,4 +1,4 @@
-"""A folder of figures that are made up, so that what the documents hold of them can be said beforehand."""
+"""Make a folder of invented figures, so that tests know the documents' contents beforehand."""
 
 import json
 from pathlib import Path

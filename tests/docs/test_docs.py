@@ -1,4 +1,4 @@
-"""The documents hold what their generator makes of the committed figures; the generator itself, on made-up ones."""
+"""Test that the documents equal their generator's output for the committed figures; test the generator itself."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What is written by hand says nothing but what the stored figures say: prose, quoted tables, and the pictures."""
+"""Test that handwritten prose, quoted tables and pictures agree with the stored figures."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The cache is the user's alone; kernels and tables that another user could have put there are not believed."""
+"""Test that the cache is private: kernels and tables that another user could have written are ignored."""
 
 import os
 import subprocess

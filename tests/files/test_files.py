@@ -1,7 +1,4 @@
-"""Every reader takes regular files of a limited size only: no pipe is waited for, no device is read to its end.
-
-What is given in the place of images, labels or weights is recognised and named, with the remedy.
-"""
+"""Test that every reader takes only regular files of limited size: it never waits for a pipe or reads a device."""
 
 import gzip
 import io

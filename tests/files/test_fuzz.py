@@ -1,4 +1,4 @@
-"""Every reader meets thousands of broken files with an object that keeps its promises, or with one line, in time."""
+"""Test every reader on thousands of broken files: it returns a valid object or raises one line, in time."""
 
 from pathlib import Path
 from random import Random

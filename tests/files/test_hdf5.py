@@ -1,4 +1,4 @@
-"""The strict HDF5 reader: what it refuses, what it reads, and that no damage gets past it as anything but UserError."""
+"""Test the strict HDF5 reader: what it refuses and reads; all damage ends in UserError."""
 
 import struct
 import time

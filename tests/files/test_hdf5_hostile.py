@@ -1,4 +1,4 @@
-"""Damaged and hostile HDF5: nothing is made up, nothing is read twice, and whatever becomes of HDF5 is one line."""
+"""Test damaged and hostile HDF5: no invented data, nothing read twice, and every crash of HDF5 is one line."""
 
 import time
 import zlib

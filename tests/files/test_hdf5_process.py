@@ -1,4 +1,4 @@
-"""The process that reads HDF5: whatever becomes of it, and whatever it answers, is one line and leaves nothing."""
+"""Test the process that reads HDF5: whatever its end or its answer, the result is one line without leftovers."""
 
 import json
 import os

@@ -1,1 +1,1 @@
-"""Files that are broken in thousands of ways, one module a reader; ``make fuzz`` runs more than the tests do."""
+"""Files broken in thousands of ways, one module per reader; ``make fuzz`` runs more cases than the tests do."""

@@ -1,4 +1,4 @@
-"""Runs cases: each must end, in time, in what its reader promises or in one line for the user."""
+"""Runs cases: each must end, in time, with the reader's promised result or with one line for the user."""
 
 import signal
 import traceback

@@ -1,4 +1,4 @@
-"""IDX files, plain and gzipped, also with what is inside damaged and the checksum right again."""
+"""IDX files, plain and gzipped, also with damaged content and a matching checksum."""
 
 import gzip
 from pathlib import Path

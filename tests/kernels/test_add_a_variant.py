@@ -1,4 +1,4 @@
-"""A kernel of one's own takes one file and one row: listed, compiled, chosen and run like those that are here."""
+"""Test that a new kernel takes one file and one row: it is listed, compiled, chosen and run like the others."""
 
 from collections.abc import Iterator
 from dataclasses import replace

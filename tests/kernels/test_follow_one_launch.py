@@ -1,4 +1,4 @@
-"""Following one launch takes few files: those that run for it, found by tracing, are those that the document lists."""
+"""Test that following one launch takes few files: a trace finds exactly the files that the document lists."""
 
 import re
 import sys

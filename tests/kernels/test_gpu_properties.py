@@ -1,4 +1,4 @@
-"""Every kernel on problems, parameters and batches that nobody chose, held against the float64 reference."""
+"""Test every kernel on random problems, parameters and batches against the float64 reference."""
 
 from collections.abc import Callable
 from dataclasses import replace

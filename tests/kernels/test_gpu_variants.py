@@ -1,4 +1,4 @@
-"""Whole networks on each variant by name: many streams and small chunks change nothing, and routes agree to the bit."""
+"""Test whole networks with each variant by name: streams and chunks change nothing; routes are bit-identical."""
 
 from functools import cache
 from typing import Any

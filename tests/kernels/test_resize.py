@@ -1,4 +1,4 @@
-"""Enlarged images: the layer's definition, the two routes to the same bits, and what cannot be enlarged."""
+"""Test enlarged images: the layer's definition, two bit-identical routes, and images that cannot be enlarged."""
 
 from fractions import Fraction
 from math import floor, prod

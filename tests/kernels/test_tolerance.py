@@ -1,4 +1,4 @@
-"""The kernels' tests can fail: what the tolerance table lets pass, and what it does not. Without a GPU."""
+"""Test that the kernels' tests can fail: errors that the tolerance table accepts, and errors that it rejects."""
 
 from dataclasses import replace
 

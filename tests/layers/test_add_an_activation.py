@@ -1,4 +1,4 @@
-"""An activation and a network of one's own touch the files that the documents list: done in a copy of the tree."""
+"""Test that a new activation and network touch only the documented files, in a copy of the tree."""
 
 import re
 import shutil

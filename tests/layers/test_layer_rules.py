@@ -1,4 +1,4 @@
-"""Each layer's rules: its shapes, what it refuses, and what it asks a kernel for."""
+"""Test each layer's rules: its shapes, the inputs that it refuses, and its requests to kernels."""
 
 from dataclasses import replace
 from math import prod

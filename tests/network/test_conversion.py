@@ -1,4 +1,4 @@
-"""The README's lines that convert a PyTorch model, held against the same model computed in PyTorch's own layout."""
+"""Test the README's lines that convert a PyTorch model, against the same model in PyTorch's own layout."""
 
 import re
 import sys

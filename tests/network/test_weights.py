@@ -1,4 +1,4 @@
-"""Weights files: what is read, what is refused, and writing without leftovers."""
+"""Test weights files: accepted and refused content, and writing without leftovers."""
 
 import hashlib
 from collections.abc import Callable

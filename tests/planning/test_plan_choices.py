@@ -1,4 +1,4 @@
-"""What the user decides about a plan: precision, kernels by layer, and what was measured before."""
+"""Test the user's choices for a plan: precision, kernels by layer, and earlier measurements."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tuning tables: stored, merged, overridden and refused when damaged; and what ``auto`` makes of them."""
+"""Test tuning tables: stored, merged, overridden and refused when damaged; and their use by ``auto``."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""lenet5 on the kernels that take two layers at once: the same bits however a batch is cut, and the right labels."""
+"""Test lenet5 on kernels of two layers: bit-identical for any chunks, with the right labels."""
 
 from collections.abc import Iterator
 from typing import Any

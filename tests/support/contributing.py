@@ -1,4 +1,4 @@
-"""What CONTRIBUTING.md says must be edited to add a thing, and copies of the tree in which tests edit it."""
+"""Read from CONTRIBUTING.md what to edit to add a thing, and make copies of the tree for tests to edit."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""HDF5 files: simple ones, and those that the library does not stand, made by hand or by seeded damage."""
+"""HDF5 files: simple ones, and ones that crash the library, made by hand or by seeded damage."""
 
 import io
 import random

@@ -1,4 +1,4 @@
-"""What the GPU tests ask of the kernels: every row × each of its types × a grid of problems, and how many images."""
+"""Cases of the GPU tests: every row × each of its types × a grid of problems, and numbers of images."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace

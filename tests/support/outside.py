@@ -1,4 +1,4 @@
-"""The world outside the tests: no test may fetch anything, and none finds what the user has at home."""
+"""Isolate tests from the outside: no test may fetch anything, and none finds the user's files."""
 
 from __future__ import annotations
 

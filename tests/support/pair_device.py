@@ -1,4 +1,4 @@
-"""Kernels of two layers on the card: weights, images of several kinds, poisoned shared memory, and what is right."""
+"""Kernels of two layers on the card: weights, images of several kinds, poisoned shared memory, right results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the bodies of commands take, made as the command line makes it."""
+"""Make requests for commands' bodies in the same way as the command line."""
 
 from collections.abc import Mapping
 from typing import Any

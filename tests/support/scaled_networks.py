@@ -1,4 +1,4 @@
-"""lenet5 with layers, maps and hidden values of any scale, and how exact a plain implementation of it is."""
+"""lenet5 with layers, maps and hidden values of any scale, and the errors of a plain implementation of it."""
 
 import operator
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Holds JSON documents against their descriptions in docs/schemas/."""
+"""Check JSON documents against their descriptions in docs/schemas/."""
 
 import importlib.util
 from typing import Any

@@ -1,4 +1,4 @@
-"""The program as a user meets it: a process of its own, what it leaves behind, and how it must report an error."""
+"""Run the program as a user does: in its own process; check its leftovers and its error reports."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""A variant with two parameters whose times are canned, to sweep without a card."""
+"""A variant with two parameters and invented times, to sweep without a card."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

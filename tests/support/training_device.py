@@ -1,4 +1,4 @@
-"""What tests of training on the GPU share: which kernels a network needs, and device arrays with guards."""
+"""Common parts of tests of training on the GPU: kernels of a network, and device arrays with guards."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence

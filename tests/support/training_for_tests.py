@@ -1,4 +1,4 @@
-"""What tests of training share: images that are easily learned, settings, a checkpoint, a training as a process."""
+"""Common parts of training's tests: easily learned images, settings, a checkpoint, a training as a process."""
 
 import subprocess
 import time

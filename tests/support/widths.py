@@ -1,4 +1,4 @@
-"""Holds printed tables against the terminal's width."""
+"""Compare the width of printed tables with the terminal's."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Checkpoints of a training: read as written; damaged, foreign or of other settings they are refused in one line."""
+"""Test checkpoints: read as written; damaged, foreign or mismatched ones are refused in one line."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Training on the card as a whole: gradients of every network, the same bits twice and resumed, and what goes wrong."""
+"""Test training on the card: gradients of every network, bit-identical repeats and resumed runs, and errors."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

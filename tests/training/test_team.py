@@ -1,4 +1,4 @@
-"""What members of a team do together, as threads or on two GPUs: the same sums for all, batches as one alone would."""
+"""Test teams, as threads or on two GPUs: equal sums for all members, and batches as for one member alone."""
 
 import os
 import re

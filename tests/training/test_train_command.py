@@ -1,4 +1,4 @@
-"""``main.py train``: what it writes, going on after an interruption to the same bits, mistakes that lose nothing."""
+"""Test ``main.py train``: its files, bit-identical resumed training, and mistakes that lose nothing."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Where ``main.py train`` writes: over nothing but its own files, one at a time, no name found out too late."""
+"""Test the files of ``main.py train``: it overwrites only its own, one training at a time, checked at the start."""
 
 import errno
 import json

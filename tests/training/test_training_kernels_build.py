@@ -1,4 +1,4 @@
-"""Training's kernels without a GPU: what each network needs compiles, where things lie; some run by the processor."""
+"""Test training's kernels without a GPU: they compile, arrays lie as expected; the processor runs some."""
 
 import ctypes
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Training where there is too little memory, or where the network is too large for its files: one line, and when."""
+"""Test training with too little memory, or with a network too large for its files: one line, in time."""
 
 import resource
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Training's products: how they are cut, that they compile, and every element on the card against float64."""
+"""Test training's products: their parts, their compilation, and every element on the card against float64."""
 
 from pathlib import Path
 

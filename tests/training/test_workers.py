@@ -1,4 +1,4 @@
-"""``main.py train --workers N``: as one process within rounding, and what happens when a process ends too early."""
+"""Test ``main.py train --workers N``: equal to one process within rounding; a process that ends too early."""
 
 import errno
 import os

@@ -82,7 +82,7 @@ def _call(torch: Any, problem: ConvProblem, images: int, piece: int, channels_la
     pieces = x.split(piece)
 
     def call() -> None:
-        for part in pieces:  # the result's memory comes from PyTorch's pool and goes back
+        for part in pieces:  # PyTorch's pool provides and takes back the result's memory
             convolve(part, w, bias, stride=problem.stride)
 
     return call

@@ -121,7 +121,7 @@ def _magnitude(problem: Half, x: cupy.ndarray, w: cupy.ndarray, bias: cupy.ndarr
 
 
 def _terms(problem: Half, x: cupy.ndarray, w: cupy.ndarray) -> Iterator[tuple[cupy.ndarray, cupy.ndarray]]:
-    """The factors of each term of the sums, in the kernels' order, ready to broadcast."""
+    """Return the factors of each term of the sums, in the kernels' order, ready to broadcast."""
     if isinstance(problem, LinearProblem):
         w = w.reshape(problem.inputs, problem.outputs)
         for k in range(problem.inputs):
@@ -147,7 +147,7 @@ def _to_tf32(x: cupy.ndarray) -> cupy.ndarray:
 
 
 def _pooled(x: cupy.ndarray, window: int, stride: int, is_max: bool, size: tuple[int, int]) -> cupy.ndarray:
-    """(images, C, H, W) → (images, C, *size)."""
+    """Pool (images, C, H, W) to (images, C, *size)."""
     down, across = ((length - 1) * stride + 1 for length in size)
     places = product(range(window), range(window))
     parts = (x[:, :, p : p + down : stride, q : q + across : stride] for p, q in places)
@@ -155,7 +155,7 @@ def _pooled(x: cupy.ndarray, window: int, stride: int, is_max: bool, size: tuple
 
 
 def _resized(problem: ResizeProblem, x: cupy.ndarray) -> cupy.ndarray:
-    """(images, C, H, W) bytes → (images, C, size, size) float64: weights times pixels, axis by axis, then rounding."""
+    """Resize (images, C, H, W) bytes to (images, C, size, size) float64: weights times pixels, then rounding."""
     sums, unit = x.astype(np.float64), 2 * problem.size
     for length in (problem.height, problem.width):
         centres = (np.arange(problem.size) + 0.5) * length / problem.size - 0.5

@@ -1,7 +1,7 @@
-// What the card can do at most, in registers: chains of multiply-adds that are independent of one another.
+// Measures the card's peak arithmetic in registers, by independent chains of multiply-adds.
 //
-// From: no seed system; it is the yardstick of "% of peak".
-// Data: out is written only if a sum has a value that it cannot have, so that nothing is optimised away.
+// From: no seed system; it measures the peak of "% of peak".
+// Data: out is written only if a sum has an impossible value, so that the compiler removes nothing.
 // Launch: any number of blocks of 256 threads that do `rounds` rounds; each thread (FMA, HFMA2) or warp (F16, TF32) has
 //         CHAINS sums; a warpgroup (WGMMA) has one matrix of them, and operands in shared memory.
 // Bound by: arithmetic, by construction.
@@ -14,7 +14,7 @@ constexpr int CHAINS = 8;
 constexpr int UNROLL = 16;
 
 #if defined(FMA)
-// 2 * CHAINS * UNROLL operations a round and thread.
+// 2 * CHAINS * UNROLL operations per round and thread.
 extern "C" __global__ void __launch_bounds__(256) peak(float *out, float a, float b, int rounds) {
     float sums[CHAINS];
 #pragma unroll
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(256) peak(float *out, float a, floa
     if (sums[0] == -1.0f) out[threadIdx.x] = sums[0];
 }
 #elif defined(HFMA2)
-// 4 * CHAINS * UNROLL operations a round and thread: both halves of a register.
+// 4 * CHAINS * UNROLL operations per round and thread: both halves of a register.
 extern "C" __global__ void __launch_bounds__(256) peak(float *out, float, float, int rounds) {
     unsigned sums[CHAINS];
     const unsigned a = 0x38003800u, b = 0x3c003c00u;  // 0.5 and 1, twice
@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(256) peak(float *out, float, float,
     if (sums[0] == 0x12345678u) out[threadIdx.x] = 1.0f;
 }
 #elif defined(WGMMA)
-// 2 * 64 * 256 * 16 * UNROLL operations a round and warpgroup.
+// 2 * 64 * 256 * 16 * UNROLL operations per round and warpgroup.
 extern "C" __global__ void __launch_bounds__(256) peak(float *out, float, float, int rounds) {
     __shared__ __align__(128) unsigned operands[(64 + 256) * 16 / 2];  // A, then B, in core matrices
     for (int i = threadIdx.x; i < (64 + 256) * 16 / 2; i += 256) operands[i] = 0x38003800u + i % 256 * 0x10001u;
@@ -71,7 +71,7 @@ extern "C" __global__ void __launch_bounds__(256) peak(float *out, float, float,
     if (sum == -1.0f) out[threadIdx.x] = sum;
 }
 #else
-// 2 * 16 * 8 * k * CHAINS * UNROLL operations a round and warp; k = 16 for F16, 8 for TF32.
+// 2 * 16 * 8 * k * CHAINS * UNROLL operations per round and warp; k = 16 for F16, 8 for TF32.
 extern "C" __global__ void __launch_bounds__(256) peak(float *out, float, float, int rounds) {
     float sums[CHAINS][4] = {};
     const unsigned bits = 0x38003800u + threadIdx.x * 0x10001u;  // not zeros, which cost less power

@@ -30,7 +30,7 @@ def label(row: Mapping[str, Any]) -> str:
 
 
 def _timed(document: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """(op, row) of every timed row of the convolutions alone."""
+    """Yield (op, row) of every timed row of the convolutions alone."""
     tables = (table for table in document["tables"] if table["is_op"])
     return [(table["item"], row) for table in tables for row in table["rows"] if row["ms"] is not None]
 

@@ -62,7 +62,7 @@ class Rates:
 
     tflops: float
     gbytes_per_s: float
-    intensity: float  # FLOPs a byte
+    intensity: float  # FLOPs per byte
     share: float | None
     limit: str  # "arithmetic" or "memory"
 
@@ -70,7 +70,7 @@ class Rates:
 def peak_name(instructions: str, dtype: str) -> str:
     """Return the name of the peak to compare kernels of that family with.
 
-    It is the type's (except for float32 the peak of mma.sync on tensor cores), ``float16 hfma2`` or ``float16 wgmma``.
+    For mma it is the type, for fma it is float32. Other families have ``float16 hfma2`` or ``float16 wgmma``.
     """
     dtype = "float16" if dtype == "float16x2" else dtype
     return {"fma": "float32", "mma": dtype}.get(instructions, f"{dtype} {instructions}")

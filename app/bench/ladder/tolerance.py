@@ -82,7 +82,7 @@ def is_exact(problem: Problem) -> bool:
     if isinstance(problem, PoolProblem):
         return problem.is_max
     if isinstance(problem, ActivationProblem):
-        return problem.function == "relu"  # others round, even if only once
+        return problem.function == "relu"  # other activations round at least once
     return isinstance(problem, ArgmaxProblem | ResizeProblem)
 
 

@@ -24,7 +24,7 @@ from app.runtime.request import DEFAULT_STREAMS
 from app.runtime.session import Session, default_chunk
 
 PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))  # precisions of only two-layer kernels last
-SECONDS = 0.5  # of measured time per combination
+SECONDS = 0.5  # measured time per combination
 WARMUP = 2
 CPU_IMAGES = 1000  # with more, the processor would take longer than the card for everything else
 

@@ -96,7 +96,7 @@ class Entrant:
 
     candidate: Candidate
     host_labels: np.ndarray
-    engines: dict[str, Engine] = field(default_factory=dict)  # by setting
+    engines: dict[str, Engine] = field(default_factory=dict)  # setting → labels
     settings: dict[str, str] = field(default_factory=dict)
     tried: list[dict[str, Any]] = field(default_factory=list)
     runs: int = LEAST_RUNS

@@ -78,7 +78,7 @@ def _ratios(entries: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
 
 
 def _notes(row: Mapping[str, Any]) -> Iterator[str]:
-    """What a reader of the row's times must know."""
+    """Return remarks on the row's times for readers."""
     start = f"{row['engine']} {row['precision']}: "
     if row["note"]:
         yield start + row["note"]

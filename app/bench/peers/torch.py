@@ -35,7 +35,7 @@ class Setting:
     graph: bool = False
 
     def __str__(self) -> str:
-        """``channels last, pieces, CUDA graph``."""
+        """Name the setting: ``channels last, pieces, CUDA graph``."""
         layout = "channels last" if self.channels_last else "contiguous"
         return layout + ", pieces" * self.pieces + ", CUDA graph" * self.graph
 
@@ -75,7 +75,7 @@ class TorchEngine(Engine):
         self._torch, self._device, self._tf32 = torch, device, precision == "tf32"
         self._host, self._host_labels = torch.from_numpy(images), torch.from_numpy(labels)
         self._images = torch.empty_like(self._host, device=device)  # page-locked or not, as PyTorch sees it
-        self._labels: Any = None  # from the last pass; the next: from the last run host to host, if a graph
+        self._labels: Any = None  # of the last pass; next line: of the last host-to-host graph
         self._whole_labels: Any = None
         half, self._captures = precision == "fp16", setting.graph and device == "cuda"
         count = len(images)

@@ -69,7 +69,7 @@ def _counters(launch: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _number(text: str) -> float | None:
-    """``1,234.5`` → 1234.5; None for ``n/a`` and the like."""
+    """Parse a number: ``1,234.5`` → 1234.5; None for ``n/a`` and the like."""
     try:
         value = float(text.replace(",", ""))
     except ValueError:

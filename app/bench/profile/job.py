@@ -84,7 +84,7 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices) -> dict[st
             recorder.start()
             with api_calls.counted() as last_calls, recorder.watching():
                 sample = run()
-            if index:  # without the first run, which creates the events
+            if index:  # skip the first run: it creates the events
                 samples.append(sample)
                 recorded.append(recorder.spans())
         settings = {"streams": streams, "chunk": session.chunk, "fused": request.network.fuse, "runs": RUNS}

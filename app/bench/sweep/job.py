@@ -25,7 +25,7 @@ from app.planning.plan import plan
 from app.precision import BY_DTYPE
 from app.report import publish
 
-ASSUMED_ARCH = "sm_90a"  # without a card, to find mistakes all the same
+ASSUMED_ARCH = "sm_90a"  # used without a card, so that mistakes in options are found there, too
 
 
 def sweep(request: SweepRequest) -> int:

@@ -127,7 +127,7 @@ def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
 
 
 def _across(report: Mapping[str, Any], width: int, cell: Callable[[Mapping[str, Any]], str]) -> list[str]:
-    """One figure of every point: a row for each chunk size, a column for each number of streams."""
+    """Arrange one figure of every point: a row for each chunk size, a column for each number of streams."""
     rows: dict[int, dict[int, str]] = {}
     for point in report["points"]:
         rows.setdefault(point["chunk"], {})[point["streams"]] = "-" if point["ms"] is None else cell(point)

@@ -54,6 +54,6 @@ def _options_module(name: str) -> ModuleType:
 
 
 def _request_type(name: str) -> type:
-    """``GraphRequest`` for ``graph``."""
+    """Return the request's class of a command: ``GraphRequest`` for ``graph``."""
     request: type = getattr(_options_module(name), f"{name.capitalize()}Request")
     return request

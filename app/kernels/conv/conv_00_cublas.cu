@@ -1,8 +1,8 @@
 // Convolution, step 0: the library row. An im2col kernel writes the unrolled images to memory, cuBLAS multiplies the
 // filters by them, a last kernel puts the product into y.
 //
-// From: none of the systems as it stands; it is their "unroll + matrix multiply" with the product left to the vendor,
-// the yardstick that the other steps are measured by.
+// From: none of the systems in this form; it is their "unroll + matrix multiply" with the product left to the vendor,
+// the reference time for the other steps.
 // Data: x (images, C, H, W) INPUT; w (M, C*K*K) float, transposed when loaded; bias (M) or null; y (images, M, OH, OW)
 //       OUTPUT. Workspace, row-major: unrolled (C*K*K, columns), product (M, columns), columns = images * OH * OW:
 //       images are served in pieces, so that both stay small.
@@ -13,7 +13,7 @@
 #include "common.cuh"
 
 constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
-constexpr int PIXELS = OH * OW;  // of one output map
+constexpr int PIXELS = OH * OW;  // per output map
 
 extern "C" __global__ void conv_cublas_im2col(const INPUT *__restrict__ x, const float *, const float *, OUTPUT *,
                                               float *__restrict__ unrolled, float *, int images) {

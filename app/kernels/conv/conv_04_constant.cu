@@ -2,7 +2,7 @@
 // value to a whole warp.
 //
 // Since step 2: taps come from constant memory. It holds 64 KB, so larger filter sets are copied and launched in
-// slices of output maps. All threads of a block share their map, so a warp never asks for two taps at once; indexed
+// slices of output maps. All threads in a block share their map, so a warp never asks for two taps at once; indexed
 // by a thread coordinate, as in fa19, the reads are served one by one.
 // From: fa19 ("weights in constant memory"), lenet5 (tried and dropped).
 // Data: x (images, C, H, W) INPUT; filters (M, C, K, K) WEIGHT, packed at load and copied before each launch;

@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(1024)
                          int M, int K, int S, int TILE, int first_map) {
     extern __shared__ __align__(16) unsigned char memory[];
     const int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
-    const int SIDE = (TILE - 1) * S + K;  // of the input tile
+    const int SIDE = (TILE - 1) * S + K;  // side of the input tile
     REAL *pixels = (REAL *)memory;
 
     const int across = (OW + TILE - 1) / TILE, down = (OH + TILE - 1) / TILE;

@@ -15,7 +15,7 @@
 #include "common.cuh"
 
 constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
-constexpr int PIXELS = OH * OW;     // of one output map
+constexpr int PIXELS = OH * OW;     // per output map
 constexpr int DEPTH = C * K * K;    // length of every sum
 constexpr int MAP_TILES = (M + TILE - 1) / TILE;
 

@@ -15,7 +15,7 @@
 #include "common.cuh"
 
 constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
-constexpr int SIDE = (TILE - 1) * S + K;  // of the input tile
+constexpr int SIDE = (TILE - 1) * S + K;  // side of the input tile
 constexpr int ACROSS = (OW + TILE - 1) / TILE, DOWN = (OH + TILE - 1) / TILE;
 
 static_assert(TILE % 8 == 0 && TILE <= 32, "TILE * TILE threads must be whole warps and at most 1,024");

@@ -17,16 +17,16 @@
 
 constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
 constexpr int TILES_R = (OH + ROWS - 1) / ROWS, TILES_C = (OW + COLUMNS - 1) / COLUMNS;
-constexpr int PIXELS = IMAGES * ROWS * COLUMNS;  // of a block
+constexpr int PIXELS = IMAGES * ROWS * COLUMNS;  // per block
 constexpr int THREADS = 32 * WARPS_M * WARPS_N;
-constexpr int M_TILES = MT * WARPS_M;  // of 16 maps
+constexpr int M_TILES = MT * WARPS_M;  // 16 maps each
 constexpr int STEPS = (C + CK - 1) / CK;
 
 constexpr bool HALF = same_type<WEIGHT, float16>;
 constexpr bool PAIRS_OF_PIXELS = HALF && C == 1;  // else pairs of channels, or single values
 constexpr int PLANES = HALF && C > 1 ? (CK + 1) / 2 : CK;
 constexpr int TAPS_Q = PAIRS_OF_PIXELS ? (K + 1) / 2 : K;  // words in a row of a filter
-constexpr int K_STEPS = (PLANES * K * TAPS_Q + 7) / 8;     // of eight words
+constexpr int K_STEPS = (PLANES * K * TAPS_Q + 7) / 8;     // eight words each
 
 // Pixels are dealt to the columns of GROUP neighbouring tiles such that a lane ends up with RUN neighbouring ones.
 constexpr int GROUP = NT % 4 == 0 && OW % 8 == 0 && COLUMNS % 8 == 0   ? 4
@@ -42,7 +42,7 @@ constexpr int PLANE = (IN_R * PITCH + 31 - APART) / 32 * 32 + APART;
 constexpr int IN_WORDS = IMAGES * PLANES * PLANE;
 constexpr int FILTER_WORDS = K_STEPS * M_TILES * 128;
 constexpr int LOADS = (IMAGES * PLANES * IN_R * PITCH + THREADS - 1) / THREADS;
-constexpr int BATCHES = (LOADS + 9) / 10, BATCH = (LOADS + BATCHES - 1) / BATCHES;  // of at most ten loads
+constexpr int BATCHES = (LOADS + 9) / 10, BATCH = (LOADS + BATCHES - 1) / BATCHES;  // at most ten loads each
 
 static_assert(PLANE >= IN_R * PITCH, "a plane must hold its part of the tile");
 static_assert(PIXELS <= 8 * NT * WARPS_N, "the warps must cover the tile");
@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     // A lane holds RUN neighbouring pixels of two maps in each GROUP of tiles.
     const int map0 = (blockIdx.y * M_TILES + warp_m) * 16 + lane / 4;
     OUTPUT *block_y = y + image0 * (M * OH * OW) + map0 * (OH * OW);
-    int places[NT / GROUP][RUN > 2 ? 1 : 2];  // of a run, or of both its pixels; negative: beyond the edge
+    int places[NT / GROUP][RUN > 2 ? 1 : 2];  // place of a run, or of both its pixels; negative: beyond the edge
 #pragma unroll
     for (int n = 0; n < NT / GROUP; n++)
 #pragma unroll

@@ -2,10 +2,10 @@
 // and reads its windows from an input tile in shared memory, so the im2col tile of step 10 is never built.
 //
 // What changed since step 10: a row of a patch is read once for the K taps that use it, (TC - 1) * S + K values for
-// K * TC products a map, where step 10 stores and reads each of the K * TC im2col values; and what is staged in
-// shared memory is the input itself, K * K / S / S times smaller than its im2col matrix. Copies run beside the
+// K * TC products per map, where step 10 stores and reads each of the K * TC im2col values. Shared memory holds the
+// input itself, K * K / S / S times smaller than its im2col matrix. Copies run beside the
 // arithmetic (cp.async), two stages of CK channels each.
-// From: fa19 and k7 (shared-memory convolution), several outputs a thread as in step 10.
+// From: fa19 and k7 (shared-memory convolution), several outputs per thread as in step 10.
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K, K, BM) float, padded with zero maps; bias (M) or
 //       null; y (images, M, PH, PW) OUTPUT, pooled by POOL x POOL windows with stride POOL (POOL = 1: not pooled).
 // Launch: blockIdx.x = tile of TILE_R x TILE_C patches of IMAGES images, blockIdx.y = block of BM = GROUPS * TM maps.
@@ -17,9 +17,9 @@
 
 constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;  // before pooling
 constexpr int PH = OH / POOL, PW = OW / POOL;              // after it
-constexpr int PATCHES_R = (PH * POOL + TR - 1) / TR, PATCHES_C = (PW * POOL + TC - 1) / TC;  // of an image
+constexpr int PATCHES_R = (PH * POOL + TR - 1) / TR, PATCHES_C = (PW * POOL + TC - 1) / TC;  // per image
 constexpr int TILES_R = (PATCHES_R + TILE_R - 1) / TILE_R, TILES_C = (PATCHES_C + TILE_C - 1) / TILE_C;
-constexpr int PATCHES = IMAGES * TILE_R * TILE_C;  // of a block
+constexpr int PATCHES = IMAGES * TILE_R * TILE_C;  // per block
 constexpr int THREADS = (PATCHES * GROUPS + 31) / 32 * 32;
 constexpr int BM = GROUPS * TM;
 constexpr int STEPS = C / CK;

@@ -10,7 +10,7 @@
 
 constexpr int WINDOW_ROW_BYTES = 6 * 16;                   // six windows
 constexpr int WINDOW_HALF_BYTES = 15 * WINDOW_ROW_BYTES;   // even rows, then odd rows, each with a row of padding
-constexpr int WINDOWS_BYTES = 2 * WINDOW_HALF_BYTES;       // of an image
+constexpr int WINDOWS_BYTES = 2 * WINDOW_HALF_BYTES;       // per image
 constexpr int ROW_BYTES = 12 * 16;                         // a row of pooled pixels, eight channels
 constexpr int PLANE_BYTES = 12 * ROW_BYTES;                // those channels, all rows
 constexpr int POOLED_IMAGE_BYTES = 4 * PLANE_BYTES;        // 32 channels

@@ -58,7 +58,7 @@ def _wgmma_split(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 
 def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     first, second = problem.first, problem.second
-    warps = 4  # each computes one image; one for each scheduler of a multiprocessor
+    warps = 4  # one warp per image, and one for each scheduler of a multiprocessor
     shared = warps * (problem.parts * POOLED_IMAGE + 28 * 20 * 4)
     defines: dict[str, str | int] = {
         "OUTPUT": second.output_dtype,

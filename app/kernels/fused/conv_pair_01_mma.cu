@@ -11,20 +11,20 @@
 // and share its L1 cache; to share a ring in shared memory they would have to wait for each other.
 // From: none of the systems.
 // Data: x (images, 28, 28) uint8; filters1, filters2 packed (see conv_pair.py) float16; bias1 (32), bias2 (64)
-//       scaled as the sums that they are added to, or null; scales (2); y (images, 64, 4, 4) OUTPUT.
-// Launch: one warp an image, WARPS of them a block.
+//       with the scale of their sums, or null; scales (2); y (images, 64, 4, 4) OUTPUT.
+// Launch: one warp per image, WARPS warps per block.
 // Bound by: the tensor cores.
 #include "common.cuh"
 #include "conv_pair.cuh"
 #include "mma.cuh"
 
-constexpr int PARTS = SPLIT ? 2 : 1;   // of an operand
-constexpr int MAPS = SPLIT ? 32 : 64;  // of the second convolution's 64, that are summed at a time
+constexpr int PARTS = SPLIT ? 2 : 1;   // per operand
+constexpr int MAPS = SPLIT ? 32 : 64;  // maps of the second convolution's 64 that are summed at a time
 constexpr int TILES = MAPS / 16, SUMS = 32 * TILES;
-constexpr int FILTER2_WORDS = PARTS * STEPS2 * 16 * 2 / 16;  // of 16 bytes, of a map
+constexpr int FILTER2_WORDS = PARTS * STEPS2 * 16 * 2 / 16;  // words of 16 bytes per map
 constexpr int PITCH = 20;  // pairs of pixels from one row of an image to the next: 14 of them are used
 constexpr int POOLED_BYTES = PARTS * POOLED_IMAGE_BYTES;  // high parts, then low parts
-constexpr int OWN_BYTES = POOLED_BYTES + 28 * PITCH * 4;  // of a warp
+constexpr int OWN_BYTES = POOLED_BYTES + 28 * PITCH * 4;  // per warp
 static_assert(WARPS * OWN_BYTES == SHARED_BYTES, "the row must lay memory out alike");
 
 // Writes an image as pairs of neighbouring pixels. The pair after each row is multiplied by zeros, but must be numbers.
@@ -42,7 +42,7 @@ __device__ __forceinline__ void stage_image(half2 *pairs, const unsigned char *i
     if (lane < 28) pairs[lane * PITCH + 14] = 0;
 }
 
-// The first convolution's filters as B: eight maps a tile, both steps of 16 taps.
+// The first convolution's filters as B: eight maps per tile, both steps of 16 taps.
 struct Fragments1 {
     uint4 tile[PARTS][4];
 };
@@ -124,7 +124,7 @@ __device__ __forceinline__ void first_layer(unsigned char *pooled, const half2 *
         }
 }
 
-// The second convolution's filters as A, for a step of one tap and 16 channels: 16 maps a tile.
+// The second convolution's filters as A, for a step of one tap and 16 channels: 16 maps per tile.
 struct Fragments2 {
     uint4 tile[PARTS][TILES];
 };

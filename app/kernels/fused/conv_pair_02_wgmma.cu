@@ -5,18 +5,18 @@
 // address, so no im2col tile exists and no thread loads a fragment.
 // From: none of the systems.
 // Data: x (images, 28, 28) uint8; filters1, filters2 packed (see conv_pair.py) float16;
-//       scales (2), the second of them used; y (images, 64, 4, 4) float16.
-// Launch: one block an SM, three warpgroups that each walk over groups of four images on their own: while one pools
+//       scales (2), only the second is used; y (images, 64, 4, 4) float16.
+// Launch: one block per SM, three warpgroups that each walk over groups of four images on their own: while one pools
 //         in registers, the others keep the tensor cores busy.
 // Bound by: the tensor cores, and the issue slots that pooling takes from them; images in host memory: the bus.
 #include "bulk_copy.cuh"
 #include "conv_pair.cuh"
 
-constexpr int IMAGES = 4;  // a warpgroup's at a time: the 256 columns of its products
+constexpr int IMAGES = 4;  // per warpgroup at a time: the 256 columns of its products
 constexpr int WARPGROUPS = 3, THREADS = 128 * WARPGROUPS;
 constexpr int FILTERS2_BYTES = STEPS2 * FILTER2_STEP_BYTES;
 constexpr int POOLED_BYTES = IMAGES * POOLED_IMAGE_BYTES;
-constexpr int OWN_BYTES = POOLED_BYTES + 2 * WINDOWS_BYTES;  // of a warpgroup
+constexpr int OWN_BYTES = POOLED_BYTES + 2 * WINDOWS_BYTES;  // per warpgroup
 static_assert(FILTERS2_BYTES + WARPGROUPS * OWN_BYTES + 8 == SHARED_BYTES, "the row must lay memory out alike");
 
 extern __shared__ __align__(128) unsigned char memory[];  // the second convolution's filters come first

@@ -7,12 +7,12 @@
 // From: none of the systems.
 // Data: x (images, 28, 28) uint8; filters1, filters2 packed (see conv_pair.py) float16; scales (2);
 //       y (images, 64, 4, 4) float32.
-// Launch: one block an SM, three warpgroups that each walk over pairs of images.
+// Launch: one block per SM, three warpgroups that each walk over pairs of images.
 // Bound by: the tensor cores, and the issue slots that pooling and adding take from them.
 #include "bulk_copy.cuh"
 #include "conv_pair.cuh"
 
-constexpr int IMAGES = 2;  // a warpgroup's at a time: the 128 columns of its products
+constexpr int IMAGES = 2;  // per warpgroup at a time: the 128 columns of its products
 constexpr int WARPGROUPS = 3, THREADS = 128 * WARPGROUPS;
 constexpr int TAPS = 25, TAP_BYTES = 4 * FILTER2_STEP_BYTES;  // high and low, two steps of 16 channels
 constexpr int STAGES = 12;                                    // taps in the ring
@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     unsigned char *pooled = windows + 2 * WINDOWS_BYTES;
 
     const int stride = IMAGES * WARPGROUPS * gridDim.x;
-    const int rounds = (images - (int)blockIdx.x * IMAGES + stride - 1) / stride;  // of the first warpgroup
+    const int rounds = (images - (int)blockIdx.x * IMAGES + stride - 1) / stride;  // rounds of the first warpgroup
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++)
             mbarrier_init(full() + stage, 1), mbarrier_init(empty() + stage, THREADS / 32);

@@ -14,9 +14,9 @@
 #include "mma.cuh"
 
 constexpr int DEPTH = 64, WARPS = 2 * ROWS / 16, THREADS = 32 * WARPS;
-constexpr int PARTS = SPLIT ? 2 : 1;            // of an operand
-constexpr int PITCH = DEPTH + 8;                // of a staged row, in numbers: fragments are read without conflicts
-constexpr int TILES = HIDDEN / 16;              // of eight hidden values, that a warp has
+constexpr int PARTS = SPLIT ? 2 : 1;            // per operand
+constexpr int PITCH = DEPTH + 8;                // numbers per staged row: fragments are read without conflicts
+constexpr int TILES = HIDDEN / 16;              // tiles per warp, eight hidden values each
 constexpr int X_BYTES = PARTS * ROWS * PITCH * 2, W_BYTES = PARTS * DEPTH * HIDDEN * 2;
 constexpr int STEPS = INPUTS / DEPTH;
 static_assert(INPUTS % DEPTH == 0 && HIDDEN % 32 == 0 && CLASSES <= 32, "the row must refuse these sizes");
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int image0 = blockIdx.x * ROWS;
 
     auto stage_of = [&](int step) { return memory + step % STAGES * (X_BYTES + W_BYTES); };
-    auto place_of = [&](int i) {  // of a thread's i-th part of x: row, column
+    auto place_of = [&](int i) {  // row and column of a thread's i-th part of x
         const int chunk = t + i * THREADS;
         return make_int2(chunk / (DEPTH / WIDTH), chunk % (DEPTH / WIDTH) * WIDTH);
     };
@@ -121,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int i = t; i < HIDDEN * CLASSES; i += THREADS) second[i] = w2[i];
     for (int i = t; i < HIDDEN; i += THREADS) first_bias[i] = HAS_BIAS1 ? bias1[i] : 0.0f;
     __syncthreads();
-    float own[2][CLASSES] = {};  // of images lane / 4 and lane / 4 + 8
+    float own[2][CLASSES] = {};  // sums of images lane / 4 and lane / 4 + 8
 #pragma unroll
     for (int i = 0; i < TILES; i++)
 #pragma unroll

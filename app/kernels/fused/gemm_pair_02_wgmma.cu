@@ -2,8 +2,8 @@
 // instructions, fed by warps that run ahead.
 //
 // What changed since step 1: hidden values are the rows of the product and images its columns, so that a block may have
-// any multiple of eight images: 80, and 10,000 are one block an SM. Warps have roles: the consumers, two warpgroups,
-// multiply, the producers, four warps, feed them, and a ring of stages with barriers is all that ties them together. The
+// any multiple of eight images: 80, and 10,000 are one block per SM. Warps have roles: the consumers, two warpgroups,
+// multiply, the producers, four warps, feed them, and only a ring of stages with barriers connects them. The
 // second product is one of tensor cores, too.
 // From: none of the systems.
 // Data: x (images, INPUTS) INPUT; w1, w2 packed (see gemm_pair.py) float16 and float32; bias1 (HIDDEN) or null;
@@ -15,7 +15,7 @@
 #include "second_product.cuh"
 #include "wgmma.cuh"
 
-constexpr int PARTS = SPLIT ? 2 : 1;                    // of an operand
+constexpr int PARTS = SPLIT ? 2 : 1;                    // per operand
 constexpr int DEPTH = 128 / PARTS, PLANES = DEPTH / 8;  // terms of the sum at a time, eight a plane
 constexpr int STEPS = INPUTS / DEPTH;
 constexpr int W_PLANE_BYTES = HIDDEN * 16, W_PART_BYTES = PLANES * W_PLANE_BYTES, W_BYTES = PARTS * W_PART_BYTES;

@@ -9,7 +9,7 @@
 
 typedef Vector<unsigned, 4> Fragment;
 constexpr int PITCH = ROWS + (ROWS % 16 ? 0 : 8);  // 8 or 24 more than a multiple of 32: no conflicts
-constexpr int FRAGMENTS = HIDDEN / 8 * 32;         // of each part of the matrix
+constexpr int FRAGMENTS = HIDDEN / 8 * 32;         // per part of the matrix
 constexpr int SECOND_BYTES = 2 * FRAGMENTS * sizeof(Fragment);
 static_assert(CLASSES <= 16, "the row must refuse more: classes are the rows of a product");
 

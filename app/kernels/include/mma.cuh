@@ -4,7 +4,7 @@
 //   d[0], d[1] = row g, columns 2t, 2t + 1; d[2], d[3] = row g + 8, the same columns.
 #pragma once
 
-// k = 16, two float16 a register (the lower column or row in the lower half):
+// k = 16, two float16 per register (the lower column or row in the lower half):
 //   a[0] row g, columns 2t, 2t + 1; a[1] row g + 8; a[2] row g, columns 2t + 8, 2t + 9; a[3] row g + 8, those columns;
 //   b[0] rows 2t, 2t + 1 of column g; b[1] rows 2t + 8, 2t + 9.
 __device__ __forceinline__ void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {

@@ -3,11 +3,11 @@
 // d (64 x N, float32) grows by A B with A 64 x 16, B 16 x N, both float16. Warp w of the four, lane 4 g + t holds
 //   d[4 j], d[4 j + 1] = row 16 w + g, columns 8 j + 2 t and the next; d[4 j + 2], d[4 j + 3] = row 16 w + g + 8.
 // Operands in shared memory are built of core matrices: eight rows of A (columns of B) x 8 numbers along k, 128 bytes
-// in a row, at any multiple of 16 bytes. A from registers is laid out as in mma_f16 (mma.cuh), 16 rows a warp.
+// in a row, at any multiple of 16 bytes. A from registers is laid out as in mma_f16 (mma.cuh), 16 rows per warp.
 //
 // The products run asynchronously: wgmma_fence; any number of wgmma_f16; wgmma_commit_group; then wgmma_wait_group with
-// every array of sums, so that the compiler reads none of them earlier. What threads wrote to shared memory is seen after
-// fence_proxy_async and a barrier.
+// every array of sums, so that the compiler reads none of them earlier. wgmma sees the threads' writes to shared memory
+// after fence_proxy_async and a barrier.
 //
 // An asm statement reads every array that it adds to, also where ``clear`` has the product ignore it: an array is declared
 // with zeros, or its registers would enter undefined. The assembler drops those zeros.

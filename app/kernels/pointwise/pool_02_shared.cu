@@ -12,7 +12,7 @@
 
 constexpr int PH = (H - WINDOW) / STRIDE + 1, PW = (W - WINDOW) / STRIDE + 1;
 constexpr int TILES_W = (PW + TILE_W - 1) / TILE_W, TILES = (PH + TILE_H - 1) / TILE_H * TILES_W;
-constexpr int IN_H = (TILE_H - 1) * STRIDE + WINDOW, IN_W = (TILE_W - 1) * STRIDE + WINDOW;  // of the input tile
+constexpr int IN_H = (TILE_H - 1) * STRIDE + WINDOW, IN_W = (TILE_W - 1) * STRIDE + WINDOW;  // size of the input tile
 
 extern "C" __global__ void pool_shared(const INPUT *__restrict__ x, OUTPUT *__restrict__ y, int images) {
     extern __shared__ __align__(16) unsigned char memory[];

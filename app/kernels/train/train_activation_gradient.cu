@@ -4,7 +4,7 @@
 // From: mlp (there a vector of a (1 - a) first, then a product).
 // Data: y, dy (images, SIZE) float32.
 // Launch: a grid of 1-D blocks over the elements.
-// Bound by: device memory: two reads and a write an element.
+// Bound by: device memory: two reads and a write per element.
 #include "common.cuh"
 
 extern "C" __global__ void train_activation_gradient(const float *__restrict__ y, float *__restrict__ dy, int images) {

@@ -31,7 +31,7 @@ struct Filters {
 struct Outputs {
     static constexpr bool ALONG_K = false;
     struct Row {
-        const float *image;  // of dy; null beyond the last pixel
+        const float *image;  // image of dy; null beyond the last pixel
         int h, w;
     };
     struct Step {

@@ -1,13 +1,13 @@
-// Dropout: each feature times 0, or times what keeps the mean, as the random bits of its image say: the same mask as
-// app/training/cpu_engine.py's to the bit. Drawn again for the gradient, so no mask is kept in memory.
+// Dropout: multiplies each feature by 0 or by 1 / (1 - share), chosen by its image's random bits. The mask is equal to
+// that of app/training/cpu_engine.py. It is drawn again for the gradient, so no mask is kept in memory.
 //
 // From: none of the reports.
 // Data: x, y (images, FEATURES) float32, perhaps the same array; items (images) places in the training set.
 // Launch: a grid of 1-D blocks over the elements.
-// Bound by: integer arithmetic, two mixings of 64 bits an element.
+// Bound by: integer arithmetic, two mixings of 64 bits per element.
 #include "train_random.cuh"
 
-constexpr int FRACTION_BITS = 24;  // counter.py's
+constexpr int FRACTION_BITS = 24;  // as in random_bits.py
 
 // A feature is left out if its fraction of 24 bits is below ``least``.
 extern "C" __global__ void train_dropout(const float *x, float *y, const int *__restrict__ items, int images,

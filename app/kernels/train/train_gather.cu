@@ -1,5 +1,5 @@
-// A batch from the training images: each where its place says, shifted and flipped as its random bits say, in whole
-// numbers: the same as app/training/cpu_engine.py's to the bit. OUTPUT is uint8, or float32 times 1/255.
+// Gathers a batch from the training images by index. The random bits of an image decide its shift and flip, in integer
+// arithmetic: results equal those of app/training/cpu_engine.py. OUTPUT is uint8, or float32 times 1/255.
 //
 // From: none of the reports; their batches came from the host, unaltered.
 // Data: images (all, CHANNELS, H, W) bytes; items (batch) places in it; y (batch, CHANNELS, H, W) OUTPUT.

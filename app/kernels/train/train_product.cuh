@@ -3,12 +3,12 @@
 //
 // Each thread keeps TM x TN sums in registers; slices of BK values of k pass through double-buffered shared memory: the
 // next one is on its way while this one is multiplied. Every sum runs over k in order, whatever the tile, so results
-// are the same bits whatever BM, TM, BN, TN and BK are.
+// are bit-identical for all BM, TM, BN, TN and BK.
 //
 // An operand is a struct with
 //   ALONG_K           whether neighbours in memory are neighbours in k, rather than in the row;
-//   Row, row(r)       what stays the same along a row of the operand, a column of b being a row of it: an address;
-//   Step, step(k0, i, last)  what is the same for all rows at k0 + i; a slice starts at k0;
+//   Row, row(r)       the constant part along a row of the operand (a column of b is a row): an address;
+//   Step, step(k0, i, last)  the common part of all rows at k0 + i; a slice starts at k0;
 //   at(row, step)     the value, and 0 outside the matrix or from `last` on.
 #pragma once
 #include "common.cuh"

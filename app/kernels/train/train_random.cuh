@@ -1,4 +1,4 @@
-// Random bits as app/training/random_bits.py has them: a pure function of what they are for, whole-number arithmetic only.
+// Random bits as in app/training/random_bits.py: a pure function of their use, in integer arithmetic only.
 #pragma once
 
 typedef unsigned long long bits64;
@@ -11,7 +11,7 @@ __device__ __forceinline__ bits64 mix(bits64 x) {
     return x ^ (x >> 31);
 }
 
-// The bits of one item (an image's place in the training set) start here; key: counter.stream_key's.
+// The bits of one item (an image's place in the training set) start here; key: from random_bits.stream_key.
 __device__ __forceinline__ bits64 item_bits(bits64 key, int item) { return mix(key + (bits64(item) + 1) * GOLDEN); }
 
 __device__ __forceinline__ bits64 random_bits(bits64 of_item, int number) {

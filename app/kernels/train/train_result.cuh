@@ -1,4 +1,4 @@
-// What a matrix product makes of a sum: activation(alpha * sum + beta * y + bias). A beta of 0 does not read y.
+// The result of a matrix product from a sum: activation(alpha * sum + beta * y + bias). A beta of 0 does not read y.
 #pragma once
 #include "common.cuh"
 

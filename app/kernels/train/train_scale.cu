@@ -1,4 +1,4 @@
-// Bytes to float32, times 1/255: what the first layer reads after images have been enlarged as bytes.
+// Converts bytes to float32, times 1/255: the input of the first layer after images were enlarged as bytes.
 //
 // From: fa19, k7, minidnn86 (which read float32 files).
 // Data: x (images, SIZE) bytes, y (images, SIZE) float32.

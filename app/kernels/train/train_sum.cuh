@@ -1,4 +1,4 @@
-// The sum over a block's threads in an order that depends on nothing but their number: the same bits every time.
+// Sums over a block's threads in an order that depends only on their number: bit-identical every time.
 #pragma once
 
 // blockDim.x: a multiple of 32, at most 1,024. All threads must call it; thread 0 gets the sum.

@@ -1,7 +1,7 @@
 // Training: adds the parts of a product whose sums were cut, and finishes it: activation(alpha sum + beta y + bias).
 //
 // The idea: GROUPS threads share an element's parts, each taking every GROUPS-th; their sums are added in order. The
-// order depends on the number of parts alone: the same bits whatever the card.
+// order depends on the number of parts alone: results are bit-identical on every card.
 // From: mlp (column sums by parallel reduction, which it had left to do).
 // Data: parts (count, rows, columns); bias (columns) or null; y (rows, columns); all float; elements = rows * columns.
 // Launch: a block is COLUMNS neighbouring elements by GROUPS threads.

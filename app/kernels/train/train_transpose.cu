@@ -1,10 +1,10 @@
-// Matrices turned over, tile by tile through shared memory, so that reads and writes both run along rows. It makes the
-// H, W, C order that flattened features have from C, H, W, and C, H, W from the gradient.
+// Transposes matrices, tile by tile through shared memory, so that reads and writes both run along rows. It converts
+// C, H, W to the H, W, C order of flattened features, and their gradient back to C, H, W.
 //
 // From: mlp (there for the products with transposes, which need none of it here).
 // Data: x (images, ROWS, COLUMNS), y (images, COLUMNS, ROWS) float32.
 // Launch: a block of 256 threads for each tile of 32 x 32, those of an image one after another.
-// Bound by: device memory. Rows of a tile have a spare element, or a warp that reads a column would want one bank.
+// Bound by: device memory. Rows of a tile have a spare element; without it, a warp would read a column from one bank.
 constexpr int TILE = 32, STEP = 8;
 constexpr int DOWN = (ROWS + TILE - 1) / TILE, ACROSS = (COLUMNS + TILE - 1) / TILE;
 

@@ -1,4 +1,4 @@
-// What both optimisers share: L2 added to the gradient with the squares it punishes, and decoupled weight decay. The
+// Common part of both optimisers: the L2 gradient, the sum of squares for the L2 loss, and decoupled weight decay. The
 // parameters lie one after another, weights first; L2 and decay are for those. Rounded step by step, as NumPy does it.
 #pragma once
 #include "train_sum.cuh"
@@ -6,7 +6,7 @@
 __device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ float plus(float a, float b) { return __fadd_rn(a, b); }
 
-// One thread for each parameter. change: from its gradient and its place to what it loses. squares: this block's sum of
+// One thread for each parameter. change: (gradient, index) → amount to subtract. squares: this block's sum of
 // the weights' squares, before the update; only with L2.
 template <typename Change>
 __device__ __forceinline__ void update(float *parameters, const float *gradients, double *squares, int weights,

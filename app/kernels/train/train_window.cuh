@@ -1,14 +1,14 @@
-// What training's convolutions share: the sizes of a layer, and where a window and its taps lie in an image.
+// Common parts of training's convolutions: the sizes of a layer, and the places of a window and its taps in an image.
 //
 // An image is (C, H, W), its output (M, OH, OW), filters are (K, K, C, M); S is the stride. No padding.
 #pragma once
 #include "train_product.cuh"
 
 constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
-constexpr int PIXELS = OH * OW;  // of an output map
-constexpr int TAPS = K * K * C;  // of a filter, numbered as (p, q, c)
+constexpr int PIXELS = OH * OW;  // per output map
+constexpr int TAPS = K * K * C;  // per filter, numbered as (p, q, c)
 
-// The tap and map that number k0 + step of (K, K, MAPS) is. Where whole slices have one tap, it is uniform.
+// The tap and map of number k0 + step in (K, K, MAPS). If each slice has one tap, the tap is uniform.
 template <int MAPS>
 struct Tap {
     static constexpr bool TOGETHER = MAPS % BK == 0;  // k0 is then a multiple of BK
@@ -19,13 +19,13 @@ struct Tap {
     }
 };
 
-// The first element of output pixel n's window, pixels of all images numbered through.
+// The first element of output pixel n's window; n counts the pixels of all images.
 __device__ __forceinline__ long long window_start(int n) {
     const int image = n / PIXELS, pixel = n % PIXELS;
     return image * (long long)(C * H * W) + (pixel / OW * W + pixel % OW) * S;
 }
 
-// How far behind its window's start a tap's element is.
+// The offset of a tap's element from its window's start.
 template <int MAPS>
 __device__ __forceinline__ int tap_offset(const Tap<MAPS> &tap) {
     return (tap.map * H + tap.p) * W + tap.q;
