@@ -1,15 +1,25 @@
-"""From ``--conv``, ``--fc``, ``--pool``, ``--latency``, ``--precision`` and ``--no-fuse`` to the plan's choices."""
+"""From the options that name kernels, precision and fusion to the choices of a plan; what ``auto`` chooses."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from app.bench.graphs import network_graph
+from app.cuda.compiler import ARCHITECTURES
 from app.errors import UserError
 from app.kernels import registry
-from app.kernels.variant import Variant
+from app.kernels.problems import ConvPairProblem, LinearPairProblem
+from app.network.graph import Graph
+from app.planning import matching, tuning
 from app.planning.choices import load_graph
+from app.planning.matching import Choices
 from app.planning.plan import plan
-from app.precision import PRECISIONS
+from app.planning.tuning import REFERENCE_CARDS, Tuning
+from app.precision import BY_NAME, PRECISIONS
 from tests.support.requests import named_choices, requested, resolved
 
 AUTO = dict.fromkeys(("conv", "gemm", "pool"), "auto")
@@ -73,16 +83,52 @@ def test_a_layer_left_to_auto_beside_a_kernel_for_the_others() -> None:
 @pytest.mark.parametrize("command", ["", "--precision fp16", "--no-fuse", "--conv direct --fc wgmma", "--latency"])
 def test_names_are_looked_up_where_options_are_read(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And no more while a plan is made, whose kernels they name."""
-    asked: list[str] = []
-    find = registry.find
-
-    def counted(operation: str, requested: str, *others: str) -> Variant | None:
-        asked.append(requested)
-        return find(operation, requested, *others)
-
-    monkeypatch.setattr(registry, "find", counted)
+    find = Mock(wraps=registry.find)
+    monkeypatch.setattr(registry, "find", find)
     graph, chosen = resolved(command)
-    assert 0 < len(asked) <= 10
-    asked.clear()
+    assert 0 < find.call_count <= 10
+    find.reset_mock()
     plan(graph, "sm_90a", replace(chosen, precision="fp16" if chosen.named_pairs else chosen.precision))
-    assert not asked
+    find.assert_not_called()
+
+
+# What ``auto`` chooses for every network, precision and architecture, with the reference card's table and without, as
+# it was before rows said which kernels are automatic. To make a kernel automatic, or to ship other times for a card, is
+# to change that file on purpose.
+CHOSEN = json.loads(Path(__file__).with_name("chosen_kernels.json").read_text(encoding="utf-8"))
+STORED = matching.stored_parameters
+
+
+def _of_pairs_alone(graph: Graph, at: int, heads: Any, problem: Any, input_dtype: str) -> tuple[Any, ...]:
+    """Large weights need not be copied to know which kernel serves them; those of pairs are looked at."""
+    if isinstance(problem, ConvPairProblem | LinearPairProblem):
+        return STORED(graph, at, heads, problem, input_dtype)
+    return (None,) * sum(bool(head.layer.parameter_shapes(head.in_shape)) for head in heads)
+
+
+def _chosen(graph: Graph, arch: str, choices: Choices) -> str:
+    try:
+        nodes = plan(graph, arch, choices).nodes
+    except UserError:
+        return "error"
+    return " ".join(
+        f"{node.name}:{node.variant.name}" + "".join(f",{name}={value}" for name, value in node.settings.items())
+        for node in nodes
+    )
+
+
+@pytest.mark.parametrize("network", sorted({name.split()[0] for name in CHOSEN}))
+def test_the_chosen_kernels(network: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(matching, "stored_parameters", _of_pairs_alone)
+    graph = network_graph(network)
+    tables = {arch: tuning.load(card) for arch, card in REFERENCE_CARDS.items()}
+    places = [(arch, arch, Tuning()) for arch in ARCHITECTURES]
+    places += [(f"{arch}+tuned", arch, table) for arch, table in tables.items()]
+    for precision in ("auto", *BY_NAME):
+        for fuse, how in ((True, "fused"), (False, "separate")):
+            found: dict[str, set[str]] = {}
+            for place, arch, table in places:
+                found.setdefault(_chosen(graph, arch, Choices(precision, fuse, tuning=table)), set()).add(place)
+            expected = {kernels: set(text.split()) for kernels, text in CHOSEN[f"{network} {precision} {how}"].items()}
+            assert found == expected, (precision, how)
