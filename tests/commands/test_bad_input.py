@@ -18,7 +18,6 @@ from data_tools.idx import write_idx
 from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.shell import Refuses, in_a_shell, listing, write_good_files
-from tests.support.tiny_fashion import isolate
 
 TRUNCATED = shipped.find("lenet5").read_bytes()[:400_000]
 IMAGES = random_images(LENET5, 3)  # N, C, H, W
@@ -178,8 +177,8 @@ def test_variable_bad_file(place: Path, monkeypatch: pytest.MonkeyPatch, refuses
     refuses("--device cpu", "t10k-images-idx3-ubyte")
 
 
+@pytest.mark.usefixtures("cache")
 def test_unusable_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses) -> None:
-    isolate(tmp_path, monkeypatch)
     (tmp_path / "file").touch()
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "file" / "cache"))
     refuses("--device cpu", "cannot store data in .*/file/cache/fashion-mnist: Not a directory; set LENET_CACHE_DIR")

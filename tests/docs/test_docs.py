@@ -18,7 +18,6 @@ from docs.generate.tables import bench_command
 from docs.generate.targets import FIRST_LAYER
 from tests.bench.test_peers import DOCUMENT
 from tests.docs.conftest import store
-from tests.support.bundle_for_tests import folder, release
 from tests.support.peers_for_tests import CARD, CPU_USED
 from tests.support.schemas import mistakes
 from tests.support.shell import user_error
@@ -153,8 +152,6 @@ def test_old_reports_are_read_in_milliseconds() -> None:
 
 
 # --- whole passes, training and accuracy, on made-up figures and where there are none ---------------------------------
-
-__all__ = ["folder", "release"]  # fixtures
 
 TRAINED = {"network": "mlp", "hidden": 500, "batch": 4096, "device": "Some Card", "cpu": "Some CPU"}
 SHARE = {"network": "mlp", "hidden": 500, "batch": 4096}

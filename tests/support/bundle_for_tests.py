@@ -27,17 +27,11 @@ def trained(path: Path, network: str) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where shipped weights belong, empty; the test images are random ones."""
+def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of shipped weights, with two networks in it, written as the real ones are; test images are random."""
     monkeypatch.setattr(bundle, "open_split", lambda split, data_dir: Split(IMAGES, TRUTH, tmp_path))
     (tmp_path / "weights").mkdir()
     monkeypatch.setattr(shipped, "FOLDER", tmp_path / "weights")
-    return tmp_path / "weights"
-
-
-@pytest.fixture
-def release(folder: Path, tmp_path: Path) -> Path:
-    """The folder with two networks in it, written as the real ones are."""
     files = [trained(tmp_path / f"{network}.h5", network) for network in STORAGE]
     assert data_tools(["bundle", *map(str, files)]) == 0
-    return folder
+    return tmp_path / "weights"

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_tools import download, fashion_mnist
+from data_tools import fashion_mnist
 from data_tools.fashion_mnist import DataFile, open_split
 from data_tools.idx import content_sha256, write_idx
 
@@ -24,11 +24,9 @@ def write(directory: Path, suffix: str = ".gz") -> Path:
     return directory
 
 
-def isolate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Look in an empty cache and an absent system directory only; no mirrors, nothing on PATH but tmp_path/bin.
-
-    Returns the directory in the cache where the files belong.
-    """
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where fetched files belong. Nothing else is searched that exists; no mirrors; only tmp_path/bin is on PATH."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
@@ -38,9 +36,9 @@ def isolate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delitem(fashion_mnist.SPLITS, "train")
     monkeypatch.setattr(fashion_mnist, "SYSTEM_DIR", tmp_path / "system")
     monkeypatch.setattr(fashion_mnist, "MIRRORS", ())
-    monkeypatch.setattr(download, "CONNECT_SECONDS", 0.5)
-    monkeypatch.setattr(download, "PATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr(download, "BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr("data_tools.download.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("data_tools.download.PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr("data_tools.download.BACKOFF_SECONDS", 0.01)
     return tmp_path / "cache" / "fashion-mnist"
 
 
