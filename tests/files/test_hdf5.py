@@ -172,8 +172,8 @@ def test_reads(dtype: str, options: dict[str, object], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(), (0, 28, 28)])
 def test_reads_shapes_without_extent(shape: tuple[int, ...], tmp_path: Path) -> None:
-    (tmp_path / "file.h5").write_bytes(file_image({"x": np.ones(shape)}, {}))
-    np.testing.assert_array_equal(read_strictly(tmp_path / "file.h5"), np.ones(shape), strict=True)
+    path = write_hdf5(tmp_path / "file.h5", {"x": np.ones(shape)})
+    np.testing.assert_array_equal(read_strictly(path), np.ones(shape), strict=True)
 
 
 def test_reads_highly_compressed_zeros(tmp_path: Path) -> None:
@@ -183,8 +183,7 @@ def test_reads_highly_compressed_zeros(tmp_path: Path) -> None:
 
 
 def test_max_bytes(tmp_path: Path) -> None:
-    (tmp_path / "file.h5").write_bytes(file_image({"x": VALUES}, {}))
-    with opened_strictly(tmp_path / "file.h5") as file:
+    with opened_strictly(write_hdf5(tmp_path / "file.h5", {"x": VALUES})) as file:
         assert file.array("x", max_bytes=48).nbytes == 48
         with pytest.raises(UserError, match="48 bytes, more than the 47"):
             file.array("x", max_bytes=47)
@@ -217,8 +216,8 @@ def test_refuses_attribute(value: object, message: str, tmp_path: Path) -> None:
 
 
 def test_errors_of_the_caller_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "file.h5").write_bytes(file_image({"x": VALUES}, {}))
-    with pytest.raises(ValueError, match="mine"), opened_strictly(tmp_path / "file.h5"):
+    path = write_hdf5(tmp_path / "file.h5", {"x": VALUES})
+    with pytest.raises(ValueError, match="mine"), opened_strictly(path):
         raise ValueError("mine")
 
 

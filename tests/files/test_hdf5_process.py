@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -163,13 +164,10 @@ def test_a_process_that_does_not_start(reader: Reader, runs: Runs, monkeypatch: 
     runs("raise ImportError")
     with pytest.raises(UserError, match=r"does not start \(it ended with 1\): free some memory, or see what"):
         reader.read(Path("file.h5"), IMAGE, WANTED)
-    monkeypatch.setattr(child_process.subprocess, "Popen", _no_process)
+    no_process = Mock(side_effect=BlockingIOError(11, "Resource temporarily unavailable"))
+    monkeypatch.setattr(child_process.subprocess, "Popen", no_process)
     with pytest.raises(UserError, match=r"cannot read file.h5: .*temporarily unavailable; end other programs"):
         reader.read(Path("file.h5"), IMAGE, WANTED)
-
-
-def _no_process(*_: object, **__: object) -> None:
-    raise BlockingIOError(11, "Resource temporarily unavailable")
 
 
 def test_too_little_memory_is_told_as_such(reader: Reader, runs: Runs, tmp_path: Path) -> None:
