@@ -7,6 +7,7 @@ import struct
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,10 +19,6 @@ from tests.support.shell import user_error
 IMAGES = np.arange(2 * 3 * 4, dtype=np.uint8).reshape(2, 3, 4)
 RAW = b"\0\0\x08\x03" + struct.pack(">III", 2, 3, 4) + IMAGES.tobytes()
 ZIPPED = gzip.compress(RAW, mtime=0)
-
-
-def never(nbytes: int) -> np.ndarray:
-    raise AssertionError(f"allocated {nbytes} bytes on the header's word alone")
 
 
 def declaring(*shape: int, content: bytes = b"", kind: int = 8, rank: int | None = None) -> bytes:
@@ -157,7 +154,7 @@ def test_nothing_is_allocated_for_a_header_that_cannot_be_true(tmp_path: Path, p
     path = tmp_path / "images"
     path.write_bytes(pack(declaring(2_000_000, 28, 28, content=bytes(1000))))
     with pytest.raises(UserError, match="can hold"):
-        read_idx(path, rank=3, allocate=never)
+        read_idx(path, rank=3, allocate=Mock(side_effect=AssertionError("allocated on the header's word alone")))
 
 
 def test_a_highly_compressible_file_is_not_mistaken_for_a_bomb(tmp_path: Path) -> None:
@@ -167,12 +164,9 @@ def test_a_highly_compressible_file_is_not_mistaken_for_a_bomb(tmp_path: Path) -
 
 
 def test_too_little_memory(tmp_path: Path) -> None:
-    def allocate(nbytes: int) -> np.ndarray:
-        raise MemoryError
-
     write_idx(tmp_path / "images", IMAGES)
     with pytest.raises(UserError, match="not enough memory"):
-        read_idx(tmp_path / "images", rank=3, allocate=allocate)
+        read_idx(tmp_path / "images", rank=3, allocate=Mock(side_effect=MemoryError))
 
 
 @pytest.mark.parametrize("shape", [(1,), (300,), (2, 3, 4)])
@@ -199,10 +193,7 @@ def test_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(ValueError, match="float64"):
         write_idx(tmp_path / "file", IMAGES.astype(float))
 
-    def interrupted(path: Path, target: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "replace", interrupted)
+    monkeypatch.setattr(Path, "replace", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         write_idx(tmp_path / "file", IMAGES)
     assert list(tmp_path.iterdir()) == []

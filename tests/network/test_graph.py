@@ -18,13 +18,11 @@ from tests.support.networks_for_tests import TEST_NETWORKS, random_graph, random
 from tests.support.oracle import onnx_outputs
 from tests.support.shell import user_error
 
+ARRAYS = dict(random_graph(LENET5, bias=False).parameters)
+
 
 def _weights(arrays: dict[str, np.ndarray], input_scale: float = 1 / 255) -> Weights:
     return Weights(arrays, "lenet5", Path("some/weights.h5"), input_scale=input_scale)
-
-
-def _lenet5_arrays() -> dict[str, np.ndarray]:
-    return dict(random_graph(LENET5, bias=False).parameters)
 
 
 # Shapes as published for each network, operations by hand from Σ 2·K·K·C·M·H·W.
@@ -104,7 +102,7 @@ def test_lenet5_parameters_and_bytes() -> None:
 
 
 def test_weights_of_another_network_are_refused_by_the_name_of_the_one_asked_for() -> None:
-    told = user_error(lambda: build(NETWORKS["fa19"], _weights(_lenet5_arrays())))
+    told = user_error(lambda: build(NETWORKS["fa19"], _weights(ARRAYS)))
     assert told.startswith("some/weights.h5: conv1 is (5,5,1,32), network fa19 needs (5,5,1,12); ")
     assert told.endswith("; use weights made for this network") and "lenet5" not in told
 
@@ -137,7 +135,7 @@ def test_networks_are_found_by_name() -> None:
     ],
 )
 def test_weights_that_do_not_fit_are_refused(changes: dict[str, np.ndarray | None], fault: str) -> None:
-    merged = _lenet5_arrays() | changes
+    merged = ARRAYS | changes
     weights = _weights({name: array for name, array in merged.items() if array is not None})
     assert re.match(f"some/weights.h5.*{fault}", user_error(lambda: build(LENET5, weights)))
 
@@ -157,11 +155,10 @@ def test_networks_that_do_not_fit_together_are_refused(layers: tuple[Layer, ...]
 
 
 def test_a_bias_is_used_where_the_file_has_one() -> None:
-    arrays = _lenet5_arrays()
     images = random_images(LENET5, 3)
-    plain = build(LENET5, _weights(arrays)).reference(images)
+    plain = build(LENET5, _weights(ARRAYS)).reference(images)
     shift = np.arange(10, dtype=np.float32)
-    shifted = build(LENET5, _weights(arrays | {"fc2_bias": shift}))
+    shifted = build(LENET5, _weights(ARRAYS | {"fc2_bias": shift}))
     np.testing.assert_allclose(shifted.reference(images), plain + shift, rtol=1e-12)
 
 
@@ -193,10 +190,9 @@ def test_the_reference_agrees_with_onnx_runtime(network: Network, bias: bool) ->
 
 
 def test_bytes_and_floats_are_the_same_images() -> None:
-    arrays = _lenet5_arrays()
     images = random_images(LENET5, 5)
     for scale in (1 / 255, 0.5 / 255, 1.0):
-        graph = build(LENET5, _weights(arrays, input_scale=scale))
+        graph = build(LENET5, _weights(ARRAYS, input_scale=scale))
         np.testing.assert_allclose(graph.reference(images / 255), graph.reference(images), rtol=1e-9, atol=1e-12)
 
 

@@ -1,9 +1,13 @@
-"""Test weights files: accepted and refused content, and writing without leftovers."""
+"""Test weights files: accepted and refused content, writing without leftovers, README's conversion from PyTorch."""
 
 import hashlib
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -11,13 +15,17 @@ import pytest
 
 from app.errors import UserError
 from app.network import weights as module
+from app.network.definitions import LENET5
+from app.network.graph import build
 from app.network.weights import Weights, check_shapes, load_weights, rounded, save_weights
+from app.runtime.cpu_session import CpuSession
 from tests.support.hostile_hdf5 import write_hdf5
-from tests.support.shell import user_error
+from tests.support.networks_for_tests import random_images
+from tests.support.shell import ROOT, user_error
 
 RNG = np.random.default_rng(5)
-LENET5 = {"conv1": (5, 5, 1, 32), "conv2": (5, 5, 32, 64), "fc1": (1024, 128), "fc2": (128, 10)}
-ARRAYS = {name: RNG.normal(0, 0.1, shape).astype(np.float32) for name, shape in LENET5.items()}
+SHAPES = {"conv1": (5, 5, 1, 32), "conv2": (5, 5, 32, 64), "fc1": (1024, 128), "fc2": (128, 10)}
+ARRAYS = {name: RNG.normal(0, 0.1, shape).astype(np.float32) for name, shape in SHAPES.items()}
 SMALL = {
     "conv1": RNG.normal(size=(2, 2, 1, 3)).astype(np.float32),
     "fc1": RNG.normal(size=(4, 3)).astype(np.float32),
@@ -25,10 +33,12 @@ SMALL = {
 }
 
 
+ABOUT: dict[str, Any] = {"network": "k7", "classes": ("T-shirt/top", "Überzieher"), "input_scale": 1 / 255}
+ABOUT |= {"recipe": "45 epochs, rate 5×10⁻³", "expected_correct": {100: 90, 10_000: 9_000}}
+
+
 def _save(path: Path, arrays: dict[str, np.ndarray] = SMALL, **changes: object) -> Path:
-    options: Any = {"network": "k7", "classes": ("T-shirt/top", "Überzieher"), "input_scale": 1 / 255}
-    options |= {"recipe": "45 epochs, rate 5×10⁻³", "expected_correct": {100: 90, 10_000: 9_000}}
-    save_weights(path, arrays, **(options | changes))
+    save_weights(path, arrays, **(ABOUT | changes))
     return path
 
 
@@ -44,9 +54,7 @@ def test_round_trip(tmp_path: Path) -> None:
     assert weights.arrays.keys() == SMALL.keys()
     for name, array in SMALL.items():
         np.testing.assert_array_equal(weights.arrays[name], array, strict=True)
-    about = {"network": "k7", "input_scale": 1 / 255, "classes": ("T-shirt/top", "Überzieher")}
-    about |= {"recipe": "45 epochs, rate 5×10⁻³", "expected_correct": {100: 90, 10_000: 9_000}}
-    about |= {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "path": path}
+    about = ABOUT | {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "path": path}
     assert about.items() <= vars(weights).items()
 
 
@@ -60,7 +68,7 @@ def test_file_of_the_original_format(tmp_path: Path) -> None:
     weights = load_weights(write_hdf5(tmp_path / "w.h5", dict(ARRAYS)))
     assert (weights.network, weights.input_scale, weights.expected_correct) == ("lenet5", 1 / 255, {})
     assert (weights.classes, weights.recipe) == (None, None)
-    check_shapes(weights, LENET5)
+    check_shapes(weights, SHAPES)
 
 
 @pytest.mark.parametrize("dtype", ["<f2", ">f4", "<f8"])
@@ -225,3 +233,59 @@ def test_interrupted_save_leaves_the_old_file(
         _save(tmp_path / "w.h5", recipe="another")
     assert [path.name for path in tmp_path.iterdir()] == ["w.h5"]
     assert (tmp_path / "w.h5").read_bytes() == before
+
+
+# --- README's lines that convert a PyTorch model, against the same model computed in PyTorch's own layout
+
+TORCH_SHAPES = {"conv1": (32, 1, 5, 5), "conv2": (64, 32, 5, 5), "fc1": (128, 1024), "fc2": (10, 128)}
+State = dict[str, np.ndarray]
+
+
+@pytest.fixture
+def state() -> State:
+    """Random parameters by the names and in the layouts of a PyTorch LeNet: out first, then in, H, W."""
+    rng = np.random.default_rng(8)
+    found: State = {}
+    for name, shape in TORCH_SHAPES.items():
+        found[f"{name}.weight"] = (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+        found[f"{name}.bias"] = (rng.standard_normal(shape[0]) / 10).astype(np.float32)
+    found["fc2.bias"] -= nchw_logits(found, random_images(LENET5, 50, seed=4)).mean(axis=0).astype(np.float32)
+    return found
+
+
+def nchw_logits(state: State, images: np.ndarray) -> np.ndarray:
+    """(B, 1, 28, 28) uint8 → (B, 10) as PyTorch computes it: N, C, H, W throughout, flattened in this order."""
+    x = images / 255
+    for name in ("conv1", "conv2"):
+        windows = np.lib.stride_tricks.sliding_window_view(x, (5, 5), axis=(2, 3))
+        x = np.einsum("bchwpq,ocpq->bohw", windows, state[f"{name}.weight"], optimize=True)
+        x = np.maximum(x + state[f"{name}.bias"][:, None, None], 0)
+        batch, maps, height, width = x.shape
+        x = x.reshape(batch, maps, height // 2, 2, width // 2, 2).mean(axis=(3, 5))
+    x = np.maximum(x.reshape(len(x), -1) @ state["fc1.weight"].T + state["fc1.bias"], 0)
+    logits: np.ndarray = x @ state["fc2.weight"].T + state["fc2.bias"]
+    return logits
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_the_lines_of_the_readme(turned: bool, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every label is the original's; without turning fc1's rows round nearly none is."""
+    monkeypatch.chdir(tmp_path)
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    if not turned:
+        assert "fc1.transpose(2, 3, 1, 0)" in lines
+        lines = lines.replace("fc1.transpose(2, 3, 1, 0)", "fc1.transpose(1, 2, 3, 0)")
+    tensors = {name: SimpleNamespace(numpy=lambda array=array: array) for name, array in state.items()}
+    load = Mock(return_value=tensors)
+    monkeypatch.setitem(sys.modules, "torch", Mock(load=load))
+    exec(compile(lines, "README.md", "exec"), {})
+    load.assert_called_once_with("lenet5.pt", map_location="cpu")
+    images = random_images(LENET5, 100)
+    expected = nchw_logits(state, images)
+    graph = build(LENET5, load_weights(tmp_path / "model.h5"))
+    assert bool(np.allclose(graph.reference(images), expected, rtol=0, atol=1e-9)) is turned
+    labels = np.empty(100, np.uint8)
+    CpuSession(graph).run(images, labels)
+    same = (labels == expected.argmax(axis=1)).mean()
+    assert same == 1 if turned else same < 0.9
+    assert len(np.unique(expected.argmax(axis=1))) > 3
