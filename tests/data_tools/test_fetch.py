@@ -40,14 +40,14 @@ MOODS: dict[str, Callable[[bytes, int], bytes]] = {
 }
 
 
-class Mirrors:
+class Mirrors(Server):
     """Serves /MIRROR/FILE and counts what was asked for; stalled answers end when it is released."""
 
     def __init__(self, files: Path) -> None:
+        super().__init__(self._get, self._refuse_or_wait)
         self._files = files
         self.asked: Counter[str] = Counter()
         self.released = threading.Event()
-        self.server = Server(self._get, self._head)
 
     def _get(self, client: socket.socket, path: str) -> None:
         self.asked[path] += 1
@@ -57,7 +57,7 @@ class Mirrors:
         if mirror == "stalling":
             self.released.wait(10)
 
-    def _head(self, client: socket.socket, path: str) -> None:
+    def _refuse_or_wait(self, client: socket.socket, path: str) -> None:
         if path.startswith("/silent"):
             self.released.wait(10)
         client.sendall(http(200, b""))
@@ -68,7 +68,7 @@ def server(cache: Path, tmp_path: Path) -> Iterator[Mirrors]:
     mirrors = Mirrors(write(tmp_path / "source"))
     yield mirrors
     mirrors.released.set()
-    mirrors.server.close()
+    mirrors.close()
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def use(monkeypatch: pytest.MonkeyPatch, server: Mirrors) -> Use:
     """Makes these the only mirrors."""
 
     def use(*mirrors: str) -> None:
-        monkeypatch.setattr(fashion_mnist, "MIRRORS", tuple(f"{server.server.url}{mirror}/" for mirror in mirrors))
+        monkeypatch.setattr(fashion_mnist, "MIRRORS", tuple(f"{server.url}{mirror}/" for mirror in mirrors))
 
     return use
 

@@ -155,11 +155,10 @@ def written(write: Callable[[io.BytesIO], object]) -> bytes:
 
 
 def zipped(member: str) -> bytes:
-    def write(stream: io.BytesIO) -> None:
-        with zipfile.ZipFile(stream, "w") as archive:
-            archive.writestr(member, "content")
-
-    return written(write)
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr(member, "content")
+    return stream.getvalue()
 
 
 SAFETENSORS = json.dumps({"conv1": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
