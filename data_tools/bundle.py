@@ -68,8 +68,8 @@ def _ship(weights: Weights, data_dir: Path | None) -> Weights:
             expected_correct=correct_counts(reference.labels, truth),
             storage=weights.storage,
         )
-        shipped.record_checksums(target)
+        shipped.record_checksum(target)
         written = load_weights(target)
         save_reference(shipped.reference_path(target), reference, written.sha256, network)
-        shipped.record_checksums(shipped.reference_path(target))
+        shipped.record_checksum(shipped.reference_path(target))
     return written

@@ -82,16 +82,11 @@ def _is_hdf5(path: Path) -> bool:
 def _read_hdf5(path: Path, allocate: Allocate, with_labels: bool) -> tuple[np.ndarray, np.ndarray | None]:
     found = read_untrusted(path, None, Wanted(("x", "y") if with_labels else ("x",), (), MAX_BYTES))
     if "x" not in found.arrays:
-        raise UserError(
-            f"{path} holds {_listed(found.names)}, but no dataset x; store the images as x, shape (N, H, W, C)"
-        )
+        names = ", ".join(printable(name, 40) for name in found.names[:MAX_LISTED]) or "nothing"
+        more = f" and {len(found.names) - MAX_LISTED} more" if len(found.names) > MAX_LISTED else ""
+        raise UserError(f"{path} holds {names}{more}, but no dataset x; store the images as x, shape (N, H, W, C)")
     x, y = found.arrays["x"], found.arrays.get("y")
     return _images(x, path, allocate), None if y is None else _labels(y, path)
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
-    return (", ".join(printable(name, 40) for name in names[:MAX_LISTED]) or "nothing") + more
 
 
 def _images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:

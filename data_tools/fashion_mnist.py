@@ -181,7 +181,14 @@ def fetch(split: str, data_dir: Path | None = None) -> Path:
         if missing:
             missing = source(missing, directory, failures)
     if missing:
-        raise UserError(_advice(missing, directory, failures))
+        lines = [
+            "cannot get Fashion-MNIST: no source worked",
+            *(f"  {failure}" for failure in failures),
+            f"Put these files into {directory}, or name the directory that holds them with {DIR_VARIABLE}",
+            "(gzipped or not, then without .gz; size and SHA-256 are those of the uncompressed content):",
+            *(f"  {file.name}.gz  {file.nbytes} bytes  {file.sha256}" for file in missing),
+        ]
+        raise UserError("\n".join(lines))
     return directory
 
 
@@ -249,14 +256,3 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
     missing = [file for file in files if file not in stored]
     failures += [f"Debian package {DEBIAN_PACKAGE}: no good copy of {file.name}" for file in missing]
     return missing
-
-
-def _advice(missing: list[DataFile], directory: Path, failures: list[str]) -> str:
-    lines = [
-        "cannot get Fashion-MNIST: no source worked",
-        *(f"  {failure}" for failure in failures),
-        f"Put these files into {directory}, or name the directory that holds them with {DIR_VARIABLE}",
-        "(gzipped or not, then without .gz; size and SHA-256 are those of the uncompressed content):",
-        *(f"  {file.name}.gz  {file.nbytes} bytes  {file.sha256}" for file in missing),
-    ]
-    return "\n".join(lines)

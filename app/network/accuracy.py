@@ -192,15 +192,9 @@ def judge(
         enough = correct >= least * total
         is_it = "at least" if enough else "less than"
         (told if enough else broken).append(f"{correct / total:.2%} is {is_it} the {least:.2%} asked for")
+    chance, warning = 1 / classes, ""
+    if total >= FEWEST_FOR_CHANCE and correct / total < chance + NEAR_CHANCE * (1 - chance):
+        warning = f"near chance, which is {chance:.1%}; likely causes: {CAUSES}"
     verdict = "; ".join(broken or told) or "nothing is promised for these images, and no --min-accuracy given"
     passed = not broken if broken or told else None
-    return Accuracy(
-        agreement, Answers(passed, verdict, _warning(correct, total, classes), correct, total, expected, least)
-    )
-
-
-def _warning(correct: int, total: int, classes: int) -> str:
-    chance = 1 / classes
-    if total < FEWEST_FOR_CHANCE or correct / total >= chance + NEAR_CHANCE * (1 - chance):
-        return ""
-    return f"near chance, which is {chance:.1%}; likely causes: {CAUSES}"
+    return Accuracy(agreement, Answers(passed, verdict, warning, correct, total, expected, least))

@@ -74,9 +74,8 @@ def checksums(directory: Path) -> dict[str, str]:
     return {entry[2]: entry[1] for entry in entries if entry}
 
 
-def record_checksums(*paths: Path) -> None:
-    """Record these files of one directory in its SHA256SUMS; other lines stay. Raises UserError."""
-    directory = paths[0].parent
-    sums = checksums(directory) | {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
-    with replacing(directory / CHECKSUMS) as temporary:
+def record_checksum(path: Path) -> None:
+    """Record a file in the SHA256SUMS beside it; other lines stay. Raises UserError."""
+    sums = checksums(path.parent) | {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
+    with replacing(path.parent / CHECKSUMS) as temporary:
         temporary.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))

@@ -16,7 +16,6 @@ from app.files.formats import HDF5, START_BYTES, recognise
 from app.files.hdf5 import (
     MAX_ATTRIBUTE_BYTES,
     Attribute,
-    Contents,
     Wanted,
     content_hash,
     file_image,
@@ -153,20 +152,15 @@ def _checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Attribu
     return content_hash(arrays, json.dumps(about, sort_keys=True))
 
 
-def _check_checksum(found: Contents) -> None:
-    """Raise BadValueError for a wrong checksum, or a missing one in a file whose schema has it."""
-    written = found.attributes.get("schema") == SCHEMA or _CHECKSUM in found.attributes
-    if written and found.attributes.get(_CHECKSUM) != _checksum(found.arrays, found.attributes):
-        changed = f"or, if it was changed on purpose, remove attributes 'schema' and {_CHECKSUM!r}"
-        raise BadValueError(f"its content is not what its checksum is of; get a fresh copy, {changed}")
-
-
 def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
     read = read_pinned if pinned else read_untrusted
     found = read(path, content, Wanted(None, ("kind", _CHECKSUM, *_ATTRIBUTE_CHECKS), MAX_BYTES))
     attributes = found.attributes
     try:
-        _check_checksum(found)
+        summed = attributes.get("schema") == SCHEMA or _CHECKSUM in attributes
+        if summed and attributes.get(_CHECKSUM) != _checksum(found.arrays, attributes):
+            changed = f"or, if it was changed on purpose, remove attributes 'schema' and {_CHECKSUM!r}"
+            raise BadValueError(f"its content is not what its checksum is of; get a fresh copy, {changed}")
         _check_arrays(found.arrays)
         arrays = {name: _float32(name, array) for name, array in found.arrays.items()}
         if "kind" in attributes:

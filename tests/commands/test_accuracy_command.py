@@ -17,7 +17,7 @@ from app.network.accuracy import Reference
 from app.network.definitions import NETWORKS
 from app.network.graph import Graph
 from app.network.reference import load_reference, save_reference
-from app.network.shipped import find, record_checksums, reference_path
+from app.network.shipped import find, record_checksum, reference_path
 from app.network.weights import load_weights
 from data_tools.dataset import Dataset
 from tests.support.bundle_for_tests import IMAGES, TRUTH
@@ -71,7 +71,7 @@ def test_labels_that_are_not_the_reference_fail(shipped: Path, capsys: pytest.Ca
     path = reference_path(find("mlp"))
     other = Reference(np.full(130, 11, np.uint8), np.ones(130), np.ones(130))
     save_reference(path, other, weights.sha256, NETWORKS["mlp"])
-    record_checksums(path)
+    record_checksum(path)
     assert main(CPU) == 1
     assert "FAILED: 130 of 130 labels differ" in capsys.readouterr().out
 

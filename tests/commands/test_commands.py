@@ -145,7 +145,7 @@ def test_networks_tell_what_the_shipped_weights_promise(
     graph = random_graph(NETWORKS["mlp"], bias=False)
     path = shipped.weights_path("mlp")
     save_weights(path, graph.parameters, network="mlp", expected_correct=promise)
-    shipped.record_checksums(path)
+    shipped.record_checksum(path)
     row = networks.describe(graph.network, networks.shipped_weights()["mlp"])
     assert row["parameters"] == 79_400
     assert row["accuracy"] == ({"weights": path.name, "images": 1000, "correct": 921} if promise else None)

@@ -149,7 +149,7 @@ def test_damaged_reference(release: Path) -> None:
     with pytest.raises(UserError, match="SHA256SUMS"):
         load_reference(weights, NETWORKS["mlp"])
     save_reference(path, Reference(np.zeros(3), np.ones(3), np.ones(3)), "0" * 64, NETWORKS["mlp"])
-    shipped.record_checksums(path)
+    shipped.record_checksum(path)
     with pytest.raises(UserError, match="other weights; run: python -m data_tools bundle"):
         load_reference(weights, NETWORKS["mlp"])
     path.unlink()

@@ -123,7 +123,7 @@ def make_reference(folder: Path) -> Pair:
     network = find_network("mlp")
     results = Reference(labels, np.array([0.5, 1.0, 2.0]), np.ones(3, np.float32))
     save_reference(path, results, sha256, network)
-    shipped.record_checksums(path)
+    shipped.record_checksum(path)
     good = path.read_bytes()
     sums = (folder / shipped.CHECKSUMS).read_text()
     (folder / shipped.CHECKSUMS).write_text(f"{sha256}  {weights.name}\n{sums}")
