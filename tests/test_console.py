@@ -148,33 +148,28 @@ def test_what_is_mistyped_in_another_program() -> None:
             data_parser().parse_args(arguments)
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 COLOURED = "answers \033[32mPASSED\033[0m: 1; agreement \033[31mFAILED\033[0m, not FAILEDs"
 
 
 @pytest.mark.parametrize(
-    ("stream", "variables", "coloured_too"),
+    ("terminal", "variables", "coloured_too"),
     [
-        (Terminal(), {}, True),
-        (Terminal(), {"NO_COLOR": ""}, True),  # no-color.org: when present and not an empty string
-        (Terminal(), {"NO_COLOR": "1"}, False),
-        (Terminal(), {"TERM": "dumb"}, False),
-        (io.StringIO(), {}, False),
+        (True, {}, True),
+        (True, {"NO_COLOR": ""}, True),  # no-color.org: when present and not an empty string
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {}, False),
     ],
 )
 def test_colours(
-    stream: io.StringIO, variables: dict[str, str], coloured_too: bool, monkeypatch: pytest.MonkeyPatch
+    terminal: bool, variables: dict[str, str], coloured_too: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = "answers PASSED: 1; agreement FAILED, not FAILEDs"
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     assert coloured(plain) == (COLOURED if coloured_too else plain)
 
 
