@@ -114,7 +114,7 @@ def _shortage(error: Exception) -> str | None:
     number = error.errno if isinstance(error, OSError) and error.filename is None else None
     unmapped = isinstance(error, ImportError) and ("cannot map" in text or "map segment" in text or "allocate" in text)
     if isinstance(error, MemoryError) or number == errno.ENOMEM or unmapped:
-        return "too little memory: free some, raise the limit (ulimit -v), or ask for fewer images or smaller files"
+        return "too little memory: free some, raise the limit (ulimit -v), or use fewer images or smaller files"
     if "can't start new thread" in text or number == errno.EAGAIN:
         return "no more threads or processes can be started: end some, or raise the limit (ulimit -u)"
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):

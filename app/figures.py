@@ -62,7 +62,7 @@ def save(figure: Any, path: Path, texts: Mapping[str, str] | None = None) -> Pat
     Raises UserError if it cannot be written, or if the name belongs to a file that is not a picture.
     """
     if present(path) and first_bytes(path, len(PNG)) not in (b"", PNG):
-        raise UserError(f"{path} is there already and no picture: remove it, or name another --plot folder")
+        raise UserError(f"{path} already exists and is not a picture: remove it, or name another --plot folder")
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=DPI, metadata=texts)
     return path

@@ -77,7 +77,7 @@ def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset,
         raise UserError("--min-accuracy needs labels: leave it out with --labels none")
     if wanted.data is None:
         if wanted.labels is not None and not unlabelled:
-            raise UserError("--labels FILE goes with --data FILE; Fashion-MNIST has its own labels")
+            raise UserError("--labels FILE needs --data FILE; Fashion-MNIST has its own labels")
         split = wanted.split or "test"
         announced = announce_fashion_mnist(split)
         _fitting(graph, announced)
@@ -96,7 +96,7 @@ def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset,
         return replace(data, labels=None), fitting
     if data.labels is not None and data.labels.max() >= graph.classes:
         raise UserError(
-            f"{data.source} has label {data.labels.max()}, the network knows 0 to {graph.classes - 1}: "
+            f"{data.source} has label {data.labels.max()}, but the network has classes 0 to {graph.classes - 1}: "
             "use labels of the same classes, or --labels none"
         )
     return data, fitting
@@ -117,11 +117,11 @@ def _fitting(graph: Graph, data: Dataset) -> Graph:
         either = "".join(f" or {step.out_shape}" for step in graph.steps[:1] if step.layer.keeps_bytes)
         raise UserError(
             f"{data.source} has images of shape {shape} (channels, height, width), "
-            f"network {network.name} reads {network.input_shape}{either}: resize them, or name another network"
+            f"but network {network.name} reads {network.input_shape}{either}: resize them, or name another network"
         )
     if fitting.steps[0].layer.keeps_bytes and data.images.dtype != np.uint8:
         raise UserError(
-            f"{data.source} holds fractions of pixel values, network {network.name} enlarges whole ones: "
+            f"{data.source} contains fractions of pixel values, but network {network.name} enlarges whole ones: "
             "store its images as uint8"
         )
     return fitting
@@ -134,7 +134,7 @@ def batch_size(request: RunRequest, data: Dataset) -> int:
     if batch > available and not request.images.cycle:
         raise UserError(
             f"--batch {batch} is more than the {available} images of {data.source}: "
-            "add --cycle to stream them again and again, or ask for fewer"
+            "add --cycle to repeat them, or use fewer"
         )
     return batch
 

@@ -55,7 +55,7 @@ def check_outputs(options: Mapping[str, object]) -> None:
         ours = OUTPUTS[name]
         if ours is not None and present(path) and not ours.match(first_bytes(path, START_BYTES)):
             raise UserError(
-                f"--{name} {path} is there already, and no run of this program wrote it as --{name}: "
+                f"--{name} {path} already exists, and no run of this program wrote it as --{name}: "
                 "name another file, or remove it first"
             )
 

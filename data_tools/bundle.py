@@ -39,12 +39,12 @@ def run(options: argparse.Namespace) -> None:
     files = [load_weights(path) for path in options.files]  # read all before writing any
     for first, second in combinations(files, 2):
         if first.network == second.network:
-            raise UserError(f"{first.path} and {second.path} both hold {first.network}: name one of them")
+            raise UserError(f"{first.path} and {second.path} are both weights of {first.network}: name one of them")
     for weights in files:
         target = shipped.weights_path(weights.network)
         for path in (target, shipped.reference_path(target), shipped.FOLDER / shipped.CHECKSUMS):
             if path.is_symlink():
-                raise UserError(f"{path} is a link, and what it leads to would be replaced: remove the link")
+                raise UserError(f"{path} is a link, and the file behind it would be replaced: remove the link")
     for weights in files:
         written = _ship(weights, options.data_dir)
         promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in written.expected_correct.items())

@@ -84,7 +84,7 @@ def _read_hdf5(path: Path, allocate: Allocate, with_labels: bool) -> tuple[np.nd
     if "x" not in found.arrays:
         names = ", ".join(printable(name, 40) for name in found.names[:MAX_LISTED]) or "nothing"
         more = f" and {len(found.names) - MAX_LISTED} more" if len(found.names) > MAX_LISTED else ""
-        raise UserError(f"{path} holds {names}{more}, but no dataset x; store the images as x, shape (N, H, W, C)")
+        raise UserError(f"{path} contains {names}{more}, but no dataset x; store the images as x, shape (N, H, W, C)")
     x, y = found.arrays["x"], found.arrays.get("y")
     return _images(x, path, allocate), None if y is None else _labels(y, path)
 
@@ -115,7 +115,7 @@ def _holds_pixels(x: np.ndarray, path: Path) -> bool:
         low, high = rows.min(), rows.max()
         if not (low >= 0 and high <= 1):  # min and max return NaN if there is one: this form then fails
             found = f"in {low:g} … {high:g}" if np.isfinite([low, high]).all() else "that are not finite"
-            raise UserError(f"x in {path} holds values {found}; scale them to [0, 1], or store pixels as uint8")
+            raise UserError(f"x in {path} contains values {found}; scale them to [0, 1], or store pixels as uint8")
         scaled = rows * 255
         integers = integers and bool((np.abs(scaled - np.rint(scaled)) <= INTEGER_TOLERANCE).all())
     return integers
@@ -127,10 +127,10 @@ def _labels(y: np.ndarray, path: Path) -> np.ndarray:
         y = y[:, 0]
     if y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind in "fiub":
         if not (((y == 0) | (y == 1)).all() and (y.sum(axis=1) == 1).all()):
-            raise UserError(f"y in {path} is not one-hot: each row must hold a single 1 and otherwise 0")
+            raise UserError(f"y in {path} is not one-hot: each row must contain one 1 and otherwise 0")
         y = y.argmax(axis=1)
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise UserError(f"y in {path} is {y.dtype} {y.shape}; it must be (N, classes) one-hot or (N,) integers")
     if y.size and (y.min() < 0 or y.max() > 255):
-        raise UserError(f"y in {path} holds labels from {y.min()} to {y.max()}; they must be within 0 … 255")
+        raise UserError(f"y in {path} contains labels from {y.min()} to {y.max()}; they must be within 0 … 255")
     return y.astype(np.uint8)

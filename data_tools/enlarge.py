@@ -51,11 +51,11 @@ def run(options: argparse.Namespace) -> None:
         raise UserError(f"--size {options.size} is not between 1 and {MAX_SIZE:,}")
     *files, target = options.paths
     if options.split is not None and files:
-        raise UserError(f"--split {options.split} and {files[0]}: name one or the other, and then what to write")
+        raise UserError(f"--split {options.split} and {files[0]}: name one or the other, and then the output")
     if options.split is None and options.data_dir is not None:
         raise UserError("--data-dir is for --split: leave it out, or add --split test")
     if options.split is None and not files:
-        raise UserError(f"nothing to resize: name a file before {target}, or say --split test")
+        raise UserError(f"nothing to resize: name a file before {target}, or add --split test")
     if len(files) > 1 and not target.is_dir():
         raise UserError(f"{target} is not a folder, but there are {len(files)} files: name a folder for them")
     if options.split is not None:
@@ -80,13 +80,13 @@ def _in(target: Path, name: str) -> Path:
 
 def _check_new(path: Path) -> None:
     if os.path.lexists(path):
-        raise UserError(f"{path} is there already: name another file or folder, or remove it first")
+        raise UserError(f"{path} already exists: name another file or folder, or remove it first")
 
 
 def _write(path: Path, size: int, images: np.ndarray) -> None:
     if len(images) * size**2 > MAX_BYTES:
         raise UserError(
-            f"{len(images):,} images of {size} x {size} are more than the {MAX_BYTES:,} bytes that a file may hold: "
+            f"{len(images):,} images of {size} x {size} are more than the {MAX_BYTES:,} bytes that a file may have: "
             "choose a smaller --size"
         )
     with tqdm(total=len(images), desc=path.name, unit=" images", disable=not sys.stderr.isatty()) as bar:

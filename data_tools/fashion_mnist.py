@@ -184,7 +184,7 @@ def fetch(split: str, data_dir: Path | None = None) -> Path:
         lines = [
             "cannot get Fashion-MNIST: no source worked",
             *(f"  {failure}" for failure in failures),
-            f"Put these files into {directory}, or name the directory that holds them with {DIR_VARIABLE}",
+            f"Put these files into {directory}, or name the directory that contains them with {DIR_VARIABLE}",
             "(gzipped or not, then without .gz; size and SHA-256 are those of the uncompressed content):",
             *(f"  {file.name}.gz  {file.nbytes} bytes  {file.sha256}" for file in missing),
         ]

@@ -83,7 +83,7 @@ class _Gzip:
     def _begin_member(self, data: bytes) -> None:
         self._members += 1
         if not data.startswith(GZIP_MAGIC[:1]):
-            raise _BadError("has more data, but no gzip member, after its compressed content")
+            raise _BadError("has data that is not gzip after its compressed content")
         if self._members > MAX_MEMBERS:
             raise _BadError(f"has more than {MAX_MEMBERS:,} gzip members", "compress it in one")
         self._inflater = zlib.decompressobj(wbits=31)
@@ -119,14 +119,14 @@ def _read(file: BinaryIO, size: int, rank: int, max_items: int | None, allocate:
     shape = _read_shape(source, rank)
     items, nbytes = shape[0], math.prod(shape)
     if nbytes == 0:
-        raise _BadError(f"holds no items (shape {shape})")
+        raise _BadError(f"contains no items (shape {shape})")
     if max_items is not None and items > max_items:
         raise _BadError(f"declares {items} items, more than the {max_items} expected")
     # The header alone must not decide the allocation: the file's size limits its items.
     if nbytes > (size * GZIP_MAX_RATIO if zipped else size):
-        raise _BadError(f"declares {nbytes} bytes of content, more than its {size} bytes can hold")
+        raise _BadError(f"declares {nbytes} bytes of content, more than its {size} bytes can contain")
     if nbytes > MAX_BYTES:
-        raise _BadError(f"holds {nbytes:,} bytes, more than the {MAX_BYTES:,} that are read", TOO_LARGE)
+        raise _BadError(f"contains {nbytes:,} bytes, more than the {MAX_BYTES:,} that are read", TOO_LARGE)
     content = allocate(nbytes)
     filled = source.readinto(content.data)
     if filled < nbytes:
@@ -147,8 +147,8 @@ def _read_shape(source: _Source, rank: int) -> tuple[int, ...]:
     if filled == 4 and header[2] != UBYTE:
         kind = OTHER_TYPES.get(header[2])
         if kind is None:
-            raise _BadError(f"holds IDX items of type 0x{header[2]:02x}, not unsigned bytes (0x08)")
-        raise _BadError(f"holds {kind} (IDX type 0x{header[2]:02x}), not unsigned bytes (0x08)", _expected(rank))
+            raise _BadError(f"contains IDX items of type 0x{header[2]:02x}, not unsigned bytes (0x08)")
+        raise _BadError(f"contains {kind} (IDX type 0x{header[2]:02x}), not unsigned bytes (0x08)", _expected(rank))
     if filled == 4 and header[3] != rank:
         raise _BadError(f"is an IDX file of rank {header[3]}, where rank {rank} is needed", _expected(rank))
     if filled < 4 or source.readinto(view[4:]) < 4 * rank:

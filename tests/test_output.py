@@ -90,7 +90,7 @@ THEIRS = ["text", "{}", '{"schema": "lenet5-inference/tuning/1"}', '{"schema": "
 @pytest.mark.parametrize("content", THEIRS)
 def test_a_file_that_is_there_is_kept_unless_we_wrote_it(option: str, content: str, place: Path) -> None:
     (place / "old").write_text(content)
-    with pytest.raises(UserError, match=f"--{option} old is there already, and no run .*: name another file, or rem"):
+    with pytest.raises(UserError, match=f"--{option} old already exists, and no run .*: name another file, or rem"):
         check_outputs({option: "old"})
     for ours in ("", OURS[option]):
         (place / "old").write_text(ours)
@@ -100,7 +100,7 @@ def test_a_file_that_is_there_is_kept_unless_we_wrote_it(option: str, content: s
 @pytest.mark.parametrize("command", ["networks", "kernels", RUN])
 def test_whoever_writes_json_keeps_what_others_wrote(command: str, place: Path, refuses: Refuses) -> None:
     (place / "notes").write_text("mine")
-    refuses(f"{command} --json notes", "--json notes is there already")
+    refuses(f"{command} --json notes", "--json notes already exists")
     assert (place / "notes").read_text() == "mine"
 
 
@@ -120,7 +120,7 @@ def test_a_plot_takes_the_place_of_plots_alone(tmp_path: Path) -> None:
 
     path = tmp_path / "plot.png"
     path.write_text("notes")
-    with pytest.raises(UserError, match=r"plot.png is there already and no picture: remove it"):
+    with pytest.raises(UserError, match=r"plot.png already exists and is not a picture: remove it"):
         figures.save(Figure(), path)
     for old in (b"", figures.PNG + b"old"):
         path.write_bytes(old)

@@ -66,7 +66,7 @@ def load_batch(network: str, count: int) -> Batch:
 
     data = load_fashion_mnist("test", None, lambda nbytes: pinned_array((nbytes,), np.uint8))
     if count > len(data.images):
-        raise UserError(f"--batch {count} is more than the {len(data.images)} images of {data.source}: ask for fewer")
+        raise UserError(f"--batch {count} is more than the {len(data.images)} images of {data.source}: use fewer")
     if data.labels is None:
         raise ValueError("the test images have labels")
     graph = build(find_network(network), weights)

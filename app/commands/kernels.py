@@ -35,7 +35,7 @@ RESOURCES = (
 def kernels(request: KernelsRequest) -> int:
     """Print every row of the registry, or with ``--resources`` those of the machine code. Raises UserError."""
     if request.arch is not None and not request.resources:
-        raise UserError(f"--arch {request.arch} goes with --resources: add it, or leave --arch out")
+        raise UserError(f"--arch {request.arch} needs --resources: add it, or leave --arch out")
     arch = request.arch or REFERENCE_ARCH
     check_architecture(arch)
     rows = [row for operation in dict.fromkeys(row.operation for row in VARIANTS) for row in variants(operation)]

@@ -27,7 +27,7 @@ def precompile(request: PrecompileRequest) -> int:
     """Fill the kernel cache and print how much of it was there already. Returns 0. Raises UserError."""
     start = perf_counter()
     if request.all and request.network.precision != "auto":
-        raise UserError(f"--all compiles every precision: leave it or --precision {request.network.precision} out")
+        raise UserError(f"--all compiles every precision: leave out --all or --precision {request.network.precision}")
     check_cache()
     graph, _, chosen = load_graph(request.network)
     arch, card = target(request.arch)
@@ -41,7 +41,7 @@ def precompile(request: PrecompileRequest) -> int:
                 raise
             print(f"note: {precision} is left out: {reason}", file=sys.stderr)
     if not plans:
-        raise UserError(f"{arch} can serve {graph.network.name} in no precision with these options: name fewer kernels")
+        raise UserError(f"no precision can run {graph.network.name} on {arch} with these options: name fewer kernels")
     builds = list(dict.fromkeys(build for execution in plans.values() for build in needed(execution)))
     compiled = _compile_all(builds, arch)
     print(

@@ -144,7 +144,7 @@ def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
 def check_cache() -> None:
     """Raise UserError if the cache cannot keep kernels because other users could replace them."""
     if (reason := why_untrusted(cache_dir() / "kernels" / "any.cubin")) is not None:
-        raise UserError(f"cannot keep compiled kernels: {reason}")
+        raise UserError(f"cannot store compiled kernels: {reason}")
 
 
 def _place(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> Path:
@@ -199,6 +199,6 @@ def _write_cached(path: Path, cubin: bytes) -> None:
         cause = error.__cause__ if isinstance(error, UserError) else error
         reason = getattr(cause, "strerror", None) or cause
         raise UserError(
-            f"cannot write the kernel cache {path.parent} ({path.name}: {reason}): remove what is in the way, "
+            f"cannot write the kernel cache {path.parent} ({path.name}: {reason}): remove the obstacle, "
             "or set LENET_CACHE_DIR to a folder that you can write to"
         ) from None

@@ -40,7 +40,7 @@ class Process:
         except (EOFError, ValueError, BrokenPipeError):
             code = self._process.wait()
         if code == -signal.SIGKILL:
-            raise UserError(f"the compiler was killed at {name}, perhaps for want of memory: free some, and try again")
+            raise UserError(f"the compiler was killed at {name}, perhaps out of memory: free some, and try again")
         raise RuntimeError(f"the compiler ended with code {code} at {name}")
 
     def end(self) -> None:

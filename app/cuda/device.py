@@ -75,7 +75,7 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None) -> str | None:
     lap("nvrtc")
     major, minor = capability()
     if (major, minor) < OLDEST_ARCHITECTURE:
-        return f"the card's compute capability {major}.{minor} is below 7.5, the oldest that the kernels serve"
+        return f"the card's compute capability {major}.{minor} is below 7.5, the oldest that the kernels support"
     try:
         cupy.cuda.runtime.free(0)  # creates the context; a full or exclusively used card refuses it
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -94,7 +94,7 @@ def choose(requested: str, lap: Callable[[str], object] = lambda _: None) -> tup
     if reason is None:
         return "cuda", None
     if requested == "cuda":
-        raise UserError(f"--device cuda: {reason}; use --device cpu, or auto to take what there is")
+        raise UserError(f"--device cuda: {reason}; use --device cpu, or auto to use a GPU only if there is one")
     return "cpu", reason
 
 

@@ -126,7 +126,7 @@ def parsed_json(content: str) -> Any:
     except BadValueError:
         raise
     except (ValueError, RecursionError) as error:
-        raise BadValueError(f"no JSON: {shown(str(error))}") from None
+        raise BadValueError(f"not JSON: {shown(str(error))}") from None
 
 
 def shown(value: Any) -> str:
@@ -153,9 +153,9 @@ def _at(place: str, check: Check, value: Any) -> Any:
 def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise BadValueError("a name is there twice in an object")
+        raise BadValueError("an object has the same name twice")
     return found
 
 
 def _no_constant(constant: str) -> Any:
-    raise BadValueError(f"{constant} is no number of JSON")
+    raise BadValueError(f"{constant} is not a JSON number")

@@ -32,7 +32,7 @@ BYTES_A_SECOND = 4 << 20  # slowest accepted rate for a large file
 WAITING = 6  # clock time allowed per second of processor time: the processor may have other work
 START_SECONDS = 120
 MAX_HEADER_BYTES = 8 << 20
-NONSENSE = "what HDF5 made of it is nonsense"
+NONSENSE = "HDF5 gives impossible values for it"
 MAX_ERROR_CHARACTERS = 6000  # a path alone may have 4,096
 
 _WHERE = re.compile(rb"\d{1,12} \d{1,12}")
@@ -111,8 +111,8 @@ class Reader(AbstractContextManager["Reader"]):
             self._child.link.settimeout(START_SECONDS)
             if not self._child.link.recv(64):
                 raise UserError(
-                    f"the process that reads HDF5 files does not start (it ended with {self._child.process.wait()}): "
-                    "free some memory, or see what python -c 'import h5py' says"
+                    f"the process that reads HDF5 files does not start (exit code {self._child.process.wait()}): "
+                    "free some memory, or run python -c 'import h5py' for the reason"
                 )
         return self._child
 

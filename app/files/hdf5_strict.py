@@ -68,7 +68,7 @@ class StrictFile:
             self._id.links.iterate(note)  # stops when ``note`` returns True
             if len(found) > MAX_NAMES or len(max(found, key=len, default=b"")) > MAX_NAME_BYTES:
                 much = f"more than {MAX_NAMES:,} names" if len(found) > MAX_NAMES else "a name that is too long"
-                raise UserError(f"{self._path} has {much} in its root; put what is needed into a file of its own")
+                raise UserError(f"{self._path} has {much} in its root; copy the needed arrays to a new file")
             return tuple(sorted(name.decode() for name in found if not self._is_group(name)))
 
     def array(self, name: str, max_bytes: int = MAX_ARRAY_BYTES, allocate: Allocate = _ordinary) -> np.ndarray:
@@ -145,7 +145,7 @@ class StrictFile:
         if dataset.is_virtual:
             return f"is virtual, a view of other files; {_PLAIN}"
         if not _is_plain_number(kind, dataset.dtype):
-            return f"holds something other than integers or floats of up to 8 bytes; {_PLAIN}"
+            return f"contains something other than integers or floats of up to 8 bytes; {_PLAIN}"
         if dataset.shape is None:
             return f"is empty; {_PLAIN}"
         nbytes = math.prod(dataset.shape) * kind.get_size()

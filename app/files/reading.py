@@ -66,11 +66,11 @@ def read_json(path: Path, check: Check, remedy: str) -> Any:
     try:
         value = parsed_json(content.decode("utf-8"))
     except ValueError as error:  # UnicodeDecodeError is one
-        raise UserError(f"{path} is no JSON ({shown(str(error))}): {remedy}") from None
+        raise UserError(f"{path} is not JSON ({shown(str(error))}): {remedy}") from None
     try:
         return check(value)
     except BadValueError as error:
-        raise UserError(f"{path} does not hold what it should ({error}): {remedy}") from None
+        raise UserError(f"{path} has wrong content ({error}): {remedy}") from None
 
 
 def present(path: Path) -> bool:

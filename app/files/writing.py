@@ -106,7 +106,7 @@ def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
             _flush(path.parent)
     except OSError as error:
         reason = error.strerror or error
-        raise UserError(f"cannot write {path}: {reason}; choose a place that you can write to") from error
+        raise UserError(f"cannot write {path}: {reason}; choose a path that you can write to") from error
     finally:
         with suppress(OSError):
             temporary.unlink()

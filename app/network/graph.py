@@ -133,5 +133,5 @@ def _check_scale(graph: Graph, weights: Weights) -> None:
     if largest and not LEAST_SCALE <= largest * graph.input_scale <= MOST_SCALE:
         raise UserError(
             f"{weights.path}: attribute 'input_scale' of {graph.input_scale:g} takes the weights of {first.layer.name} "
-            "beyond float32's range; correct it, 1/255 is for pixels that were divided by 255"
+            "beyond float32's range; correct it: 1/255 is right for pixels that were divided by 255"
         )

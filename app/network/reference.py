@@ -87,7 +87,7 @@ def shipped_reference(weights: Weights, network: Network) -> Reference:
     found = load_reference(weights, network)
     if found is None:
         path = weights.path
-        raise UserError(f"network {network.name} is not what {path} was shipped for; {_BUNDLE} {path}")
+        raise UserError(f"network {network.name} is not the network that {path} was shipped for; {_BUNDLE} {path}")
     return found
 
 

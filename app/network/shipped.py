@@ -59,7 +59,7 @@ def is_shipped(path: Path) -> bool:
 def check(path: Path, content: bytes) -> None:
     """Raise UserError unless SHA256SUMS has this content's hash for the shipped file at ``path``."""
     if checksums(FOLDER).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
-        raise UserError(f"{path} is not the file that {CHECKSUMS} beside it describes; run: git checkout -- weights")
+        raise UserError(f"{path} does not match its checksum in {CHECKSUMS}; run: git checkout -- weights")
 
 
 def checksums(directory: Path) -> dict[str, str]:
@@ -70,7 +70,7 @@ def checksums(directory: Path) -> dict[str, str]:
     lines = read_file(path, 1 << 20).decode(errors="replace").splitlines()
     entries = [re.fullmatch(r"([0-9a-f]{64}) [ *](\S+)", line) for line in lines]
     if not all(entries):
-        raise UserError(f"{path} has lines that are not of the sha256sum format; get a fresh copy of it")
+        raise UserError(f"{path} has lines that are not in the sha256sum format; get a fresh copy of it")
     return {entry[2]: entry[1] for entry in entries if entry}
 
 

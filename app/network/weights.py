@@ -160,7 +160,7 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
         summed = attributes.get("schema") == SCHEMA or _CHECKSUM in attributes
         if summed and attributes.get(_CHECKSUM) != _checksum(found.arrays, attributes):
             changed = f"or, if it was changed on purpose, remove attributes 'schema' and {_CHECKSUM!r}"
-            raise BadValueError(f"its content is not what its checksum is of; get a fresh copy, {changed}")
+            raise BadValueError(f"its content does not match its checksum; get a fresh copy, {changed}")
         _check_arrays(found.arrays)
         arrays = {name: _float32(name, array) for name, array in found.arrays.items()}
         if "kind" in attributes:
@@ -181,7 +181,7 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
 
 def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
     if not arrays:
-        raise BadValueError("holds no datasets; name a file with a network's weights")
+        raise BadValueError("has no datasets; name a file with a network's weights")
     for name, array in arrays.items():
         if not _NAME.fullmatch(name):
             raise BadValueError(
@@ -201,17 +201,17 @@ def _check_numbers(name: str, array: np.ndarray) -> None:
         kinds = "filters (K,K,in,out), matrices (in,out) and biases <layer>_bias (out,)"
         raise BadValueError(f"{name} is {_shape(array.shape)}; store only {kinds}, none of them empty")
     if array.dtype.kind != "f":
-        raise BadValueError(f"{name} holds {array.dtype} numbers; store them as float32")
+        raise BadValueError(f"{name} contains {array.dtype} numbers; store them as float32")
     bad = array.size - int(np.isfinite(array).sum())
     if bad:
-        raise BadValueError(f"{name} holds {bad:,} NaN or infinite values; train the network again")
+        raise BadValueError(f"{name} contains {bad:,} NaN or infinite values; train the network again")
 
 
 def _float32(name: str, array: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float32)
     if not np.isfinite(narrow).all():
-        raise BadValueError(f"{name} holds values beyond the range of float32; scale the weights down")
+        raise BadValueError(f"{name} contains values beyond the range of float32; scale the weights down")
     return narrow
 
 

@@ -91,7 +91,7 @@ def _named(graph: Graph, option: str, text: str) -> dict[str, str]:
         if not layer or not name:
             raise UserError(f"--{option} {text}: name one kernel for all layers, or LAYER=KERNEL,LAYER=KERNEL")
         if layer in names:
-            raise UserError(f"--{option} {text}: {layer} is there twice, name one kernel for it")
+            raise UserError(f"--{option} {text}: {layer} is named twice, name one kernel for it")
         names[layer] = name
     for layer in names:
         if layer not in (operation, *layers):

@@ -151,7 +151,7 @@ def _pair(
             return Node(heads[0].layer, graph.steps[at:behind], problem, *served, arrays, written)
         reason = "with these weights it would lose numbers; take auto, or a kernel of single layers"
     if named is not None:
-        raise UserError(f"kernel {named.name} does not serve {'+'.join(head.layer.name for head in heads)}: {reason}")
+        raise UserError(f"kernel {named.name} does not support {'+'.join(head.layer.name for head in heads)}: {reason}")
     return None
 
 
@@ -223,7 +223,7 @@ def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices
     layer, named = step.layer, choices.requested(step.layer)
     problems = _problems(graph, [step, graph.steps[-1]], 1, input_dtype, choices)  # last product: wide scores
     who = named.name if named else "auto"
-    what = f"no {layer.operation} kernel ({who}) serves layer {layer.name} in {choices.precision}"
+    what = f"no {layer.operation} kernel ({who}) supports layer {layer.name} in {choices.precision}"
     if not problems:
         return f"{what} with {input_dtype} input: put a convolution or a fully connected layer first"
     rows = [named] if named else registry.variants(layer.operation or "")
@@ -264,7 +264,7 @@ def _stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
         largest, limits = np.abs(array).max(), np.finfo(np.float16)
         if largest > limits.max or 0 < largest < limits.smallest_normal:
             raise UserError(
-                f"fp16 cannot hold the weights of {name}: the greatest, as the card would store it, is {largest:.2g}, "
-                f"and float16 goes from {limits.smallest_normal:.1g} to {limits.max:,.0f}; take --precision fp32"
+                f"fp16 cannot represent the weights of {name}: the largest, as stored on the card, is {largest:.2g}, "
+                f"and float16 ranges from {limits.smallest_normal:.1g} to {limits.max:,.0f}; use --precision fp32"
             )
     return np.ascontiguousarray(array, dtype=dtype)

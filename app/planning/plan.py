@@ -56,7 +56,7 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
                 return found
         return plan(graph, arch, replace(choices, precision="fp32"), input_dtype=input_dtype)
     if choices.precision == "fp32x" and not has_tensor_cores:
-        raise UserError(f"--precision fp32x needs tensor cores (sm_{TENSOR_CORES} or later), this is {arch}: take fp32")
+        raise UserError(f"--precision fp32x needs tensor cores (sm_{TENSOR_CORES} or later), this is {arch}: use fp32")
     nodes: list[Node] = []
     at = 0
     while at < len(graph.steps):
@@ -89,7 +89,7 @@ def _check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None
         if pair not in taken:
             kind = pair.removesuffix("_pair")
             raise UserError(
-                f"kernel {row.name} serves nothing in network {graph.network.name}: it takes two {kind} layers "
+                f"kernel {row.name} fits no layers of network {graph.network.name}: it takes two {kind} layers "
                 "in a row, fused, with no kernel named for either; choose another"
             )
 

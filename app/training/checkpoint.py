@@ -127,7 +127,7 @@ class Checkpoint:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint, opening the file once. Raises UserError if it is missing, foreign, damaged or inconsistent."""
     if not present(path):
-        raise UserError(f"{path} does not exist; check the name (a training that has ended leaves no checkpoint)")
+        raise UserError(f"{path} does not exist; check the name (a finished training leaves no checkpoint)")
     before = stamp(path)
     content = read_file(path, MAX_BYTES)
     with hdf5_process.Reader() as reader:
@@ -144,7 +144,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             if sum(limits.values()) - limits["history"] > len(content):
                 raise BadValueError("it is too small for its network")
             if set(words.names) != limits.keys():
-                raise BadValueError("it holds other arrays than its network has")
+                raise BadValueError("its arrays are not those of its network")
             arrays = reader.read(path, content, Wanted(tuple(limits), (), sum(limits.values()))).arrays
             if words.attributes.get("sha256") != content_hash(arrays, head):
                 raise BadValueError("its hash differs")
@@ -169,7 +169,7 @@ def checked_progress(settings: Settings, model: Model, values: Mapping[str, Any]
         raise BadValueError("a mean of squares is negative")
     history = arrays["history"]
     if history.dtype != np.float64 or history.ndim != 2 or history.shape[1] != COLUMNS:
-        raise BadValueError("its history is of another kind")
+        raise BadValueError("its history has the wrong type")
     epochs, accuracies = len(history), history[:, [1, 3]]
     if not (np.isfinite(history).all() and (history >= 0).all() and (accuracies <= 1).all()):
         raise BadValueError("its history has impossible figures")
@@ -185,7 +185,7 @@ def _part(part: str, model: Model, arrays: Arrays) -> Arrays:
     found = {name: arrays[f"{part}_{name}"] for name in model.shapes}
     for name, array in found.items():
         if array.shape != model.shapes[name] or array.dtype != np.float32:
-            raise BadValueError(f"{part}_{name} is of another shape or type than in its network")
+            raise BadValueError(f"{part}_{name} has another shape or type than its network has")
         if not np.isfinite(array).all():
-            raise BadValueError(f"{part}_{name} holds NaN or infinite values")
+            raise BadValueError(f"{part}_{name} contains NaN or infinite values")
     return found

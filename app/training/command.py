@@ -42,10 +42,10 @@ def train(request: TrainRequest) -> int:
         say(f"training {settings.network} on {where}{slowly}: {settings.describe()}")
         source = request.resume
         if progress.trained_on not in ("", where):
-            say(f"note: {source} comes from {progress.trained_on}: gone on elsewhere, the last bits will differ")
+            say(f"note: {source} comes from {progress.trained_on}: on another processor the last bits will differ")
         if task.again:
             words = " ".join(as_option(name, value) for name, value in task.again.items())
-            say(f"note: as {source} was begun: {words}")
+            say(f"note: {source} was started with {words}")
         if source is not None and workers != progress.workers:
             say(f"note: {source} comes from {progress.workers} workers; with {workers} bits may differ")
         _run(task, replace(job, progress=replace(progress, workers=workers, trained_on=where)), say)
@@ -60,7 +60,7 @@ def _run(task: Task, job: Job, say: Callable[[str], object]) -> None:
             write_results(task, progress, say)
     except loop.DivergedError as error:
         kept = task.places.checkpoint
-        remove = f"remove {kept}, which holds the last whole epoch, and " if kept.exists() else ""
+        remove = f"remove {kept}, which stores the last complete epoch, and " if kept.exists() else ""
         raise UserError(f"{error}: {remove}train again with a smaller --rate") from error
     except UserError as error:
         raise UserError(f"{error}{task.places.hint()}") from error

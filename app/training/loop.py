@@ -107,6 +107,6 @@ def check_sense(progress: Progress, labels: np.ndarray, classes: int) -> None:
     often = GUESSING * np.bincount(labels).max() / len(labels)
     if loss > FAR * guess and max(last.accuracy, last.validation_accuracy) <= often:
         raise DivergedError(
-            f"the loss became {loss:.4g} in epoch {len(progress.history)}, that of guessing is {guess:.2f}, "
+            f"the loss became {loss:.4g} in epoch {len(progress.history)} (guessing gives {guess:.2f}), "
             f"with {last.validation_accuracy:.1%} correct on validation"
         )

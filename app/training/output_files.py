@@ -57,7 +57,7 @@ class Places:
             return ""
         output = f" --output {self.output}" if kept != checkpoint.checkpoint_path(self.output) else ""
         overwrite = " --overwrite" if self.overwrite and os.path.lexists(self.output) else ""
-        return f"; {kept} holds the last whole epoch: go on with --resume {kept}{output}{overwrite}"
+        return f"; {kept} stores the last complete epoch: continue with --resume {kept}{output}{overwrite}"
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -65,7 +65,7 @@ class Places:
         with alone(self.output, self.checkpoint):
             self.check_output()
             if stamp(self.checkpoint) != (self.resumed and self.resumed.stamp):
-                raise UserError(f"another training wrote or removed {self.checkpoint} just now: see what it left")
+                raise UserError(f"another training has just written or removed {self.checkpoint}: try again")
             yield
 
 
@@ -89,7 +89,7 @@ def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | N
     )
     if request.resume is None and kept.exists():
         with alone(kept):  # otherwise it may belong to a running training and must not be removed
-            raise UserError(f"{kept} holds an unfinished training: go on with --resume {kept}, or remove it")
+            raise UserError(f"{kept} stores an unfinished training: continue with --resume {kept}, or remove it")
     places = Places(output, kept, request.overwrite, resumed)
     places.check_output()
     return places

@@ -109,7 +109,7 @@ def _share(value: Any) -> float:
 
 def _digest(value: Any) -> str:
     if len(checks.text()(value)) != 64 or not set(value) <= set("0123456789abcdef"):
-        raise BadValueError("it is no SHA-256")
+        raise BadValueError("it is not a SHA-256")
     return value
 
 
@@ -150,7 +150,7 @@ def parse_dropout(text: str) -> Dropout:
         except ValueError:
             parts[name] = -1
         if not (name and 0 <= parts[name] < 1):
-            raise UserError(f"--dropout {text}: say LAYER=SHARE,… with shares from 0 to below 1, or none")
+            raise UserError(f"--dropout {text}: give LAYER=SHARE,… with shares from 0 to below 1, or none")
     return tuple(sorted(parts.items()))
 
 

@@ -54,7 +54,7 @@ def choose(request: TrainRequest, device: str) -> Task:
     if stored is not None:
         _check_same(request, stored)
     elif "network" not in request.settings:
-        raise UserError(f"say which network to train: --network, one of {', '.join(RECIPES)} (or --resume FILE)")
+        raise UserError(f"name the network to train with --network: one of {', '.join(RECIPES)} (or --resume FILE)")
     network = find_network(request.settings["network"] if stored is None else stored.network)
     places = find_places(request, network, content)
     if request.plot is not None:
@@ -66,7 +66,7 @@ def choose(request: TrainRequest, device: str) -> Task:
     images, labels = data.images[: settings.images], data.labels[: settings.images]  # type: ignore[index]
     digest = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
     if stored is not None and (len(images), digest) != (stored.images, stored.data):
-        raise UserError(f"{data.source} is not what {request.resume} was trained on: name those images with --data")
+        raise UserError(f"{data.source} does not contain the images of {request.resume}: name those with --data")
     settings = replace(settings, data=digest)
     test = open_split("test", request.data_dir)[:2] if data.split == "train" else None  # now: it may be missing
     with memory_errors(settings):
@@ -79,13 +79,13 @@ def _check_same(request: TrainRequest, stored: Settings) -> None:
     for name, value in request.settings.items():
         asked, before = as_option(name, value), as_option(name, getattr(stored, name))
         if asked != before:
-            raise UserError(f"{asked} differs from {request.resume}, which was begun with {before}: leave it out")
+            raise UserError(f"{asked} differs from {request.resume}, which was started with {before}: leave it out")
 
 
 def _load(request: TrainRequest) -> Dataset:
     if request.data is None:
         if request.labels is not None:
-            raise UserError("--labels FILE goes with --data FILE; Fashion-MNIST has its own labels")
+            raise UserError("--labels FILE needs --data FILE; Fashion-MNIST has its own labels")
         return load_fashion_mnist("train", request.data_dir)
     if request.data_dir is not None:
         raise UserError("--data-dir is for Fashion-MNIST: leave it out with --data")
@@ -112,11 +112,11 @@ def _check_data(data: Dataset, network: Network) -> None:
     if data.labels is None:
         raise UserError(f"{data.source} has no labels to learn from: name them with --labels FILE")
     if len(data.images) < 2:
-        raise UserError(f"{data.source} has {len(data.images)} image: train needs two or more, some of them held out")
+        raise UserError(f"{data.source} has {len(data.images)} image: train needs at least two, one to hold out")
     if data.images.shape[1:] != network.input_shape:
         raise UserError(
             f"{data.source} has images of shape {data.images.shape[1:]} (channels, height, width), "
-            f"network {network.name} reads {network.input_shape}: resize them, or name another network"
+            f"but network {network.name} reads {network.input_shape}: resize them, or name another network"
         )
     if data.images.dtype != np.uint8:
         raise UserError(f"{data.source} has {data.images.dtype} images: store them as bytes, or as k/255, to train")
@@ -126,7 +126,7 @@ def _settings(network: Network, request: TrainRequest, data: Dataset) -> Setting
     """Return the recipe's settings, replaced by those of the request."""
     images = request.settings.get("images", len(data.images))
     if images > len(data.images):
-        raise UserError(f"--images {images} is more than the {len(data.images)} of {data.source}: ask for fewer")
+        raise UserError(f"--images {images} is more than the {len(data.images)} of {data.source}: use fewer")
     recipe = recipe_of(network.name)
     if recipe is None:
         raise UserError(f"there is no recipe for network {network.name}: choose one of {', '.join(RECIPES)}")
@@ -142,7 +142,7 @@ def _check(settings: Settings, model: Model, data: Dataset) -> None:
         raise UserError(f"--validation {settings.validation} leaves none of the {settings.images} images to train on")
     if labels.max() >= model.classes:
         raise UserError(
-            f"{data.source} has label {labels.max()}, network {settings.network} knows 0 to {model.classes - 1}: "
+            f"{data.source} has label {labels.max()}, network {settings.network} has classes 0 to {model.classes - 1}: "
             "use labels of the same classes"
         )
     linear = [layer.name for layer in model.layers if isinstance(layer, Linear)]

@@ -90,7 +90,7 @@ class Worker:
         with suppress(EOFError, OSError):
             return f"{name} failed: {self.errors.recv()}"
         if code is not None and code < 0:
-            how = f"by signal {-code} ({signal.strsignal(-code)}), perhaps for want of memory"
+            how = f"by signal {-code} ({signal.strsignal(-code)}), perhaps out of memory"
             return f"{name} was ended {how}: train again with fewer --workers"
         return f"{name} ended with exit code {code}: train again with fewer --workers"
 

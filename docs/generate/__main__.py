@@ -48,7 +48,7 @@ class Document:
             if name not in self.blocks:
                 raise UserError(f"{self.path}: block {name} is unknown: known are {', '.join(self.blocks)}")
             if times[name] != 1:
-                raise UserError(f"{self.path}: block {name} is there {times[name]} times: mend its markers")
+                raise UserError(f"{self.path}: block {name} occurs {times[name]} times: mend its markers")
 
     def rewritten(self, text: str, figures: Figures) -> tuple[str, list[MissingError]]:
         """Return the text with every block written anew, and the missing figures, whose blocks stay unchanged."""

@@ -63,7 +63,9 @@ def test_the_best_known_point_is_tried_again() -> None:
 
 
 def test_no_valid_point() -> None:
-    with pytest.raises(UserError, match=r"no point of swept can serve layer conv1 .*TILE 9 is no multiple of DEPTH 8"):
+    with pytest.raises(
+        UserError, match=r"no point of swept can compute layer conv1 .*TILE 9 is no multiple of DEPTH 8"
+    ):
         target(tiles=(9,), depths=(8,))
 
 
@@ -157,7 +159,7 @@ def test_what_auto_would_take_is_measured_in_the_same_run(
 
 # Options and what is wrong with them; with the others it is that there is no GPU.
 MISTAKES = {
-    "--conv auto": "not of auto",
+    "--conv auto": "not auto",
     "--conv shared-tile --set TILE=4096": "bytes of shared memory",
     "--conv shared-tile --precision tf32": "does not compute in tf32, only in fp32, fp64, fp16: change --prec",
     "--conv half2 --precision fp32": "conv kernel 'half2' does not compute in fp32, only in fp16: change",

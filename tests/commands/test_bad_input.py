@@ -91,9 +91,9 @@ CASES = {
         weights(conv2=np.zeros((3, 3, 32, 64), np.float32)),
     ),
     "missing dataset": Case(WEIGHTS, "conv2 is missing, .*needs .*; use weights made for", weights(conv2=None)),
-    "NaN weights": Case(WEIGHTS, "conv1 holds 800 NaN .*; train the network again", weights(conv1=FILTERS * np.nan)),
+    "NaN weights": Case(WEIGHTS, "conv1 contains 800 NaN .*; train the network again", weights(conv1=FILTERS * np.nan)),
     "extra dataset": Case(WEIGHTS, "fc3 is not part of .*; use weights made for", weights(fc3=np.zeros((9, 9), "f4"))),
-    "string dataset": Case(WEIGHTS, "conv1' holds something other than .*; store it as", weights(conv1=["a", "b"])),
+    "string dataset": Case(WEIGHTS, "conv1' contains something other than .*; store it as", weights(conv1=["a", "b"])),
     "soft link": Case(WEIGHTS, "conv1' .*link.*; store it", weights(conv1=h5py.SoftLink("/conv2"))),
     "external link": Case(WEIGHTS, "conv1' .*link.*; store it", weights(conv1=h5py.ExternalLink("other.h5", "/conv1"))),
     "virtual dataset": Case(WEIGHTS, "conv1' is virtual.*; store it as", virtual),
@@ -116,19 +116,21 @@ CASES = {
     "narrow images": Case(
         DATA, r"images of shape \(1, 27, 28\) .*reads \(1, 28, 28\): resize", idx(np.zeros((3, 27, 28), np.uint8))
     ),
-    "no x": Case(HDF5, "bad holds y, but no dataset x; store the images as x", hdf5(y=Y)),
+    "no x": Case(HDF5, "bad contains y, but no dataset x; store the images as x", hdf5(y=Y)),
     "flat x": Case(HDF5, r"x in bad has shape \(3, 28, 28\); it must be \(N, H, W, C\)", hdf5(x=X[..., 0], y=Y)),
     "colour x": Case(HDF5, r"shape \(3, 28, 28\) .*: resize", hdf5(x=np.repeat(X, 3, axis=3), y=Y)),
     "NaN in x": Case(HDF5, r"x in bad .*not finite; scale them to \[0, 1\]", hdf5(x=X * np.nan, y=Y)),
     "pixels as floats": Case(HDF5, r"x in bad .*in 0 … 255; scale them to \[0, 1\]", hdf5(x=X * 255, y=Y)),
-    "y of probabilities": Case(HDF5, "y in bad is not one-hot: each row must hold a single 1", hdf5(x=X, y=Y / 2)),
+    "y of probabilities": Case(HDF5, "y in bad is not one-hot: each row must contain one 1", hdf5(x=X, y=Y / 2)),
     "too few in y": Case(HDF5, "2 labels but .*3 images; name files that belong together", hdf5(x=X, y=Y[:2])),
     "no y": Case(HDF5, "bad has no labels: name them with --labels FILE, or give --labels none", hdf5(x=X)),
     "missing labels": Case(LABELS, "bad does not exist; check the name"),
     "labels directory": Case(LABELS, "bad is a directory; name a file in it", Path.mkdir),
     "too few labels": Case(LABELS, "bad has 2 labels but .* 3 images; name files", idx(np.zeros(2, np.uint8))),
-    "label 10": Case(LABELS, "label 10, the network knows 0 to 9: .*--labels none", idx(np.full(3, 10, np.uint8))),
-    "labels alone": Case("--labels {good}/labels --device cpu", "--labels FILE goes with --data FILE"),
+    "label 10": Case(
+        LABELS, "label 10, but the network has classes 0 to 9: .*--labels none", idx(np.full(3, 10, np.uint8))
+    ),
+    "labels alone": Case("--labels {good}/labels --device cpu", "--labels FILE needs --data FILE"),
     "no labels": Case("--data {good}/images --device cpu", "has no labels: name them .* or give --labels none"),
     "batch beyond the data": Case(f"{UNLABELLED} --batch 4", "--batch 4 is more than the 3 images .*: add --cycle"),
     "directory without data": Case(

@@ -150,7 +150,7 @@ def test_networks_tell_what_the_shipped_weights_promise(
     assert row["parameters"] == 79_400
     assert row["accuracy"] == ({"weights": path.name, "images": 1000, "correct": 921} if promise else None)
     path.write_bytes(b"damaged")
-    with pytest.raises(UserError, match=r"mlp_fashion.h5 is not the file that SHA256SUMS"):
+    with pytest.raises(UserError, match=r"mlp_fashion.h5 does not match its checksum in SHA256SUMS"):
         networks.shipped_weights()
 
 

@@ -62,11 +62,11 @@ WORK = {
 }
 # Options that another option, or the CPU, leaves without effect.
 REFUSED = {
-    "kernels --arch sm_80": "--arch sm_80 goes with --resources",
+    "kernels --arch sm_80": "--arch sm_80 needs --resources",
     "precompile --arch sm_90a --all --precision fp16": "--all compiles every precision",
     "accuracy --device cpu --precision fp16": "--precision is for the GPU",
-    "bench --precision fp32": "--precision goes with --peers or --scenario",
-    "bench --rounds 3": "--rounds goes with --peers or --scenario",
+    "bench --precision fp32": "--precision needs --peers or --scenario",
+    "bench --rounds 3": "--rounds needs --peers or --scenario",
     **{f"bench --training {option}": f"{option.split()[0]} is not for --training" for option in (
         "--only direct", "--rounds 3", "--precision fp32", "--network k7", "--batch 5",
     )},

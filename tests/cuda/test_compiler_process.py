@@ -91,7 +91,7 @@ def test_threads_have_a_process_each(kernel: Path) -> None:
         ("import os; os.kill(os.getpid(), 11)", RuntimeError, "the compiler ended with code -11 at kernel.cu"),
         ("import sys; sys.stdin.buffer.read(9); sys.exit(4)", RuntimeError, "ended with code 4 at kernel.cu"),
         ("print('half an answer')", RuntimeError, "ended with code 0"),
-        ("import os; os.kill(os.getpid(), 9)", UserError, "killed at kernel.cu, perhaps for want of memory"),
+        ("import os; os.kill(os.getpid(), 9)", UserError, "killed at kernel.cu, perhaps out of memory"),
     ],
 )
 def test_a_compiler_that_dies_is_told_and_replaced(

@@ -73,7 +73,7 @@ def test_shipped_again_is_the_same(release: Path) -> None:
 
 
 def test_two_files_of_one_network_are_refused(unchanged: Unchanged, tmp_path: Path) -> None:
-    unchanged("both hold mlp: name one of them", tmp_path / "mlp.h5", shipped.find("mlp"))
+    unchanged("are both weights of mlp: name one of them", tmp_path / "mlp.h5", shipped.find("mlp"))
 
 
 @pytest.mark.parametrize("name", ["mlp_fashion.h5", "mlp_fashion_reference.h5", "SHA256SUMS"])
@@ -138,7 +138,7 @@ def test_damaged_weights_never_reach_hdf5(alias: str, release: Path, monkeypatch
     damage(shipped.find("lenet5"))
     (release / "link").symlink_to(shipped.find("lenet5"))
     monkeypatch.setattr(module, "read_pinned", lambda *_: pytest.fail("opened before its hash was checked"))
-    with pytest.raises(UserError, match="is not the file that SHA256SUMS"):
+    with pytest.raises(UserError, match="does not match its checksum in SHA256SUMS"):
         load_weights(release / alias)
 
 

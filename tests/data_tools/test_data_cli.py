@@ -195,15 +195,15 @@ def test_nothing_is_left_half_written(
         ("--size x {small} {new}", "invalid int value: 'x'"),
         ("{small} {new}", "required: --size"),
         ("--size 9", "required: FILE"),
-        ("--size 9 {small}", r"nothing to resize: name a file before .*small.gz, or say --split test"),
+        ("--size 9 {small}", r"nothing to resize: name a file before .*small.gz, or add --split test"),
         ("--size 9 --split test {small} {new}", r"--split test and .*small.gz: name one or the other"),
         ("--size 9 --data-dir {folder} {small} {new}", "--data-dir is for --split"),
         ("--size 9 {folder}/none {new}", "none does not exist; check the name"),
         ("--size 9 {folder} {new}", "is a directory; name a file in it"),
-        ("--size 9 {small} {folder}/none/new", "cannot write .*none/new: No such file or directory; choose a place"),
+        ("--size 9 {small} {folder}/none/new", "cannot write .*none/new: No such file or directory; choose a path"),
         ("--size 9 {small} {small} {new}", "new is not a folder, but there are 2 files: name a folder"),
-        ("--size 9 {small} {small}", "small.gz is there already: name another file"),
-        ("--size 9 {small} {folder}", "small.gz is there already: name another file"),
+        ("--size 9 {small} {small}", "small.gz already exists: name another file"),
+        ("--size 9 {small} {folder}", "small.gz already exists: name another file"),
         ("--size 9 {small} {small} {other}", "two of the files would become .*small.gz: resize them one by one"),
     ],
 )
@@ -223,7 +223,7 @@ def test_the_split_itself_is_not_written_over(
         (folder / name).write_bytes(b"the original")
     found = fashion_mnist.Split(SMALL, np.zeros(len(SMALL), np.uint8), folder)
     monkeypatch.setattr(fashion_mnist, "open_split", lambda *_: found)
-    stays("ubyte.* is there already: name another", "--size", 9, "--split", "test", folder / target)
+    stays("ubyte.* already exists: name another", "--size", 9, "--split", "test", folder / target)
 
 
 @pytest.mark.parametrize("how", ["file", "link", "dangling link", "hard link to an input"])
@@ -240,7 +240,7 @@ def test_nothing_that_is_there_is_written_over(how: str, small: Path, stays: Sta
         target.symlink_to(first if how == "link" else "none")
     elif how == "hard link to an input":
         target.hardlink_to(first)
-    stays(".gz is there already: name another file or folder, or remove it first", "--size", 9, first, second, out)
+    stays(".gz already exists: name another file or folder, or remove it first", "--size", 9, first, second, out)
 
 
 def test_an_input_that_an_earlier_target_would_become(small: Path, stays: Stays) -> None:

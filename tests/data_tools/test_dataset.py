@@ -181,7 +181,7 @@ def changed(array: np.ndarray, value: float) -> np.ndarray:
 
 X = PIXELS / 255.0
 BAD_HDF5: dict[str, tuple[dict[str, np.ndarray], str]] = {
-    "no x": ({"images": X, "y": TRUTH}, "holds images, y, but no dataset x"),
+    "no x": ({"images": X, "y": TRUTH}, "contains images, y, but no dataset x"),
     "rank of x": ({"x": X[..., 0]}, r"shape \(7, 5, 6\)"),
     "no images": ({"x": X[:0]}, "at least one image"),
     "type of x": ({"x": PIXELS.astype(np.int32)}, "x in .* is int32"),

@@ -80,13 +80,13 @@ BAD_CONTENT = {
     "wrong magic": (b"\x01\x02" + RAW[2:], "starts with 01020803"),
     "other type": (declaring(2, 3, 4, kind=0x0D, content=bytes(96)), "type 0x0d"),
     "wrong rank": (declaring(24, content=bytes(24)), "rank 1, where rank 3"),
-    "no items": (declaring(0, 28, 28), "holds no items"),
-    "no pixels": (declaring(2, 0, 28), "holds no items"),
+    "no items": (declaring(0, 28, 28), "contains no items"),
+    "no pixels": (declaring(2, 0, 28), "contains no items"),
     "header cut": (RAW[:9], "inside the 16-byte IDX header"),
     "magic cut": (RAW[:2], "inside the 16-byte IDX header"),
     "more items than wanted": (declaring(9, 1, 1, content=bytes(9)), "9 items, more than the 8"),
-    "above the cap": (declaring(4, 2**31, 2**31), "bytes can hold"),
-    "huge for its file": (declaring(8, 2**14, 2**14), "bytes can hold"),
+    "above the cap": (declaring(4, 2**31, 2**31), "bytes can contain"),
+    "huge for its file": (declaring(8, 2**14, 2**14), "bytes can contain"),
     "one byte short": (RAW[:-1], "too short: 23 of the 24"),
     "one byte long": (RAW + b"\0", "too long"),
     "web page": (b"<!DOCTYPE html><title>404</title>", "is a web page"),
@@ -118,7 +118,7 @@ BAD_GZIP = {
     "second array": (ZIPPED + ZIPPED, "is too long"),
     "second member cut": (gzip.compress(RAW[:20]) + gzip.compress(RAW[20:])[:-1], "truncated gzip"),
     "second member damaged": (gzip.compress(RAW[:20]) + gzip.compress(RAW[20:])[:-4] + bytes(4), "damaged gzip file"),
-    "rubbish behind": (ZIPPED + b"\0", "no gzip member"),
+    "rubbish behind": (ZIPPED + b"\0", "data that is not gzip after"),
     "half a magic behind": (ZIPPED + GZIP_MAGIC[:1], "truncated gzip"),
     "gzip in gzip": (gzip.compress(ZIPPED), "is a gzip file, not an IDX file"),
 }
@@ -153,7 +153,7 @@ def test_a_bomb_is_inflated_no_further_than_declared(tmp_path: Path) -> None:
 def test_nothing_is_allocated_for_a_header_that_cannot_be_true(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "images"
     path.write_bytes(pack(declaring(2_000_000, 28, 28, content=bytes(1000))))
-    with pytest.raises(UserError, match="can hold"):
+    with pytest.raises(UserError, match="can contain"):
         read_idx(path, rank=3, allocate=Mock(side_effect=AssertionError("allocated on the header's word alone")))
 
 

@@ -261,15 +261,15 @@ def test_figures_that_cannot_be_shown_are_refused(name: str, change: Any, copied
     change(found)
     assert not mistakes(found)
     (copied / name).write_text(json.dumps(found))
-    assert re.search(f"{name} does not hold what it should .*: make it again", refused(copied))
+    assert re.search(f"{name} has wrong content .*: make it again", refused(copied))
 
 
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        (r"<!-- \[\[\[cog targets.*?end\]\]\] -->", "", "block targets is there 0 times"),
-        (r"targets\(\) \]\]\]", "target() ]]]", "block targets is there 0 times"),
-        ("# The ladder", "<!-- [[[cog header() ]]] -->\n<!-- [[[end]]] -->\n# The ladder", "header is there 2 times"),
+        (r"<!-- \[\[\[cog targets.*?end\]\]\] -->", "", "block targets occurs 0 times"),
+        (r"targets\(\) \]\]\]", "target() ]]]", "block targets occurs 0 times"),
+        ("# The ladder", "<!-- [[[cog header() ]]] -->\n<!-- [[[end]]] -->\n# The ladder", "header occurs 2 times"),
         ("# The ladder", "<!-- [[[cog new() ]]] -->\n# The ladder", "block new is unknown"),
         (r"<!-- \[\[\[end\]\]\] -->\n", "", "Unexpected '\\[\\[\\[cog'"),
         ("# The ladder", "<!-- [[[cog 1 / 0 ]]] -->\n<!-- [[[end]]] -->\n# The ladder", "ZeroDivisionError"),

@@ -122,14 +122,14 @@ def test_kernels_that_others_could_write_are_not_run(
 def test_what_is_in_the_way_of_a_kernel_is_named(kernel: Path) -> None:
     kernel.unlink()
     os.mkfifo(kernel)
-    with pytest.raises(UserError, match=rf"{kernel.name}: it is not a regular file\): remove what is in the way, or"):
+    with pytest.raises(UserError, match=rf"{kernel.name}: it is not a regular file\): remove the obstacle, or"):
         build()
 
 
 def test_precompile_does_not_fill_what_would_not_be_read(folder: Path, compiled: list[str], refuses: Refuses) -> None:
     (folder / "kernels").mkdir(parents=True)
     (folder / "kernels").chmod(0o777)
-    wrong = "cannot keep compiled kernels: other users can write to .*chmod -R go-w"
+    wrong = "cannot store compiled kernels: other users can write to .*chmod -R go-w"
     refuses("precompile --arch sm_80 --precision fp32", wrong)
     assert not compiled
 

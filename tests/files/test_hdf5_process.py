@@ -87,15 +87,15 @@ DEATHS: dict[str, tuple[str, str]] = {
         "resource.setrlimit(resource.RLIMIT_CPU, (1, 9))\nwhile True: pass",
         "still at it after 1 s of pro",
     ),
-    "hangs up": ("link.close(); time.sleep(60)", "nonsense"),
+    "hangs up": ("link.close(); time.sleep(60)", "impossible values"),
     "too little memory": ("answer(b'{\"memory\": true}')", "file.h5: reading it takes more memory than there is"),
-    "garbage": ("link.send(bytes(range(60))); time.sleep(60)", "nonsense"),
-    "no header": ("link.send(b'0 0'); time.sleep(60)", "nonsense"),
-    "huge header": ("link.send(b'0 999999999999'); time.sleep(60)", "nonsense"),
-    "header that is not there": ("link.send(b'0 5000'); time.sleep(60)", "nonsense"),
-    "no JSON": ("answer(b'\\xff{')", "nonsense"),
-    "deep JSON": ("answer(b'[' * 200_000)", "nonsense"),
-    "another JSON": ("answer(b'[1]')", "nonsense"),
+    "garbage": ("link.send(bytes(range(60))); time.sleep(60)", "impossible values"),
+    "no header": ("link.send(b'0 0'); time.sleep(60)", "impossible values"),
+    "huge header": ("link.send(b'0 999999999999'); time.sleep(60)", "impossible values"),
+    "header that is not there": ("link.send(b'0 5000'); time.sleep(60)", "impossible values"),
+    "no JSON": ("answer(b'\\xff{')", "impossible values"),
+    "deep JSON": ("answer(b'[' * 200_000)", "impossible values"),
+    "another JSON": ("answer(b'[1]')", "impossible values"),
     "lines and colours": ('answer(b\'{"error": "file.h5\\\\n\\\\u001b[2J"}\')', r"file.h5\n\x1b[2J"),
     "long error": ("answer(b'{\"error\": \"file.h5' + b'x' * 1_000_000 + b'\"}')", "xxx…"),
 }
@@ -134,7 +134,7 @@ def _answering(answer: dict[str, Any]) -> str:
 # What it runs, and what is said of it.
 ENDS: dict[str, tuple[str, str]] = {
     **{case: (TAKES_REQUEST + action, message) for case, (action, message) in DEATHS.items()},
-    **{f"lie: {case}": (_answering({**GOOD, **lie}), "nonsense") for case, lie in LIES.items()},
+    **{f"lie: {case}": (_answering({**GOOD, **lie}), "impossible values") for case, lie in LIES.items()},
 }
 
 
@@ -162,7 +162,7 @@ def test_an_answer_is_believed(reader: Reader, runs: Runs) -> None:
 
 def test_a_process_that_does_not_start(reader: Reader, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     runs("raise ImportError")
-    with pytest.raises(UserError, match=r"does not start \(it ended with 1\): free some memory, or see what"):
+    with pytest.raises(UserError, match=r"does not start \(exit code 1\): free some memory, or run python"):
         reader.read(Path("file.h5"), IMAGE, WANTED)
     no_process = Mock(side_effect=BlockingIOError(11, "Resource temporarily unavailable"))
     monkeypatch.setattr(child_process.subprocess, "Popen", no_process)

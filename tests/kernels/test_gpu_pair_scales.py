@@ -56,7 +56,7 @@ def paired(graph: Graph, precision: str, kernels: dict[str, str]) -> ExecutionPl
     try:
         found = plan(graph, architecture(), named_choices(precision, kernels=kernels))
     except UserError as error:
-        assert "does not serve" in str(error) and "lose numbers" not in str(error)
+        assert "does not support" in str(error) and "lose numbers" not in str(error)
         return None
     assert all(isinstance(node.problem, PairProblem) for node in found.nodes)
     return found

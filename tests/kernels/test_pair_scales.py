@@ -149,7 +149,7 @@ def test_what_float32_all_but_loses_runs_in_float32(arch: str, factors: Factors)
     *_, products = plan(graph, arch, Choices("fp32x")).nodes
     assert products.problem.dtype == "float32"  # its convolutions' features need not be scaled
     error = user_error(lambda: plan(graph, arch, Choices("fp16")))
-    assert re.search(r"fp16 cannot hold the weights of (conv|fc)[12]: ", error)
+    assert re.search(r"fp16 cannot represent the weights of (conv|fc)[12]: ", error)
 
 
 def test_every_kernel_of_two_layers_is_met_above() -> None:

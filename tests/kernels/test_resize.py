@@ -127,7 +127,7 @@ def test_only_bytes_are_enlarged() -> None:
     assert layer.problem((1, 3, 3), [layer], bias=False, input_dtype="uint8", **types) is None
     problem = layer.problem((2, 3, 4), [], bias=False, input_dtype="uint8", **types)
     assert problem == ResizeProblem(2, 3, 4, 9) and problem.flops == layer.flops((2, 3, 4))
-    with pytest.raises(UserError, match=r"serves layer resize in fp32 with float32 input"):
+    with pytest.raises(UserError, match=r"supports layer resize in fp32 with float32 input"):
         plan(random_graph(FA19), "sm_90a", input_dtype="float32")
 
 
@@ -254,7 +254,7 @@ def test_fractions_of_pixels_are_one_line(weights: Path, tmp_path: Path, refuses
     h5py: Any = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "images.h5", "w") as file:
         file["x"] = np.random.default_rng(0).random((2, 28, 28, 1), np.float32)
-    wrong = "holds fractions of pixel values, network fa19 .*store its images as uint8"
+    wrong = "contains fractions of pixel values, but network fa19 .*store its images as uint8"
     refuses(["--weights", weights, "--data", tmp_path / "images.h5", "--labels", "none", "--device", "cpu"], wrong)
 
 

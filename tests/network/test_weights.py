@@ -130,7 +130,7 @@ def _drop(name: str) -> Callable[[h5py.File], object]:
 def test_what_is_written_carries_a_checksum(change: Callable[[h5py.File], object], tmp_path: Path) -> None:
     path = _save(tmp_path / "w.h5")
     assert load_weights(path).vouched
-    assert "not what its checksum is of; get a fresh copy, or, if it was" in _message(_changed(path, change))
+    assert "does not match its checksum; get a fresh copy, or, if it was" in _message(_changed(path, change))
 
 
 def test_weights_without_a_checksum_are_read(tmp_path: Path) -> None:
@@ -144,11 +144,11 @@ def test_what_is_shipped_is_vouched_for() -> None:
 
 FC = np.ones((4, 3), np.float32)
 BAD_DATASETS: dict[str, tuple[dict[str, object], str]] = {
-    "none": ({}, "holds no datasets"),
-    "group": ({"layer/fc1": FC}, "holds no datasets"),
+    "none": ({}, "has no datasets"),
+    "group": ({"layer/fc1": FC}, "has no datasets"),
     "name": ({"Fc 1\n": FC}, r"'Fc 1\n'"),
-    "NaN": ({"fc1": np.array([[1, np.nan]], "f4")}, "fc1 holds 1 NaN"),
-    "infinity": ({"fc1": np.array([[np.inf, -np.inf]], "f4")}, "fc1 holds 2 NaN or infinite"),
+    "NaN": ({"fc1": np.array([[1, np.nan]], "f4")}, "fc1 contains 1 NaN"),
+    "infinity": ({"fc1": np.array([[np.inf, -np.inf]], "f4")}, "fc1 contains 2 NaN or infinite"),
     "overflow": ({"fc1": np.array([[1e39]])}, "beyond the range of float32"),
     "integers": ({"fc1": np.ones((4, 3), "i4")}, "int32"),
     "strings": ({"fc1": ["a", "b"]}, "other than integers or floats"),
@@ -208,8 +208,8 @@ def test_check_shapes_names_every_fault() -> None:
         ({"network": "No Name"}, "'network'"),
         ({"classes": ()}, "'classes'"),
         ({"expected_correct": {10: 11}}, "'expected_correct'"),
-        ({"arrays": {"fc1": np.full((2, 2), np.nan, np.float32)}}, "fc1 holds 4 NaN"),
-        ({"arrays": {"fc1": np.array([[1, 1e5]], np.float32)}, "storage": "float16"}, "fc1 holds 1 NaN or infinite"),
+        ({"arrays": {"fc1": np.full((2, 2), np.nan, np.float32)}}, "fc1 contains 4 NaN"),
+        ({"arrays": {"fc1": np.array([[1, 1e5]], np.float32)}, "storage": "float16"}, "fc1 contains 1 NaN or infinite"),
     ],
 )
 def test_nothing_is_saved_that_could_not_be_loaded(changes: Any, message: str, tmp_path: Path) -> None:

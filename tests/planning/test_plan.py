@@ -154,7 +154,7 @@ def test_the_rows_after_a_flatten_are_permuted_to_the_order_on_the_device() -> N
     ("layers", "fault"),
     [
         ([Flatten("flatten"), Relu("relu")], "layer relu: a Flatten must be followed"),
-        ([AvgPool("pool", 2), Flatten("flatten")], "serves layer pool .*uint8"),
+        ([AvgPool("pool", 2), Flatten("flatten")], "supports layer pool .*uint8"),
     ],
 )
 def test_networks_that_the_gpu_route_cannot_run(layers: list[Layer], fault: str) -> None:
@@ -191,7 +191,7 @@ def test_what_float16_cannot_hold_is_an_error_where_it_was_asked_for(network: Ne
     graph = random_graph(network, bias=False)
     for arch, name in zip(["sm_75", "sm_80", "sm_90a", "sm_120"], graph.parameters, strict=False):
         changed = multiplied(graph, **{name: factor})
-        with pytest.raises(UserError, match=f"^fp16 cannot hold the weights of {name}: .*; take --precision fp32$"):
+        with pytest.raises(UserError, match=f"^fp16 cannot represent the weights of {name}: .*; use --precision fp32$"):
             plan(changed, arch, Choices("fp16", fuse=False))
     plan(changed, arch, Choices("fp32"))
     plan(changed, arch, Choices("auto"))

@@ -139,10 +139,14 @@ def test_a_convolution_alone_has_settings_of_its_own() -> None:
         (
             "sm_75",
             {"kernels": {"gemm": "tensor-core"}},
-            rf"no gemm kernel \(tensor-core\) serves layer fc1 in fp32 .*{TOO_OLD}",
+            rf"no gemm kernel \(tensor-core\) supports layer fc1 in fp32 .*{TOO_OLD}",
         ),
-        ("sm_75", {"precision": "fp32x"}, r"fp32x needs tensor cores \(sm_80 or later\), this is sm_75: take fp32"),
-        ("sm_75", {"precision": "tf32"}, rf"no conv kernel \(auto\) serves layer conv1 in tf32 \([\w-]+ {TOO_OLD}\): "),
+        ("sm_75", {"precision": "fp32x"}, r"fp32x needs tensor cores \(sm_80 or later\), this is sm_75: use fp32"),
+        (
+            "sm_75",
+            {"precision": "tf32"},
+            rf"no conv kernel \(auto\) supports layer conv1 in tf32 \([\w-]+ {TOO_OLD}\): ",
+        ),
     ],
 )
 def test_kernels_that_cannot_serve_are_refused(arch: str, options: dict[str, Any], fault: str) -> None:
@@ -163,6 +167,6 @@ def test_no_kernel_is_taken_for_another_operation() -> None:
 def test_a_named_kernel_says_what_it_lacks_in_its_own_type() -> None:
     """Not that it computes in another type than asked for: that would have been no obstacle."""
     wide_network = replace(LENET5, input_shape=(2048, 28, 28))
-    with pytest.raises(UserError, match=r"\(half2\) serves layer conv1 in fp32 \(half2 .*constant memory") as caught:
+    with pytest.raises(UserError, match=r"\(half2\) supports layer conv1 in fp32 \(half2 .*constant memory") as caught:
         plan(random_graph(wide_network, bias=False), ARCH, named_choices(kernels={"conv": "half2"}))
     assert "float16" not in str(caught.value)

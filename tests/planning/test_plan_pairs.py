@@ -147,7 +147,7 @@ def test_what_is_no_number_runs_on_the_ordinary_kernels(precision: str, name: st
     graph = multiplied(lenet5())  # a copy
     graph.parameters[name].flat[-1] = value
     if precision == "fp16" and np.isinf(value):
-        with pytest.raises(UserError, match=f"fp16 cannot hold the weights of {name}"):
+        with pytest.raises(UserError, match=f"fp16 cannot represent the weights of {name}"):
             plan(graph, HOPPER, Choices(precision))
         return
     planned = plan(graph, HOPPER, Choices(precision))
@@ -185,15 +185,20 @@ RANGE = "with these weights it would lose numbers; take auto, or a kernel of sin
 @pytest.mark.parametrize(
     ("precision", "kernels", "factor", "fault"),
     [
-        ("fp32x", {"conv_pair": "wgmma-split"}, 1e30, f"kernel wgmma-split does not serve conv1+conv2: {RANGE}"),
-        ("auto", {"conv_pair": "wgmma-split"}, 1e30, f"kernel wgmma-split does not serve conv1+conv2: {RANGE}"),
-        ("fp16", {"conv_pair": "wgmma"}, 1e30, f"kernel wgmma does not serve conv1+conv2: {RANGE}"),
-        ("fp16", {"gemm_pair": "mma"}, 1e30, f"kernel mma does not serve fc1+fc2: {RANGE}"),
-        ("fp32x", {"conv": "direct", "gemm_pair": "wgmma"}, 1, "wgmma does not serve fc1+fc2: in fp32x it reads only"),
-        ("auto", {"conv": "direct", "gemm_pair": "wgmma"}, 1, "wgmma does not serve fc1+fc2: in fp32x it reads only"),
-        ("fp32x", {"gemm_pair": "mma"}, 1e30, f"kernel mma does not serve fc1+fc2: {RANGE}"),
-        ("fp32x", {"conv_pair": "wgmma"}, 1, "kernel wgmma does not serve conv1+conv2: it computes in float16"),
-        ("fp32", {"conv_pair": "mma"}, 30, "mma does not serve conv1+conv2: it computes in float16"),
+        ("fp32x", {"conv_pair": "wgmma-split"}, 1e30, f"kernel wgmma-split does not support conv1+conv2: {RANGE}"),
+        ("auto", {"conv_pair": "wgmma-split"}, 1e30, f"kernel wgmma-split does not support conv1+conv2: {RANGE}"),
+        ("fp16", {"conv_pair": "wgmma"}, 1e30, f"kernel wgmma does not support conv1+conv2: {RANGE}"),
+        ("fp16", {"gemm_pair": "mma"}, 1e30, f"kernel mma does not support fc1+fc2: {RANGE}"),
+        (
+            "fp32x",
+            {"conv": "direct", "gemm_pair": "wgmma"},
+            1,
+            "wgmma does not support fc1+fc2: in fp32x it reads only",
+        ),
+        ("auto", {"conv": "direct", "gemm_pair": "wgmma"}, 1, "wgmma does not support fc1+fc2: in fp32x it reads only"),
+        ("fp32x", {"gemm_pair": "mma"}, 1e30, f"kernel mma does not support fc1+fc2: {RANGE}"),
+        ("fp32x", {"conv_pair": "wgmma"}, 1, "kernel wgmma does not support conv1+conv2: it computes in float16"),
+        ("fp32", {"conv_pair": "mma"}, 30, "mma does not support conv1+conv2: it computes in float16"),
     ],
 )
 @pytest.mark.filterwarnings("error")
@@ -224,10 +229,10 @@ def test_a_named_pair_kernel_decides_for_split_operands() -> None:
 @pytest.mark.parametrize(
     ("network", "options", "fault"),
     [
-        (LENET5, {"fuse": False, "kernels": {"conv_pair": "mma"}}, "mma serves nothing in network lenet5: .*two conv"),
-        (LENET5, {"kernels": {"gemm_pair": "mma", "fc2": "naive"}}, "mma serves nothing in network lenet5: .*two gemm"),
-        (MLP, {"kernels": {"gemm_pair": "wgmma"}}, r"wgmma does not serve fc1\+fc2: it takes multiples of 64 inputs"),
-        (MLP, {"kernels": {"conv_pair": "wgmma"}}, "wgmma serves nothing in network mlp: it takes two conv layers"),
+        (LENET5, {"fuse": False, "kernels": {"conv_pair": "mma"}}, "mma fits no layers of network lenet5: .*two conv"),
+        (LENET5, {"kernels": {"gemm_pair": "mma", "fc2": "naive"}}, "mma fits no layers of network lenet5: .*two gemm"),
+        (MLP, {"kernels": {"gemm_pair": "wgmma"}}, r"wgmma does not support fc1\+fc2: it takes multiples of 64 inputs"),
+        (MLP, {"kernels": {"conv_pair": "wgmma"}}, "wgmma fits no layers of network mlp: it takes two conv layers"),
     ],
 )
 def test_a_kernel_named_for_layers_that_are_not_there(network: Network, options: dict[str, Any], fault: str) -> None:

@@ -42,13 +42,13 @@ def test_a_checkpoint_is_no_weights(tmp_path: Path) -> None:
 
 
 OTHERS = {
-    "--network lenet5": "--network lenet5 differs from c.checkpoint, which was begun with --network mlp: leave it out",
-    "--epochs 9": "--epochs 9 differs from c.checkpoint, which was begun with --epochs 40",
+    "--network lenet5": "--network lenet5 differs from c.checkpoint, which was started with --network mlp: leave it",
+    "--epochs 9": "--epochs 9 differs from c.checkpoint, which was started with --epochs 40",
     "--seed 2": "--seed 2 differs",
-    "--no-flip": "--no-flip differs from c.checkpoint, which was begun with --flip: leave it out",
-    "--dropout fc2=0.5,fc1=0.25": "--dropout fc1=0.25,fc2=0.5 differs .* begun with --dropout none: leave",
+    "--no-flip": "--no-flip differs from c.checkpoint, which was started with --flip: leave it out",
+    "--dropout fc2=0.5,fc1=0.25": "--dropout fc1=0.25,fc2=0.5 differs .* started with --dropout none: leave",
     "--images 30": "--images 30 differs",
-    "--data images --labels labels": "is not what c.checkpoint was trained on: name those images with --data",
+    "--data images --labels labels": "does not contain the images of c.checkpoint: name those with --data",
 }
 
 
@@ -64,7 +64,7 @@ def test_fewer_images_than_it_was_begun_with(refused: Refused, place: Path) -> N
     write_idx(place / "few", np.zeros((30, 28, 28), np.uint8))
     write_idx(place / "few_labels", np.zeros(30, np.uint8))
     own = ["--data", "few", "--labels", "few_labels"]
-    refused(["--resume", "c.checkpoint", *own], "few is not what c.checkpoint was trained on: name those")
+    refused(["--resume", "c.checkpoint", *own], "few does not contain the images of c.checkpoint: name those")
 
 
 def test_the_order_of_dropouts_does_not_matter(train: Train, place: Path) -> None:
@@ -160,7 +160,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     "epochs true": (put("settings", "epochs", value=True), r"\.epochs: True is not a whole number"),
     "batch": (put("settings", "batch", value=0), r"\.batch: 0 is not between 1 and"),
     "float": (put("settings", "batch", value=16.0), r"\.batch: 16 is not a whole number"),
-    "rate": (put("settings", "rate", value=float("nan")), "NaN is no number of JSON"),
+    "rate": (put("settings", "rate", value=float("nan")), "NaN is not a JSON number"),
     "l2": (put("settings", "l2", value=-1), r"\.l2: -1 is not at least 0 and at most 1000"),
     "seed": (put("settings", "seed", value=2**64), r"\.seed: 18446744073709551616 is not between"),
     "smoothing": (put("settings", "smoothing", value="x"), r"\.smoothing: 'x' is not a number"),
@@ -174,19 +174,19 @@ WRONG: dict[str, tuple[Change, str]] = {
     "network": (put("settings", "network", value="resnet"), "unknown network 'resnet'"),
     "surrogate": (put("settings", "network", value="\ud800"), r"\.network: '.ud800' is not one line"),
     "held out": (put("settings", "validation", value=60), "more held out than there are images"),
-    "data": (put("settings", "data", value="0" * 63), r"\.data: it is no SHA-256"),
+    "data": (put("settings", "data", value="0" * 63), r"\.data: it is not a SHA-256"),
     "other": (put("settings", "x", value=1), "'x' is unknown"),
     "best": (put("best_epoch", value=2), "its history is not that of its best epoch"),
     "workers": (put("workers", value=53), "more workers than images of a batch"),
     "trained on": (put("trained_on", value="a\nb"), r"\.trained_on: 'a.nb' is not one line"),
     "options": (put("options", value={"output": "x"}), r"\.options: 'output' is unknown"),
     "lists": (put("settings", value=[]), r"\.settings: a list is not an object"),
-    "nan": (edit("parameter_fc1", first(np.nan)), "parameter_fc1 holds NaN or infinite"),
-    "infinite": (edit("velocity_fc2", first(np.inf)), "velocity_fc2 holds NaN or infinite"),
-    "shape": (edit("best_fc1", lambda array: array.T.copy()), "best_fc1 is of another shape or type"),
-    "float16": (edit("best_fc2", lambda array: array.astype(np.float16)), "best_fc2 is of another shape or type"),
+    "nan": (edit("parameter_fc1", first(np.nan)), "parameter_fc1 contains NaN or infinite"),
+    "infinite": (edit("velocity_fc2", first(np.inf)), "velocity_fc2 contains NaN or infinite"),
+    "shape": (edit("best_fc1", lambda array: array.T.copy()), "best_fc1 has another shape or type"),
+    "float16": (edit("best_fc2", lambda array: array.astype(np.float16)), "best_fc2 has another shape or type"),
     "not the best": (edit("best_fc2", first(1)), "its best parameters are not those of the best epoch"),
-    "history": (edit("history", np.ones((1, 4))), "its history is of another kind"),
+    "history": (edit("history", np.ones((1, 4))), "its history has the wrong type"),
     "no history": (edit("history", np.ones((0, 5))), "its history"),
     "accuracy": (edit("history", np.full((1, 5), 2.0)), "impossible figures"),
     "loss": (edit("history", np.full((1, 5), -1.0)), "impossible figures"),
@@ -195,9 +195,9 @@ WRONG: dict[str, tuple[Change, str]] = {
     "not JSON": (put("trained_on", value="\ud800"), r"\.trained_on: '.ud800' is not one line"),
     "adamw": (put("settings", "optimiser", value="adamw"), "it is too small for its network"),
     "width": (put("settings", "network", value="mlp_99999"), "it is too small for its network"),
-    "no biases": (put("settings", "biases", value=[]), "it holds other arrays than its network has"),
-    "more arrays": (edit("more", np.zeros(3)), "it holds other arrays than its network has"),
-    "fewer arrays": (lambda _, arrays: arrays.pop("velocity_fc1"), "it holds other arrays than its network has"),
+    "no biases": (put("settings", "biases", value=[]), "its arrays are not those of its network"),
+    "more arrays": (edit("more", np.zeros(3)), "its arrays are not those of its network"),
+    "fewer arrays": (lambda _, arrays: arrays.pop("velocity_fc1"), "its arrays are not those of its network"),
     "no header": (lambda head, _: head.clear(), "best_epoch, options, settings, trained_on, workers missing"),
 }
 
@@ -225,7 +225,7 @@ def test_many_names_of_one_array(place: Path) -> None:
     with h5py.File(place / "c.checkpoint", "r+") as file:
         for number in range(500):
             file[f"link{number}"] = file["parameter_fc1"]
-    with pytest.raises(UserError, match="other arrays than its network has"):
+    with pytest.raises(UserError, match="arrays are not those of its network"):
         load_checkpoint(place / "c.checkpoint")
 
 

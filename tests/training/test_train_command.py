@@ -158,7 +158,7 @@ def test_resumed_gives_the_same_bits(options: str, train: Train, place: Path) ->
         device, engine = "cuda", GpuEngine
     assert train(*words, "--output", "whole.h5")[0] == 0
     with interrupted_after(2, engine):
-        check_failure(train(*words, "--output", "parts.h5"), "interrupted.*go on with --resume parts.h5.checkpoint")
+        check_failure(train(*words, "--output", "parts.h5"), "interrupted.*continue with --resume parts.h5.checkpoint")
     assert not (place / "parts.h5").exists()
     code, out, _ = train("--resume", "parts.h5.checkpoint", *OWN[:4], "--device", device)
     assert code == 0 and "epoch 3/4" in out and "epoch 2/4" not in out and "note:" not in out
@@ -175,7 +175,7 @@ def test_gone_on_elsewhere_or_by_fewer_workers(train: Train, place: Path) -> Non
     assert progress.trained_on == "the CPU with NumPy"
     save_checkpoint(place / CHECKPOINT, read.settings, replace(progress, trained_on="Some Card", workers=2))
     code, out, err = train("--resume", CHECKPOINT, *OWN[:4], "--workers", "1")
-    assert (code, err) == (0, "") and f"note: {CHECKPOINT} comes from Some Card: gone on elsewhere" in out
+    assert (code, err) == (0, "") and f"note: {CHECKPOINT} comes from Some Card: on another processor" in out
     assert f"note: {CHECKPOINT} comes from 2 workers; with 1 bits may differ" in out
 
 
@@ -223,13 +223,13 @@ def test_no_gpu(train: Train, monkeypatch: pytest.MonkeyPatch, refused: Refused)
 @pytest.mark.parametrize("options", [MLP, [*MLP, "--overwrite"]], ids=["", "overwrite"])
 def test_checkpoint_in_the_way(options: list[str], refused: Refused, place: Path) -> None:
     (place / CHECKPOINT).write_text("precious")
-    refused(options, f"{CHECKPOINT} holds an unfinished training: go on with --resume {CHECKPOINT}, or remove")
+    refused(options, f"{CHECKPOINT} stores an unfinished training: continue with --resume {CHECKPOINT}, or remove")
 
 
 @pytest.mark.parametrize("options", ["--rate 1000", "--rate 1000 --workers 2"])
 def test_loss_far_above_guessing(options: str, train: Train, place: Path) -> None:
     """Refused at the end of the epoch, though it is a number."""
-    wrong = "the loss became [0-9.e+]+ in epoch 1, that of guessing is 2.30, with .*%.*: train again with a smaller"
+    wrong = "the loss became [0-9.e+]+ in epoch 1 .guessing gives 2.30., with .*%.*: train again with a smaller"
     check_failure(train(*MLP, *options.split()), wrong)
     assert set(listing(place)) == {"images", "labels"}
 
@@ -242,7 +242,7 @@ def test_what_is_no_divergence() -> None:
     before = new_job(some_settings()).progress
     for result in fine:
         loop.check_sense(replace(before, history=(result,)), labels, 10)
-    with pytest.raises(loop.DivergedError, match=r"30 in epoch 1, .* 10.0% correct"):
+    with pytest.raises(loop.DivergedError, match=r"30 in epoch 1 .* 10.0% correct"):
         loop.check_sense(replace(before, history=(bad,)), labels, 10)
     with pytest.raises(loop.DivergedError):
         loop.check_sense(replace(before, history=(replace(bad, accuracy=0.9, validation_accuracy=1.0),)), few, 10)
@@ -254,7 +254,7 @@ def test_loss_that_is_no_number(options: str, train: Train, place: Path, monkeyp
     monkeypatch.setattr(loop, "FAR", math.inf)
     many = "--batch 60 --rate 1000 --weight-decay 1000 --epochs 20"
     wrong = (
-        f"the .*loss became (nan|inf).* epoch [0-9]+.*: remove {CHECKPOINT}, which holds the last whole epoch, "
+        f"the .*loss became (nan|inf).* epoch [0-9]+.*: remove {CHECKPOINT}, which stores the last complete epoch, "
         "and train again with a smaller --rate"
     )
     begun = time.monotonic()
@@ -273,13 +273,13 @@ def test_images_that_do_not_fit(refused: Refused, place: Path) -> None:
         file["x"], file["y"] = np.full((3, 28, 28, 1), 0.1234), np.eye(10)[:3]
     cases = {
         "--data small --labels labels": r"small has images of shape \(1, 8, 9\).*network mlp reads \(1, 28, 28\)",
-        "--data images --labels many": "has label 10, network mlp knows 0 to 9",
+        "--data images --labels many": "has label 10, network mlp has classes 0 to 9",
         "--data images": "images has no labels to learn from: name them with --labels FILE",
         "--data images --labels small": "small",
         "--data floats": "floats has float(32|64) images: store them as bytes",
         "--data images --labels labels --images 61": "--images 61 is more than the 60 of",
         "--data images --labels labels --validation 60": "--validation 60 leaves none of the 60 images",
-        "--data one --labels one_label": "one has 1 image: train needs two or more",
+        "--data one --labels one_label": "one has 1 image: train needs at least two",
         "--data images --labels labels --dropout fc1=0.1,fc1=0.3": "fc1=0.1,fc1=0.3 names layer fc1 twice",
         "--data images --labels labels --dropout relu=0.5": "has no layer 'relu' for --dropout: use fc1, fc2",
     }

@@ -92,7 +92,7 @@ def test_figures_are_kept_until_they_are_written(
     """The checkpoint goes last, and going on with it makes up for what is missing."""
     with monkeypatch.context() as patch:
         patch.setattr(results, function, Mock(side_effect=error))
-        kept = f"{error}; {CHECKPOINT} holds the last whole epoch: go on with --resume {CHECKPOINT}"
+        kept = f"{error}; {CHECKPOINT} stores the last complete epoch: continue with --resume {CHECKPOINT}"
         check_failure(train(*MLP, "--epochs", "2", option, "figures"), kept)
     weights = (place / "mlp_trained.h5").read_bytes()
     code, out, _ = train("--resume", CHECKPOINT, "--json", "log.json")
@@ -110,7 +110,7 @@ def test_an_interrupted_training_needs_no_other_option(
     own = ["--output", "a/b.h5", "--json", "log.json", "--plot", "plots"]
     (place / "a").mkdir()
     with interrupted_after(1):
-        check_failure(train(*MLP, "--epochs", "3", *own), "go on with --resume a/b.h5.checkpoint")
+        check_failure(train(*MLP, "--epochs", "3", *own), "continue with --resume a/b.h5.checkpoint")
     (place / "log.json").write_text("precious")
     wrong = r"/log.json, the --json of the checkpoint, exists: name a file for the figures with --json"
     refused("--resume a/b.h5.checkpoint", wrong)
@@ -122,7 +122,7 @@ def test_an_interrupted_training_needs_no_other_option(
     assert (code, err) == (0, "") and f"drew {place / 'plots' / 'curve'}\n" in out
     kept = {"data": "images", "labels": "labels", "plot": "plots", "json": "a/new.json"}
     words = " ".join(f"--{name} {place / path}" for name, path in kept.items())
-    assert f"note: as b.h5.checkpoint was begun: {words}\n" in out
+    assert f"note: b.h5.checkpoint was started with {words}\n" in out
     assert json.loads((place / "a" / "new.json").read_text())["best_epoch"]
     assert (place / "log.json").read_text() == "precious"
 
@@ -164,7 +164,7 @@ def test_overwrite(train: Train, place: Path) -> None:
 
 
 def test_what_comes_to_exist_is_not_overwritten(train: Train, place: Path) -> None:
-    kept = f"cannot write mlp_trained.h5: File exists; .*: go on with --resume {CHECKPOINT}"
+    kept = f"cannot write mlp_trained.h5: File exists; .*: continue with --resume {CHECKPOINT}"
     with after_saving(lambda: (place / "mlp_trained.h5").write_text("precious")):
         check_failure(train(*MLP, "--epochs", "1"), kept)
     check_failure(train("--resume", CHECKPOINT, *OWN[:4]), kept)
@@ -237,7 +237,7 @@ def test_a_checkpoint_that_changed_meanwhile(train: Train, place: Path, monkeypa
 
         with monkeypatch.context() as patch:
             patch.setattr(command, "check_workers", check)
-            check_error(*train(*options), f"another training wrote or removed {changed} just now")
+            check_error(*train(*options), f"another training has just written or removed {changed}")
 
 
 def test_a_folder_that_cannot_be_read(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:

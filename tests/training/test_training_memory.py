@@ -28,7 +28,7 @@ from tests.training.test_train_command import CHECKPOINT, MLP, check_failure
 
 TOO_LITTLE = "has too little free memory to train mlp with batches of 16: free some,"
 HERE = f"this machine {TOO_LITTLE} raise the limit .ulimit -v., or choose a smaller --batch or network"
-KEPT = f"; {CHECKPOINT} holds the last whole epoch: go on with --resume {CHECKPOINT}"
+KEPT = f"; {CHECKPOINT} stores the last complete epoch: continue with --resume {CHECKPOINT}"
 
 
 def no_memory_at(call: int, real: Callable[..., Any]) -> Callable[..., Any]:

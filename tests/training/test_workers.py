@@ -83,8 +83,8 @@ def test_killed(train: Train, place: Path) -> None:
         (worker,) = active_children()
         worker.kill()
 
-    kept = f"{CHECKPOINT} holds the last whole epoch: go on with --resume {CHECKPOINT}"
-    wrong = rf"worker 2 of 2 was ended by signal 9 \(Killed\), perhaps for want of memory: .*fewer --workers; {kept}"
+    kept = f"{CHECKPOINT} stores the last complete epoch: continue with --resume {CHECKPOINT}"
+    wrong = rf"worker 2 of 2 was ended by signal 9 \(Killed\), perhaps out of memory: .*fewer --workers; {kept}"
     with after_saving(kill):
         check_failure(train(*MLP, "--epochs", "3", "--workers", "2"), wrong)
     assert set(listing(place)) == {"images", "labels", CHECKPOINT}

@@ -117,7 +117,7 @@ def shape_items(text: str) -> list[Item]:
     try:
         channels, height, width, maps, kernel, stride = sizes = [*map(int, text.split(","))]
     except ValueError:
-        raise UserError(f"--shape {text}: say six whole numbers C,H,W,M,K,S, e.g. 12,33,33,24,5,1") from None
+        raise UserError(f"--shape {text}: give six whole numbers C,H,W,M,K,S, e.g. 12,33,33,24,5,1") from None
     if min(sizes) < 1 or kernel > min(height, width):
         raise UserError(f"--shape {text}: all must be at least 1, and K at most H and W")
     problem = ConvProblem(channels, height, width, maps, kernel, stride)
@@ -134,9 +134,9 @@ def batch_sizes(options_batch: int, text: str | None) -> list[int]:
     try:
         sizes = sorted({*map(int, text.split(","))})
     except ValueError:
-        raise UserError(f"--batches {text}: say whole numbers, e.g. 100,1000,5000,10000") from None
+        raise UserError(f"--batches {text}: give whole numbers, e.g. 100,1000,5000,10000") from None
     if not 1 <= sizes[0] <= sizes[-1] <= MAX_BATCH:
-        raise UserError(f"--batches {text}: sizes lie between 1 and {MAX_BATCH:,}")
+        raise UserError(f"--batches {text}: sizes must be between 1 and {MAX_BATCH:,}")
     return sizes
 
 

@@ -78,7 +78,7 @@ def time_kernels(request: BenchRequest) -> int:
 def checked(request: BenchRequest) -> Job:
     """Find everything that is wrong with the request before anything is measured. Raises UserError."""
     if not 0 < request.noise < 1:
-        raise UserError(f"--noise {request.noise:g}: say a share between 0 and 1, e.g. 0.01")
+        raise UserError(f"--noise {request.noise:g}: give a number between 0 and 1, e.g. 0.01")
     batches = batch_sizes(request.batch, request.batches)
     only = selected(request.only)
     if request.save_tuning and only is not None:

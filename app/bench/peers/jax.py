@@ -149,6 +149,6 @@ def _applied(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
         case Argmax():
             return jnp.argmax(x, axis=1)
         case _:
-            raise UserError(f"layer {layer.name} ({layer.kind}) has no counterpart in JAX here")
+            raise UserError(f"layer {layer.name} ({layer.kind}) cannot be built in JAX here")
     bias = parameters.get(f"{layer.name}_bias")
     return x if bias is None else x + bias

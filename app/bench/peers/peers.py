@@ -76,7 +76,7 @@ def engines(only: str | None) -> list[str]:
     names = list(ENGINES) if only is None else only.split(",")
     for name in names:
         if name not in ENGINES:
-            raise UserError(f"--only {only}: unknown engine '{name}': choose of {', '.join(ENGINES)}")
+            raise UserError(f"--only {only}: unknown engine '{name}': choose one of {', '.join(ENGINES)}")
     return names
 
 

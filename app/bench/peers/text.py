@@ -38,7 +38,7 @@ def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
     """Return the header, a row for each engine, and how many times as fast ours are."""
     parts = [_header(document, width), table(ROWS, map(_row, document["rows"]), width)]
     if any(entry["on_card_ms"]["each"] for entry in document["ratios"]):
-        title = "Ours are so many times as fast (the peer's median ÷ ours)"
+        title = "Speed-up of ours (the peer's median ÷ ours)"
         parts.append([title, *table(RATIOS, _ratios(document["ratios"]), width)])
     notes = [line for row in document["rows"] for note in _notes(row) for line in paragraph(note, width)]
     return "\n\n".join("\n".join(lines) for lines in (*parts, notes) if lines)

@@ -191,7 +191,7 @@ def classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, dev
 def _enlarging(layer: Layer, torch: Any) -> Any:
     """PyTorch's own interpolation, which reads floats, rounded to whole values; halves may go the other way."""
     if not isinstance(layer, Resize):
-        raise UserError(f"layer {layer.name} ({layer.kind}) has no counterpart in PyTorch here")
+        raise UserError(f"layer {layer.name} ({layer.kind}) cannot be built in PyTorch here")
     size = layer.size
 
     class Enlarge(torch.nn.Module):
@@ -248,7 +248,7 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
             case Softmax():
                 yield nn.Softmax(1)
             case _:
-                raise UserError(f"layer {layer.name} ({layer.kind}) has no counterpart in PyTorch here")
+                raise UserError(f"layer {layer.name} ({layer.kind}) cannot be built in PyTorch here")
 
 
 def own_code(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -100,7 +100,7 @@ def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, .
         if name not in values:
             raise UserError(f"--set {text}: {row.name} has no parameter '{name}', it has {', '.join(values)}")
         if named.count(name) > 1:
-            raise UserError(f"--set {text}: {name} is given twice, give all its values at once")
+            raise UserError(f"--set {text}: {name} is set twice, give all its values at once")
         numbers = given.split(",")
         if not all(re.fullmatch(r"0*[1-9][0-9]{0,8}", number.strip()) for number in numbers):
             raise UserError(f"--set {text}: give {name}=V,V,… with positive whole numbers")
@@ -128,7 +128,7 @@ def make_target(
             target.skip(parameters, reason)
     if not target.grid:
         reasons = "; ".join(f"{spell(skipped['parameters'])}: {skipped['reason']}" for skipped in target.skipped[:3])
-        raise UserError(f"no point of {row.name} can serve layer {layer} ({reasons}): try other values")
+        raise UserError(f"no point of {row.name} can compute layer {layer} ({reasons}): try other values")
     known = tuning.parameters(problem, row, arch)
     always = [{name: point[name] for name in values} for point in (target.default, {**target.default, **known})]
     valid = [parameters for parameters in always if row.refusal(problem, arch, parameters) is None]

@@ -64,7 +64,7 @@ def find_targets(
     operation = choices.OPERATIONS[option]
     row = registry.find(operation, name)
     if row is None:
-        raise UserError(f"a sweep is of one {operation} kernel, not of auto: choose one (see 'kernels')")
+        raise UserError(f"a sweep needs one {operation} kernel, not auto: choose one (see 'kernels')")
     values = parse_settings(request.set or (), row)
     own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
     if request.precision not in (None, *own):  # a plan would take the kernel's first type instead
@@ -90,7 +90,7 @@ def find_targets(
             continue
         before = known.known(problem, row, arch)
         if before is not None and before.images > request.batch:
-            notes.append(f"{layer} was tuned over {before.images:,} images: fewer do not change what 'auto' takes")
+            notes.append(f"{layer} was tuned over {before.images:,} images: fewer do not change 'auto'")
     if not targets:
         raise refusal
     return targets, notes
@@ -103,7 +103,7 @@ def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str
         if node.head.name == layer:
             return node.problem
     within = next(node.name for node in nodes if layer in [part.name for part in node.layers])
-    raise UserError(f"layer {layer} is no kernel of its own but part of {within}: leave --fused out")
+    raise UserError(f"layer {layer} is not a kernel of its own but part of {within}: leave --fused out")
 
 
 def run(
@@ -131,7 +131,7 @@ def run(
     if request.plot is not None:
         plots.draw_layers(request.plot, request.network, targets)
     if finished < total:
-        raise UserError(f"interrupted after {finished} of {total} points: what they gave is kept")
+        raise UserError(f"interrupted after {finished} of {total} points: their results are kept")
     if any(target.wrong for target in targets):
         return 1
     if not tables:

@@ -36,7 +36,7 @@ class OnCard:
             self._pool.shutdown(cancel_futures=True)
             if type(error).__name__ in OUT_OF_MEMORY:
                 raise UserError(
-                    f"{target.images:,} images do not fit in device memory: give fewer, --batch N"
+                    f"{target.images:,} images do not fit in device memory: use fewer, with --batch N"
                 ) from None
             raise
 

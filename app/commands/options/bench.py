@@ -76,7 +76,7 @@ class BenchRequest:
     def __post_init__(self) -> None:
         job = next((name for name in NOT_OF if getattr(self, name)), None)
         if job is None:
-            self._refuse(("precision", "rounds"), "goes with --peers or --scenario: add one of them, or leave it out")
+            self._refuse(("precision", "rounds"), "needs --peers or --scenario: add one of them, or leave it out")
             if self.shape is not None and self.network != BenchRequest.network:
                 raise UserError(f"--network {self.network} and --shape {self.shape}: name one or the other")
         else:

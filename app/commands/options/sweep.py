@@ -45,7 +45,7 @@ class SweepRequest:
 
     def __post_init__(self) -> None:
         if len(self._named) + self.pipeline != 1:
-            raise UserError("say what to sweep: one of --conv NAME, --fc NAME, --pool NAME or --pipeline")
+            raise UserError("name the thing to sweep: one of --conv NAME, --fc NAME, --pool NAME or --pipeline")
         if self.pipeline and (self.set or self.layer or self.fused):
             raise UserError("--pipeline sweeps the whole job: leave --set, --layer and --fused out")
 

@@ -58,7 +58,7 @@ def check_cards(count: int) -> None:
     cards = cupy.cuda.runtime.getDeviceCount()
     if count > cards:
         raise UserError(
-            f"{count} workers need a GPU each, here are {cards}: say --workers with fewer, or use --device cpu"
+            f"{count} workers need one GPU each, but there are {cards}: use fewer --workers, or use --device cpu"
         )
     with _nccl():
         pass
@@ -72,8 +72,8 @@ def _nccl() -> Iterator[Any]:
         from cupy.cuda import nccl
     if not nccl.available:
         package = f"nvidia-nccl-cu{cupy.cuda.runtime.runtimeGetVersion() // 1000}"
-        raise UserError(f"--workers on GPUs needs NCCL, which does not load: pip install {package}, or say --workers 1")
+        raise UserError(f"--workers on GPUs needs NCCL, which does not load: pip install {package}, or use --workers 1")
     try:
         yield nccl
     except nccl.NcclError as error:
-        raise UserError(f"NCCL reported {error}: NCCL_DEBUG=WARN says more; or train with --workers 1") from error
+        raise UserError(f"NCCL reported {error}: set NCCL_DEBUG=WARN for details; or train with --workers 1") from error
