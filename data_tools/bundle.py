@@ -13,7 +13,7 @@ from app.network.reference import compute_reference, save_reference
 from app.network.weights import Weights, load_weights, save_weights
 from data_tools.fashion_mnist import CLASSES, open_split
 
-DESCRIPTION = "Ship weights: copy them into weights/ and measure what they promise."
+DESCRIPTION = "Copy weights into weights/ and store their counts of correct answers."
 EPILOG = """\
 examples:
   python -m data_tools bundle fa19_trained.h5
@@ -21,17 +21,17 @@ examples:
   python -m data_tools bundle weights/lenet5_fashion.h5
       measures the shipped weights again
 
-The file names its network. The weights shipped for that network are replaced,
-and so are their lines in weights/SHA256SUMS. Correct answers are counted and
-float64 reference results computed: half a minute for the largest network on two
+The file contains the name of its network. bundle replaces that network's files
+in weights/ and their lines in weights/SHA256SUMS. It counts correct answers and
+computes the float64 reference: half a minute for the largest network on two
 cores. The weights keep their number type (see main.py train --storage).
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``bundle``."""
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="file of weights that main.py train wrote")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder that holds Fashion-MNIST's files")
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="weights file from main.py train")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with Fashion-MNIST's files")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -60,9 +60,9 @@ def info(splits: Sequence[str], data_dir: Path | None) -> None:
 
 
 COMMANDS = {
-    "fetch": (fetch, "get the data if they are missing, and print where they are"),
+    "fetch": (fetch, "download missing data, and print their folder"),
     "verify": (verify, "check every copy of the data against the known SHA-256"),
-    "info": (info, "print shapes, classes, class counts, mean pixel and hashes"),
+    "info": (info, "print shapes, classes, class counts, mean pixel value and hashes"),
 }
 
 
@@ -71,22 +71,22 @@ def data_parser() -> Parser:
     parser = Parser(
         prog="python -m data_tools",
         description="Fetch, verify, describe and resize Fashion-MNIST; ship weights trained on it.",
-        epilog="The data are looked for in --data-dir alone if it is given, else in $FASHION_MNIST_DIR, the cache "
+        epilog="These commands search --data-dir alone if it is given, else $FASHION_MNIST_DIR, the cache "
         "($LENET_CACHE_DIR, $XDG_CACHE_HOME/lenet5-inference or ~/.cache/lenet5-inference) and "
-        "/usr/share/datasets/fashion-mnist. They are fetched from three mirrors or, on Debian and Ubuntu, with apt-get "
-        "(needs no root).",
+        "/usr/share/datasets/fashion-mnist. They fetch missing data from three mirrors or, on Debian and Ubuntu, by "
+        "apt-get (needs no root).",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="fetch|verify|info|resize|bundle")
     for name, (_, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        where = "folder to put the files in" if name == "fetch" else "folder that holds the files"
+        where = "folder to put the files in" if name == "fetch" else "folder with the files"
         command.add_argument("--data-dir", type=Path, metavar="DIR", help=where)
         command.add_argument(
-            "--split", choices=[*SPLITS, "both"], default="both", help="images to look at (default: %(default)s)"
+            "--split", choices=[*SPLITS, "both"], default="both", help="split to use (default: %(default)s)"
         )
     for name, module, text, usage in (
         ("resize", enlarge, "write the images in another size", "%(prog)s --size N (--split test|train | FILE …) OUT"),
-        ("bundle", bundle, "ship weights that main.py train wrote", None),
+        ("bundle", bundle, "copy weights from main.py train into weights/", None),
     ):
         raw = argparse.RawDescriptionHelpFormatter
         command = commands.add_parser(

@@ -23,13 +23,13 @@ DESCRIPTION = "Resize images: a split of Fashion-MNIST, or IDX files of your own
 EPILOG = """\
 examples:
   python -m data_tools resize --size 70 --split test test70.gz
-      Fashion-MNIST's test images, as network fa19 computes on them
+      Fashion-MNIST's test images, in the size that network fa19 uses
   python -m data_tools resize --size 86 images.gz large
       one file; the new one is gzipped if its name ends in .gz
   python -m data_tools resize --size 72 a.gz b.gz folder
       several files, into a folder, under their names
 
-An existing file is never replaced. Only gzipped files have a checksum, which
+resize never replaces a file. Only gzipped files have a checksum, which
 reveals later damage. Interpolation is bilinear: half-pixel centres, clamped
 edges, rounded to the nearest byte, halves upwards.
 """
@@ -38,8 +38,8 @@ edges, rounded to the nearest byte, halves upwards.
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``resize``."""
     parser.add_argument("--size", type=int, required=True, metavar="N", help="height and width of the new images")
-    parser.add_argument("--split", choices=[*SPLITS], help="resize these images of Fashion-MNIST instead of files")
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder that holds Fashion-MNIST's files")
+    parser.add_argument("--split", choices=[*SPLITS], help="resize this split of Fashion-MNIST instead of files")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with Fashion-MNIST's files")
     parser.add_argument(
         "paths", type=Path, nargs="+", metavar="FILE", help="files of images to read, then the file or folder to write"
     )

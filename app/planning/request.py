@@ -11,10 +11,10 @@ from app.precision import PRECISIONS
 class NetworkRequest:
     """Which network to run, with which weights, kernels and precision."""
 
-    network: str | None = option("name of the network (default: that of --weights, else lenet5)", metavar="NAME")
-    weights: Path | None = option("HDF5 file of weights (default: those shipped in weights/)")
+    network: str | None = option("name of the network (default: the network of --weights, else lenet5)", metavar="NAME")
+    weights: Path | None = option("HDF5 file of weights (default: the network's file in weights/)")
     conv: str = option(
-        "kernel for convolutions, or one for each: conv1=NAME,conv2=NAME (default: auto, the fastest known; "
+        "kernel for convolutions, or one per layer: conv1=NAME,conv2=NAME (default: auto, the fastest known; "
         "'main.py kernels' lists them)",
         "auto",
         metavar="NAME",
@@ -22,7 +22,8 @@ class NetworkRequest:
     fc: str = option("kernel for fully connected layers (default: auto)", "auto", metavar="NAME")
     pool: str = option("kernel for pooling layers (default: auto)", "auto", metavar="NAME")
     latency: bool = option(
-        "split the sums of fully connected layers over more blocks: faster for a few images, rounds differently", False
+        "split the sums of fully connected layers over more blocks; faster for few images, but rounds differently",
+        False,
     )
     precision: str = option(
         "arithmetic of the GPU: how numbers are multiplied and stored; sums are float32. fp32x is as exact as "
@@ -30,7 +31,7 @@ class NetworkRequest:
         "auto",
         choices=("auto", *PRECISIONS),
     )
-    fuse: bool = option("run each layer as a kernel of its own", True, name="--no-fuse")
+    fuse: bool = option("run each layer as a separate kernel", True, name="--no-fuse")
 
     @property
     def kernels(self) -> dict[str, str]:

@@ -16,12 +16,12 @@ DEFAULT_WARMUP = 5  # untimed runs
 
 def device_option() -> Any:
     """Declare ``--device``."""
-    return option("where to run; auto: a GPU if there is one", "auto", choices=("auto", "cuda", "cpu"))
+    return option("processor to use; auto: a GPU if there is one", "auto", choices=("auto", "cuda", "cpu"))
 
 
 def data_dir_option() -> Any:
     """Declare ``--data-dir``."""
-    return option("folder that holds Fashion-MNIST's files", metavar="DIR")
+    return option("folder with Fashion-MNIST's files", metavar="DIR")
 
 
 def data_option() -> Any:
@@ -34,7 +34,7 @@ class Pipeline:
     """How to cut up a batch on the GPU."""
 
     streams: int = option(
-        f"number of CUDA streams, which work on as many chunks at once (default: {DEFAULT_STREAMS})",
+        f"number of CUDA streams; each works on one chunk at a time (default: {DEFAULT_STREAMS})",
         DEFAULT_STREAMS,
         type=whole_number(1, 64),
         metavar="N",
@@ -54,7 +54,7 @@ class ImagesRequest:
     data_dir: Path | None = data_dir_option()
     data: Path | None = data_option()
     labels: str | None = option(
-        "IDX file of the right labels for --data; 'none': answers are not checked", metavar="FILE"
+        "IDX file of the correct labels for --data; 'none': do not check the answers", metavar="FILE"
     )
     cycle: bool = option("repeat the images until --batch is reached", False)
 
@@ -64,7 +64,7 @@ class RunRequest:
     """The options of the main job."""
 
     batch: int | None = option(
-        "number of images to classify (default: 10000, or all if fewer)", type=whole_number(1), metavar="N"
+        "number of images to classify (default: 10000, or all if there are fewer)", type=whole_number(1), metavar="N"
     )
     device: str = device_option()
     images: ImagesRequest = options("images")
@@ -77,7 +77,7 @@ class RunRequest:
         metavar="N",
     )
     warmup: int = option(
-        f"number of untimed GPU runs before (default: {DEFAULT_WARMUP})",
+        f"number of untimed GPU runs before the timed ones (default: {DEFAULT_WARMUP})",
         DEFAULT_WARMUP,
         type=whole_number(0, 100_000),
         metavar="N",
@@ -86,7 +86,7 @@ class RunRequest:
         "also time the batch in this precision; print the gain and the labels that differ (GPU)",
         choices=PRECISIONS,
     )
-    recheck: bool = option("recompute every label with the float64 NumPy reference, and compare", False)
+    recheck: bool = option("compute every label again with the float64 NumPy reference, and compare", False)
     min_accuracy: float | None = option(
         "fail, with exit code 1, if the share of correct answers is below X (0 to 1)",
         type=number(0, 1),

@@ -36,33 +36,33 @@ class TrainRequest:
     network: str | None = option("network to train from scratch; mlp_500 is a wider mlp", group="what", metavar="NAME")
     resume: Path | None = option("checkpoint of an interrupted training to continue")
     output: Path | None = option("where to write weights (default: NAME_trained.h5)")
-    overwrite: bool = option("replace the weights that --output already holds", False)
+    overwrite: bool = option("replace an existing --output file", False)
     device: str = device_option()
     workers: int | None = option(
-        "number of processes that share each batch, one for each GPU, or on the CPU's cores (default: 1; with --resume "
-        "as many as before)",
+        "number of processes that share each batch, one per GPU, or on the CPU's cores (default: 1; with --resume "
+        "the number before)",
         **WORKERS.option,
     )
     images: int | None = _setting("images", "number of images to use (default: all 60,000)", "images")
     validation: int | None = _setting(
-        "validation", "number of images held out to choose the best epoch (default: a twelfth)"
+        "validation", "number of images to keep for choosing the best epoch (default: a twelfth)"
     )
     data_dir: Path | None = data_dir_option()
     data: Path | None = data_option()
-    labels: Path | None = option("IDX file of the right labels for --data")
+    labels: Path | None = option("IDX file of the correct labels for --data")
     epochs: int | None = _setting("epochs", "number of passes over the images", "how (default: the network's recipe)")
     batch: int | None = _setting("batch", "number of images between two updates of the weights")
     seed: int | None = _setting("seed", "seed of all random numbers (default: 1)")
-    optimiser: str | None = _setting("optimiser", "rule that updates the weights; sgd is with momentum")
+    optimiser: str | None = _setting("optimiser", "rule that updates the weights; sgd uses momentum")
     rate: float | None = _setting("rate", "highest learning rate, the peak of a one-cycle schedule")
     weight_decay: float | None = _setting(
-        "weight_decay", "share of the weights taken away in each update, times the rate"
+        "weight_decay", "share of each weight that an update subtracts, times the rate"
     )
     l2: float | None = _setting("l2", "penalty in the loss: X/2 times the sum of the weights' squares")
     smoothing: float | None = _setting("smoothing", "label smoothing: share of a label spread over all classes")
     dropout: str | None = option("share of a layer's inputs to drop at random, or 'none'", metavar="LAYER=X,…")
     shift: int | None = _setting("shift", "largest random shift of an image, in pixels")
-    flip: bool | None = option("flip half of the images at random, or none", action=Switch)
+    flip: bool | None = option("flip half of the images at random, or no images", action=Switch)
     json: str | None = option(
         "also write settings and epochs to FILE as JSON; '-' prints only the JSON", group="output", metavar="FILE"
     )

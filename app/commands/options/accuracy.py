@@ -8,13 +8,13 @@ from app.output import Output
 from app.precision import PRECISIONS
 from app.runtime.request import data_dir_option, device_option
 
-EPILOG = "Counts are over the first 100, 1,000, 5,000 and 10,000 test images."
+EPILOG = "The command counts over the first 100, 1,000, 5,000 and 10,000 test images."
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyRequest:
-    network: str | None = option("name of the only network to run (default: all)", metavar="NAME")
+    network: str | None = option("network to run (default: all)", metavar="NAME")
     device: str = device_option()
-    precision: str = option("arithmetic of the GPU, as for main.py", "auto", choices=("auto", *PRECISIONS))
+    precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
     data_dir: Path | None = data_dir_option()
     output: Output = options(what="the counts")

@@ -20,12 +20,12 @@ examples:
   python main.py bench --peers               the application, PyTorch and JAX
   python main.py bench --peers --batch 1 --only ours,torch-reduce-overhead
   python main.py bench --peers --network k7 --only ours,torch-eager
-  python main.py bench --scenario offline    a scenario of LoadGen's
-  python main.py bench --training            epochs, and their kernels
+  python main.py bench --scenario offline    an MLPerf LoadGen scenario
+  python main.py bench --training            epochs of training
 
 Each kernel is checked against the float64 reference before it is timed. Times
 are medians of CUDA events with the images on the card; runs go on until the
-median is steady (see --noise). The L2 cache is flushed between runs, unless
+median is steady (see --noise). bench flushes the L2 cache between runs, unless
 --l2 warm is given.
 """
 
@@ -43,35 +43,36 @@ class BenchRequest:
 
     network: str = option("network to time (default: lenet5)", "lenet5", group="what", metavar="NAME")
     shape: str | None = option(
-        "one convolution instead of a network: channels, height, width, maps, kernel, stride", metavar="C,H,W,M,K,S"
+        "time one convolution instead of a network: channels, height, width, maps, kernel, stride",
+        metavar="C,H,W,M,K,S",
     )
     batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
-    batches: str | None = option("several numbers of images; the main table is for the largest", metavar="N,N,…")
+    batches: str | None = option("several batch sizes; the main table shows the largest", metavar="N,N,…")
     only: str | None = option("time only these kernels; with --peers: only these engines", metavar="NAME,…")
     peers: bool = option(
-        "time PyTorch and JAX in turn with it, on the same card",
+        "time the application, PyTorch and JAX in turn on the same card",
         False,
-        group="the whole application instead of kernels (Fashion-MNIST test images)",
+        group="the whole application instead of kernels (on Fashion-MNIST test images)",
         exclusive=True,
     )
     scenario: str | None = option(
-        "time it as MLPerf's LoadGen does", choices=("offline", "single-stream"), exclusive=True
+        "time the application as MLPerf's LoadGen does", choices=("offline", "single-stream"), exclusive=True
     )
-    training: bool = option("time training of lenet5 and mlp, and NumPy on this CPU", False, exclusive=True)
-    precision: str | None = option("time only this arithmetic (default: all)", choices=PRECISIONS)
-    rounds: int | None = option("number of turns of each engine (default: 7)", type=whole_number(1, 1000), metavar="N")
+    training: bool = option("time training of lenet5 and mlp, also with NumPy on this CPU", False, exclusive=True)
+    precision: str | None = option("time only this precision (default: all)", choices=PRECISIONS)
+    rounds: int | None = option("number of runs of each engine (default: 7)", type=whole_number(1, 1000), metavar="N")
     l2: str = option(
-        "whether to flush the L2 cache between runs (cold, the default) or not (warm)",
+        "flush the L2 cache between runs (cold, the default) or not (warm)",
         "cold",
         group="how",
         choices=("cold", "warm"),
     )
     noise: float = option(
-        "stop when the median is known to this share of itself (default: 0.01)", 0.01, type=float, metavar="X"
+        "stop when the median's relative error is below X (default: 0.01)", 0.01, type=float, metavar="X"
     )
     output: Output = options("output", what="all figures")
     plot: Path | None = option("draw ladder, roofline and batch-size plots into DIR (needs matplotlib)", metavar="DIR")
-    save_tuning: bool = option("let 'auto' choose kernels by these times from now on (not with --only)", False)
+    save_tuning: bool = option("store the times; 'auto' then chooses kernels by them (not with --only)", False)
 
     def __post_init__(self) -> None:
         job = next((name for name in NOT_OF if getattr(self, name)), None)

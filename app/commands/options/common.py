@@ -12,13 +12,13 @@ from app.options import add_options, read_request
 # Every command except the main job, with its summary, in the order of ``main.py --help``.
 COMMANDS = {
     "networks": "List every network: input, layers, parameters, FLOPs, accuracy.",
-    "accuracy": "Count the correct answers of every network, beside its report's.",
+    "accuracy": "Count every network's correct answers; compare with old reports.",
     "graph": "Print a network: shapes, FLOPs, bytes, each layer's kernel.",
-    "kernels": "List every kernel: the idea, its origin, limits and types.",
-    "precompile": "Compile the main job's kernels before its first run.",
+    "kernels": "List every kernel: its idea, origin, limits and number types.",
+    "precompile": "Compile the kernels of python main.py before its first run.",
     "bench": "Check and time every kernel, layer by layer (GPU).",
     "sweep": "Find the best tile sizes of one kernel for this card (GPU).",
-    "profile": "Show where the main job's time goes: kernels, copies, calls (GPU).",
+    "profile": "Time the kernels, copies and CUDA calls of python main.py (GPU).",
     "train": "Train a network on Fashion-MNIST, on a GPU or slowly on the CPU.",
 }
 MAIN_JOB = "run"

@@ -17,4 +17,4 @@ examples:
 class PrecompileRequest:
     network: NetworkRequest = options("network")
     arch: str | None = option("GPU architecture to compile for (default: this card's)", group="what", metavar="NAME")
-    all: bool = option("compile for every precision that the architecture has", False)
+    all: bool = option("compile for every precision that the architecture supports", False)

@@ -16,12 +16,12 @@ examples:
   python main.py --batch 1000000 --cycle     the test images 100 times
   python main.py --weights model.hdf5 --data test100.hdf5
                                              your own weights and images
-  python main.py --compare fp16              what fp16 gains and changes
+  python main.py --compare fp16              how speed and labels change in fp16
   python main.py --batch 10000 --json -      the report as JSON
 
 commands, each with its own --help (python main.py COMMAND --help):
 {LISTED}
 
-exit codes: 0 neither agreement nor answers failed; 1 one did; 2 a usage, data,
-weights or device error, or an interruption (Ctrl-C, SIGTERM, SIGHUP); 3 a bug.
+exit codes: 0 no verdict failed; 1 one failed; 2 wrong usage, data, weights or
+device, or an interruption (Ctrl-C, SIGTERM, SIGHUP); 3 a bug in the program.
 """

@@ -19,8 +19,8 @@ examples:
                                               only these tile sizes
   python main.py sweep --pipeline             streams and chunk sizes
 
-The best point of each layer is stored for this card and used by 'auto'. An
-interrupted sweep keeps what it has found.
+sweep stores the best point of each layer for this card; 'auto' uses it. An
+interrupted sweep keeps the points that it has measured.
 """
 
 
@@ -31,17 +31,17 @@ class SweepRequest:
     conv: str | None = option("kernel for convolutions to sweep", metavar="NAME")
     fc: str | None = option("kernel for fully connected layers to sweep", metavar="NAME")
     pool: str | None = option("kernel for pooling layers to sweep", metavar="NAME")
-    pipeline: bool = option("sweep the main job's streams and chunk sizes instead of a kernel", False)
+    pipeline: bool = option("sweep numbers of streams and chunk sizes instead of a kernel's sizes", False)
     network: str = option("name of the network (default: lenet5)", "lenet5", metavar="NAME")
-    layer: str | None = option("only this layer (default: all that the kernel can compute)", metavar="NAME")
+    layer: str | None = option("layer to sweep (default: all that the kernel can compute)", metavar="NAME")
     set: Sequence[str] | None = option(
-        "values to try of the parameter NAME (default: all); may be repeated", action="append", metavar="NAME=V,…"
+        "values to try for the parameter NAME (default: all); may be repeated", action="append", metavar="NAME=V,…"
     )
     batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
     fused: bool = option("include the activation and pooling that follow the layer", False)
-    precision: str | None = option("arithmetic (default: fp32 if the kernel has it)", choices=PRECISIONS)
+    precision: str | None = option("arithmetic (default: fp32 if the kernel supports it)", choices=PRECISIONS)
     output: Output = options(what="all points")
-    plot: Path | None = option("draw heat map and 3-D plot into DIR (matplotlib)", metavar="DIR")
+    plot: Path | None = option("draw a heat map and a 3-D plot into DIR (needs matplotlib)", metavar="DIR")
 
     def __post_init__(self) -> None:
         if len(self._named) + self.pipeline != 1:
