@@ -53,11 +53,11 @@ def _sentence(figures: Figures, operation: str, name: str, dtype: str, base: str
         if ms is not None:
             gained = speedup(base_ms, ms)
             parts.append(f"`{bench.network}` {format_ms(ms)} ms" + (f" (×{format_factor(gained)})" if gained else ""))
-    against = f"; brackets show how many times as fast as {base} in {SHORT[base_dtype]}" if base else ""
+    against = f"; brackets give the speed-up over {base} in {SHORT[base_dtype]}" if base else ""
     first = next(iter(figures.benches.values()))
     items = [item] if item else [single["item"] for single in first.ops]
-    shares = [f"{text} on {item}" for item in items if (text := share(first.row(item, name, dtype)))]
-    peaks = f" Share of the nearer peak on `{first.network}`: {', '.join(shares)}." if shares else ""
+    shares = [f"{text} on {item}" for item in items if (text := share(first.row(item, name, dtype), "of the {} peak"))]
+    peaks = f" `{first.network}` reaches {', '.join(shares)}." if shares else ""
     return f"Times in {SHORT[dtype]} for {item or 'conv1 + conv2'}{against}: {', '.join(parts)}.{peaks}"
 
 

@@ -68,7 +68,7 @@ def _shares(shares: Mapping[str, float]) -> list[str]:
 
 def _whole_pass(document: Row | None, network: str) -> str:
     """Ours in every precision, beside PyTorch eager in the precision that is as exact."""
-    title = "Whole pass beside PyTorch eager on the same layers"
+    title = "Whole pass, compared with PyTorch eager on the same layers"
     if document is None:
         return f"{title}. {NOT_YET.format(command_of(PEERS[network]))}"
     lines = []

@@ -32,12 +32,12 @@ def filled(text: str) -> str:
     return textwrap.fill(text, 119, break_on_hyphens=False)
 
 
-def share(row: Row) -> str:
+def share(row: Row, peak: str = "{:.3}") -> str:
     """Write the larger share of a peak and the peak's name, such as ``54% mem``; empty if unknown."""
     rates = row.get("rates")
     if not rates or rates["share"] is None:
         return ""
-    return f"{rates['share']:{'.0%' if rates['share'] >= 0.1 else '.1%'}} {rates['limit'][:3]}"
+    return f"{rates['share']:{'.0%' if rates['share'] >= 0.1 else '.1%'}} {peak.format(rates['limit'])}"
 
 
 def label(row: Row) -> str:
@@ -66,7 +66,7 @@ def header(figures: Figures) -> str:
     commands = [*map(bench_command, figures.benches.values()), *map(command_of, (PROFILE, RESOURCES))]
     return (
         f"{markdown(head, rows, 6)}\n\n{peaks_are}\n\n"
-        f"CUDA events time the kernels. {rule} A row that a table lacks was not in its run.\n\n"
+        f"CUDA events time the kernels. {rule} A row missing from a table was not measured in that run.\n\n"
         "```console\n" + "\n".join([*commands, "python -m docs.generate --draw"]) + "\n```"
     )
 
@@ -168,7 +168,7 @@ def fused(figures: Figures) -> str:
                     f"{', '.join(part['name'] for part in parts)} | {format_ms(whole['ms'])} | {format_ms(separate)} | "
                     f"{format_factor(separate / whole['ms'])}"
                 )
-    head = "network | layers | type | fused in | one by one | fused ms | separate ms | × as fast"
+    head = "network | layers | type | fused kernel | single kernels | fused ms | separate ms | × as fast"
     return table(head, rows, 5)
 
 
@@ -188,9 +188,9 @@ def whole_program(figures: Figures) -> str:
     rows = [[*key, *(found.get(network, "") for network in figures.benches)] for key, found in cells.items()]
     head = ["convolutions", "as", *(f"{name} ms" for name in figures.benches)]
     where = "; ".join(f"{variant} ({', '.join(networks)})" for variant, networks in below.items())
-    less = f"These variants take less than their op times: {where}."
+    less = f"These variants take less time than the sum of their op times: {where}."
     if not below:
-        less = "No variant takes less than its op times."
+        less = "No variant takes less time than the sum of its op times."
     notes = filled(f"The fastest choice is {', '.join(best)}. {less}")
     return f"{_images(figures)} images:\n\n{markdown(head, rows, 2)}\n\n{notes}"
 
