@@ -156,7 +156,7 @@ def test_nccl_errors_and_others_leave_nobody_waiting(binding: Mock) -> None:
     from app.training.gpu.nccl_team import nccl_team
 
     binding.NcclCommunicator().allReduce.side_effect = binding.NcclError("no memory")
-    with pytest.raises(UserError, match="NCCL reported no memory: NCCL_DEBUG=WARN"), nccl_team(0, 2, b"id") as own:
+    with pytest.raises(UserError, match="NCCL reported no memory: set NCCL_DEBUG=WARN"), nccl_team(0, 2, b"id") as own:
         own.add(on_card(np.float32))
     assert binding.mock_calls[-1] == call.NcclCommunicator().abort()
     with pytest.raises(KeyboardInterrupt), nccl_team(0, 2, b"id"):
