@@ -232,8 +232,9 @@ class Function:
     def __call__(self, stream: Any, grid: Grid, *values: Value) -> None:
         """Enqueue a launch on a CuPy stream; returns at once. The caller checks sizes of arrays.
 
-        Raises ValueError for a grid that no card can launch, for an array with gaps, and for another number of values
-        than in the first call; TypeError for a Python number or a host array, because kernels declare neither.
+        Raises ValueError for a grid that no card can launch. The first call settles the kinds of the values: it raises
+        ValueError for an array with gaps, and TypeError for a Python number or a host array, because kernels declare
+        neither. Later calls raise ValueError for another number of values, and check no array again.
         """
         x, y, z = grid
         if not (0 < x <= MAX_GRID_X and 0 < y <= MAX_GRID_YZ and 0 < z <= MAX_GRID_YZ):
