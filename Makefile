@@ -16,8 +16,8 @@ run: $(VENV)/.run ## set everything up, then classify BATCH (10,000) test images
 	$(PY) main.py --batch $(BATCH)
 
 test: lint ## set everything up, then check the style and pass all tests
-	$(PY) -m pytest -m 'not gpu' -n auto
 	$(PY) -m pytest -m gpu
+	$(PY) -m pytest -m 'not gpu' -n auto
 
 lint: $(VENV)/.dev ## ruff (lint and format) and mypy
 	$(PY) -m ruff check .
