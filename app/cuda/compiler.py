@@ -199,6 +199,6 @@ def _write_cached(path: Path, cubin: bytes) -> None:
         cause = error.__cause__ if isinstance(error, UserError) else error
         reason = getattr(cause, "strerror", None) or cause
         raise UserError(
-            f"cannot write the kernel cache {path.parent} ({path.name}: {reason}): remove the obstacle, "
+            f"cannot write the kernel cache {path.parent} ({path.name}: {reason}): delete what is in the way, "
             "or set LENET_CACHE_DIR to a folder that you can write to"
         ) from None

@@ -30,7 +30,7 @@ class Unfit(Exception):  # noqa: N818 - a verdict, not an error
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One kernel launch: block size, grid for a number of images, trailing int arguments, dynamic shared memory.
+    """How to launch a kernel: threads per block, grid for a number of images, last arguments, dynamic shared memory.
 
     Every kernel takes the problem's arrays, then the workspace's, then ``int images``, then the scalars.
     """

@@ -166,7 +166,7 @@ def checked_progress(settings: Settings, model: Model, values: Mapping[str, Any]
     slots, best_epoch = OPTIMISERS[settings.optimiser].slots, values["best_epoch"]
     parameters, best, *own = (_part(part, model, arrays) for part in ("parameter", "best", *slots))
     if "square" in slots and any((array < 0).any() for array in own[slots.index("square")].values()):
-        raise BadValueError("a mean of squares is negative")
+        raise BadValueError("a running mean of squared gradients is negative")
     history = arrays["history"]
     if history.dtype != np.float64 or history.ndim != 2 or history.shape[1] != COLUMNS:
         raise BadValueError("its history has the wrong type")

@@ -122,7 +122,7 @@ def test_kernels_that_others_could_write_are_not_run(
 def test_what_is_in_the_way_of_a_kernel_is_named(kernel: Path) -> None:
     kernel.unlink()
     os.mkfifo(kernel)
-    with pytest.raises(UserError, match=rf"{kernel.name}: it is not a regular file\): remove the obstacle, or"):
+    with pytest.raises(UserError, match=rf"{kernel.name}: it is not a regular file\): delete what is in the way, or"):
         build()
 
 
