@@ -14,6 +14,7 @@ from app.text import Column, paragraph, table
 from app.training.recipes import recipe_of
 
 SCHEMA = "lenet5-inference/networks/1"
+USUAL = {"stride": 1, "padding": 0}  # settings that the text leaves out
 LEGEND = "MFLOP: of one image; accuracy: of the shipped weights, on the first Fashion-MNIST test images."
 
 
@@ -81,6 +82,6 @@ def _text(document: Mapping[str, Any], width: int) -> str:
 
 
 def _layer(layer: Mapping[str, Any]) -> str:
-    """Describe a layer: ``conv2d maps=32 kernel=5``; leave out a stride of 1."""
-    settings = (f"{name}={value}" for name, value in layer["settings"].items() if (name, value) != ("stride", 1))
+    """Describe a layer: ``conv2d maps=32 kernel=5``; leave out usual settings."""
+    settings = (f"{name}={value}" for name, value in layer["settings"].items() if value != USUAL.get(name))
     return " ".join([layer["kind"], *settings])

@@ -28,7 +28,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """Convolution (cross-correlation, no padding), then optionally bias, activation and pooling."""
+    """Convolution (cross-correlation, zeros around the image), then optionally bias, activation and pooling."""
 
     channels: int
     height: int
@@ -43,6 +43,7 @@ class ConvProblem:
     input_dtype: str = "float32"
     dtype: str = "float32"
     output_dtype: str = "float32"
+    padding: int = 0  # rows and columns of zeros on all four sides
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -57,7 +58,8 @@ class ConvProblem:
     @property
     def convolved(self) -> tuple[int, int]:
         """Height and width before pooling."""
-        return (self.height - self.kernel) // self.stride + 1, (self.width - self.kernel) // self.stride + 1
+        beyond = 2 * self.padding - self.kernel
+        return (self.height + beyond) // self.stride + 1, (self.width + beyond) // self.stride + 1
 
     @property
     def pooled(self) -> tuple[int, int]:

@@ -168,6 +168,8 @@ class Variant:
             return f"computes in {' or '.join(self.dtypes)}, not {problem.dtype}"
         if getattr(problem, "pool", 1) > 1 and not self.pools:
             return "does not pool"
+        if getattr(problem, "padding", 0):
+            return "does not pad"
         reason = self.refuses(problem)
         if reason is not None:
             return reason

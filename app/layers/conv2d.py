@@ -1,4 +1,4 @@
-"""Two-dimensional convolution (cross-correlation) without padding."""
+"""Two-dimensional convolution (cross-correlation), on request with zeros around the image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,22 +16,31 @@ IM2COL_BYTES = 2 << 20
 
 @dataclass(frozen=True)
 class Conv2d(Layer):
-    """y[b,m,h,w] = Σ_c Σ_p Σ_q x[b, c, h·S+p, w·S+q] · k[p,q,c,m] (+ bias[m]); filters K x K, stride S."""
+    """y[b,m,h,w] = Σ_c Σ_p Σ_q x[b, c, h·S+p-P, w·S+q-P] · k[p,q,c,m] (+ bias[m]); filters K x K, stride S.
+
+    x is zero beyond the image: padding is P rows and columns of zeros on all four sides, 0 <= P < K. bias: None, the
+    layer has one where the weights do; True, it must; False, it must not.
+    """
 
     maps: int
     kernel: int
     stride: int = 1
+    padding: int = 0
+    bias: bool | None = None
     kind: ClassVar[str] = "conv2d"
     operation: ClassVar[str] = "conv"
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape: (C, H, W) → (M, (H-K)//S + 1, (W-K)//S + 1)."""
+        """Return the shape: (C, H, W) → (M, (H+2P-K)//S + 1, (W+2P-K)//S + 1)."""
         if self.kernel < 1 or self.stride < 1:
             raise self.fail(shape, "a kernel and a stride of at least 1")
-        if len(shape) != 3 or min(shape[1:]) < self.kernel:
-            raise self.fail(shape, f"(C, H, W) with H and W at least {self.kernel}")
-        _, height, width = shape
-        return self.maps, (height - self.kernel) // self.stride + 1, (width - self.kernel) // self.stride + 1
+        if not 0 <= self.padding < self.kernel:
+            raise self.fail(shape, f"a padding of 0 to {self.kernel - 1}, less than its kernel, not {self.padding}")
+        least = max(self.kernel - 2 * self.padding, 1)
+        if len(shape) != 3 or min(shape[1:]) < least:
+            raise self.fail(shape, f"(C, H, W) with H and W at least {least}")
+        height, width = ((size + 2 * self.padding - self.kernel) // self.stride + 1 for size in shape[1:])
+        return self.maps, height, width
 
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
         """Return the shapes: filters (H, W, in, out), bias (out)."""
@@ -44,7 +53,7 @@ class Conv2d(Layer):
         """
         filters = parameters[self.name].astype(x.dtype, copy=False).reshape(-1, self.maps)
         maps, height, width = self.output_shape(x.shape[1:])
-        windows = windows_of(x, self.kernel, self.stride)
+        windows = windows_of(x, self.kernel, self.stride, self.padding)
         y = np.empty((len(x), height, width, maps), x.dtype)
         few = max(IM2COL_BYTES // (height * width * len(filters) * x.itemsize), 1)
         memory = np.empty(min(few, len(x)) * height * width * len(filters), x.dtype)  # once: allocating takes time
@@ -56,7 +65,9 @@ class Conv2d(Layer):
             y += bias.astype(x.dtype, copy=False)
         return y.transpose(0, 3, 1, 2)
 
-    def problem(self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, **types: str) -> ConvProblem | None:
+    def problem(
+        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
+    ) -> ConvProblem | None:
         """Return the problem; the epilogue may hold an activation, then a pooling with window equal to stride."""
         rest = list(epilogue)
         activation = ""
@@ -69,9 +80,9 @@ class Conv2d(Layer):
         if rest:
             return None
         channels, height, width = shape
-        return ConvProblem(
-            channels, height, width, self.maps, self.kernel, self.stride, bias, activation, pool, is_max, **types
-        )
+        sizes = channels, height, width, self.maps, self.kernel, self.stride
+        types = input_dtype, dtype, output_dtype
+        return ConvProblem(*sizes, bias, activation, pool, is_max, *types, self.padding)
 
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
@@ -81,9 +92,12 @@ class Conv2d(Layer):
         return [filters, parameters.get(f"{self.name}_bias")]
 
 
-def windows_of(x: np.ndarray, kernel: int, stride: int) -> np.ndarray:
-    """Return a view of the windows of images: (B, C, H, W) → (B, OH, OW, C, K, K)."""
-    windows = np.lib.stride_tricks.sliding_window_view(x.transpose(0, 2, 3, 1), (kernel, kernel), axis=(1, 2))
+def windows_of(x: np.ndarray, kernel: int, stride: int, padding: int) -> np.ndarray:
+    """Return a view of the windows of images, with padding of a copy: (B, C, H, W) → (B, OH, OW, C, K, K)."""
+    x = x.transpose(0, 2, 3, 1)
+    if padding:
+        x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, (kernel, kernel), axis=(1, 2))
     return windows[:, ::stride, ::stride]
 
 

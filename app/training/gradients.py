@@ -87,10 +87,12 @@ def conv2d(layer: Conv2d, x: np.ndarray, dy: np.ndarray, parameters: Parameters,
     filters = parameters[layer.name]
     rows = dy.transpose(0, 2, 3, 1).reshape(-1, maps)  # (B·OH·OW, M); a view if memory is N, H, W, C already
     dk = np.zeros((filters[..., 0].size, maps), x.dtype)
-    dx = np.zeros(np.take(x.shape, (0, 2, 3, 1)), x.dtype) if wanted else None
+    padding, (_, _, rows_of_x, columns_of_x) = layer.padding, x.shape
+    padded = len(x), rows_of_x + 2 * padding, columns_of_x + 2 * padding, x.shape[1]
+    dx = np.zeros(padded, x.dtype) if wanted else None
     few = max(IM2COL_BYTES // (height * width * len(dk) * x.itemsize), 1)
     turned = np.ascontiguousarray(filters.transpose(3, 1, 0, 2)).reshape(maps, -1)  # (M, K·K·C) as _scatter has it
-    windows = windows_of(x, layer.kernel, layer.stride)
+    windows = windows_of(x, layer.kernel, layer.stride, padding)
     memory = np.empty(min(few, images) * height * width * len(dk), x.dtype)
     for at in range(0, images, few):
         piece = rows[at * height * width : (at + few) * height * width]
@@ -98,7 +100,10 @@ def conv2d(layer: Conv2d, x: np.ndarray, dy: np.ndarray, parameters: Parameters,
         if dx is not None:
             _scatter(layer, piece @ turned, dx[at : at + few], height, width)
     gradients = {layer.name: dk.reshape(filters.shape)} | _bias(layer, rows, parameters)
-    return None if dx is None else dx.transpose(0, 3, 1, 2), gradients
+    if dx is None:
+        return None, gradients
+    inside = dx[:, padding : padding + rows_of_x, padding : padding + columns_of_x]
+    return inside.transpose(0, 3, 1, 2), gradients
 
 
 def _bias(layer: Conv2d | Linear, dy: np.ndarray, parameters: Parameters) -> Arrays:

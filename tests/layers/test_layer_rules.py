@@ -49,6 +49,8 @@ def _name(case: object) -> str:
         (Conv2d("c", 4, 7), (1, 86, 86), (4, 80, 80)),
         (Conv2d("c", 2, 3, stride=2), (5, 8, 9), (2, 3, 4)),
         (Conv2d("c", 2, 3, stride=3), (5, 3, 10), (2, 1, 3)),
+        (Conv2d("c", 6, 5, padding=2), (1, 28, 28), (6, 28, 28)),
+        (Conv2d("c", 2, 7, stride=2, padding=6), (3, 1, 4), (2, 4, 5)),
         (AvgPool("p", 2), (6, 5, 4), (6, 2, 2)),
         (MaxPool("p", 4), (16, 34, 35), (16, 8, 8)),
         (MaxPool("p", 3, stride=2), (1, 8, 7), (1, 3, 3)),
@@ -71,6 +73,9 @@ def test_shape_rules(layer: Layer, shape: Shape, expected: Shape) -> None:
         (Conv2d("odd_one", 8, 5), (3, 4, 9)),
         (Conv2d("odd_one", 8, 5), (3, 9, 4)),
         (Conv2d("odd_one", 8, 5), (784,)),
+        (Conv2d("odd_one", 8, 5, padding=1), (3, 9, 2)),
+        (Conv2d("odd_one", 8, 5, padding=5), (3, 9, 9)),
+        (Conv2d("odd_one", 8, 5, padding=-1), (3, 9, 9)),
         (AvgPool("odd_one", 3), (3, 9, 2)),
         (MaxPool("odd_one", 3), (3, 2, 9)),
         (MaxPool("odd_one", 3), (9, 9)),
@@ -86,6 +91,7 @@ def test_a_shape_that_does_not_fit_is_refused_by_name(layer: Layer, shape: Shape
     assert "layer odd_one " in error and str(shape) in error
 
 
+@pytest.mark.parametrize("padding", [0, 2])
 @pytest.mark.parametrize(("input_dtype", "dtype", "output_dtype"), TYPES)
 @pytest.mark.parametrize(
     ("epilogue", "activation", "pool", "is_max"),
@@ -100,11 +106,19 @@ def test_a_shape_that_does_not_fit_is_refused_by_name(layer: Layer, shape: Shape
     ids=_name,
 )
 def test_what_a_convolution_fuses_keeps_its_shapes(
-    epilogue: list[Layer], activation: str, pool: int, is_max: bool, input_dtype: str, dtype: str, output_dtype: str
+    epilogue: list[Layer],
+    activation: str,
+    pool: int,
+    is_max: bool,
+    input_dtype: str,
+    dtype: str,
+    output_dtype: str,
+    padding: int,
 ) -> None:
-    layer, shape = replace(CONV, stride=2), SHAPE
+    layer, shape = replace(CONV, stride=2, padding=padding), SHAPE
     problem = layer.problem(shape, epilogue, bias=True, input_dtype=input_dtype, dtype=dtype, output_dtype=output_dtype)
-    assert problem == ConvProblem(3, 18, 13, 4, 3, 2, True, activation, pool, is_max, input_dtype, dtype, output_dtype)
+    given = (True, activation, pool, is_max, input_dtype, dtype, output_dtype, padding)
+    assert problem == ConvProblem(3, 18, 13, 4, 3, 2, *given)
     x, _, _, y = problem.arguments()
     assert (x.dtype, x.per_image, y.dtype) == (input_dtype, prod(shape), output_dtype)
     for each in [layer, *epilogue]:

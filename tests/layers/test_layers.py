@@ -38,6 +38,14 @@ CONVS = [
     for stride in range(1, 4)
     for channels in (1, 3)
 ]
+# Some and the most zeros around; images smaller than the filter, which fit with their zeros.
+PADDED = [
+    (Conv2d("conv", maps=3, kernel=kernel, stride=stride, padding=padding), (2, height, width))
+    for kernel, height, width in [(2, 1, 4), (3, 1, 1), (3, 8, 5), (4, 2, 7), (5, 9, 3), (7, 1, 12), (7, 2, 3)]
+    for stride in range(1, 4)
+    for padding in {1, kernel // 2, kernel - 1}
+    if min(height, width) + 2 * padding >= kernel
+]
 POOLINGS = [
     (pool("pool", window, stride), shape)
     for pool in POOLS
@@ -59,7 +67,7 @@ OTHERS: list[tuple[Layer, Shape]] = [
 
 def _name(case: object) -> str:
     if isinstance(case, Conv2d):
-        return f"conv-k{case.kernel}-s{case.stride}"
+        return f"conv-k{case.kernel}-s{case.stride}-p{case.padding}"
     if isinstance(case, Pool):
         return f"{case.kind}-{case.window}-by-{case.step}"
     if isinstance(case, bool):
@@ -82,16 +90,19 @@ def _inputs(shape: Shape, dtype: type, images: int = 3) -> np.ndarray:
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=_name)
-@pytest.mark.parametrize(("layer", "shape"), CONVS, ids=_name)
+@pytest.mark.parametrize(("layer", "shape"), [*CONVS, *PADDED], ids=_name)
 def test_conv2d_is_its_definition(layer: Conv2d, shape: Shape, bias: bool) -> None:
     arrays = _arrays(layer, shape, bias)
     x = _inputs(shape, np.float64, images=2)
     filters, step = arrays["conv"].astype(np.float64), layer.stride
+    zeros = layer.padding
     expected = np.zeros((2, *layer.output_shape(shape)))
     for b, m, h, w in np.ndindex(expected.shape):
         total = float(arrays["conv_bias"][m]) if bias else 0.0
         for c, p, q in np.ndindex(shape[0], layer.kernel, layer.kernel):
-            total += x[b, c, h * step + p, w * step + q] * filters[p, q, c, m]
+            row, column = h * step + p - zeros, w * step + q - zeros
+            if 0 <= row < shape[1] and 0 <= column < shape[2]:
+                total += x[b, c, row, column] * filters[p, q, c, m]
         expected[b, m, h, w] = total
     np.testing.assert_allclose(layer.reference(x, arrays), expected, rtol=0, atol=1e-12, strict=True)
 
@@ -112,7 +123,7 @@ def test_pooling_is_its_definition(layer: Pool, shape: Shape) -> None:
     ("layer", "shape", "bias"),
     [
         (layer, shape, bias)
-        for layer, shape in [*CONVS, *POOLINGS, *OTHERS]
+        for layer, shape in [*CONVS, *PADDED, *POOLINGS, *OTHERS]
         for bias in ((False, True) if layer.parameter_shapes(shape) else (False,))
     ],
     ids=_name,

@@ -44,7 +44,7 @@ def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
     match problem:
         case ConvProblem():
             pool = (MaxPool if problem.pool_is_max else AvgPool)("pool", problem.pool)
-            conv = Conv2d(name, problem.maps, problem.kernel, problem.stride)
+            conv = Conv2d(name, problem.maps, problem.kernel, problem.stride, problem.padding)
             return [conv, *activation, *([pool] if problem.pool > 1 else [])]
         case LinearProblem():
             return [Linear(name, problem.outputs), *activation]

@@ -68,8 +68,8 @@ def _translate(
         case layers.Conv2d():
             constants[weights] = arrays[layer.name].transpose(3, 2, 0, 1)
             reads = [x, weights, bias] if bias in constants else [x, weights]
-            window, strides = [layer.kernel] * 2, [layer.stride] * 2
-            return [node("Conv", *reads, kernel_shape=window, strides=strides)], constants
+            window, strides, pads = [layer.kernel] * 2, [layer.stride] * 2, [layer.padding] * 4
+            return [node("Conv", *reads, kernel_shape=window, strides=strides, pads=pads)], constants
         case Pool():
             operator = {layers.AvgPool: "AveragePool", layers.MaxPool: "MaxPool"}[type(layer)]
             step = layer.window if layer.stride is None else layer.stride

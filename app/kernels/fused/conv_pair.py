@@ -20,6 +20,8 @@ def _refuses_convolutions(problem: ConvPairProblem) -> str | None:
     first, second = problem.first, problem.second
     if (first.sizes, second.sizes) != SIZES or first.input_dtype != "uint8":
         return "serves lenet5's convolutions of bytes alone"
+    if first.padding or second.padding:
+        return "does not pad"
     if any((part.activation, part.pool, part.pool_is_max) != ("relu", 2, False) for part in (first, second)):
         return "serves ReLU and 2 x 2 average pooling alone"
     return None
