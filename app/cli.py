@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.commands.options.common import COMMANDS, parser_of, request_of
+from app.commands.options.common import COMMANDS, identifier, parser_of, request_of
 from app.console import guarded
 from app.errors import UserError, suggestion
 from app.interrupts import exit_on_interrupt
@@ -45,8 +45,8 @@ def dispatch(arguments: Sequence[str]) -> int:
     if name == "run":
         return _main_job(request)
     with exit_on_interrupt():
-        command = importlib.import_module(BODIES.get(name, f"app.commands.{name}"))
-    code: int = getattr(command, name)(request)
+        command = importlib.import_module(BODIES.get(name, f"app.commands.{identifier(name)}"))
+    code: int = getattr(command, identifier(name))(request)
     return code
 
 

@@ -13,7 +13,7 @@ Request = TypeVar("Request")
 def option(
     help: str, default: Any = None, *, name: str | None = None, group: str | None = None, **settings: Any
 ) -> Any:
-    """Declare a field of a request: the option ``--its-name``, or ``name``.
+    """Declare a field of a request: the option ``--its-name``, or ``name``; a positional argument has no hyphens.
 
     A bool field is a switch that changes its default; a Path field takes a FILE. group: heading in the help text for
     this option and the fields after it. settings: further arguments of argparse's ``add_argument``; ``exclusive=True``
@@ -42,7 +42,9 @@ def add_options(parser: Parser, request: type) -> None:
         place = group
         if about.pop("exclusive", False):
             exclusive = place = exclusive or group.add_mutually_exclusive_group()
-        place.add_argument(name, dest=one.name, default=one.default, **about)
+        if name.startswith("-"):  # argparse refuses ``dest`` for a positional argument, whose name it is
+            about["dest"] = one.name
+        place.add_argument(name, default=one.default, **about)
 
 
 def _options(

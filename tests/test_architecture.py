@@ -27,6 +27,7 @@ FLOORS = (
     "app.kernels",
     "app.layers",
     "app.network",
+    "app.interchange",
     "app.output",
     "app.planning",
     "data_tools",
@@ -40,7 +41,7 @@ FLOORS = (
     "app.cli",
     "docs",
 )
-WITHOUT_CUPY = ("app.layers", "app.network", "data_tools", "app.commands.options", "app.files")
+WITHOUT_CUPY = ("app.layers", "app.network", "app.interchange", "data_tools", "app.commands.options", "app.files")
 SOURCES = ("", "app/**/", "data_tools/**/", "docs/**/", "tests/**/")
 PROGRAM = [path for folder in ("app", "data_tools") for path in (ROOT / folder).rglob("*.py")]
 # What only measuring and training need, and where it may be imported; names of commands' modules are no imports.

@@ -31,7 +31,7 @@ def graph(request: GraphRequest) -> int:
     width = terminal_width(request.wide)
     lines = [
         *paragraph(f"{network.name}: {network.summary}", width),
-        *table(LAYERS, _layers(built), width),
+        *layer_table(built, width),
         f"launches on {arch}, per image ({'fused' if request.network.fuse else 'one a layer'})",
         *table(LAUNCHES, map(_launch, nodes), width),
     ]
@@ -39,14 +39,15 @@ def graph(request: GraphRequest) -> int:
     return 0
 
 
-def _layers(built: Graph) -> list[list[str]]:
+def layer_table(built: Graph, width: int) -> list[str]:
+    """Format each layer's output, parameters, operations and bytes."""
     rows = [["images", "input", _shape(built.network.input_shape), "", "", ""]]
     mflops = [step.layer.flops(step.in_shape) / 1e6 for step in built.steps]
     for step, mflop in zip(built.steps, mflops, strict=True):
         figures = [f"{step.parameter_count:,}", f"{mflop:.4f}", f"{step.activation_bytes:,}"]
         rows.append([step.layer.name, step.layer.kind, _shape(step.out_shape), *figures])
     parameters = sum(array.size for array in built.parameters.values())
-    return [*rows, ["all", "", "", f"{parameters:,}", f"{sum(mflops):.4f}", ""]]
+    return table(LAYERS, [*rows, ["all", "", "", f"{parameters:,}", f"{sum(mflops):.4f}", ""]], width)
 
 
 def _launch(node: Node) -> list[str]:

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import keyword
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +20,7 @@ COMMANDS = {
     "bench": "Check and time every kernel, layer by layer (GPU).",
     "sweep": "Find the best tile sizes of one kernel for this card (GPU).",
     "profile": "Time the kernels, copies and CUDA calls of python main.py (GPU).",
+    "import": "Turn a weights file of another system into one of this program.",
     "train": "Train a network on Fashion-MNIST, on a GPU or slowly on the CPU.",
 }
 MAIN_JOB = "run"
@@ -49,8 +51,13 @@ def request_of(name: str, options: argparse.Namespace) -> Any:
     return read_request(_request_type(name), vars(options))
 
 
+def identifier(command: str) -> str:
+    """Return the name in Python of a command's module and body: its own, or ``import_`` for a keyword."""
+    return f"{command}_" if keyword.iskeyword(command) else command
+
+
 def _options_module(name: str) -> ModuleType:
-    return importlib.import_module(f"app.commands.options.{name}")
+    return importlib.import_module(f"app.commands.options.{identifier(name)}")
 
 
 def _request_type(name: str) -> type:

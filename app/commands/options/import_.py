@@ -1,0 +1,32 @@
+"""``main.py import``: its options."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.console import whole_number
+from app.options import option
+
+EPILOG = """\
+examples:
+  python main.py import weights-86.bin --network minidnn86 --out old86.h5
+      a flat dump of mini-dnn: the network names the layers
+  python main.py --weights old86.h5
+      classify with the imported weights
+
+import reads a file of another system and writes a weights file of this program.
+It prints every array and what it did to it, and compares the scores of 64
+random images with those of the file's own layout.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRequest:
+    file: Path = option("file to read; its content, else its ending, gives the format", name="file")
+    out: Path = option("weights file to write", required=True)
+    overwrite: bool = option("replace an existing --out file", False)
+    network: str | None = option("name of the network whose layers the file holds", metavar="NAME")
+    size: int | None = option(
+        "height and width of the images that the layers read, where the file does not give it",
+        type=whole_number(1, 1024),
+        metavar="N",
+    )

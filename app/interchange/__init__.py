@@ -1,0 +1,1 @@
+"""Foreign weights files: bytes to named arrays and a network, and back."""

@@ -1,0 +1,43 @@
+"""Check the numbers of foreign arrays, and convert them to float32."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from app.files.checks import BadValueError, shown
+
+# Between these, the largest of a network's weights is plausible. Floats in the wrong byte order spread over the whole
+# range of float32, 1e-38 to 1e38.
+PLAUSIBLE = (1e-6, 1e6)
+
+
+def as_float32(name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
+    """Convert an array of any float type to native float32, with a note if it had another one.
+
+    Raises BadValueError for other types, and for values beyond float32's range.
+    """
+    kind, size = array.dtype.name, array.dtype.itemsize
+    if array.dtype.kind != "f" or size > 8:
+        raise BadValueError(f"{shown(name)} is stored as {kind}; store it as float32")
+    with np.errstate(over="ignore", under="ignore"):
+        single = array.astype(np.float32)
+    if np.isinf(single).any() and np.isfinite(array).all():
+        raise BadValueError(f"{shown(name)} has values beyond the range of float32; scale the weights down")
+    if size != single.itemsize:
+        notes.append(f"{name}: {kind} {'rounded' if size > single.itemsize else 'widened, exactly,'} to float32")
+    return single
+
+
+def check_numbers(arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise BadValueError for NaN, infinite values, and floats in the wrong byte order. arrays: float32."""
+    if not _plausible(arrays.values()) and _plausible([array.byteswap() for array in arrays.values()]):
+        raise BadValueError("has big-endian floats, but little-endian ones belong there; swap their bytes")
+    for name, array in arrays.items():
+        bad = array.size - int(np.isfinite(array).sum())
+        if bad:
+            raise BadValueError(f"{name} contains {bad:,} NaN or infinite values; get a fresh copy")
+
+
+def _plausible(arrays: Iterable[np.ndarray]) -> bool:
+    largest = np.max([np.abs(array).max() for array in arrays], initial=0)  # NaN if there is one
+    return bool(PLAUSIBLE[0] <= largest <= PLAUSIBLE[1])

@@ -1,0 +1,56 @@
+"""The content of a foreign file, as every reader returns it.
+
+To add a format, write ``app/interchange/<format>.py`` with a function ``read(content, asked) -> Source``, and add a row
+to ``FORMATS`` in readers.py. The reader raises BadValueError for every fault, in one line that begins with a verb, or
+with the name of an array, and ends with a remedy; readers.py puts the path in front. It leaves the rest to the command:
+conversion to the weights file's layout (layout.py), checks of shapes and numbers, the comparison of scores, writing.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.network.definitions import Network
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user told about the file; None for what was left out. A reader refuses what it has no use for.
+
+    network: names layers. symbol: a file of MXNet's symbol. size: height and width of the images that the layers read.
+    """
+
+    network: Network | None = None
+    symbol: Path | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An installed engine that runs the file itself.
+
+    name: with its version. logits: images as the first layer behind a Resize reads them, (B, C, H, W) float64 with the
+    pixel scale applied → the scores before a softmax, (B, classes).
+    """
+
+    name: str
+    logits: Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A network and its arrays in their origin's layout.
+
+    arrays: as our weights files name them: filters (M, C, K, K), fully connected weights (out, in) over the features in
+    C, H, W order, biases <layer>_bias (out,); finite float32. origins: our name → the name in the file, where it has
+    one. notes: what the reader converted, assumed or left out, each in a sentence. engine: None where only plain NumPy
+    can check the import.
+    """
+
+    network: Network
+    arrays: Mapping[str, np.ndarray]
+    origins: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    engine: Engine | None = None

@@ -1,0 +1,100 @@
+"""mini-dnn's flat dump: every float arrives in its place, and wrong files are one line."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.network.definitions import MINIDNN86
+from app.network.weights import load_weights
+from tests.support.foreign_files import channels_first, flat_dump
+from tests.support.shell import Refuses
+
+LAYERS = frozenset({"conv1", "conv2", "fc1", "fc2"})
+ARRAYS = channels_first(MINIDNN86, biases=LAYERS)
+GOOD = flat_dump(MINIDNN86, ARRAYS)
+COMMAND = ["import", "old.bin", "--network", "minidnn86", "--out", "new.h5"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.bin").write_bytes(GOOD)
+    return tmp_path
+
+
+def test_every_float_comes_back(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(COMMAND) == 0
+    out = capsys.readouterr().out
+    found = load_weights(Path("new.h5"))
+    assert found.network == "minidnn86" and found.arrays.keys() == ARRAYS.keys()
+    for name in LAYERS:
+        np.testing.assert_array_equal(found.arrays[f"{name}_bias"], ARRAYS[f"{name}_bias"])
+    for name in ("conv1", "conv2"):
+        np.testing.assert_array_equal(found.arrays[name], ARRAYS[name].transpose(2, 3, 1, 0))
+    outputs, inputs = ARRAYS["fc1"].shape
+    rows = ARRAYS["fc1"].reshape(outputs, 16, -1)  # features in C, H, W order become H, W, C
+    np.testing.assert_array_equal(found.arrays["fc1"], rows.transpose(2, 1, 0).reshape(inputs, outputs))
+    np.testing.assert_array_equal(found.arrays["fc2"], ARRAYS["fc2"].T)
+    assert "mini-dnn flat dump" in out and "over C,H,W" in " ".join(out.split())
+
+
+def test_a_dump_without_biases(place: Path) -> None:
+    alone = channels_first(MINIDNN86, biases=frozenset())
+    (place / "old.bin").write_bytes(flat_dump(MINIDNN86, alone))
+    assert main(COMMAND) == 0
+    assert load_weights(Path("new.h5")).arrays.keys() == alone.keys()
+
+
+def nan(content: bytes) -> bytes:
+    return content[:8] + struct.pack("<f", float("nan")) + content[12:]
+
+
+BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "empty": (lambda good: b"", "ends before the number of layers"),
+    "truncated": (lambda good: good[:-1], "ends before the number of floats of layer softmax"),
+    "cut short": (lambda good: good[:1000], "ends within the 3,152 floats of layer conv2"),
+    "longer": (lambda good: good + b"\0", "1 bytes after its last layer"),
+    "layers": (lambda good: struct.pack("<i", 2**31 - 1) + good[4:], "declares 2,147,483,647 layers"),
+    "negative": (lambda good: struct.pack("<i", -1) + good[4:], "declares -1 layers"),
+    "floats": (lambda good: good[:4] + struct.pack("<i", 2**31 - 1) + good[8:], "conv1 has 2,147,483,647 floats"),
+    "negative floats": (lambda good: good[:4] + struct.pack("<i", -4) + good[8:], "conv1 has -4 floats"),
+    "another count": (lambda good: good[:4] + struct.pack("<i", 199) + good[8:], "conv1 has 199 floats"),
+    "nan": (nan, "conv1 contains 1 NaN"),
+    "big-endian": (lambda good: flat_dump(MINIDNN86, ARRAYS, ">"), "its numbers are big-endian"),
+    "another network": (lambda good: struct.pack("<i", 0), "declares 0 layers, network minidnn86 has 10"),
+    "a picture": (lambda good: b"\x89PNG\r\n\x1a\n" + good, "is a PNG picture; import reads mini-dnn flat dump"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_a_bad_dump_is_one_line(fault: str, place: Path, refuses: Refuses) -> None:
+    change, wrong = BAD[fault]
+    (place / "old.bin").write_bytes(change(GOOD))
+    refuses(COMMAND, wrong)
+    assert not (place / "new.h5").exists()
+
+
+def test_big_endian_floats_behind_little_endian_counts(place: Path, refuses: Refuses) -> None:
+    swapped = {name: array.byteswap() for name, array in ARRAYS.items()}
+    (place / "old.bin").write_bytes(flat_dump(MINIDNN86, swapped))
+    refuses(COMMAND, "has big-endian floats")
+    assert not (place / "new.h5").exists()
+
+
+def test_options_that_a_dump_needs_or_has_no_use_for(place: Path, refuses: Refuses) -> None:
+    refuses("import old.bin --out new.h5", "a flat dump has no names; name its network with --network")
+    refuses([*COMMAND, "--size", "86"], "leave --size and --symbol out")
+    refuses("import old.bin --network vgg --out new.h5", "unknown network 'vgg'")
+    refuses("import missing.bin --network minidnn86 --out new.h5", "missing.bin does not exist")
+
+
+def test_the_weights_file_is_only_replaced_when_asked(place: Path, refuses: Refuses) -> None:
+    (place / "new.h5").write_text("mine")
+    refuses(COMMAND, "new.h5 exists: name another --out, or replace it with --overwrite")
+    assert (place / "new.h5").read_text() == "mine"
+    assert main([*COMMAND, "--overwrite"]) == 0
+    refuses([*COMMAND[:-1], "old.bin", "--overwrite"], "--out old.bin is the same file as --file old.bin")

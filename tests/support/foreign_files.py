@@ -1,0 +1,40 @@
+"""Writers of other systems' weights files, from a network with random weights, in their own layouts."""
+
+import struct
+from collections.abc import Mapping
+
+import numpy as np
+
+from app.layers import Argmax, Conv2d, Flatten, Linear, Resize
+from app.network.definitions import Network
+
+
+def channels_first(network: Network, *, biases: frozenset[str], seed: int = 0) -> dict[str, np.ndarray]:
+    """Random filters (M, C, K, K), matrices (out, in) and biases (out,) of the named layers, by our names."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, np.ndarray] = {}
+    shape = network.input_shape
+    for layer in network.layers:
+        if isinstance(layer, Conv2d | Linear):
+            wanted: tuple[int, ...]
+            if isinstance(layer, Conv2d):
+                wanted = (layer.maps, shape[0], layer.kernel, layer.kernel)
+            else:
+                wanted = (layer.outputs, shape[0])
+            deviation = 1 / np.sqrt(np.prod(wanted[1:]))
+            found[layer.name] = (rng.standard_normal(wanted) * deviation).astype(np.float32)
+            if layer.name in biases:
+                found[f"{layer.name}_bias"] = rng.standard_normal(wanted[0]).astype(np.float32)
+        shape = layer.output_shape(shape)
+    return found
+
+
+def flat_dump(network: Network, arrays: Mapping[str, np.ndarray], order: str = "<") -> bytes:
+    """mini-dnn's file: per layer the number of floats and the floats, weights before biases."""
+    layers = [layer for layer in network.layers if not isinstance(layer, Resize | Flatten | Argmax)]
+    content = struct.pack(f"{order}i", len(layers))
+    for layer in layers:
+        parts = [arrays[name].ravel() for name in (layer.name, f"{layer.name}_bias") if name in arrays]
+        floats = np.concatenate([np.empty(0, np.float32), *parts]).astype(f"{order}f4")
+        content += struct.pack(f"{order}i", floats.size) + floats.tobytes()
+    return content
