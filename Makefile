@@ -1,6 +1,6 @@
 # Everything happens in .venv/; `make help` lists the targets.
-PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do \
-  $$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$p && break; done)
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 PY := $(VENV)/bin/python
 BATCH ?= 10000
@@ -46,7 +46,7 @@ clean: ## remove the environment and caches inside the tree
 
 # Debian splits venv from python3: where it is missing, root installs it and others are told how.
 $(PY):
-	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.10 found: install python3, or run make PYTHON=/path/to/python3" >&2; exit 2; }
+	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 found: install python3, or run make PYTHON=/path/to/python3" >&2; exit 2; }
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV) >/dev/null 2>&1 || { rm -rf $(VENV); \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \

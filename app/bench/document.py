@@ -1,7 +1,7 @@
 """Common parts of the documents of ``bench``. Pure but for the clock."""
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 from app.text import fields, paragraph
@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 
 def utc_date() -> str:
     """Return the time in the documents' format: ``2026-11-21 21:06 UTC``."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def card_text(card: Mapping[str, Any]) -> str:
