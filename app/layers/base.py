@@ -39,7 +39,10 @@ class Layer(ABC):
         """
 
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
-        """Return the shapes of the arrays in the weights file by name; ``<name>_bias`` entries are optional there."""
+        """Return the shapes of the arrays in the weights file by name.
+
+        A ``<name>_bias`` entry is optional there unless the layer's ``bias`` is True; if that is False, there is none.
+        """
         return {}
 
     def flops(self, shape: Shape) -> int:

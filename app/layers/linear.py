@@ -15,9 +15,13 @@ from app.layers.flatten import channel_first_rows
 
 @dataclass(frozen=True)
 class Linear(Layer):
-    """y = x w (+ bias) with ``outputs`` features."""
+    """y = x w (+ bias) with ``outputs`` features.
+
+    bias: whether there must (True) or must not (False) be one; None: it is used where the weights have one.
+    """
 
     outputs: int
+    bias: bool | None = None
     kind: ClassVar[str] = "linear"
     operation: ClassVar[str] = "gemm"
 
@@ -29,7 +33,8 @@ class Linear(Layer):
 
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
         """Return the shapes: weights (in, out), bias (out)."""
-        return {self.name: (shape[0], self.outputs), f"{self.name}_bias": (self.outputs,)}
+        bias = {} if self.bias is False else {f"{self.name}_bias": (self.outputs,)}
+        return {self.name: (shape[0], self.outputs), **bias}
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Compute y by one matrix product."""

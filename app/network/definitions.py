@@ -1,128 +1,27 @@
-"""The networks as data: a name, an input shape and a list of layers. A new network touches no other file."""
+"""The networks that the application knows by name: the files in ``builtin/``. A new network is one new file there."""
 
-import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 
-from app.layers import (
-    Argmax,
-    AvgPool,
-    Conv2d,
-    Flatten,
-    Layer,
-    Linear,
-    MaxPool,
-    Relu,
-    Resize,
-    Shape,
-    Sigmoid,
-    Softmax,
-    Tanh,
-)
+from app.layers import Linear
+from app.network.network import Network
+from app.network.toml import read_network
+
+__all__ = ["FA19", "K7", "LENET5", "MINIDNN86", "MLP", "NETWORKS", "Network", "family", "named"]
+
+FOLDER = Path(__file__).with_name("builtin")
+SYSTEMS = ("lenet5", "fa19", "k7", "minidnn86", "mlp")  # those of the old reports come first
 
 
-@dataclass(frozen=True)
-class Network:
-    """A network: the shape of its input and its layers, the last of which is an Argmax."""
-
-    name: str
-    summary: str
-    input_shape: Shape  # (C, H, W) of one image
-    layers: tuple[Layer, ...]
-
-    @property
-    def digest(self) -> str:
-        """SHA-256, in hexadecimal, of the computation: input shape and layers, without the name."""
-        return hashlib.sha256(repr((self.input_shape, self.layers)).encode()).hexdigest()
+def _builtin() -> dict[str, Network]:
+    """Read the files, by name: the systems in their order, then the others alphabetically."""
+    others = {path.stem for path in FOLDER.glob("*.toml")}.difference(SYSTEMS)
+    return {name: read_network(FOLDER / f"{name}.toml") for name in (*SYSTEMS, *sorted(others))}
 
 
-LENET5 = Network(
-    name="lenet5",
-    summary="two convolutions with average pooling, two fully connected layers, no padding",
-    input_shape=(1, 28, 28),
-    layers=(
-        Conv2d("conv1", maps=32, kernel=5),
-        Relu("relu1"),
-        AvgPool("pool1", window=2),
-        Conv2d("conv2", maps=64, kernel=5),
-        Relu("relu2"),
-        AvgPool("pool2", window=2),
-        Flatten("flatten"),
-        Linear("fc1", outputs=128),
-        Relu("relu3"),
-        Linear("fc2", outputs=10),
-        Argmax("argmax"),
-    ),
-)
-
-
-def _tanh_network(name: str, size: int, kernel: int) -> Network:
-    """Systems 2 and 3, which differ in the size of the enlarged images and of the filters."""
-    return Network(
-        name=name,
-        summary=f"two {kernel}x{kernel} convolutions with tanh and maximum pooling, two fully connected layers",
-        input_shape=(1, 28, 28),
-        layers=(
-            Resize("resize", size=size),
-            Conv2d("conv1", maps=12, kernel=kernel),
-            Tanh("tanh1"),
-            MaxPool("pool1", window=2),
-            Conv2d("conv2", maps=24, kernel=kernel),
-            Flatten("flatten"),
-            Linear("fc1", outputs=160),
-            Tanh("tanh2"),
-            Linear("fc2", outputs=10),
-            Softmax("softmax"),
-            Argmax("argmax"),
-        ),
-    )
-
-
-FA19 = _tanh_network("fa19", size=70, kernel=5)
-K7 = _tanh_network("k7", size=72, kernel=7)
-
-MINIDNN86 = Network(
-    name="minidnn86",
-    summary="two 7x7 convolutions with maximum pooling by 2 and by 4, two fully connected layers",
-    input_shape=(1, 28, 28),
-    layers=(
-        Resize("resize", size=86),
-        Conv2d("conv1", maps=4, kernel=7),
-        Relu("relu1"),
-        MaxPool("pool1", window=2),
-        Conv2d("conv2", maps=16, kernel=7),
-        Relu("relu2"),
-        MaxPool("pool2", window=4),
-        Flatten("flatten"),
-        Linear("fc1", outputs=32),
-        Relu("relu3"),
-        Linear("fc2", outputs=10),
-        Softmax("softmax"),
-        Argmax("argmax"),
-    ),
-)
-
-
-def _mlp(name: str, hidden: int) -> Network:
-    """System 5, which was built in several widths."""
-    return Network(
-        name=name,
-        summary="two fully connected layers with a sigmoid between them",
-        input_shape=(1, 28, 28),
-        layers=(
-            Flatten("flatten"),
-            Linear("fc1", outputs=hidden),
-            Sigmoid("sigmoid"),
-            Linear("fc2", outputs=10),
-            Softmax("softmax"),
-            Argmax("argmax"),
-        ),
-    )
-
-
-MLP = _mlp("mlp", hidden=100)
-
-NETWORKS: dict[str, Network] = {network.name: network for network in (LENET5, FA19, K7, MINIDNN86, MLP)}
+NETWORKS = _builtin()
+LENET5, FA19, K7, MINIDNN86, MLP = (NETWORKS[name] for name in SYSTEMS)
 
 
 def family(name: str) -> str:
@@ -132,4 +31,8 @@ def family(name: str) -> str:
 
 def named(name: str) -> Network | None:
     """Find a network by name; ``mlp_500`` is mlp with 500 hidden units. None if there is none."""
-    return _mlp(name, int(name.removeprefix("mlp_"))) if family(name) != name else NETWORKS.get(name)
+    if family(name) == name:
+        return NETWORKS.get(name)
+    first = next(layer for layer in MLP.layers if isinstance(layer, Linear))
+    wider = replace(first, outputs=int(name.removeprefix("mlp_")))
+    return replace(MLP, name=name, layers=tuple(wider if layer is first else layer for layer in MLP.layers))

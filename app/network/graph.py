@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 
 import numpy as np
 
 from app.errors import UserError, suggestion
 from app.layers import Argmax, Layer, Parameters, Resize, Shape
 from app.network.definitions import NETWORKS, Network, named
-from app.network.weights import LEAST_SCALE, MOST_SCALE, Weights, check_shapes
+from app.network.limits import LEAST_SCALE, MOST_SCALE
+from app.network.toml import SUFFIX, read_network
+from app.network.weights import Weights, check_shapes
 
 REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small enough for the caches
 
@@ -93,12 +96,15 @@ class Graph:
         return np.concatenate([self.forward(images[at : at + REFERENCE_CHUNK], dtype)[0] for at in chunks])
 
 
-def find_network(name: str) -> Network:
-    """Find a network by name. Raises UserError for an unknown one."""
-    network = named(name)
+def find_network(text: str) -> Network:
+    """Find a network by its name, or read it from the file that a path ending in ``.toml`` names. Raises UserError."""
+    if text.endswith(SUFFIX):
+        return read_network(Path(text))
+    network = named(text)
     if network is None:
-        known, hint = ", ".join(NETWORKS), suggestion(name, NETWORKS)
-        raise UserError(f"unknown network '{name}': choose one of {known}, or mlp_N with N hidden units{hint}")
+        known, hint = ", ".join(NETWORKS), suggestion(text, NETWORKS)
+        others = f"mlp_N with N hidden units, or a file NAME{SUFFIX}"
+        raise UserError(f"unknown network '{text}': choose one of {known}, {others}{hint}")
     return network
 
 
@@ -108,9 +114,10 @@ def build(network: Network, weights: Weights) -> Graph:
     expected: dict[str, Shape] = {}
     shape = network.input_shape
     for layer in network.layers:
-        wanted = layer.parameter_shapes(shape)
-        # A bias is optional: it is used where the file has it.
-        expected.update({n: s for n, s in wanted.items() if n in weights.arrays or not n.endswith("_bias")})
+        for name, wanted in layer.parameter_shapes(shape).items():
+            # A bias that the network neither requires nor excludes is used where the file has it.
+            if name in weights.arrays or not name.endswith("_bias") or getattr(layer, "bias", None):
+                expected[name] = wanted
         steps.append(Step(layer, shape, layer.output_shape(shape)))
         shape = steps[-1].out_shape
     if not isinstance(network.layers[-1], Argmax):

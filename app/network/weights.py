@@ -26,14 +26,12 @@ from app.files.hdf5 import (
 from app.files.reading import read_file
 from app.files.writing import replacing
 from app.network import shipped
+from app.network.limits import LEAST_SCALE, MAX_BYTES, MOST_SCALE
+from app.network.network import PIXEL_SCALE
 
 DEFAULT_NETWORK = "lenet5"
 STORAGES = ("float32", "float16")  # types that save_weights can write
-MAX_BYTES = 256 << 20
 SCHEMA = 2  # 1 had no checksum
-PIXEL_SCALE = 1 / 255  # bytes become numbers from 0 to 1
-# Limits of the pixel scale, alone or times the first weights: float32 holds it with all bits, times 255, too.
-LEAST_SCALE, MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max) / 255
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CHECKSUM = "arrays_sha256"
 

@@ -14,8 +14,8 @@ from tests.support.contributing import ROOT, changed_files, copied, listed_files
 
 KINDS, NAMES = "app/layers/activation.py", "app/layers/__init__.py"
 STRUCTS, SLOPES = "app/kernels/include/activations.cuh", "app/training/gradients.py"
-NETWORKS = "app/network/definitions.py"
-# By file, what to replace by what: LeakyReLU in whole, and a network that has it behind each kind of layer.
+NETWORK = "app/network/builtin/leaky.toml"
+# By file, what to replace by what: LeakyReLU in whole.
 EDITS: dict[str, list[tuple[str, str]]] = {
     KINDS: [
         (
@@ -56,31 +56,32 @@ struct TANH {""",
         ("import Activation, Relu, ", "import Activation, LeakyRelu, Relu, "),
         ("    Tanh: ", "    LeakyRelu: lambda y: np.where(y > 0, y.dtype.type(1), y.dtype.type(0.01)),\n    Tanh: "),
     ],
-    NETWORKS: [
-        ("    Linear,\n", "    LeakyRelu,\n    Linear,\n"),
-        (
-            "MLP = _mlp(",
-            """LEAKY = Network(
-    name="leaky",
-    summary="LeakyReLU behind a convolution, a pooling and a product",
-    input_shape=(1, 28, 28),
-    layers=(
-        Conv2d("conv1", maps=4, kernel=5),
-        LeakyRelu("leaky1"),
-        AvgPool("pool1", window=2),
-        LeakyRelu("leaky2"),
-        Flatten("flatten"),
-        Linear("fc1", outputs=12),
-        LeakyRelu("leaky3"),
-        Linear("fc2", outputs=10),
-        Argmax("argmax"),
-    ),
-)
-MLP = _mlp(""",
-        ),
-        ("MINIDNN86, MLP)}", "MINIDNN86, MLP, LEAKY)}"),
-    ],
 }
+# A network that has it behind each kind of layer.
+LEAKY = """
+input = [1, 28, 28]
+[[layers]]
+type = "conv2d"
+maps = 4
+kernel = 5
+[[layers]]
+type = "leaky_relu"
+[[layers]]
+type = "avgpool"
+window = 2
+[[layers]]
+type = "leaky_relu"
+[[layers]]
+type = "flatten"
+[[layers]]
+type = "linear"
+outputs = 12
+[[layers]]
+type = "leaky_relu"
+[[layers]]
+type = "linear"
+outputs = 10
+"""
 # Run in the copy. Planned and fused by name alone; compiled by every kernel that a plan or training asks for.
 CHECK = """
 from app.cuda.compiler import compile_kernel
@@ -93,7 +94,9 @@ from app.planning.plan import plan
 from tests.support.networks_for_tests import random_graph
 assert "leaky_relu" in ACTIVATIONS
 nodes = plan(random_graph(NETWORKS["leaky"]), "sm_90a").nodes
-assert [node.name for node in nodes] == ["conv1+leaky1+pool1", "leaky2", "flatten+fc1+leaky3", "fc2+argmax"], nodes
+assert [node.name for node in nodes] == [
+    "conv1+leaky_relu1+pool1", "leaky_relu2", "flatten+fc1+leaky_relu3", "fc2+argmax"
+], nodes
 row, problem = variants("activation")[0], ActivationProblem(77, "leaky_relu")
 compile_kernel(row.path, row.config(problem).defines, "sm_90a")
 compile_kernel(FOLDER / "train_activation_gradient.cu", {"SIZE": 77, "ACTIVATION": "LEAKY_RELU"}, "sm_90a")
@@ -118,12 +121,15 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert text.count(old) == 1, f"{name}: {old}"
             text = text.replace(old, new)
         (place / name).write_text(text, encoding="utf-8")
+    (place / NETWORK).write_text(LEAKY, encoding="utf-8")
     return place
 
 
 def test_the_documents_list_these_files(copy: Path) -> None:
-    """In a section of its own: all that differ in the copy, which works, and nothing else."""
-    assert changed_files(copy) == set(EDITS) == listed_files("Add an activation")
+    """In sections of their own: all that differ in the copy, which works, and nothing else."""
+    assert changed_files(copy) == {*EDITS, NETWORK}
+    assert set(EDITS) == listed_files("Add an activation")
+    assert {str(Path(NETWORK).parent)} == listed_files("Add a network")
 
 
 def test_it_is_compiled_and_planned(copy: Path) -> None:

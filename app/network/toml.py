@@ -1,0 +1,248 @@
+"""Networks as TOML text: read strictly, every fault reported with its line; and written."""
+
+import re
+import tomllib
+from dataclasses import MISSING, fields
+from functools import cache
+from pathlib import Path
+from types import NoneType
+from typing import Any, NamedTuple, get_args
+
+from app.errors import UserError, suggestion
+from app.files.checks import BadValueError, Check, flag, number, row, shown, text, whole
+from app.files.reading import read_file
+from app.layers import Argmax, Layer
+from app.network.limits import (
+    CHANNELS,
+    LEAST_SCALE,
+    MAX_LAYERS,
+    MAX_NUMBER,
+    MAX_SIDE,
+    MOST_SCALE,
+    LayerError,
+    check_layers,
+)
+from app.network.network import PIXEL_SCALE, Network
+from app.network.toml_writing import KINDS, assignments, default_names
+
+SUFFIX = ".toml"
+MAX_FILE_BYTES = 1 << 20
+MAX_LINE = 1000  # characters: keys of thousands of parts would keep the TOML parser busy for minutes
+NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+_HEADER = re.compile(r"\s*\[\[\s*(?:layers|\"layers\"|'layers')\s*\]\]")
+_AT = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)\Z")
+_FRACTION = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})")
+
+
+def network_toml(network: Network) -> str:
+    """Write the network as TOML; ``parse_network`` reads it back, equal."""
+    about = {"name": network.name} | ({"summary": network.summary} if network.summary else {})
+    return assignments(about) + network.computation
+
+
+def read_network(path: Path) -> Network:
+    """Read the file of a network. Raises UserError for every fault, with its line."""
+    content = read_file(path, MAX_FILE_BYTES)
+    try:
+        return parse_network(content.decode("utf-8"), path)
+    except UnicodeDecodeError as error:
+        line, bad = content.count(b"\n", 0, error.start) + 1, content[error.start]
+        raise UserError(f"{path}, line {line}: byte {bad:#04x} is no UTF-8: store the text as UTF-8") from None
+
+
+def parse_network(text: str, source: str | Path) -> Network:
+    """Read a network from TOML text.
+
+    source: the text's origin for error messages; its file name, without suffix, names a network that has no name.
+    Raises UserError for every fault: ``source, line N: what is wrong: remedy``.
+    """
+    return _Reader(text, source).network()
+
+
+class _Rule(NamedTuple):
+    """What a value must be, in words and as a check."""
+
+    needed: str
+    check: Check
+
+
+class _Reader:
+    """One text, its lines and the lines of its [[layers]] headers."""
+
+    def __init__(self, text: str, source: str | Path) -> None:
+        self.source = source
+        self.lines = text.split("\n")  # as tomllib counts them
+        self.headers = [at for at, line in enumerate(self.lines) if _HEADER.match(line)]
+        for at, line in enumerate(self.lines):
+            if len(line) > MAX_LINE:
+                raise self.error(at, f"it has more than {MAX_LINE:,} characters: break it or store less in it")
+        if len(self.headers) > MAX_LAYERS:
+            found = f"{len(self.headers):,} layers, more than {MAX_LAYERS}"
+            raise self.error(self.headers[MAX_LAYERS], f"{found}: remove some")
+        self.document = self._parsed(text)
+
+    def error(self, at: int, fault: str) -> UserError:
+        """Return the error of a line, counted from 0."""
+        return UserError(f"{self.source}, line {at + 1}: {fault}")
+
+    def _parsed(self, text: str) -> dict[str, Any]:
+        try:
+            return tomllib.loads(text)
+        except RecursionError:
+            raise self.error(0, "brackets are nested too deeply: no value needs more than one pair") from None
+        except ValueError as error:  # TOMLDecodeError, or a number with too many digits
+            found = _AT.search(str(error))
+            line, column = (found[1], found[2]) if found else (None, None)
+            at = int(line) - 1 if line else len(self.lines) - 1 if found else 0
+            place = f" in column {column}" if column else " at the end" if found else ""
+            what = shown(_AT.sub("", str(error)))[1:-1]
+            raise self.error(at, f"not TOML ({what}{place}): correct it") from None
+
+    def network(self) -> Network:
+        """Check the document and make the network of it."""
+        tables = self._tables()
+        self._check_keys(self.document, ("name", "summary", "input", "pixel_scale", "layers"), "a network", None)
+        if "input" not in self.document:
+            raise self.error(0, "input is missing: add the images' channels, height and width: input = [1, 28, 28]")
+        name = self._name()
+        summary = self._value(self.document, "summary", "", _SUMMARY)
+        shape = self._value(self.document, "input", None, _INPUT)
+        pixel_scale = self._value(self.document, "pixel_scale", PIXEL_SCALE, _SCALE)
+        layers = self._layers(tables)
+        try:
+            check_layers(shape, layers)
+        except LayerError as error:
+            # The argmax is not written: what it cannot read, the last layer gives.
+            raise self.error(self.headers[min(error.at, len(tables) - 1)], str(error)) from None
+        return Network(name, summary, shape, layers, pixel_scale)
+
+    def _tables(self) -> list[dict[str, Any]]:
+        """Return the tables of the layers, one per header."""
+        tables = self.document.get("layers")
+        if tables is None:
+            raise self.error(len(self.lines) - 1, "layers are missing: write [[layers]] and its keys for each layer")
+        if not isinstance(tables, list) or len(tables) != len(self.headers):  # in other notation, lines are not known
+            at = self._line("layers", None)
+            raise self.error(at, "layers are not written as tables: write [[layers]] above the keys of each layer")
+        return tables
+
+    def _name(self) -> str:
+        if "name" in self.document:
+            return str(self._value(self.document, "name", None, _NAME))
+        stem = Path(self.source).stem
+        if not NAME.fullmatch(stem):
+            raise self.error(0, 'name is missing, and the file\'s name does not do: add one, as in name = "lenet5"')
+        return stem
+
+    def _layers(self, tables: list[dict[str, Any]]) -> tuple[Layer, ...]:
+        kinds = [self._kind(at, table) for at, table in enumerate(tables)]
+        names = default_names(kind.kind for kind in kinds)
+        made = [self._layer(at, *parts) for at, parts in enumerate(zip(tables, kinds, names, strict=True))]
+        return (*made, Argmax("argmax"))
+
+    def _kind(self, at: int, table: dict[str, Any]) -> type[Layer]:
+        """Return the class of a layer."""
+        known = ", ".join(KINDS)
+        if "type" not in table:
+            raise self.error(self.headers[at], f"the layer has no type: add one of {known}")
+        kind = table["type"]
+        if isinstance(kind, str) and kind in KINDS:
+            return KINDS[kind]
+        if kind == Argmax.kind:
+            raise self.error(self._line("type", at), "every network ends with an argmax by itself: remove this layer")
+        hint = suggestion(kind, KINDS) if isinstance(kind, str) else ""
+        raise self.error(self._line("type", at), f"unknown layer type {shown(kind)}: choose one of {known}{hint}")
+
+    def _layer(self, at: int, table: dict[str, Any], kind: type[Layer], default_name: str) -> Layer:
+        """Make a layer: its keys are the fields of its class."""
+        rules = _rules(kind)
+        self._check_keys(table, ("type", "name", *rules), f"a {kind.kind} layer", at)
+        values = {"name": self._value(table, "name", default_name, _LAYER_NAME, at)}
+        for key, (default, rule) in rules.items():
+            if default is MISSING and key not in table:
+                raise self.error(self.headers[at], f"{key} is missing: a {kind.kind} layer needs it, add it")
+            values[key] = self._value(table, key, default, rule, at)
+        return kind(**values)
+
+    def _check_keys(self, table: dict[str, Any], known: tuple[str, ...], what: str, at: int | None) -> None:
+        """Raise UserError for a key of the table that ``what`` does not have."""
+        for key in table:
+            if key in known:
+                continue
+            hint = suggestion(key, known)
+            remedy = f"it has {', '.join(known)}{hint}"
+            if at is not None and key in ("summary", "input", "pixel_scale"):
+                remedy = "move it above the first [[layers]]"
+            raise self.error(self._line(key, at), f"{what} has no key {shown(key)}: {remedy}")
+
+    def _value(self, table: dict[str, Any], key: str, default: Any, rule: "_Rule", at: int | None = None) -> Any:
+        """Return the checked value of a key, or the default without one."""
+        if key not in table:
+            return default
+        try:
+            return rule.check(table[key])
+        except BadValueError:
+            raise self.error(self._line(key, at), f"{key} is {shown(table[key])}, but must be {rule.needed}") from None
+
+    def _line(self, key: str, at: int | None) -> int:
+        """Return the line of a key of the layer ``at``, or of the network; the table's first line if none is found."""
+        ends = [*self.headers, len(self.lines)]
+        first, end = (0, ends[0]) if at is None else (ends[at], ends[at + 1])
+        assigned = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]")
+        header = re.compile(rf"\s*\[+\s*[\"']?{re.escape(key)}\b")
+        found = [line for line in range(first, end) if assigned.match(self.lines[line])]
+        if at is None:
+            found += [line for line in range(len(self.lines)) if header.match(self.lines[line])]
+        return found[0] if found else first
+
+
+def _input(value: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = row(whole(1, max(CHANNELS)), whole(1, MAX_SIDE), whole(1, MAX_SIDE))(value)
+    if shape[0] not in CHANNELS:
+        raise BadValueError("neither grey nor in colours")
+    return shape
+
+
+def _scale(value: Any) -> float:
+    fraction = _FRACTION.fullmatch(value) if isinstance(value, str) else None
+    scale: float = number(LEAST_SCALE, MOST_SCALE)(int(fraction[1]) / int(fraction[2]) if fraction else value)
+    return scale
+
+
+def _name(value: Any) -> str:
+    if not (isinstance(value, str) and NAME.fullmatch(value)):
+        raise BadValueError("no name")
+    return value
+
+
+def _layer_name(value: Any) -> str:
+    if _name(value).endswith("_bias"):  # the array of a layer's bias is named so
+        raise BadValueError("the name of a bias")
+    return str(value)
+
+
+_SUMMARY = _Rule("one line of text in quotes, up to 200 characters", text())
+_INPUT = _Rule(f"1 or 3 channels, then height and width from 1 to {MAX_SIDE:,}, as in [1, 28, 28]", _input)
+_SCALE = _Rule(f'a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g} or a fraction such as "1/255"', _scale)
+_NAME = _Rule("a name of small letters, digits and _, such as lenet5", _name)
+_LAYER_NAME = _Rule("a name of small letters, digits and _, not ending in _bias, such as conv1", _layer_name)
+# By the type of a layer's field.
+_TYPES: dict[Any, _Rule] = {
+    int: _Rule(f"a whole number from 1 to {MAX_NUMBER:,}", whole(1, MAX_NUMBER)),
+    bool: _Rule("true or false", flag),
+    str: _Rule("one line of text in quotes", text()),
+}
+_FROM_ZERO = _Rule(f"a whole number from 0 to {MAX_NUMBER:,}", whole(0, MAX_NUMBER))
+
+
+@cache
+def _rules(kind: type[Layer]) -> dict[str, tuple[Any, _Rule]]:
+    """Return each key of a kind of layer, which are its fields, with its default and the rule of its values."""
+    rules = {}
+    for one in fields(kind):
+        if one.name != "name":
+            (plain,) = {*get_args(one.type)} - {NoneType} or {one.type}  # int | None is an int that may be missing
+            # Where nothing is the default, as of padding, 0 is a value.
+            rules[one.name] = (one.default, _FROM_ZERO if plain is int and one.default == 0 else _TYPES[plain])
+    return rules
