@@ -83,12 +83,23 @@ class Graph:
         scores = x = images
         with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the scores
             for at, step in enumerate(self.steps):
-                if at == self.scaled_at:
-                    x = x.astype(dtype) * dtype(self.pixel_scale(x.dtype))
+                x = self._scaled(at, x, dtype)
                 scores, x = x, step.layer.reference(x, self.parameters)
                 if after_layer is not None:
                     after_layer(step.layer)
         return scores, x
+
+    def input_of(self, at: int, images: np.ndarray, dtype: type) -> np.ndarray:
+        """Return the input of step ``at``, (B, *input shape), as ``forward`` computes it."""
+        x = images
+        with np.errstate(over="ignore", invalid="ignore"):
+            for place in range(at):
+                x = self.steps[place].layer.reference(self._scaled(place, x, dtype), self.parameters)
+        return self._scaled(at, x, dtype)
+
+    def _scaled(self, at: int, x: np.ndarray, dtype: type) -> np.ndarray:
+        """Apply the pixel scale to the input of step ``at`` if it belongs there."""
+        return x.astype(dtype) * dtype(self.pixel_scale(x.dtype)) if at == self.scaled_at else x
 
     def reference(self, images: np.ndarray, dtype: type = np.float64) -> np.ndarray:
         """Return the scores (B, classes) of the NumPy reference, computed in cache-sized chunks."""

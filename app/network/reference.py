@@ -2,7 +2,6 @@
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from app.files.hdf5 import Wanted, file_image, read_pinned
 from app.files.reading import read_file
 from app.files.writing import replacing
 from app.interrupts import deferred_interrupts
-from app.layers import Argmax, Softmax
+from app.layers import Argmax, Sigmoid, Softmax, Tanh
 from app.network import shipped
 from app.network.accuracy import Reference, top_two_margins
 from app.network.definitions import Network
@@ -47,17 +46,23 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
 def _of_chunk(graph: Graph, images: np.ndarray) -> Reference:
     """Compute the reference of a few images; logits are the scores before a softmax.
 
-    For the magnitudes, the layer that gives the logits is run once more, on the absolute values of its input and its
-    parameters. A softmax adds 1: it gives two classes the same probability if their logits differ by less than a
-    rounding of 1.
+    For the magnitudes, the last layer with weights runs once more, on the absolute values of its input and its
+    parameters. Each function after it that saturates (tanh, sigmoid, softmax) adds 1: it gives two classes the same
+    score if they differ by less than a rounding of 1.
     """
-    *steps, last = (step for step in graph.steps if not isinstance(step.layer, Softmax | Argmax))
-    has_softmax = isinstance(graph.steps[-2].layer, Softmax)
-    _, x = replace(graph, steps=tuple(steps)).forward(images, np.float64)
-    sizes = {name: np.abs(array) for name, array in graph.parameters.items() if name.startswith(last.layer.name)}
+    at = max(at for at, step in enumerate(graph.steps) if step.layer.name in graph.parameters)
+    product, *behind = (step.layer for step in graph.steps[at:])
+    saturating = sum(isinstance(layer, Tanh | Sigmoid | Softmax) for layer in behind)
+    while behind and isinstance(behind[-1], Softmax | Argmax):  # they do not change which logit is the best
+        behind.pop()
+    x = graph.input_of(at, images, np.float64)
+    names = graph.parameters.keys() & product.parameter_shapes(graph.steps[at].in_shape).keys()
+    sizes = {name: np.abs(graph.parameters[name]) for name in names}
     with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the magnitudes
-        magnitudes = last.layer.reference(np.abs(x), sizes).max(axis=1) + has_softmax
-        logits = last.layer.reference(x, graph.parameters)
+        magnitudes = product.reference(np.abs(x), sizes).reshape(len(x), -1).max(axis=1) + saturating
+        logits = product.reference(x, graph.parameters)
+        for layer in behind:
+            logits = layer.reference(logits, graph.parameters)
         margins = top_two_margins(logits)
         return Reference(logits.argmax(axis=1).astype(np.uint8), margins, magnitudes.astype(np.float32))
 

@@ -1,7 +1,8 @@
 """Find the kernel for the next layers: one layer with what can be fused into it, or two layers as a pair."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from app.kernels.problems import (
     operation,
 )
 from app.kernels.variant import Variant
-from app.layers import Flatten, Layer
+from app.layers import Activation, Flatten, Layer
 from app.network.graph import Graph, Step
 from app.planning.tuning import Tuning
 from app.precision import BY_NAME, wide
@@ -98,8 +99,11 @@ def serve(
     lead = _lead(graph, at)
     steps = graph.steps[at + lead :]
     head = steps[0].layer
-    if head.operation is None or (lead and head.operation != "gemm"):
-        raise UserError(f"layer {head.name}: a Flatten must be followed by a fully connected layer on the GPU")
+    if head.operation is None or (lead and head.operation != "gemm" and reorders(graph.steps[at])):
+        raise UserError(
+            f"layer {head.name} reads features in the order of {graph.steps[at].layer.name}, which the GPU gives to "
+            "fully connected layers only: put one between them, or use --device cpu"
+        )
     pair = _pair(graph, at, arch, input_dtype, choices, scales) if choices.fuse else None
     if pair is not None:
         return pair
@@ -110,6 +114,25 @@ def serve(
             arrays = stored_parameters(graph, at, steps[:1], problem, input_dtype)
             return Node(head, graph.steps[at : at + lead + taken], problem, *served, arrays, settings_alone=own)
     raise UserError(_why_unserved(graph, steps[0], arch, input_dtype, choices))
+
+
+def flattened_late(graph: Graph) -> Graph:
+    """Move every Flatten behind the activations that follow it; the results are the same.
+
+    Activations accept any order of features. The order of a Flatten exists on the GPU only in the rows of weights.
+    """
+    steps = list(graph.steps)
+    for at in range(len(steps) - 1):
+        step, after = steps[at : at + 2]
+        if isinstance(step.layer, Flatten) and isinstance(after.layer, Activation):
+            steps[at : at + 2] = Step(after.layer, step.in_shape, step.in_shape), step
+    return replace(graph, steps=tuple(steps))
+
+
+def reorders(step: Step) -> bool:
+    """Return whether this Flatten changes the order of the values in memory: of several maps with several pixels."""
+    channels, *pixels = step.in_shape
+    return channels > 1 and prod(pixels) > 1
 
 
 def _lead(graph: Graph, at: int) -> int:

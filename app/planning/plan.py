@@ -11,7 +11,7 @@ from app.kernels.problems import ConvProblem, LinearProblem, operation
 from app.kernels.variant import Variant
 from app.layers import Argmax
 from app.network.graph import Graph
-from app.planning.matching import Choices, Node, serve
+from app.planning.matching import Choices, Node, flattened_late, serve
 from app.precision import BY_NAME, DTYPES
 
 IMAGES = "images"
@@ -57,6 +57,7 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
         return plan(graph, arch, replace(choices, precision="fp32"), input_dtype=input_dtype)
     if choices.precision == "fp32x" and not has_tensor_cores:
         raise UserError(f"--precision fp32x needs tensor cores (sm_{TENSOR_CORES} or later), this is {arch}: use fp32")
+    graph = flattened_late(graph)
     nodes: list[Node] = []
     at = 0
     while at < len(graph.steps):

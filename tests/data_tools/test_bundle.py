@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +13,13 @@ from app.errors import UserError
 from app.network import shipped
 from app.network import weights as module
 from app.network.accuracy import Reference
-from app.network.definitions import NETWORKS
+from app.network.definitions import NETWORKS, Network
 from app.network.graph import build
 from app.network.reference import compute_reference, load_reference, save_reference
 from app.network.weights import load_weights, save_weights
 from data_tools.__main__ import main as data_tools
 from tests.support.bundle_for_tests import FILES, IMAGES, STORAGE, TRUTH
-from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.networks_for_tests import CONVOLVED, LATE, random_graph, random_images
 from tests.support.shell import Refuses
 
 Unchanged = Callable[..., None]
@@ -96,18 +95,28 @@ def test_margins_are_of_logits() -> None:
     assert np.isfinite(found.margins).all() and (found.margins > 700).any()
 
 
-@pytest.mark.parametrize("network", ["lenet5", "mlp"])
-def test_magnitudes_are_what_the_scores_terms_sum_to_without_signs(network: str) -> None:
-    """Of the last layer, with its bias; a softmax adds 1. Far above the scores where a bias takes most of them away."""
-    graph = random_graph(NETWORKS[network])
-    images = random_images(graph.network, 5)
+@pytest.mark.parametrize(
+    ("network", "product", "saturating"),
+    [(NETWORKS["lenet5"], "fc2", 0), (NETWORKS["mlp"], "fc2", 1), (LATE, "fc1", 1), (CONVOLVED, "conv1", 1)],
+)
+def test_magnitudes_are_what_the_scores_terms_sum_to_without_signs(
+    network: Network, product: str, saturating: int
+) -> None:
+    """Of the last product, with its bias; a softmax or sigmoid adds 1. Far above scores that a bias takes away."""
+    graph = random_graph(network)
+    images = random_images(network, 5)
     found = compute_reference(graph, images)
-    before = next(at for at, step in enumerate(graph.steps) if step.layer.name == "fc2")
-    _, hidden = replace(graph, steps=graph.steps[:before]).forward(images, np.float64)
-    terms = np.abs(hidden[:, :, None] * graph.parameters["fc2"].astype(np.float64)).sum(axis=1)
-    expected = (terms + np.abs(graph.parameters["fc2_bias"])).max(axis=1) + (network == "mlp")
+    at = next(at for at, step in enumerate(graph.steps) if step.layer.name == product)
+    hidden = graph.input_of(at, images, np.float64).reshape(5, -1)
+    if network is CONVOLVED:  # its window is the image
+        weights = graph.parameters[product].transpose(2, 0, 1, 3).reshape(hidden.shape[1], -1)
+    else:
+        weights = graph.parameters[product]
+    terms = np.abs(hidden[:, :, None] * weights.astype(np.float64)).sum(axis=1)
+    expected = (terms + np.abs(graph.parameters[f"{product}_bias"])).max(axis=1) + saturating
     np.testing.assert_allclose(found.magnitudes, expected, rtol=1e-6)
     assert found.magnitudes.dtype == np.float32
+    np.testing.assert_array_equal(found.labels, graph.forward(images, np.float64)[1])
 
 
 # --- how the command line finds them

@@ -22,7 +22,7 @@ from app.layers import (
 from app.network.definitions import NETWORKS, Network
 from app.training.gradients import GRADIENTS, Arrays
 from app.training.model import Model, add_l2, cross_entropy, training_model
-from tests.support.networks_for_tests import ODD, POOLED, SMOOTH, random_images
+from tests.support.networks_for_tests import ODD, ORDERS, POOLED, SMOOTH, random_images
 
 STEP = 1e-5
 LAYERS: list[tuple[Layer, tuple[int, ...]]] = [
@@ -156,7 +156,7 @@ def half_masks(name: str, shape: tuple[int, ...]) -> np.ndarray | None:
     return np.where(np.random.default_rng(len(name)).random(shape) < 0.5, 2.0, 0.0) if name.startswith("fc") else None
 
 
-@pytest.mark.parametrize("network", [ODD, POOLED, SMOOTH, *NETWORKS.values()])
+@pytest.mark.parametrize("network", [ODD, POOLED, SMOOTH, *ORDERS, *NETWORKS.values()])
 @pytest.mark.parametrize("masked", [False, True])
 def test_whole_network(network: Network, masked: bool) -> None:
     if masked and network.name in ("fa19", "k7", "minidnn86"):

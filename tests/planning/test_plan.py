@@ -20,9 +20,9 @@ from app.kernels.problems import (
     key,
     operation,
 )
-from app.layers import Argmax, AvgPool, Flatten, Layer, Linear, Relu
+from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, Relu, Softmax
 from app.network.definitions import LENET5, NETWORKS, Network
-from app.planning.matching import Choices
+from app.planning.matching import Choices, flattened_late
 from app.planning.plan import IMAGES, LABELS, LOGITS, PIXELS, plan
 from app.precision import BY_NAME
 from tests.support.networks_for_tests import ODD, TEST_NETWORKS, multiplied, random_graph
@@ -71,7 +71,7 @@ def test_every_plan_is_sound(network: Network, precision: str, fuse: bool, kerne
     for node in planned.nodes:
         assert kernels.get(node.head.operation or "") in (None, node.variant.name)
     planned_layers = [layer for node in planned.nodes for layer in node.layers]
-    assert planned_layers == list(graph.network.layers)
+    assert planned_layers == [step.layer for step in flattened_late(graph).steps]
     assert sum(node.flops for node in planned.nodes) == sum(s.layer.flops(s.in_shape) for s in graph.steps)
     written = {IMAGES}
     latest, shape = IMAGES, graph.network.input_shape
@@ -153,7 +153,11 @@ def test_the_rows_after_a_flatten_are_permuted_to_the_order_on_the_device() -> N
 @pytest.mark.parametrize(
     ("layers", "fault"),
     [
-        ([Flatten("flatten"), Relu("relu")], "layer relu: a Flatten must be followed"),
+        ([Flatten("flatten"), Relu("relu")], "supports layer relu .*uint8"),
+        (
+            [Conv2d("conv", 2, 2), Flatten("flatten"), Softmax("softmax")],
+            "layer softmax reads features in the order of flatten, .*: put one between them, or use --device cpu",
+        ),
         ([AvgPool("pool", 2), Flatten("flatten")], "supports layer pool .*uint8"),
     ],
 )

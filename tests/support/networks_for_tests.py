@@ -5,7 +5,22 @@ from pathlib import Path
 
 import numpy as np
 
-from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Resize, Shape, Softmax, Tanh
+from app.layers import (
+    Activation,
+    Argmax,
+    AvgPool,
+    Conv2d,
+    Flatten,
+    Layer,
+    Linear,
+    MaxPool,
+    Relu,
+    Resize,
+    Shape,
+    Sigmoid,
+    Softmax,
+    Tanh,
+)
 from app.network.accuracy import Reference, agree
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import Graph, build
@@ -81,13 +96,40 @@ ENLARGED = network(
     Linear("fc1", outputs=10),
     Argmax("argmax"),
 )
-TEST_NETWORKS = (*NETWORKS.values(), ODD, FLAT, POOLED, SMOOTH, ENLARGED)
+# Activations where no network of the seed systems has any: behind a Flatten, two in a row, behind the last product.
+LATE = network(
+    "late",
+    (2, 9, 8),
+    Conv2d("conv1", maps=6, kernel=3),
+    MaxPool("pool1", window=2),
+    Tanh("tanh1"),
+    Relu("relu1"),
+    Conv2d("conv2", maps=5, kernel=2),
+    Flatten("flatten"),
+    Tanh("tanh2"),
+    Linear("fc1", outputs=9),
+    Sigmoid("sigmoid"),
+    Argmax("argmax"),
+)
+# No hidden layer: images of two channels straight to scores.
+BARE = network("bare", (2, 4, 5), Flatten("flatten"), Linear("fc1", outputs=7), Argmax("argmax"))
+# No fully connected layer: a convolution over the whole map gives the scores.
+CONVOLVED = network(
+    "convolved",
+    (1, 6, 6),
+    Conv2d("conv1", maps=8, kernel=6),
+    Flatten("flatten"),
+    Softmax("softmax"),
+    Argmax("argmax"),
+)
+ORDERS = (LATE, BARE, CONVOLVED)
+TEST_NETWORKS = (*NETWORKS.values(), ODD, FLAT, POOLED, SMOOTH, ENLARGED, *ORDERS)
 
 
 def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph:
     """The network with seeded random weights, scaled so that activations neither vanish nor grow.
 
-    With biases, the last one centres the logits (before a softmax), so that labels vary from image to image.
+    With biases, the last one centres the logits (before a softmax or sigmoid), so that labels vary from image to image.
     """
     rng = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
@@ -101,7 +143,9 @@ def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph
     weights = Weights(arrays, network.name, Path("random"))
     if bias:
         last = [name for name in arrays if name.endswith("_bias")][-1]
-        unscaled = replace(network, layers=tuple(x for x in network.layers if not isinstance(x, Softmax)))
+        product = next(at for at, layer in enumerate(network.layers) if f"{layer.name}_bias" == last)
+        behind = (layer for layer in network.layers[product:] if not isinstance(layer, Activation | Softmax))
+        unscaled = replace(network, layers=(*network.layers[:product], *behind))
         arrays[last] -= build(unscaled, weights).reference(random_images(network, 32)).mean(axis=0).astype(np.float32)
     return build(network, weights)
 

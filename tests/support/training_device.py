@@ -28,7 +28,7 @@ def settings_of(network: Network, **changes: Any) -> Settings:
     recipe = RECIPES.get(network.name)
     if recipe is None:
         trained = tuple(layer.name for layer in network.layers if layer.kind in ("conv2d", "linear"))
-        recipe = replace(RECIPES["lenet5"], biases=trained, dropout=(("fc1", 0.3),))
+        recipe = replace(RECIPES["lenet5"], biases=trained, dropout=(("fc1", 0.3),) if "fc1" in trained else ())
     own = {"network": network.name, "seed": 3, "images": 40, "validation": 9, "data": "", "batch": 12}
     return Settings(**(vars(recipe) | own | changes))
 

@@ -15,7 +15,7 @@ from app.kernels.train.train import TRAINING_KERNELS
 from app.layers import AvgPool, MaxPool, Relu, Sigmoid, Tanh
 from app.network.definitions import NETWORKS, Network
 from app.training.optimisers import AdamW, Sgd
-from tests.support.networks_for_tests import ODD, POOLED, SMOOTH
+from tests.support.networks_for_tests import ODD, ORDERS, POOLED, SMOOTH
 from tests.support.training_device import Build, builds, compile_all, settings_of
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -36,7 +36,7 @@ PRODUCTS = {"gemm", "conv", "conv_input", "conv_filters", "sum_parts"}  # have t
 @pytest.fixture(scope="module")
 def needed() -> list[Build]:
     """By all networks as they are trained, by odd ones, and by each optimiser with and without L2."""
-    wanted = [builds(network, settings_of(network)) for network in (*NETWORKS.values(), ODD, SMOOTH)]
+    wanted = [builds(network, settings_of(network)) for network in (*NETWORKS.values(), ODD, SMOOTH, *ORDERS)]
     for optimiser in ("sgd", "adamw"):
         wanted += [builds(NETWORKS["mlp"], settings_of(NETWORKS["mlp"], optimiser=optimiser, l2=x)) for x in (0.0, 1.0)]
     return list(dict.fromkeys(chain(*wanted)))
