@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from app.commands.kernels import REFERENCE_ARCH
 from app.commands.options.graph import GraphRequest
-from app.kernels.problems import bytes_moved
+from app.kernels.facts import bytes_moved
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.choices import load_graph, target

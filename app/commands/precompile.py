@@ -13,7 +13,8 @@ from app.commands.options.precompile import PrecompileRequest
 from app.cuda.compiler import check_cache, compile_kernel, is_cached, nvrtc
 from app.errors import UserError
 from app.interrupts import deferred_interrupts
-from app.kernels.problems import ConvProblem, alone
+from app.kernels.facts import alone
+from app.kernels.problems import ConvProblem
 from app.planning import tuning
 from app.planning.choices import load_graph, target
 from app.planning.plan import ExecutionPlan, plan

@@ -6,7 +6,7 @@ float16), ``tfloat32`` (float32 in memory, rounded to 11 bits by the tensor core
 biases are added and activations computed in float32 (float64 for float64).
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Generic, TypeVar
 
@@ -24,6 +24,16 @@ class Argument:
     per_image: int = 0
     fixed: int = 0
     optional: bool = False
+
+
+def windows(size: int, window: int, stride: int, ceil: bool) -> int:
+    """Return the number of pooling windows along an axis of ``size`` pixels, at least ``window``.
+
+    ceil: pixels that fill no window get one that reaches over the border, if it begins inside the image.
+    """
+    if ceil:
+        return min(1 - (window - size) // stride, -(-size // stride))
+    return (size - window) // stride + 1
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,12 @@ class ConvProblem:
     dtype: str = "float32"
     output_dtype: str = "float32"
     padding: int = 0  # rows and columns of zeros on all four sides
+    pool_ceil: bool = False  # windows over the border count, see app/layers/pool.py; False where there are none
+
+    def __post_init__(self) -> None:
+        """Without windows over the border it is the same problem as without ``pool_ceil``: kernels are, too."""
+        if self.pool_ceil and self.pooled == replace(self, pool_ceil=False).pooled:
+            object.__setattr__(self, "pool_ceil", False)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -64,8 +80,8 @@ class ConvProblem:
     @property
     def pooled(self) -> tuple[int, int]:
         """Height and width of the output."""
-        height, width = self.convolved
-        return height // self.pool, width // self.pool
+        height, width = (windows(size, self.pool, self.pool, self.pool_ceil) for size in self.convolved)
+        return height, width
 
     @property
     def flops(self) -> int:
@@ -168,15 +184,22 @@ class PoolProblem:
     stride: int
     is_max: bool
     dtype: str = "float32"
+    ceil: bool = False  # windows over the border count, see app/layers/pool.py; False where there are none
+
+    def __post_init__(self) -> None:
+        """Without windows over the border it is the same problem as without ``ceil``: kernels are, too."""
+        if self.ceil and self.pooled == replace(self, ceil=False).pooled:
+            object.__setattr__(self, "ceil", False)
 
     @property
     def pooled(self) -> tuple[int, int]:
         """Height and width of the output."""
-        return (self.height - self.window) // self.stride + 1, (self.width - self.window) // self.stride + 1
+        height, width = (windows(size, self.window, self.stride, self.ceil) for size in (self.height, self.width))
+        return height, width
 
     @property
     def flops(self) -> int:
-        """One operation for each element of each window."""
+        """One operation for each place of each window, by convention."""
         return self.channels * prod(self.pooled) * self.window**2
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -275,26 +298,3 @@ OPERATIONS: dict[type, str] = {
 def operation(problem: Problem) -> str:
     """Return the registry's name of the problem's operation."""
     return OPERATIONS[type(problem)]
-
-
-def alone(problem: ConvProblem) -> ConvProblem:
-    """Return the convolution and its bias without activation and pooling: an op, in the terms of the seed systems."""
-    return replace(problem, activation="", pool=1, pool_is_max=False)
-
-
-def key(problem: Problem) -> str:
-    """Return a short unique text: the operation and every field other than its default, e.g. for tuning tables."""
-    if isinstance(problem, PairProblem):
-        return f"{operation(problem)}: {key(problem.first)}; {key(problem.second)}"
-    values = ((field, getattr(problem, field.name)) for field in fields(problem))
-    changed = (f"{field.name}={value}" for field, value in values if value != field.default)
-    return " ".join([operation(problem), *changed])
-
-
-def bytes_moved(problem: Problem, images: int) -> int:
-    """Return the least bytes through device memory for ``images`` images: each argument read or written once."""
-    return sum(
-        (argument.fixed + argument.per_image * images) * ITEMSIZE[argument.dtype]
-        for argument in problem.arguments()
-        if not argument.optional
-    )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.cuda.compiler import KERNEL_DIR, architecture_number
-from app.kernels.problems import ITEMSIZE, Argument, ConvProblem, LinearProblem, Problem
+from app.kernels.problems import ITEMSIZE, Argument, ConvProblem, LinearProblem, PoolProblem, Problem
 from app.precision import storage, wide
 
 Grid = tuple[int, int, int]
@@ -243,8 +243,13 @@ def conv_sizes(problem: ConvProblem) -> dict[str, str | int]:
 
 
 def pooling(problem: ConvProblem) -> dict[str, str | int]:
-    """Return the constants POOL and POOL_IS_MAX of kernels that pool."""
-    return {"POOL": problem.pool, "POOL_IS_MAX": int(problem.pool_is_max)}
+    """Return the constants POOL, POOL_IS_MAX, PH and PW of convolutions that pool."""
+    return {"POOL": problem.pool, "POOL_IS_MAX": int(problem.pool_is_max)} | pooled_sizes(problem)
+
+
+def pooled_sizes(problem: ConvProblem | PoolProblem) -> dict[str, str | int]:
+    """Return the constants PH and PW: windows along each axis, those over the border included where they count."""
+    return dict(zip(("PH", "PW"), problem.pooled, strict=True))
 
 
 def one_thread_each(outputs: int) -> Callable[[int], Grid]:

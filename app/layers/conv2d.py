@@ -73,16 +73,16 @@ class Conv2d(Layer):
         activation = ""
         if rest and isinstance(rest[0], Activation):
             activation = rest.pop(0).kind
-        pool, is_max = 1, False
+        pool, is_max, ceil = 1, False, False
         if rest and isinstance(rest[0], Pool) and rest[0].window == rest[0].step:
-            pool, is_max = rest[0].window, rest[0].is_max
+            pool, is_max, ceil = rest[0].window, rest[0].is_max, rest[0].ceil
             rest.pop(0)
         if rest:
             return None
         channels, height, width = shape
         sizes = channels, height, width, self.maps, self.kernel, self.stride
         types = input_dtype, dtype, output_dtype
-        return ConvProblem(*sizes, bias, activation, pool, is_max, *types, self.padding)
+        return ConvProblem(*sizes, bias, activation, pool, is_max, *types, self.padding, ceil)
 
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from app.kernels.problems import PoolProblem
+from app.kernels.problems import PoolProblem, windows
 from app.layers.base import Layer, Parameters, Shape
 
 
@@ -14,11 +14,14 @@ from app.layers.base import Layer, Parameters, Shape
 class Pool(Layer):
     """Reduce each window of ``window`` x ``window`` pixels, every ``stride`` (default: window) pixels, to one value.
 
-    Rows and columns that do not fill a window are dropped.
+    Rows and columns that do not fill a window are dropped. With ``ceil`` they get windows that reach over the bottom or
+    right border: such a window gives the maximum, or the mean, of its pixels inside the image (the mean's divisor is
+    the number of these pixels). PyTorch's ceil_mode is the same, and ONNX's with count_include_pad = 0.
     """
 
     window: int
     stride: int | None = None
+    ceil: bool = False
     operation: ClassVar[str] = "pool"
     is_max: ClassVar[bool]
 
@@ -28,29 +31,53 @@ class Pool(Layer):
         return self.window if self.stride is None else self.stride
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape: (C, H, W) → (C, (H-P)//S + 1, (W-P)//S + 1)."""
+        """Return the shape: (C, H, W) → (C, (H-P)//S + 1, (W-P)//S + 1).
+
+        With ``ceil``, for H and for W: min(1 + ceil((H-P)/S), ceil(H/S)); every window begins inside the image.
+        """
         if self.window < 1 or self.step < 1:
             raise self.fail(shape, "a window and a stride of at least 1")
         if len(shape) != 3 or min(shape[1:]) < self.window:
             raise self.fail(shape, f"(C, H, W) with H and W at least {self.window}")
-        channels, height, width = shape
-        return channels, (height - self.window) // self.step + 1, (width - self.window) // self.step + 1
+        return shape[0], *(windows(size, self.window, self.step, self.ceil) for size in shape[1:])
+
+    def margins(self, shape: Shape) -> list[tuple[int, int]]:
+        """Return (0, rows) and (0, columns) by which the last windows reach over the border of an image (C, H, W)."""
+        return [(0, self.window - inside[-1]) for inside in self._inside(shape)]
+
+    def pixels(self, shape: Shape) -> np.ndarray:
+        """Return how many pixels of each window lie inside an image (C, H, W): (PH, PW) integers.
+
+        The length is 1 along an axis whose windows all lie inside.
+        """
+        rows, columns = (inside if inside[-1] < self.window else [self.window] for inside in self._inside(shape))
+        return np.outer(rows, columns)
+
+    def _inside(self, shape: Shape) -> list[list[int]]:
+        """Return how many rows of the windows lie inside an image (C, H, W), from top to bottom, and columns."""
+        sizes = zip(shape[1:], self.output_shape(shape)[1:], strict=True)
+        return [[min(self.window, size - at * self.step) for at in range(count)] for size, count in sizes]
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Combine the rows of each window, then its columns."""
-        _, height, width = self.output_shape(x.shape[1:])
-        combine = np.maximum if self.is_max else np.add
+        """Combine the rows of each window, then its columns; what lies beyond the border changes neither."""
+        shape = x.shape[1:]
+        _, height, width = self.output_shape(shape)
+        combine, beyond = (np.maximum, -np.inf) if self.is_max else (np.add, 0.0)
+        margins = self.margins(shape)
+        if any(map(max, margins)):  # padded as N, H, W, C, the order in memory after a convolution
+            padded = np.pad(x.transpose(0, 2, 3, 1), ((0, 0), *margins, (0, 0)), constant_values=beyond)
+            x = padded.transpose(0, 3, 1, 2)
         starts = range(self.window)
         rows = reduce(combine, (x[:, :, p : p + self.step * (height - 1) + 1 : self.step] for p in starts))
         result = reduce(combine, (rows[:, :, :, q : q + self.step * (width - 1) + 1 : self.step] for q in starts))
-        return result if self.is_max else result / self.window**2
+        return result if self.is_max else result / self.pixels(shape).astype(x.dtype)
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> PoolProblem | None:
         """Return the problem of a kernel of its own; input and output have one type."""
         if input_dtype != output_dtype:
             return None
         channels, height, width = shape
-        return PoolProblem(channels, height, width, self.window, self.step, self.is_max, input_dtype)
+        return PoolProblem(channels, height, width, self.window, self.step, self.is_max, input_dtype, self.ceil)
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,9 @@ import numpy as np
 
 from app.errors import UserError
 from app.kernels import registry
+from app.kernels.facts import alone
 from app.kernels.fused.scaling import scale_features, unscale_features, within_range
-from app.kernels.problems import (
-    ConvPairProblem,
-    ConvProblem,
-    LinearPairProblem,
-    PairProblem,
-    Problem,
-    alone,
-    operation,
-)
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, PairProblem, Problem, operation
 from app.kernels.variant import Variant
 from app.layers import Activation, Flatten, Layer
 from app.network.graph import Graph, Step
@@ -57,7 +50,7 @@ class Node:
 
     head: the main layer, into which the others are fused. steps: all of its layers, in the network's order. settings:
     the variant's parameters that differ from its defaults; settings_alone: the same for a convolution measured without
-    its epilogue, see ``problems.alone``. parameters: the arrays between input and output, in the problem's layout and
+    its epilogue, see ``facts.alone``. parameters: the arrays between input and output, in the problem's layout and
     dtype, None if absent. scales: powers of two that multiply the channels of its results; the next kernel's weights
     divide them out; None: results are unscaled. reads, writes: buffer names, in the order of the arguments.
     """

@@ -1,6 +1,6 @@
 """Choose the best variant and parameters for a problem: from measured tables, or by a rule without one.
 
-A table is one JSON file per card: problem (``problems.key``) → variant → parameters and milliseconds. The table of the
+A table is one JSON file per card: problem (``facts.key``) → variant → parameters and milliseconds. The table of the
 H100 is shipped in app/kernels/tuned/; results of ``bench`` and ``sweep`` go to the user's cache and override it.
 """
 
@@ -19,7 +19,8 @@ from app.files.checks import document, fields, mapping, number, whole
 from app.files.reading import present, read_json
 from app.files.writing import cache_dir, replacing
 from app.kernels import registry
-from app.kernels.problems import Problem, key, operation
+from app.kernels.facts import key
+from app.kernels.problems import Problem, operation
 from app.kernels.variant import Variant
 
 SCHEMA = "lenet5-inference/tuning/1"

@@ -16,8 +16,9 @@ from cupy.cuda import runtime
 from app.cuda.events import EventPair
 from app.cuda.memory import DeviceMemoryError, device_array, is_pinned, pinned_copy, uploaded
 from app.errors import UserError
+from app.kernels.facts import alone, bytes_moved
 from app.kernels.launch import Kernel, Launch
-from app.kernels.problems import ConvProblem, alone, bytes_moved
+from app.kernels.problems import ConvProblem
 from app.planning.matching import Node
 from app.planning.plan import IMAGES
 from app.runtime.clock import host_timed

@@ -18,6 +18,7 @@ from app.layers.pool import Pool
 
 Arrays = dict[str, np.ndarray]
 Pair = tuple[np.ndarray, np.ndarray]
+Index = tuple[slice, ...]
 Gradients = tuple[np.ndarray | None, Arrays]
 # The slope of an activation is a function of its output.
 SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
@@ -128,10 +129,11 @@ def _scatter(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, wi
 
 def average(layer: Pool, kept: Pair, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
     """Give every pixel of a window the same share of the window's gradient; windows may overlap."""
-    dx = np.zeros_like(kept[0])
-    share = dy / layer.window**2
-    for place in _places(layer, dy):
-        dx[place] += share
+    x, _ = kept
+    dx = np.zeros_like(x)
+    share = dy / layer.pixels(x.shape[1:]).astype(x.dtype)
+    for place, windows in _places(layer, x, dy):
+        dx[place] += share[windows]
     return dx, {}
 
 
@@ -140,19 +142,20 @@ def maximum(layer: Pool, kept: Pair, dy: np.ndarray, parameters: Parameters, wan
     x, y = kept
     dx = np.zeros_like(x)
     open_ = np.ones_like(y, dtype=bool)  # windows whose maximum is not found yet
-    for place in _places(layer, dy):
-        hit = (x[place] == y) & open_
-        dx[place] += dy * hit
-        open_ ^= hit
+    for place, windows in _places(layer, x, dy):
+        hit = (x[place] == y[windows]) & open_[windows]
+        dx[place] += dy[windows] * hit
+        open_[windows] ^= hit
     return dx, {}
 
 
-def _places(layer: Pool, dy: np.ndarray) -> Iterator[tuple[slice, ...]]:
-    """For each pixel of a window, by rows: the index of that pixel of all windows in x."""
+def _places(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tuple[Index, Index]]:
+    """For each pixel of a window, by rows: the index of that pixel in x, and of the windows that have it inside x."""
     height, width = dy.shape[2:]
     for p, q in product(range(layer.window), repeat=2):
         rows = slice(p, p + layer.step * (height - 1) + 1, layer.step)
-        yield slice(None), slice(None), rows, slice(q, q + layer.step * (width - 1) + 1, layer.step)
+        place = slice(None), slice(None), rows, slice(q, q + layer.step * (width - 1) + 1, layer.step)
+        yield place, tuple(slice(size) for size in x[place].shape)
 
 
 GRADIENTS: dict[type[Layer], Gradient] = {

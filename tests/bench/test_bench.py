@@ -19,7 +19,8 @@ from app.bench.ladder.table import as_text
 from app.bench.stop import LEAST_RUNS, MOST_RUNS, enough, together
 from app.errors import UserError
 from app.kernels import registry
-from app.kernels.problems import ConvProblem, alone, key
+from app.kernels.facts import alone, key
+from app.kernels.problems import ConvProblem
 from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import plan

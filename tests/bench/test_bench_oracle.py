@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from app.bench.ladder.tolerance import allowed, rms
+from app.kernels.facts import key
 from app.kernels.problems import (
     ActivationProblem,
     ConvProblem,
@@ -14,7 +15,6 @@ from app.kernels.problems import (
     PoolProblem,
     Problem,
     SoftmaxProblem,
-    key,
 )
 from app.precision import storage
 from tests.support.kernel_cases import input_shape

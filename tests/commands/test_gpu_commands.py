@@ -13,7 +13,7 @@ from app.bench.ladder.results import CPU_NAME
 from app.bench.ladder.whole_network import combinations
 from app.bench.sweep import job as sweep_command
 from app.cli import main
-from app.kernels.problems import key
+from app.kernels.facts import key
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.network.graph import Graph

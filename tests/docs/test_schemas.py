@@ -21,7 +21,7 @@ from app.bench.sweep import pipeline, text
 from app.commands import accuracy, kernels, networks
 from app.errors import UserError
 from app.files.checks import BadValueError, Check, parsed_json
-from app.kernels.problems import key
+from app.kernels.facts import key
 from app.planning import tuning
 from app.planning.tuning import Tuning
 from app.precision import SHORT

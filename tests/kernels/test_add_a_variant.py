@@ -10,7 +10,8 @@ import pytest
 from app.cli import main
 from app.cuda.compiler import compile_kernel
 from app.kernels import registry
-from app.kernels.problems import ConvProblem, key
+from app.kernels.facts import key
+from app.kernels.problems import ConvProblem
 from app.kernels.variant import FLOATS, LaunchConfig, Parameters, Variant, conv_sizes, elementwise, types
 from app.network.definitions import LENET5
 from app.planning.matching import Choices

@@ -54,6 +54,9 @@ def _name(case: object) -> str:
         (AvgPool("p", 2), (6, 5, 4), (6, 2, 2)),
         (MaxPool("p", 4), (16, 34, 35), (16, 8, 8)),
         (MaxPool("p", 3, stride=2), (1, 8, 7), (1, 3, 3)),
+        (MaxPool("p", 4, ceil=True), (16, 34, 35), (16, 9, 9)),
+        (AvgPool("p", 3, stride=2, ceil=True), (1, 8, 7), (1, 4, 3)),
+        (AvgPool("p", 2, stride=3, ceil=True), (1, 6, 7), (1, 2, 3)),  # no window begins behind the last row
         (Relu("r"), (2, 3, 4), (2, 3, 4)),
         (Tanh("t"), (5,), (5,)),
         (Sigmoid("s"), (2, 3, 4), (2, 3, 4)),
@@ -78,6 +81,7 @@ def test_shape_rules(layer: Layer, shape: Shape, expected: Shape) -> None:
         (Conv2d("odd_one", 8, 5, padding=-1), (3, 9, 9)),
         (AvgPool("odd_one", 3), (3, 9, 2)),
         (MaxPool("odd_one", 3), (3, 2, 9)),
+        (MaxPool("odd_one", 3, ceil=True), (3, 2, 9)),
         (MaxPool("odd_one", 3), (9, 9)),
         (Flatten("odd_one"), (24,)),
         (Linear("odd_one", 10), (2, 3, 4)),
@@ -94,22 +98,23 @@ def test_a_shape_that_does_not_fit_is_refused_by_name(layer: Layer, shape: Shape
 @pytest.mark.parametrize("padding", [0, 2])
 @pytest.mark.parametrize(("input_dtype", "dtype", "output_dtype"), TYPES)
 @pytest.mark.parametrize(
-    ("epilogue", "activation", "pool", "is_max"),
+    ("epilogue", "activation", "pooling"),
     [
-        ([], "", 1, False),
-        ([POOL], "", 2, False),
-        ([MaxPool("p", 2, 2)], "", 2, True),
-        *(([kind("a")], kind.kind, 1, False) for kind in ACTIVATIONS.values()),
-        *(([kind("a"), POOL], kind.kind, 2, False) for kind in ACTIVATIONS.values()),
-        *(([kind("a"), MaxPool("p", 3)], kind.kind, 3, True) for kind in ACTIVATIONS.values()),
+        ([], "", (1, False, False)),
+        ([POOL], "", (2, False, False)),
+        ([AvgPool("p", 2, ceil=True)], "", (2, False, False)),  # all windows lie inside
+        ([AvgPool("p", 3, ceil=True)], "", (3, False, True)),
+        ([MaxPool("p", 2, 2)], "", (2, True, False)),
+        *(([kind("a")], kind.kind, (1, False, False)) for kind in ACTIVATIONS.values()),
+        *(([kind("a"), POOL], kind.kind, (2, False, False)) for kind in ACTIVATIONS.values()),
+        *(([kind("a"), MaxPool("p", 3)], kind.kind, (3, True, False)) for kind in ACTIVATIONS.values()),
     ],
     ids=_name,
 )
 def test_what_a_convolution_fuses_keeps_its_shapes(
     epilogue: list[Layer],
     activation: str,
-    pool: int,
-    is_max: bool,
+    pooling: tuple[int, bool, bool],
     input_dtype: str,
     dtype: str,
     output_dtype: str,
@@ -117,7 +122,8 @@ def test_what_a_convolution_fuses_keeps_its_shapes(
 ) -> None:
     layer, shape = replace(CONV, stride=2, padding=padding), SHAPE
     problem = layer.problem(shape, epilogue, bias=True, input_dtype=input_dtype, dtype=dtype, output_dtype=output_dtype)
-    given = (True, activation, pool, is_max, input_dtype, dtype, output_dtype, padding)
+    pool, is_max, ceil = pooling
+    given = (True, activation, pool, is_max, input_dtype, dtype, output_dtype, padding, ceil)
     assert problem == ConvProblem(3, 18, 13, 4, 3, 2, *given)
     x, _, _, y = problem.arguments()
     assert (x.dtype, x.per_image, y.dtype) == (input_dtype, prod(shape), output_dtype)

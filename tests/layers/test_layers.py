@@ -47,8 +47,9 @@ PADDED = [
     if min(height, width) + 2 * padding >= kernel
 ]
 POOLINGS = [
-    (pool("pool", window, stride), shape)
+    (pool("pool", window, stride, ceil), shape)
     for pool in POOLS
+    for ceil in (False, True)
     for window in (2, 3, 4)
     for stride in (None, 1, 2, 5)
     for shape in ((1, 9, 7), (3, 4, 11))
@@ -69,7 +70,7 @@ def _name(case: object) -> str:
     if isinstance(case, Conv2d):
         return f"conv-k{case.kernel}-s{case.stride}-p{case.padding}"
     if isinstance(case, Pool):
-        return f"{case.kind}-{case.window}-by-{case.step}"
+        return f"{case.kind}-{case.window}-by-{case.step}" + "-ceil" * case.ceil
     if isinstance(case, bool):
         return "bias" if case else "no-bias"
     return case.kind if isinstance(case, Layer) else "x".join(map(str, case)) if isinstance(case, tuple) else str(case)
@@ -112,8 +113,8 @@ def test_pooling_is_its_definition(layer: Pool, shape: Shape) -> None:
     x = _inputs(shape, np.float64)
     expected = np.zeros((3, *layer.output_shape(shape)))
     for b, c, h, w in np.ndindex(expected.shape):
-        rows = range(h * layer.step, h * layer.step + layer.window)
-        columns = range(w * layer.step, w * layer.step + layer.window)
+        rows = range(h * layer.step, min(h * layer.step + layer.window, shape[1]))
+        columns = range(w * layer.step, min(w * layer.step + layer.window, shape[2]))
         window = [x[b, c, row, column] for row in rows for column in columns]
         expected[b, c, h, w] = max(window) if isinstance(layer, MaxPool) else sum(window) / len(window)
     np.testing.assert_allclose(layer.reference(x, {}), expected, rtol=0, atol=1e-14, strict=True)
@@ -235,6 +236,15 @@ def test_pooling_keeps_nan_from_any_place_in_the_window(pool: type[Pool], at: tu
     x[0, 0, at[0], at[1]] = np.nan
     y = pool("pool", 2).reference(x, {})
     np.testing.assert_array_equal(np.isnan(y)[0, 0], [[True, False], [False, False]])
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_what_lies_beyond_the_border_does_not_count(pool: type[Pool]) -> None:
+    """Neither as a maximum among negative numbers nor in a mean, and NaN and infinities stay what they are."""
+    x: np.ndarray = np.array([[-5.0, -7.0, -3.0], [-9.0, np.nan, -1.0], [-np.inf, -2.0, -8.0]]).reshape(1, 1, 3, 3)
+    y = pool("pool", 2, ceil=True).reference(x, {})
+    expected = [[np.nan, -1.0], [-2.0, -8.0]] if pool is MaxPool else [[np.nan, -2.0], [-np.inf, -8.0]]
+    np.testing.assert_array_equal(y[0, 0], expected)
 
 
 def test_channel_first_rows_permute_features_and_weights_alike() -> None:

@@ -9,17 +9,8 @@ import numpy as np
 import pytest
 
 from app.errors import UserError
-from app.kernels.problems import (
-    ArgmaxProblem,
-    ConvProblem,
-    LinearProblem,
-    PairProblem,
-    PoolProblem,
-    Problem,
-    bytes_moved,
-    key,
-    operation,
-)
+from app.kernels.facts import bytes_moved, key
+from app.kernels.problems import ArgmaxProblem, ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem, operation
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, Relu, Softmax
 from app.network.definitions import LENET5, NETWORKS, Network
 from app.planning.matching import Choices, flattened_late

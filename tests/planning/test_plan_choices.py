@@ -7,7 +7,8 @@ import pytest
 
 from app.errors import UserError
 from app.kernels import registry
-from app.kernels.problems import ConvProblem, PairProblem, alone, key
+from app.kernels.facts import alone, key
+from app.kernels.problems import ConvProblem, PairProblem
 from app.network.definitions import LENET5, Network
 from app.planning.matching import Choices
 from app.planning.plan import LABELS, LOGITS, ExecutionPlan, plan

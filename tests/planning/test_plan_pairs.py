@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from app.errors import UserError
-from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem, key
+from app.kernels.facts import key
+from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
 from app.planning.matching import Choices

@@ -10,7 +10,8 @@ import pytest
 
 from app.errors import UserError
 from app.kernels import registry
-from app.kernels.problems import ConvProblem, key
+from app.kernels.facts import key
+from app.kernels.problems import ConvProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant
 from app.planning import tuning
 from app.planning.tuning import Tuned, Tuning

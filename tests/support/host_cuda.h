@@ -34,6 +34,10 @@ using std::max;
 using std::min;
 using std::tanh;
 
+template <int Window, int Stride, int Count, int Size>
+inline int pixels_inside(int at) {
+    return min(Window, Size - at * Stride);
+}
 template <bool Max, typename T>
 inline T pool_step(T so_far, T value) {
     return !Max ? so_far + value : value > so_far || value != value ? value : so_far;

@@ -12,6 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from app.bench.ladder.tolerance import Expected, allowed, function_of, is_coarse, rms
+from app.kernels.facts import key
 from app.kernels.problems import (
     ActivationProblem,
     ConvProblem,
@@ -22,7 +23,6 @@ from app.kernels.problems import (
     Problem,
     ResizeProblem,
     SoftmaxProblem,
-    key,
 )
 from app.kernels.variant import Variant
 from app.layers import ACTIVATIONS, Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Relu, Resize, Softmax
@@ -43,13 +43,13 @@ def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
     activation: list[Layer] = [ACTIVATIONS[function]("activation") for function in [function_of(problem)] if function]
     match problem:
         case ConvProblem():
-            pool = (MaxPool if problem.pool_is_max else AvgPool)("pool", problem.pool)
+            pool = (MaxPool if problem.pool_is_max else AvgPool)("pool", problem.pool, ceil=problem.pool_ceil)
             conv = Conv2d(name, problem.maps, problem.kernel, problem.stride, problem.padding)
             return [conv, *activation, *([pool] if problem.pool > 1 else [])]
         case LinearProblem():
             return [Linear(name, problem.outputs), *activation]
         case PoolProblem():
-            return [(MaxPool if problem.is_max else AvgPool)("pool", problem.window, problem.stride)]
+            return [(MaxPool if problem.is_max else AvgPool)("pool", problem.window, problem.stride, problem.ceil)]
         case ResizeProblem():
             return [Resize("resize", problem.size)]
         case ActivationProblem():

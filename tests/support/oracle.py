@@ -61,7 +61,7 @@ def _translate(
     y, weights, bias = layer.name, f"{layer.name}_weights", f"{layer.name}_bias"
     constants: dict[str, np.ndarray] = {bias: arrays[bias]} if bias in arrays else {}
 
-    def node(operator: str, *reads: str, to: str = y, **attributes: object) -> Any:
+    def node(operator: str, *reads: str, to: str = y, **attributes: Any) -> Any:
         return helper.make_node(operator, reads, [to], **attributes)
 
     match layer:
@@ -73,7 +73,8 @@ def _translate(
         case Pool():
             operator = {layers.AvgPool: "AveragePool", layers.MaxPool: "MaxPool"}[type(layer)]
             step = layer.window if layer.stride is None else layer.stride
-            return [node(operator, x, kernel_shape=[layer.window] * 2, strides=[step] * 2)], constants
+            attributes: dict[str, Any] = {"kernel_shape": [layer.window] * 2, "strides": [step] * 2}
+            return [node(operator, x, **attributes, ceil_mode=int(layer.ceil))], constants
         case layers.Resize():
             return _resized(node, layer, x, shape)
         case layers.Activation():

@@ -147,11 +147,18 @@ def _to_tf32(x: cupy.ndarray) -> cupy.ndarray:
 
 
 def _pooled(x: cupy.ndarray, window: int, stride: int, is_max: bool, size: tuple[int, int]) -> cupy.ndarray:
-    """Pool (images, C, H, W) to (images, C, *size)."""
+    """Pool (images, C, H, W) to (images, C, *size); of windows over the border the pixels inside."""
     down, across = ((length - 1) * stride + 1 for length in size)
-    places = product(range(window), range(window))
-    parts = (x[:, :, p : p + down : stride, q : q + across : stride] for p, q in places)
-    return reduce(cupy.maximum, parts) if is_max else reduce(add, parts) / window**2
+    margins = [(0, max(length + window - 1 - own, 0)) for length, own in zip((down, across), x.shape[2:], strict=True)]
+
+    def places(maps: cupy.ndarray, beyond: float) -> Iterator[cupy.ndarray]:
+        maps = cupy.pad(maps, [(0, 0), (0, 0), *margins], constant_values=beyond) if any(map(max, margins)) else maps
+        for p, q in product(range(window), range(window)):
+            yield maps[:, :, p : p + down : stride, q : q + across : stride]
+
+    if is_max:
+        return reduce(cupy.maximum, places(x, -np.inf))
+    return reduce(add, places(x, 0.0)) / reduce(add, places(cupy.ones((1, 1, *x.shape[2:])), 0.0))
 
 
 def _resized(problem: ResizeProblem, x: cupy.ndarray) -> cupy.ndarray:

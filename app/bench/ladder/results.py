@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem, bytes_moved, key
+from app.kernels.facts import bytes_moved, key
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
 from app.runtime.statistics import speedup
 
 SCHEMA = "lenet5-inference/bench/1"

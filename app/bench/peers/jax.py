@@ -137,9 +137,12 @@ def _applied(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
             x = x @ parameters[layer.name]
         case Pool():
             window, strides = (1, layer.window, layer.window, 1), (1, layer.step, layer.step, 1)
+            shape = x.shape[3], *x.shape[1:3]
+            margins = ((0, 0), *layer.margins(shape), (0, 0))
             if layer.is_max:
-                return lax.reduce_window(x, x.dtype.type(-np.inf), lax.max, window, strides, "VALID")
-            return lax.reduce_window(x, x.dtype.type(0), lax.add, window, strides, "VALID") / layer.window**2
+                return lax.reduce_window(x, x.dtype.type(-np.inf), lax.max, window, strides, margins)
+            sums = lax.reduce_window(x, x.dtype.type(0), lax.add, window, strides, margins)
+            return sums / layer.pixels(shape)[:, :, None].astype(x.dtype)
         case Activation() if layer.kind in activations:
             return activations[layer.kind](x)
         case Flatten():

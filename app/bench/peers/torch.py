@@ -239,7 +239,10 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
                 flattened = None
                 yield filled(nn.Linear(inputs, layer.outputs, bias=has_bias, device="meta"), layer.name, weights.T)
             case Pool():
-                yield (nn.MaxPool2d if layer.is_max else nn.AvgPool2d)(layer.window, layer.step)
+                if layer.is_max:
+                    yield nn.MaxPool2d(layer.window, layer.step, ceil_mode=layer.ceil)
+                else:
+                    yield nn.AvgPool2d(layer.window, layer.step, ceil_mode=layer.ceil, count_include_pad=False)
             case Activation() if layer.kind in activations:
                 yield activations[layer.kind]()
             case Flatten():

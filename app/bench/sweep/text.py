@@ -7,7 +7,7 @@ from typing import Any
 from app.bench.stop import describe
 from app.bench.sweep.grid import L2, NOISE, Target, spell
 from app.commands.options.sweep import SweepRequest
-from app.kernels.problems import key
+from app.kernels.facts import key
 from app.precision import SHORT
 from app.runtime.statistics import speedup
 from app.text import INDENT, WIDTH, Column, format_ms, paragraph, table

@@ -7,7 +7,8 @@
 // From: fa19 ("fused unroll + GEMM"), lenet5 (im2col + tiled GEMM), here in one kernel with all sizes known to the
 // compiler.
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) float; bias (M) or null; y (images, M, PH, PW) OUTPUT, pooled by
-//       POOL x POOL windows with stride POOL (POOL = 1: not pooled).
+//       POOL x POOL windows with stride POOL (POOL = 1: not pooled). Where PH and PW count windows over the border, those
+//       pool their pixels inside the map.
 // Pixels are numbered window by window: with POOL = 2, four neighbouring numbers are one pooling window. A thread
 // owns groups of four, so it owns whole windows.
 // Launch: blockIdx.x = tile of BN pixels (over all images), blockIdx.y = tile of BM maps, THREADS threads.
@@ -16,8 +17,8 @@
 #include "common.cuh"
 
 constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;  // before pooling
-constexpr int PH = OH / POOL, PW = OW / POOL;              // after it
 constexpr int WINDOW = POOL * POOL;
+constexpr bool OVER_BORDER = PH * POOL > OH || PW * POOL > OW;  // numbers for pixels beyond the map
 constexpr int PIXELS = PH * PW * WINDOW;                   // computed per image
 constexpr int DEPTH = C * K * K;                           // length of every sum
 constexpr int THREADS = (BM / TM) * (BN / TN);
@@ -65,7 +66,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         const long long image = n / PIXELS;
         const int in_image = n % PIXELS, pooled = in_image / WINDOW, in_window = in_image % WINDOW;
         const int row = pooled / PW * POOL + in_window / POOL, column = pooled % PW * POOL + in_window % POOL;
-        window[i] = n < pixel_end ? x + image * (C * H * W) + row * S * W + column * S : nullptr;
+        const bool in_map = !OVER_BORDER || (row < OH && column < OW);
+        window[i] = n < pixel_end && in_map ? x + image * (C * H * W) + row * S * W + column * S : nullptr;
     }
 
     float next_filters[FILTER_LOADS], next_pixels[PIXEL_LOADS];
@@ -144,10 +146,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
             for (int j = 0; j < 4; j++) out[j] = epilogue<HAS_BIAS, ACTIVATION>(sums[i][4 * g + j], shift);
             OUTPUT *map = y + (n / PIXELS * M + m) * (PH * PW);
             if constexpr (WINDOW == 4) {
+                const int at = n % PIXELS / 4;
+                const int rows = pixels_inside<POOL, POOL, PH, OH>(at / PW);
+                const int columns = pixels_inside<POOL, POOL, PW, OW>(at % PW);
                 float pooled = out[0];
 #pragma unroll
-                for (int j = 1; j < 4; j++) pooled = pool_step<POOL_IS_MAX>(pooled, out[j]);
-                map[n % PIXELS / 4] = OUTPUT(pool_finish<POOL_IS_MAX, 4>(pooled));
+                for (int j = 1; j < 4; j++)
+                    if (j / POOL < rows && j % POOL < columns) pooled = pool_step<POOL_IS_MAX>(pooled, out[j]);
+                map[at] = OUTPUT(pool_finish<POOL_IS_MAX>(pooled, rows * columns));
             } else if constexpr (PIXELS % 4 == 0) {
                 store4(map + n % PIXELS, out);
             } else {

@@ -8,6 +8,7 @@
 // From: fa19 and k7 (shared-memory convolution), several outputs per thread as in step 10.
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K, K, BM) float, padded with zero maps; bias (M) or
 //       null; y (images, M, PH, PW) OUTPUT, pooled by POOL x POOL windows with stride POOL (POOL = 1: not pooled).
+//       Where PH and PW count windows over the border, those pool their pixels inside the map.
 // Launch: blockIdx.x = tile of TILE_R x TILE_C patches of IMAGES images, blockIdx.y = block of BM = GROUPS * TM maps.
 //         A thread is one patch and one group of TM maps; neighbouring threads are neighbouring patches of a row.
 // The sum of an output runs over c, p, q in that order, as in step 2: both agree to the bit.
@@ -16,7 +17,6 @@
 #include "common.cuh"
 
 constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;  // before pooling
-constexpr int PH = OH / POOL, PW = OW / POOL;              // after it
 constexpr int PATCHES_R = (PH * POOL + TR - 1) / TR, PATCHES_C = (PW * POOL + TC - 1) / TC;  // per image
 constexpr int TILES_R = (PATCHES_R + TILE_R - 1) / TILE_R, TILES_C = (PATCHES_C + TILE_C - 1) / TILE_C;
 constexpr int PATCHES = IMAGES * TILE_R * TILE_C;  // per block
@@ -167,11 +167,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                 const int column = (tile_column + patch_column + c) / POOL;
                 if (column >= PW) break;
                 if (POOL > 1) {
+                    const int rows = pixels_inside<POOL, POOL, PH, OH>(row);
+                    const int columns = pixels_inside<POOL, POOL, PW, OW>(column);
                     float pooled = sums[m][r][c];
 #pragma unroll
                     for (int i = 1; i < POOL * POOL; i++)
-                        pooled = pool_step<POOL_IS_MAX>(pooled, sums[m][r + i / POOL][c + i % POOL]);
-                    out[row * PW + column] = OUTPUT(pool_finish<POOL_IS_MAX, POOL * POOL>(pooled));
+                        if (i / POOL < rows && i % POOL < columns)
+                            pooled = pool_step<POOL_IS_MAX>(pooled, sums[m][r + i / POOL][c + i % POOL]);
+                    out[row * PW + column] = OUTPUT(pool_finish<POOL_IS_MAX>(pooled, rows * columns));
                 } else if (STORE == 4) {
                     store4(out + row * PW + column, &sums[m][r][c]);
                 } else if (STORE == 2) {

@@ -47,7 +47,7 @@ def _row_floats(problem: ConvProblem, tc: int) -> int:
 
 def _patch_defaults(problem: ConvProblem) -> dict[str, int]:
     """Return the cheapest patch by a simple count: idle lanes, loads beside products, scattered stores."""
-    height, width = (size // problem.pool * problem.pool for size in problem.convolved)
+    height, width = (size * problem.pool for size in problem.pooled)
 
     def cost(tm: int, tr: int, tc: int) -> float:
         groups = min(tiles(problem.maps, tm), MOST_GROUPS)

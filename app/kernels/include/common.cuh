@@ -25,16 +25,24 @@ __device__ __forceinline__ T epilogue(T sum, T bias) {
     return Function::of(WithBias ? sum + bias : sum);
 }
 
-// Pooling over a window of Count values, taken row by row.
+// Along one axis: how many of the Window pixels of window `at` lie inside an image of Size pixels. All of them, known to
+// the compiler, unless the last of the Count windows reaches over the border.
+template <int Window, int Stride, int Count, int Size>
+__device__ __forceinline__ int pixels_inside(int at) {
+    return (Count - 1) * Stride + Window <= Size ? Window : min(Window, Size - at * Stride);
+}
+
+// Pooling over a window's values, taken row by row.
 template <bool Max, typename T>
 __device__ __forceinline__ T pool_step(T so_far, T value) {
     if (!Max) return so_far + value;
     return (value > so_far || value != value) ? value : so_far;  // NaN wins, as in NumPy
 }
 
-template <bool Max, int Count, typename T>
-__device__ __forceinline__ T pool_finish(T so_far) {
-    return Max ? so_far : so_far / T(Count);
+// count: the window's values.
+template <bool Max, typename T>
+__device__ __forceinline__ T pool_finish(T so_far, int count) {
+    return Max ? so_far : so_far / T(count);
 }
 
 // Whether (value, index) beats the best so far: the greater value, then the lower index; NaN beats numbers.

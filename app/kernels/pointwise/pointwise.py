@@ -14,6 +14,7 @@ from app.kernels.variant import (
     Variant,
     activation_name,
     elementwise,
+    pooled_sizes,
     same_types,
     tiles,
 )
@@ -22,8 +23,9 @@ RESIZED = 16  # outputs per thread of a resizing, roughly
 
 
 def _pool_defines(problem: PoolProblem) -> dict[str, str | int]:
+    sizes = {"CHANNELS": problem.channels, "H": problem.height, "W": problem.width}
     window = {"WINDOW": problem.window, "STRIDE": problem.stride, "IS_MAX": int(problem.is_max)}
-    return same_types(problem.dtype) | window | {"CHANNELS": problem.channels, "H": problem.height, "W": problem.width}
+    return same_types(problem.dtype) | sizes | window | pooled_sizes(problem)
 
 
 def _pool_direct(problem: PoolProblem, _: Parameters) -> LaunchConfig:

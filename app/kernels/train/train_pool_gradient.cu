@@ -3,18 +3,16 @@
 //
 // From: lenet5, fa19, minidnn86 (which only went forward).
 // Data: x, dx (maps, H, W), y, dy (maps, PH, PW) float32, maps = images * CHANNELS. The maximum takes all of its
-//       window's gradient, the first among equals by rows.
+//       window's gradient, the first among equals by rows. Windows may reach over the border.
 // Launch: a grid of 1-D blocks over the pixels of x.
 // Bound by: device memory: x is read and dx written once; y and dy, and other pixels of a window, are found in the cache.
 #include "common.cuh"
 
-constexpr int PH = (H - WINDOW) / STRIDE + 1, PW = (W - WINDOW) / STRIDE + 1;
-
-// Whether pixel (p, q) of the window is the first that equals its maximum.
-__device__ __forceinline__ bool is_first(const float *window, float most, int p, int q) {
+// Whether pixel (p, q) of the window is the first that equals its maximum. columns: those of the window's pixels inside.
+__device__ __forceinline__ bool is_first(const float *window, float most, int p, int q, int columns) {
     if (window[p * W + q] != most) return false;
     for (int before = 0; before < p * WINDOW + q; before++)
-        if (window[before / WINDOW * W + before % WINDOW] == most) return false;
+        if (before % WINDOW < columns && window[before / WINDOW * W + before % WINDOW] == most) return false;
     return true;
 }
 
@@ -35,12 +33,13 @@ extern "C" __global__ void train_pool_gradient(const float *__restrict__ x, cons
     for (int i = last_i; i >= first_i; i--)
         for (int j = last_j; j >= first_j; j--) {
             const float slope = dy[i * PW + j];
+            const int rows = pixels_inside<WINDOW, STRIDE, PH, H>(i), columns = pixels_inside<WINDOW, STRIDE, PW, W>(j);
             if (IS_MAX) {
                 const float *window = x + i * STRIDE * W + j * STRIDE;
-                const bool own = is_first(window, y[i * PW + j], row - i * STRIDE, column - j * STRIDE);
+                const bool own = is_first(window, y[i * PW + j], row - i * STRIDE, column - j * STRIDE, columns);
                 sum = __fadd_rn(sum, slope * (own ? 1.0f : 0.0f));
             } else {
-                sum += slope / float(WINDOW * WINDOW);
+                sum += slope / float(rows * columns);
             }
         }
     dx[map * (H * W) + row * W + column] = ACTIVATION::times_slope(sum, x[row * W + column]);

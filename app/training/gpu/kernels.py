@@ -68,7 +68,8 @@ def pool_gradient(arch: str, layer: Pool, shape: Shape, function: str) -> Elemen
 
     With ``function``, dx is the gradient by the input of the activation that computed x.
     """
-    window = {"WINDOW": layer.window, "STRIDE": layer.step, "IS_MAX": int(layer.is_max)}
+    _, height, width = layer.output_shape(shape)
+    window = {"WINDOW": layer.window, "STRIDE": layer.step, "IS_MAX": int(layer.is_max), "PH": height, "PW": width}
     activation = activation_name(function)
     return Elementwise("pool_gradient", arch, prod(shape), **_image(shape), **window, ACTIVATION=activation)
 
