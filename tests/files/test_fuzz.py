@@ -20,7 +20,7 @@ SEED = 1
 
 
 def test_there_are_enough_cases() -> None:
-    assert sum(target.cases for target in TARGETS.values()) == 20_000
+    assert sum(target.cases for target in TARGETS.values()) >= 20_000
 
 
 @pytest.mark.parametrize("name", TARGETS)

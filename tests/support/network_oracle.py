@@ -1,0 +1,188 @@
+"""Networks computed from their TOML text in plain float64 NumPy, one loop per filter tap or window.
+
+An independent examiner: it reads the text itself and shares no code with the layers, the parser or the graph.
+"""
+
+import tomllib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray]  # as in a weights file: filters (K, K, in, out), matrices (in, out), biases (out)
+PREFIX = {"conv2d": "conv", "linear": "fc", "avgpool": "pool", "maxpool": "pool"}  # of names that the text leaves out
+UNNUMBERED = ("flatten", "resize", "softmax")
+
+
+@dataclass(frozen=True)
+class Described:
+    """One layer as its text describes it, with the shapes of one image before and after it."""
+
+    kind: str
+    name: str
+    settings: Mapping[str, Any]
+    shape: tuple[int, ...]
+    out_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Description:
+    """A network as its text describes it. pixel_scale: the factor of bytes before the first layer with numbers."""
+
+    input_shape: tuple[int, ...]
+    pixel_scale: float
+    layers: tuple[Described, ...]
+
+
+def described(text: str) -> Description:
+    """Read a network's text, which must be right."""
+    document = tomllib.loads(text)
+    first = shape = tuple(document["input"])
+    numbers: Counter[str] = Counter()
+    layers = []
+    for settings in document["layers"]:
+        kind = settings["type"]
+        prefix = PREFIX.get(kind, kind)
+        numbers[prefix] += 1
+        name = settings.get("name", prefix if kind in UNNUMBERED else f"{prefix}{numbers[prefix]}")
+        layers.append(Described(kind, name, settings, shape, _shape_after(kind, settings, shape)))
+        shape = layers[-1].out_shape
+    return Description(first, float(Fraction(document.get("pixel_scale", "1/255"))), tuple(layers))
+
+
+def _shape_after(kind: str, settings: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, ...]:
+    if kind == "conv2d":
+        kernel, stride, padding = settings["kernel"], settings.get("stride", 1), settings.get("padding", 0)
+        return settings["maps"], *((length + 2 * padding - kernel) // stride + 1 for length in shape[1:])
+    if kind in ("maxpool", "avgpool"):
+        return shape[0], *(len(windows_along(length, settings)) for length in shape[1:])
+    if kind == "resize":
+        return shape[0], settings["size"], settings["size"]
+    if kind == "flatten":
+        return (int(np.prod(shape)),)
+    return (settings["outputs"],) if kind == "linear" else shape
+
+
+def windows_along(length: int, settings: Mapping[str, Any]) -> list[slice]:
+    """The pixels of each pooling window along one axis: whole windows, and with ``ceil`` those that are cut off.
+
+    A window that would begin outside the image is never there.
+    """
+    window = settings["window"]
+    stride = settings.get("stride", window)
+    starts = list(range(0, length - window + 1, stride))
+    if settings.get("ceil", False) and starts[-1] + window < length and starts[-1] + stride < length:
+        starts.append(starts[-1] + stride)
+    return [slice(start, min(start + window, length)) for start in starts]
+
+
+def parameter_shapes(layer: Described) -> dict[str, tuple[int, ...]]:
+    """Shapes of the arrays that a layer may have in a weights file, the bias always among them."""
+    if layer.kind == "conv2d":
+        kernel, maps = layer.settings["kernel"], layer.settings["maps"]
+        return {layer.name: (kernel, kernel, layer.shape[0], maps), f"{layer.name}_bias": (maps,)}
+    if layer.kind == "linear":
+        outputs = layer.settings["outputs"]
+        return {layer.name: (layer.shape[0], outputs), f"{layer.name}_bias": (outputs,)}
+    return {}
+
+
+def scores(network: Description, arrays: Arrays, images: np.ndarray) -> np.ndarray:
+    """The last layer's results (B, classes) float64 for (B, C, H, W) bytes."""
+    return outputs(network, arrays, images)[-1]
+
+
+def outputs(network: Description, arrays: Arrays, images: np.ndarray) -> list[np.ndarray]:
+    """Every layer's results for (B, C, H, W) bytes: bytes from layers that resize, float64 from all others."""
+    found: list[np.ndarray] = []
+    x = images
+    for layer in network.layers:
+        if layer.kind != "resize" and x.dtype == np.uint8:
+            x = x.astype(np.float64) * network.pixel_scale
+        x = computed(layer, x, arrays)
+        found.append(x)
+    return found
+
+
+def computed(layer: Described, x: np.ndarray, arrays: Arrays) -> np.ndarray:
+    """One layer: (B, *shape) float64, or bytes to resize → (B, *out_shape)."""
+    settings = layer.settings
+    match layer.kind:
+        case "resize":
+            return resized(x, settings["size"], settings.get("rule", "edge"))
+        case "conv2d" | "linear":
+            y = products(layer, x, arrays[layer.name].astype(np.float64))
+            bias = arrays.get(f"{layer.name}_bias")
+            return y if bias is None else y + bias.astype(np.float64).reshape(-1, *(1,) * (y.ndim - 2))
+        case "maxpool" | "avgpool":
+            return pooled(layer, x)
+        case "relu":
+            return np.where(x > 0, x, 0.0)
+        case "tanh":
+            return 1 - 2 / (np.exp(np.minimum(2 * x, 700)) + 1)
+        case "sigmoid":
+            return 1 / (1 + np.exp(np.minimum(-x, 700)))
+        case "flatten":
+            return np.moveaxis(x, 1, 3).reshape(len(x), -1)  # C innermost
+        case "softmax":
+            powers = np.exp(x - x.max(axis=1, keepdims=True))
+            return powers / powers.sum(axis=1, keepdims=True)
+    raise ValueError(f"the oracle does not know {layer.kind}")
+
+
+def products(layer: Described, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The sums of products of a convolution or of a fully connected layer, without bias. Works in the type of x and w.
+
+    A convolution adds, tap by tap, what that tap's pixels give to every map.
+    """
+    if layer.kind == "linear":
+        return x @ w
+    maps, height, width = layer.out_shape
+    stride, padding = layer.settings.get("stride", 1), layer.settings.get("padding", 0)
+    x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    y = np.zeros((maps, len(x), height, width))
+    for p in range(len(w)):
+        for q in range(len(w)):
+            seen = x[:, :, p : p + stride * (height - 1) + 1 : stride, q : q + stride * (width - 1) + 1 : stride]
+            y += np.tensordot(w[p, q], seen, axes=(0, 1))
+    return y.swapaxes(0, 1)
+
+
+def pooled(layer: Described, x: np.ndarray) -> np.ndarray:
+    """The largest number of each window, or the mean of those numbers of it that lie inside the image."""
+    y = np.empty((len(x), *layer.out_shape))
+    _, height, width = layer.shape
+    for i, rows in enumerate(windows_along(height, layer.settings)):
+        for j, columns in enumerate(windows_along(width, layer.settings)):
+            inside = x[:, :, rows, columns]
+            y[:, :, i, j] = inside.max(axis=(2, 3)) if layer.kind == "maxpool" else inside.mean(axis=(2, 3))
+    return y
+
+
+def resized(x: np.ndarray, size: int, rule: str) -> np.ndarray:
+    """(B, C, H, W) bytes → (B, C, size, size) bytes: products with each axis's weights, whole numbers, then one cut."""
+    down, across = (resize_weights(length, size, rule) for length in x.shape[2:])
+    sums = down @ x.astype(np.int64) @ across.T
+    whole = 4 * size * size
+    return ((sums + whole // 2 if rule == "edge" else sums) // whole).astype(np.uint8)
+
+
+def resize_weights(length: int, size: int, rule: str) -> np.ndarray:
+    """(size, length) whole numbers: how many of 2 · size parts of each output come from each pixel of an axis.
+
+    Output i lies at (i + 1/2) · length / size - 1/2, between two pixels. Beyond the border the rule ``edge`` repeats
+    the border's pixel and ``course`` has zeros.
+    """
+    weights = np.zeros((size, length), np.int64)
+    for i in range(size):
+        at = (2 * i + 1) * length - size  # in units of 1 / (2 · size)
+        left, far = at // (2 * size), at % (2 * size)
+        for pixel, part in ((left, 2 * size - far), (left + 1, far)):
+            if 0 <= pixel < length:
+                weights[i, pixel] += part
+            elif rule == "edge":
+                weights[i, min(max(pixel, 0), length - 1)] += part
+    return weights

@@ -1,0 +1,174 @@
+"""Random networks through the application's own paths, each held against the oracle of their text.
+
+``python -m tests.support.random_networks --seed N`` runs them on the CPU, with ``--device cuda`` also on the card.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from os import cpu_count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.cuda.compiler import architecture_number, compile_kernel
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, ResizeProblem
+from app.network.definitions import Network
+from app.network.graph import Graph, build
+from app.network.reference import compute_reference
+from app.network.toml import parse_network
+from app.network.weights import Weights
+from app.planning.matching import Choices, Node
+from app.planning.plan import TENSOR_CORES, ExecutionPlan, plan
+from app.precision import BY_NAME, OFFERED
+from app.runtime.cpu_session import CpuSession
+from tests.support.kernel_cases import architecture, input_shape
+from tests.support.kernel_device import bits, on_card
+from tests.support.kernel_oracle import layers_of, through
+from tests.support.network_device import NARROW, examine
+from tests.support.network_oracle import outputs
+from tests.support.networks_for_tests import check_labels
+from tests.support.random_networks import RandomNetwork
+
+BATCH = 33  # images; smaller batches must give its first results
+BATCHES, CHUNK = (BATCH, 7, 1), 7  # that a session gets, and cuts
+ARCH = "sm_90a"
+
+
+@cache
+def _parsed(text: str) -> Network:
+    return parse_network(text, "random.toml")
+
+
+def network_of(network: RandomNetwork) -> Network:
+    """The network as the application reads its text."""
+    return _parsed(network.text)
+
+
+def graph_of(network: RandomNetwork) -> Graph:
+    """The application's graph of it."""
+    found = network_of(network)
+    weights = Weights(network.arrays, found.name, Path("random"), input_scale=found.pixel_scale)
+    return build(found, weights)
+
+
+def check_on_cpu(network: RandomNetwork) -> None:
+    """Each layer of the float64 reference against the oracle, element by element; the CPU path's labels."""
+    graph, images = graph_of(network), network.images(BATCH)
+    expected = outputs(network.description, network.arrays, images)
+    x = images
+    for at, (step, wanted) in enumerate(zip(graph.steps[:-1], expected, strict=True)):
+        if at == graph.scaled_at:
+            x = x.astype(np.float64) * graph.pixel_scale(images.dtype)
+        x = step.layer.reference(x.copy(), graph.parameters)
+        assert x.shape == wanted.shape and x.shape[1:] == step.out_shape, step.layer
+        magnitude = float(np.abs(wanted).max())
+        np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-11 * magnitude, err_msg=f"{step.layer} {network.text}")
+    np.testing.assert_array_equal(graph.reference(images), x)
+    labels = np.full(BATCH, 255, np.uint8)
+    CpuSession(graph).run(images, labels)
+    check_labels(labels, compute_reference(graph, images))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One way to run a network, and the options that lead to it."""
+
+    precision: str
+    fuse: bool
+    plan: ExecutionPlan
+
+
+def plans(network: RandomNetwork, arch: str = ARCH) -> Iterator[Planned]:
+    """Every precision with fused layers, and one of them, by the seed, without; only plans with different launches."""
+    graph = graph_of(network)
+    precisions = [row.name for row in OFFERED]
+    if architecture_number(arch) < TENSOR_CORES:
+        precisions = ["fp32"]
+    ways = [*((name, True) for name in precisions), (precisions[network.seed % len(precisions)], False)]
+    known: set[str] = set()
+    for precision, fuse in ways:
+        found = plan(graph, arch, Choices(precision, fuse))
+        launches = repr([(node.name, node.variant.source, node.problem, node.settings) for node in found.nodes])
+        if launches not in known:
+            known.add(launches)
+            yield Planned(precision, fuse, found)
+
+
+def compile_nodes(found: ExecutionPlan) -> None:
+    """Put the plan's kernels into the cache by all processors; what does not compile fails again where it is used."""
+
+    def compiled(node: Node) -> None:
+        with suppress(RuntimeError):
+            compile_kernel(node.variant.path, node.variant.config(node.problem, node.settings).defines, found.arch)
+
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        list(pool.map(compiled, found.nodes))
+
+
+def check_plans(network: RandomNetwork) -> None:
+    """Every plan, its kernels replaced by NumPy, against the oracle; labels by the accuracy rule of the precision."""
+    images = network.images(BATCH)
+    reference = compute_reference(graph_of(network), images)
+    for way in plans(network):
+        scores, labels = examine(network, way.plan, images, emulated)
+        assert scores.shape == (BATCH, network.description.layers[-1].out_shape[0])
+        check_labels(labels, reference, BY_NAME[way.precision].dtype)
+
+
+def emulated(node: Node, x: np.ndarray, images: int) -> list[np.ndarray]:
+    """What the node's kernel leaves, from what the kernel gets alone: its problem and the plan's arrays.
+
+    Operands are rounded to the problem's type, sums to float32 at their end.
+    """
+    problem = node.problem
+    halves = [problem.first, problem.second] if isinstance(problem, PairProblem) else [problem]
+    arrays = list(node.parameters)
+    y: Any = x
+    for half in halves:
+        y, own = y.reshape(images, *input_shape(half)), {}
+        if isinstance(half, ConvProblem | LinearProblem):
+            narrow = NARROW["float32" if len(halves) > 1 else half.dtype]
+            weights, bias, *arrays = arrays
+            own = {"layer": narrow(weights)} | ({} if bias is None else {"layer_bias": bias})
+            if isinstance(half, ConvProblem):  # (C, K, K, M)
+                own["layer"] = own["layer"].reshape(half.channels, half.kernel, half.kernel, -1).transpose(1, 2, 0, 3)
+            y = narrow(y)
+        y = through(layers_of(half), y if isinstance(half, ResizeProblem) else y.astype(np.float64), own)
+    results = [argument for argument in problem.arguments() if argument.name in ("y", "labels")]
+    if len(results) == 1:
+        return [y.ravel().astype(results[0].dtype)]
+    scores = y.astype(results[0].dtype)
+    return [scores.ravel(), scores.argmax(axis=1).astype(np.uint8)]
+
+
+def check_on_card(network: RandomNetwork) -> None:
+    """Every plan, launch by launch, on poisoned memory; then sessions of any chunk and batch give the same bits."""
+    from app.cuda.memory import pinned_copy, uploaded
+    from app.kernels.launch import Kernel
+    from app.runtime.session import Session
+
+    images = network.images(BATCH)
+    reference = compute_reference(graph_of(network), images)
+    for way in plans(network, architecture()):
+        compile_nodes(way.plan)
+
+        def launch(node: Node, x: Any, count: int, arch: str = way.plan.arch) -> list[Any]:
+            kernel = Kernel(node.variant, node.problem, arch, node.settings)
+            x = uploaded(x) if isinstance(x, np.ndarray) else x
+            return on_card(kernel, x, list(node.parameters), count)
+
+        scores, labels = examine(network, way.plan, images, launch, lambda array: array.get())
+        check_labels(labels, reference, BY_NAME[way.precision].dtype)
+        with Session(way.plan, chunk=CHUNK, streams=2) as session:
+            for count in BATCHES:
+                found = session.outputs(count, logits=True)
+                assert found.logits is not None
+                found.labels.fill(255)
+                found.logits.fill(np.nan)
+                session.run(pinned_copy(images[:count]), found)
+                np.testing.assert_array_equal(bits(found.logits), bits(scores[:count]), err_msg=f"{way}, {count}")
+                np.testing.assert_array_equal(found.labels, labels[:count], err_msg=f"{way}, {count}")
