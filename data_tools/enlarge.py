@@ -12,7 +12,7 @@ from tqdm import tqdm
 from app.errors import UserError
 from app.files.reading import open_regular
 from app.layers import Resize
-from app.layers.resize import MAX_SIZE
+from app.layers.resize import MAX_SIZE, RULES
 from data_tools import fashion_mnist
 from data_tools.fashion_mnist import SPLITS
 from data_tools.idx import MAX_BYTES, read_idx, write_idx_parts
@@ -26,18 +26,27 @@ examples:
       Fashion-MNIST's test images, in the size that network fa19 uses
   python -m data_tools resize --size 86 images.gz large
       one file; the new one is gzipped if its name ends in .gz
+  python -m data_tools resize --size 86 --rule course --split test old86.gz
+      the test images as the course's data files have them
   python -m data_tools resize --size 72 a.gz b.gz folder
       several files, into a folder, under their names
 
 resize never replaces a file. Only gzipped files have a checksum, which
-reveals later damage. Interpolation is bilinear: half-pixel centres, clamped
-edges, rounded to the nearest byte, halves upwards.
+reveals later damage. Interpolation is bilinear, with half-pixel centres; two
+rules say what lies beyond the image and how a mean becomes a byte:
+  edge    the border repeated; rounded to the nearest byte, halves upwards
+  course  zeros; cut to a whole number (the data files of systems 2 to 4)
+A file does not record its rule: take the rule of the network that shall read
+it (main.py networks), because no program can tell them apart later.
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``resize``."""
     parser.add_argument("--size", type=int, required=True, metavar="N", help="height and width of the new images")
+    parser.add_argument(
+        "--rule", choices=[*RULES], default="edge", help="what lies beyond the image, see below (default: %(default)s)"
+    )
     parser.add_argument("--split", choices=[*SPLITS], help="resize this split of Fashion-MNIST instead of files")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with Fashion-MNIST's files")
     parser.add_argument(
@@ -49,6 +58,7 @@ def run(options: argparse.Namespace) -> None:
     """Write every file whole or not at all, and print its name. Raises UserError."""
     if not 1 <= options.size <= MAX_SIZE:
         raise UserError(f"--size {options.size} is not between 1 and {MAX_SIZE:,}")
+    layer = Resize("resize", options.size, options.rule)
     *files, target = options.paths
     if options.split is not None and files:
         raise UserError(f"--split {options.split} and {files[0]}: name one or the other, and then the output")
@@ -61,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
     if options.split is not None:
         path = _in(target, f"{SPLITS[options.split][0].name}.gz")
         _check_new(path)
-        _write(path, options.size, fashion_mnist.open_split(options.split, options.data_dir).images)
+        _write(path, layer, fashion_mnist.open_split(options.split, options.data_dir).images)
         return
     targets = [_in(target, file.name) for file in files]
     # Check all before writing any: no file is overwritten, or read after another one replaced it.
@@ -71,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
         if targets.count(path) > 1:
             raise UserError(f"two of the files would become {path}: resize them one by one")
     for file, path in zip(files, targets, strict=True):
-        _write(path, options.size, read_idx(file, 3))
+        _write(path, layer, read_idx(file, 3))
 
 
 def _in(target: Path, name: str) -> Path:
@@ -83,19 +93,19 @@ def _check_new(path: Path) -> None:
         raise UserError(f"{path} already exists: name another file or folder, or remove it first")
 
 
-def _write(path: Path, size: int, images: np.ndarray) -> None:
+def _write(path: Path, layer: Resize, images: np.ndarray) -> None:
+    size = layer.size
     if len(images) * size**2 > MAX_BYTES:
         raise UserError(
             f"{len(images):,} images of {size} x {size} are more than the {MAX_BYTES:,} bytes that a file may have: "
             "choose a smaller --size"
         )
     with tqdm(total=len(images), desc=path.name, unit=" images", disable=not sys.stderr.isatty()) as bar:
-        write_idx_parts(path, (len(images), size, size), _resized(images, size, bar.update), overwrite=False)
+        write_idx_parts(path, (len(images), size, size), _resized(images, layer, bar.update), overwrite=False)
     print(f"{path}: {len(images):,} images of {size} x {size}")
 
 
-def _resized(images: np.ndarray, size: int, done: Callable[[int], object]) -> Iterator[np.ndarray]:
-    layer = Resize("resize", size)
+def _resized(images: np.ndarray, layer: Resize, done: Callable[[int], object]) -> Iterator[np.ndarray]:
     for at in range(0, len(images), CHUNK):
         part = images[at : at + CHUNK]
         yield layer.reference(part[:, None], {})

@@ -8,13 +8,13 @@ from app.commands.options.networks import NetworksRequest
 from app.layers import Layer
 from app.network import shipped
 from app.network.definitions import NETWORKS, Network
+from app.network.toml_writing import settings_of
 from app.network.weights import Weights, load_weights
 from app.report import publish
 from app.text import Column, paragraph, table
 from app.training.recipes import recipe_of
 
 SCHEMA = "lenet5-inference/networks/1"
-USUAL = {"stride": 1, "padding": 0}  # settings that the text leaves out
 LEGEND = "MFLOP: of one image; accuracy: of the shipped weights, on the first Fashion-MNIST test images."
 
 
@@ -43,8 +43,8 @@ def describe(network: Network, weights: Weights | None) -> dict[str, Any]:
             parameters += prod(wanted) * _has(name, layer, network, weights)
         flops += layer.flops(shape)
         shape = layer.output_shape(shape)
-        settings = {name: value for name, value in vars(layer).items() if name != "name" and value is not None}
-        layers.append({"name": layer.name, "kind": layer.kind, "settings": settings, "output": list(shape)})
+        own = {"name": layer.name, "kind": layer.kind, "settings": settings_of(layer)}
+        layers.append({**own, "output": list(shape)})
     accuracy = None
     if weights is not None and weights.expected_correct:
         images = max(weights.expected_correct)
@@ -82,6 +82,5 @@ def _text(document: Mapping[str, Any], width: int) -> str:
 
 
 def _layer(layer: Mapping[str, Any]) -> str:
-    """Describe a layer: ``conv2d maps=32 kernel=5``; leave out usual settings."""
-    settings = (f"{name}={value}" for name, value in layer["settings"].items() if value != USUAL.get(name))
-    return " ".join([layer["kind"], *settings])
+    """Describe a layer: ``conv2d maps=32 kernel=5``."""
+    return " ".join([layer["kind"], *(f"{name}={value}" for name, value in layer["settings"].items())])

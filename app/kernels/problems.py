@@ -1,9 +1,8 @@
 """The requests to kernels: one frozen record per operation, and the arguments that its kernels take.
 
-All sizes are per image. ``input_dtype`` and ``output_dtype`` are the types of activations in memory, ``dtype`` is the
-type of the multiplication: ``float64``, ``float32``, ``float16x2`` (float32 in memory, multiplied as the sum of two
-float16), ``tfloat32`` (float32 in memory, rounded to 11 bits by the tensor cores) or ``float16``. Whatever the dtype,
-biases are added and activations computed in float32 (float64 for float64).
+All sizes are per image. ``input_dtype`` and ``output_dtype`` are types of activations in memory, ``dtype`` is that of
+the multiplication: ``float64``, ``float32``, ``float16x2`` (float32 as the sum of two float16), ``tfloat32`` (float32
+rounded to 11 bits) or ``float16``. Biases are added and activations computed in float32 (float64 for float64).
 """
 
 from dataclasses import dataclass, replace
@@ -215,6 +214,7 @@ class ResizeProblem:
     height: int
     width: int
     size: int
+    rule: str = "edge"  # or "course"
     dtype: str = "uint8"
 
     @property

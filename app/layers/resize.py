@@ -1,7 +1,7 @@
-"""Enlarge images by bilinear interpolation, in exact integer arithmetic."""
+"""Enlarge images by bilinear interpolation, in exact integer arithmetic, by one of two rules."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -9,6 +9,22 @@ from app.kernels.problems import ResizeProblem
 from app.layers.base import Layer, Parameters, Shape
 
 MAX_SIZE = 1024  # a sum is at most 255 * (2 * size)**2 and half a divisor; it must stay below 2**31
+RULES = {
+    "edge": "the border is repeated beyond the image; rounded to the nearest byte, halves upwards",
+    "course": "pixels beyond the image are 0; cut to a whole number",
+}
+
+
+class Neighbours(NamedTuple):
+    """Along one axis, the two pixels around each output and their weights, whole numbers: int32 arrays (size).
+
+    The weights add up to 2 · size, except where one of the pixels is 0 because it lies beyond the image.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    near: np.ndarray  # the weight of low
+    far: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -16,17 +32,21 @@ class Resize(Layer):
     """(C, H, W) bytes → (C, size, size) bytes, each the weighted mean of the four pixels around its centre.
 
     Pixels have their centres at halves: output i of ``size`` lies at (i + 1/2) · L / size - 1/2 on an axis of L
-    pixels, moved to the nearest pixel where that is outside. In units of 1 / (2 · size) this is a whole number, so the
-    mean is an exact fraction with the divisor (2 · size)²; it is rounded to the nearest byte, halves upwards.
+    pixels. In units of 1 / (2 · size) this is a whole number, so the mean is an exact fraction with the divisor
+    (2 · size)². ``rule`` says what lies beyond the image and how the mean becomes a byte, see ``RULES``: ``edge`` is
+    this project's own, ``course`` that of the data files of systems 2 to 4.
     """
 
     size: int
+    rule: str = "edge"
     kind: ClassVar[str] = "resize"
     operation: ClassVar[str] = "resize"
     keeps_bytes: ClassVar[bool] = True
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return the shape: (C, H, W) → (C, size, size)."""
+        if self.rule not in RULES:
+            raise self.fail(shape, f"a rule of {' or '.join(RULES)}, not {self.rule!r}")
         if not 1 <= self.size <= MAX_SIZE:
             raise self.fail(shape, f"a size of 1 to {MAX_SIZE:,}")
         if len(shape) != 3:
@@ -37,23 +57,43 @@ class Resize(Layer):
         """Interpolate along the rows, then the columns; only the last step rounds. ValueError unless x is uint8."""
         if x.dtype != np.uint8:
             raise ValueError(f"layer {self.name} ({self.kind}) reads uint8, not {x.dtype}")
-        half = 2 * self.size**2
         sums = self._between(self._between(x, 3), 2)
-        sums += half
-        sums //= 2 * half
+        sums += self.rounding
+        sums //= self.divisor
         return sums.astype(np.uint8)
 
+    @property
+    def divisor(self) -> int:
+        """(2 · size)², the divisor of every mean."""
+        return 4 * self.size**2
+
+    @property
+    def rounding(self) -> int:
+        """What is added to a sum before it is divided and cut: half a divisor, or nothing."""
+        return self.divisor // 2 if self.rule == "edge" else 0
+
+    def neighbours(self, length: int) -> Neighbours:
+        """Return the pixels around each output on an axis of ``length`` pixels, and their weights."""
+        unit = 2 * self.size
+        at = (2 * np.arange(self.size, dtype=np.int32) + 1) * length - self.size
+        if self.rule == "edge":
+            at = at.clip(0, (length - 1) * unit)
+        low, far = np.divmod(at, unit)
+        near = unit - far
+        if self.rule == "course":
+            near[low < 0] = far[low + 1 == length] = 0
+        pixels = (np.clip(place, 0, length - 1) for place in (low, low + 1))
+        return Neighbours(*(part.astype(np.int32) for part in (*pixels, near, far)))
+
     def _between(self, x: np.ndarray, axis: int) -> np.ndarray:
-        """Along one axis: the two pixels around each output, weighted by whole numbers whose sum is 2 · size. int32."""
-        length, unit = x.shape[axis], 2 * self.size
-        at = np.clip((2 * np.arange(self.size, dtype=np.int32) + 1) * length - self.size, 0, (length - 1) * unit)
-        low, far = (part.astype(np.int32) for part in np.divmod(at, unit))
-        far = far.reshape(-1, *(1,) * (x.ndim - 1 - axis))
-        sums = x.take(low, axis) * (unit - far)
-        sums += x.take(np.minimum(low + 1, length - 1), axis) * far
+        """Along one axis: the sums of the two pixels around each output, times their weights. int32."""
+        low, high, near, far = self.neighbours(x.shape[axis])
+        near, far = (weights.reshape(-1, *(1,) * (x.ndim - 1 - axis)) for weights in (near, far))
+        sums = x.take(low, axis) * near
+        sums += x.take(high, axis) * far
         return sums
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ResizeProblem | None:
         """Return the problem: bytes in, bytes out, whatever ``output_dtype``."""
         channels, height, width = shape
-        return ResizeProblem(channels, height, width, self.size) if input_dtype == "uint8" else None
+        return ResizeProblem(channels, height, width, self.size, self.rule) if input_dtype == "uint8" else None

@@ -44,7 +44,7 @@ def system(network: str, figures: Figures) -> str:
 
 
 def _layer(layer: Row) -> str:
-    settings = [f"{name} {value}" for name, value in layer["settings"].items() if (name, value) != ("stride", 1)]
+    settings = [f"{name} {value}" for name, value in layer["settings"].items()]
     return layer["kind"] + (f" ({', '.join(settings)})" if settings else "")
 
 

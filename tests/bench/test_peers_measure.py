@@ -6,16 +6,20 @@ from time import sleep
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from app.bench.batch import UNWRITTEN, Batch, piece_size
 from app.bench.peers.jax import JaxEngine
+from app.bench.peers.jax import _applied as jax_layer
 from app.bench.peers.peers import OURS
 from app.bench.peers.rounds import Candidate, Engine, in_turn, one_line
 from app.bench.peers.torch import Setting, TorchEngine, own_code, settings
+from app.bench.peers.torch import _enlarging as torch_module
 from app.errors import UserError
-from app.layers import Resize
+from app.layers import Resize, Shape
 from app.network.definitions import NETWORKS
+from app.network.graph import Step
 from tests.support.peers_for_tests import FakeEngine, OurFake, entrants, fake, small_batch
 
 pytestmark = pytest.mark.usefixtures("few_runs")
@@ -184,6 +188,21 @@ def test_frameworks_on_the_cpu_agree_with_the_reference(
     assert not row["reason"] and not row["unsteady"] and all(not tried["reason"] for tried in row["tried"])
     most = 0.05 if precision == "fp16" else 1e-3 if isinstance(batch.graph.network.layers[0], Resize) else 0
     assert row["changed"] == 0 or row["largest_margin"] < most
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 7, 9)], ids=str)
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_frameworks_enlarge_by_the_course_s_rule_to_the_bit(framework: str, shape: Shape) -> None:
+    library = pytest.importorskip(framework, reason=f"{framework} is not installed")
+    layer = Resize("resize", 13, "course")
+    images = np.random.default_rng(1).integers(0, 256, (5, *shape), np.uint8)
+    if framework == "torch":
+        enlarge = torch_module(Step(layer, shape, layer.output_shape(shape)), library, "cpu")
+        found = enlarge(library.from_numpy(images)).numpy()
+    else:
+        enlarge = library.jit(partial(jax_layer, library, layer, {}))
+        found = np.asarray(enlarge(images.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(found, layer.reference(images, {}))
 
 
 @pytest.mark.parametrize(

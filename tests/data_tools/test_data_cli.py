@@ -11,6 +11,7 @@ import pytest
 
 from app.interrupts import INTERRUPTED
 from app.layers import Resize
+from app.layers.resize import RULES
 from app.text import WIDTH
 from data_tools import commands, enlarge, fashion_mnist
 from data_tools.__main__ import main
@@ -108,9 +109,9 @@ def test_run_as_a_program(tmp_path: Path) -> None:
 # --- resize
 
 
-def resized(images: np.ndarray, size: int) -> np.ndarray:
+def resized(images: np.ndarray, size: int, rule: str = "edge") -> np.ndarray:
     """(N, size, size), by the layer."""
-    return Resize("resize", size).reference(images[:, None], {})[:, 0]
+    return Resize("resize", size, rule).reference(images[:, None], {})[:, 0]
 
 
 def command(*arguments: object) -> int:
@@ -149,6 +150,12 @@ def test_a_file(name: str, small: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     target.unlink()
     assert command("--size", 13, small, target) == 0
     assert target.read_bytes() == before
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_rule_is_a_choice(rule: str, small: Path) -> None:
+    assert command("--size", 13, "--rule", rule, small, small.with_name("large")) == 0
+    np.testing.assert_array_equal(read_idx(small.with_name("large"), 3), resized(SMALL, 13, rule))
 
 
 def test_several_files_keep_their_names(small: Path, tmp_path: Path) -> None:
@@ -193,6 +200,7 @@ def test_nothing_is_left_half_written(
         ("--size 0 {small} {new}", r"--size 0 is not between 1 and 1,024"),
         ("--size 1025 {small} {new}", r"--size 1025 is not between"),
         ("--size x {small} {new}", "invalid int value: 'x'"),
+        ("--size 9 --rule none {small} {new}", "invalid choice: 'none'"),
         ("{small} {new}", "required: --size"),
         ("--size 9", "required: FILE"),
         ("--size 9 {small}", r"nothing to resize: name a file before .*small.gz, or add --split test"),

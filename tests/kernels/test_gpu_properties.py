@@ -21,6 +21,7 @@ from app.kernels.problems import (
 from app.kernels.registry import VARIANTS
 from app.kernels.variant import Variant
 from app.layers import ACTIVATIONS
+from app.layers.resize import RULES
 from tests.kernels.test_gpu_kernels import held_against_the_reference
 from tests.support.kernel_cases import Case, elements
 from tests.support.kernel_device import compile_all
@@ -80,9 +81,9 @@ def poolings(draw: Any, _: Variant) -> Problem:
 
 @st.composite
 def resizings(draw: Any, _: Variant) -> Problem:
-    """Larger, smaller and of the same size."""
+    """Larger, smaller and of the same size, by both rules."""
     height, width, size = (draw(st.integers(1, 60)) for _ in range(3))
-    return ResizeProblem(draw(st.integers(1, 5)), height, width, size)
+    return ResizeProblem(draw(st.integers(1, 5)), height, width, size, draw(st.sampled_from(tuple(RULES))))
 
 
 PROBLEMS: dict[str, Callable[[Variant], Any]] = {

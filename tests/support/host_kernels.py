@@ -1,4 +1,4 @@
-"""Training kernels compiled by the host's C++ compiler and run by the processor, thread by thread (host_cuda.h).
+"""Kernels compiled by the host's C++ compiler and run by the processor, thread by thread (host_cuda.h).
 
 Slow, and blind to what only a card can show; but index arithmetic, edges, barriers and splits are the kernels' own.
 """
@@ -132,23 +132,22 @@ def on_the_processor(folder: Path) -> Iterator[None]:
         yield
 
 
-class HostFunction:
-    """In place of ``app.kernels.launch.training_kernel``. ``folder`` holds what is compiled."""
+class HostKernel:
+    """A kernel compiled into ``folder``. Called with a stream, the grid and its arguments, it runs on the processor."""
 
-    folder: Path
-
-    def __init__(self, name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> None:
-        assert COMPILER is not None
+    def __init__(self, folder: Path, source: Path, entry: str, defines: Mapping[str, str | int], threads: int) -> None:
+        if COMPILER is None:
+            pytest.skip("g++ is not installed")
         options = [f"-D{key}={value}" for key, value in sorted(defines.items())]
-        place = self.folder / hashlib.sha256(repr((name, options)).encode()).hexdigest()[:16]
+        place = folder / hashlib.sha256(repr((entry, options)).encode()).hexdigest()[:16]
         library = place / "kernel.so"
         if not library.exists():
             place.mkdir(parents=True)
-            for file, text in sources(FOLDER / f"train_{name}.cu").items():
+            for file, text in sources(source).items():
                 (place / file).write_text(text, encoding="utf-8")
             shutil.copy(Path(__file__).with_name("host_cuda.h"), place / "common.cuh")
             shutil.copy(INCLUDE_DIR / "activations.cuh", place)
-            main = f'#include "common.cuh"\n#include "train_{name}.cu"\nHOST_LAUNCH(train_{name})\n'
+            main = f'#include "common.cuh"\n#include "{source.name}"\nHOST_LAUNCH({entry})\n'
             (place / "main.cpp").write_text(main, encoding="utf-8")
             # Without unique symbols: the "shared memory" of two kernels must not become one.
             flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique", "-ffp-contract=off"]
@@ -161,6 +160,15 @@ class HostFunction:
         arrays = [np.array([value]) for value in packed]
         pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
         self._launch(*grid, self._threads, pointers)
+
+
+class HostFunction(HostKernel):
+    """In place of ``app.kernels.launch.training_kernel``. ``folder`` holds what is compiled."""
+
+    folder: Path
+
+    def __init__(self, name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> None:
+        super().__init__(self.folder, FOLDER / f"train_{name}.cu", f"train_{name}", defines, threads)
 
 
 def _address(array: np.ndarray | None) -> int:

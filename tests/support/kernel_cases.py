@@ -112,7 +112,7 @@ SMALL: dict[str, Sequence[Problem]] = {
         product_pair(1024, 128, 10, True, True),
     ],
     "pool": [PoolProblem(3, 7, 9, 3, 2, True), PoolProblem(2, 21, 18, 2, 2, False)],
-    "resize": [ResizeProblem(3, 7, 9, 13)],
+    "resize": [ResizeProblem(3, 7, 9, 13), ResizeProblem(2, 5, 3, 9, "course")],
     "activation": [ActivationProblem(77, "tanh")],
     "softmax": [SoftmaxProblem(41)],
     "argmax": [ArgmaxProblem(10)],

@@ -51,7 +51,7 @@ def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
         case PoolProblem():
             return [(MaxPool if problem.is_max else AvgPool)("pool", problem.window, problem.stride, problem.ceil)]
         case ResizeProblem():
-            return [Resize("resize", problem.size)]
+            return [Resize("resize", problem.size, problem.rule)]
         case ActivationProblem():
             return activation
         case SoftmaxProblem():

@@ -98,14 +98,14 @@ def _translate(
 def _resized(
     node: Callable[..., Any], layer: layers.Resize, x: str, shape: Shape
 ) -> tuple[list[Any], dict[str, np.ndarray]]:
-    """A product with the weights of each axis, whole numbers, so that float32 is exact; then what the layer rounds to.
+    """A product with the weights of each axis, whole numbers, so that float32 is exact; then rounded or cut.
 
     ONNX has an operator for it, but its float32 goes the other way where the exact mean is a half.
     """
     unit = 2 * layer.size
-    down, across = (weights_between(length, layer.size) * unit for length in shape[1:])
+    down, across = (weights_between(length, layer.size, layer.rule) * unit for length in shape[1:])
     values: dict[str, np.ndarray] = {"down": down, "across": across.T, "white": np.array(255.0)}
-    values |= {"half": np.array(unit**2 / 2), "divisor": np.array(float(unit**2))}
+    values |= {"half": np.array(unit**2 / 2 if layer.rule == "edge" else 0), "divisor": np.array(float(unit**2))}
     nodes: list[Any] = []
     at = x
     for operator, constant in (
@@ -118,8 +118,10 @@ def _resized(
     return nodes, {f"{layer.name}_{name}": value.astype(np.float32) for name, value in values.items()}
 
 
-def weights_between(length: int, size: int) -> np.ndarray:
+def weights_between(length: int, size: int, rule: str = "edge") -> np.ndarray:
     """(size, length): how much of each pixel of an axis goes into each output of a resizing."""
-    centres = np.clip((np.arange(size) + 0.5) * length / size - 0.5, 0, length - 1)
+    centres = (np.arange(size) + 0.5) * length / size - 0.5
+    if rule == "edge":
+        centres = np.clip(centres, 0, length - 1)
     distances = np.abs(centres[:, None] - np.arange(length))
     return np.rint(np.maximum(1 - distances, 0) * 2 * size) / (2 * size)

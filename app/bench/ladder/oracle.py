@@ -162,14 +162,16 @@ def _pooled(x: cupy.ndarray, window: int, stride: int, is_max: bool, size: tuple
 
 
 def _resized(problem: ResizeProblem, x: cupy.ndarray) -> cupy.ndarray:
-    """Resize (images, C, H, W) bytes to (images, C, size, size) float64: weights times pixels, then rounding."""
+    """Resize (images, C, H, W) bytes to (images, C, size, size) float64: weights times pixels, rounded or cut."""
     sums, unit = x.astype(np.float64), 2 * problem.size
+    edge = problem.rule == "edge"
     for length in (problem.height, problem.width):
         centres = (np.arange(problem.size) + 0.5) * length / problem.size - 0.5
-        distances = abs(centres.clip(0, length - 1)[:, None] - np.arange(length))
+        places = centres.clip(0, length - 1) if edge else centres  # beyond the image there is no pixel to weigh
+        distances = abs(places[:, None] - np.arange(length))
         weights = cupy.asarray(np.rint((1 - distances).clip(0) * unit))  # whole numbers: the sums are exact
         sums = sum(weights[:, at, None] * sums[:, :, None, at] for at in range(length)).swapaxes(2, 3)
-    return cupy.floor(sums / unit**2 + 0.5)
+    return cupy.floor(sums / unit**2 + (0.5 if edge else 0))
 
 
 def images_at_once(problem: Problem, budget: int = 64 << 20) -> int:

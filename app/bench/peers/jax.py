@@ -127,6 +127,13 @@ def _applied(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
     jnp, lax = jax.numpy, jax.lax
     activations = {"relu": jax.nn.relu, "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}
     match layer:
+        case Resize() if layer.rule == "course":  # in exact integers: cut, every whole value could go either way
+            x = x.astype(np.int32)
+            for axis in (1, 2):
+                low, high, near, far = layer.neighbours(x.shape[axis])
+                near, far = (weights.reshape(-1, *(1,) * (3 - axis)) for weights in (near, far))
+                x = jnp.take(x, low, axis) * near + jnp.take(x, high, axis) * far
+            return x // layer.divisor
         case Resize():  # JAX's own interpolation, rounded to whole values; halves may go the other way
             shape = (len(x), layer.size, layer.size, x.shape[3])
             return jnp.floor(jax.image.resize(x.astype(np.float32), shape, "bilinear", antialias=False) + 0.5)

@@ -14,10 +14,10 @@ from app.bench.batch import UNWRITTEN, piece_size
 from app.bench.ladder import cudnn
 from app.bench.peers.rounds import Engine
 from app.errors import UserError
-from app.layers import Activation, Conv2d, Flatten, Layer, Linear, Resize, Shape, Softmax
+from app.layers import Activation, Conv2d, Flatten, Linear, Resize, Shape, Softmax
 from app.layers.flatten import channel_first_rows
 from app.layers.pool import Pool
-from app.network.graph import Graph
+from app.network.graph import Graph, Step
 
 UNCAPTURED = {None: None, "max-autotune": "max-autotune-no-cudagraphs", "reduce-overhead": "default"}
 CAPTURE_WARMUP = 3
@@ -178,7 +178,7 @@ def classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, dev
     dtype = torch.float16 if half else torch.float32
     layout = torch.channels_last if channels_last else torch.contiguous_format
     scale = graph.input_scale
-    front = torch.nn.Sequential(*(_enlarging(step.layer, torch) for step in graph.steps[: graph.scaled_at]))
+    front = torch.nn.Sequential(*(_enlarging(step, torch, device) for step in graph.steps[: graph.scaled_at]))
     body = torch.nn.Sequential(*_modules(graph, torch, dtype=dtype, channels_last=channels_last, device=device))
 
     def classify(images: Any) -> Any:
@@ -188,18 +188,34 @@ def classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, dev
     return classify
 
 
-def _enlarging(layer: Layer, torch: Any) -> Any:
-    """PyTorch's own interpolation, which reads floats, rounded to whole values; halves may go the other way."""
+def _enlarging(step: Step, torch: Any, device: str) -> Any:
+    """PyTorch's own interpolation, which reads floats, rounded to whole values; halves may go the other way.
+
+    Cut instead of rounded, every whole value could go either way: the course's rule is computed in exact integers.
+    """
+    layer = step.layer
     if not isinstance(layer, Resize):
         raise UserError(f"layer {layer.name} ({layer.kind}) cannot be built in PyTorch here")
-    size = layer.size
+    size, divisor = layer.size, layer.divisor
+    rows, columns = (
+        [torch.from_numpy(part).to(device) for part in layer.neighbours(length)] for length in step.in_shape[1:]
+    )
 
     class Enlarge(torch.nn.Module):
         def forward(self, images: Any) -> Any:
             x = torch.nn.functional.interpolate(images.float(), (size, size), mode="bilinear", align_corners=False)
             return x.add_(0.5).floor_()
 
-    return Enlarge()
+    class EnlargeExactly(torch.nn.Module):
+        def forward(self, images: Any) -> Any:
+            x = images.int()
+            low, high, near, far = columns
+            x = x[:, :, :, low] * near + x[:, :, :, high] * far
+            low, high, near, far = rows
+            x = x[:, :, low] * near[:, None] + x[:, :, high] * far[:, None]
+            return x.div(divisor, rounding_mode="floor").float()
+
+    return Enlarge() if layer.rule == "edge" else EnlargeExactly()
 
 
 def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, device: str) -> Iterator[Any]:

@@ -61,7 +61,8 @@ def _resize_bilinear(problem: ResizeProblem, _: Parameters) -> LaunchConfig:
     parts = tiles(problem.size**2, BLOCK * RESIZED)
     launch = KernelLaunch(BLOCK, lambda images: (images * problem.channels * parts, 1, 1))
     sizes = {"H": problem.height, "W": problem.width, "SIZE": problem.size}
-    return LaunchConfig({**sizes, "PARTS": parts, "THREADS": BLOCK}, (launch,))
+    course = int(problem.rule == "course")
+    return LaunchConfig({**sizes, "COURSE": course, "PARTS": parts, "THREADS": BLOCK}, (launch,))
 
 
 def _activation(problem: ActivationProblem, _: Parameters) -> LaunchConfig:
