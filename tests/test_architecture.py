@@ -44,9 +44,11 @@ FLOORS = (
 WITHOUT_CUPY = ("app.layers", "app.network", "app.interchange", "data_tools", "app.commands.options", "app.files")
 SOURCES = ("", "app/**/", "data_tools/**/", "docs/**/", "tests/**/")
 PROGRAM = [path for folder in ("app", "data_tools") for path in (ROOT / folder).rglob("*.py")]
-# What only measuring and training need, and where it may be imported; names of commands' modules are no imports.
+# What only measuring, training and foreign files need, and where it may be imported; names of commands' modules are
+# no imports.
 EXTRAS = {
-    "torch": ("app/bench",),
+    "torch": ("app/bench", "app/interchange"),
+    "safetensors": ("app/interchange",),
     "jax": ("app/bench/peers",),
     "matplotlib": ("app/bench", "app/figures.py", "app/training", "data_tools"),
 }

@@ -57,11 +57,13 @@ def largest_difference(source: Source, graph: Graph) -> float:
     """
     images = np.random.default_rng(0).integers(0, 256, (IMAGES, *graph.network.input_shape), np.uint8)
     resized = [step for step in graph.steps if isinstance(step.layer, Resize)]
-    pixels = images
-    for step in resized:
-        pixels = step.layer.reference(pixels, {})
-    x = pixels.astype(np.float64) * graph.pixel_scale(images.dtype)
-    theirs = logits(source, x) if source.engine is None else source.engine.logits(x)
+    if source.engine is None:
+        pixels = images
+        for step in resized:
+            pixels = step.layer.reference(pixels, {})
+        theirs = logits(source, pixels.astype(np.float64) * graph.pixel_scale(images.dtype))
+    else:
+        theirs = source.engine.logits(images)
     kept = tuple(step for step in graph.steps if not isinstance(step.layer, Softmax | Argmax))
     _, ours = replace(graph, steps=kept).forward(images, np.float64)
     difference = float(np.abs(ours - theirs).max())

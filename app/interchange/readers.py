@@ -27,7 +27,16 @@ class Format:
     begins: Callable[[bytes], bool] = lambda start: False
 
 
-FORMATS = (Format("mini-dnn flat dump", "minidnn", ".bin"),)
+def _recognised(kind: str) -> Callable[[bytes], bool]:
+    return lambda start: recognise(start) == kind
+
+
+FORMATS = (
+    Format("mini-dnn flat dump", "minidnn", ".bin"),
+    Format("safetensors", "safetensors_file", ".safetensors", _recognised("a safetensors file")),
+    Format("NumPy archive", "npz", ".npz", _recognised("a NumPy archive (.npz)")),
+    Format("PyTorch state dict", "state_dict", ".pt", _recognised("a PyTorch file (.pt, .pth)")),
+)
 
 
 def read(path: Path, asked: Asked) -> tuple[str, Source]:

@@ -31,8 +31,8 @@ class Asked:
 class Engine:
     """An installed engine that runs the file itself.
 
-    name: with its version. logits: images as the first layer behind a Resize reads them, (B, C, H, W) float64 with the
-    pixel scale applied → the scores before a softmax, (B, classes).
+    name: with its version. logits: images (B, C, H, W) uint8, as the network reads them → the scores before a softmax,
+    (B, classes).
     """
 
     name: str
@@ -46,7 +46,8 @@ class Source:
     arrays: as our weights files name them: filters (M, C, K, K), fully connected weights (out, in) over the features in
     C, H, W order, biases <layer>_bias (out,); finite float32. origins: our name → the name in the file, where it has
     one. notes: what the reader converted, assumed or left out, each in a sentence. engine: None where only plain NumPy
-    can check the import.
+    can check the import. unchanged: whether the file has the layout of weights files already. input_scale, classes:
+    what the file says of the factor of bytes 0 to 255 and of the classes' names; None where the network's, or none.
     """
 
     network: Network
@@ -54,3 +55,11 @@ class Source:
     origins: Mapping[str, str]
     notes: tuple[str, ...] = ()
     engine: Engine | None = None
+    unchanged: bool = False
+    input_scale: float | None = None
+    classes: tuple[str, ...] | None = None
+
+    @property
+    def scale(self) -> float:
+        """The factor of bytes 0 to 255: the file's own, else the network's."""
+        return self.network.pixel_scale if self.input_scale is None else self.input_scale

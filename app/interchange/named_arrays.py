@@ -1,0 +1,154 @@
+"""Files of arrays by name: which array is which of a network, and the description that our own exports carry.
+
+Two conventions of names tell two layouts: ``conv1`` and ``conv1_bias`` are ours, as in weights files; ``conv1.weight``
+and ``conv1.bias`` are PyTorch's.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from app.files.checks import BadValueError, fields, items, nullable, number, parsed_json, shown, text
+from app.interchange.layout import channels_first_shape, to_channels_first
+from app.interchange.numbers import as_float32
+from app.interchange.source import Asked, Source
+from app.interchange.torch_engine import engine
+from app.layers import Shape
+from app.network.definitions import Network
+from app.network.toml import network_toml, parse_network
+from app.network.weights import LEAST_SCALE, MOST_SCALE
+
+DESCRIPTION = "lenet5-inference"  # the name of the description in a file
+MAX_ARRAYS = 10_000
+WEIGHT, BIAS = "weight", "bias"  # what PyTorch's names end with
+
+
+@dataclass(frozen=True)
+class Description:
+    """What an exported file says beside its arrays. input_scale: the weights' own factor of bytes 0 to 255."""
+
+    network: Network
+    input_scale: float
+    classes: tuple[str, ...] | None
+
+    @property
+    def text(self) -> str:
+        """Return the description as JSON; ``described`` reads it."""
+        classes = None if self.classes is None else list(self.classes)
+        found = {"definition": network_toml(self.network), "input_scale": self.input_scale, "classes": classes}
+        return json.dumps(found)
+
+
+@dataclass(frozen=True)
+class NamedArrays:
+    """The arrays of a file by name, of any type; description: None in files that this program did not write."""
+
+    arrays: Mapping[str, np.ndarray]
+    description: Description | None = None
+
+
+def _lines(value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadValueError(f"{shown(value)} is no text")
+    return value
+
+
+_CHECK = fields(
+    {
+        "definition": _lines,
+        "input_scale": number(LEAST_SCALE, MOST_SCALE),
+        "classes": nullable(items(text(), 1)),
+    }
+)
+
+
+def described(content: str) -> Description:
+    """Parse the text of a description. Raises BadValueError, and UserError for a network that cannot be."""
+    try:
+        found = _CHECK(parsed_json(content))
+    except BadValueError as error:
+        raise BadValueError(f"has a wrong description ({DESCRIPTION}): {error}; export it again") from None
+    classes = None if found["classes"] is None else tuple(found["classes"])
+    return Description(parse_network(found["definition"], "its definition"), found["input_scale"], classes)
+
+
+def source_of(named: NamedArrays, asked: Asked) -> Source:
+    """Find which array is which of the asked network, or of the described one. Raises BadValueError."""
+    if asked.size is not None or asked.symbol is not None:
+        raise BadValueError("needs neither --size nor --symbol; leave them out")
+    about = named.description
+    network = asked.network or (about.network if about else None)
+    if network is None:
+        raise BadValueError("has no network in it; name it with --network, as lenet5 or a .toml file")
+    notes: list[str] = []
+    torch_names = any(name.rpartition(".")[2] in (WEIGHT, BIAS) for name in named.arrays)
+    origins = _origins(network, named.arrays) if torch_names else {name: name for name in named.arrays}
+    arrays = {name: as_float32(origin, named.arrays[origin], notes) for name, origin in origins.items()}
+    if not torch_names:
+        arrays = to_channels_first(network, arrays)
+    source = Source(
+        network,
+        arrays,
+        origins,
+        tuple(notes),
+        unchanged=not torch_names,
+        input_scale=about.input_scale if about else None,
+        classes=about.classes if about else None,
+    )
+    return replace(source, engine=engine(source)) if torch_names else source
+
+
+def _origins(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Return our name → PyTorch's name.
+
+    PyTorch's names begin with the layers' names, or with any others if the shapes fit in exactly one way.
+    """
+    weights: dict[str, str] = {}
+    biases: dict[str, str] = {}
+    for name in arrays:
+        prefix, _, kind = name.rpartition(".")
+        if kind not in (WEIGHT, BIAS):
+            raise BadValueError(f"{shown(name)} is named neither like conv1.weight nor like conv1.bias; remove it")
+        (weights if kind == WEIGHT else biases)[prefix] = name
+    if lost := sorted(biases.keys() - weights.keys()):
+        raise BadValueError(f"{shown(biases[lost[0]])} has no weight beside it; add it")
+    found: dict[str, str] = {}
+    for layer, prefix in _prefixes(network, {prefix: arrays[name].shape for prefix, name in weights.items()}).items():
+        found[layer] = weights[prefix]
+        if prefix in biases:
+            found[f"{layer}_bias"] = biases[prefix]
+    return found
+
+
+def _prefixes(network: Network, shapes: Mapping[str, Shape]) -> dict[str, str]:
+    """Return each layer's prefix: its own name if the file has these names, else the only one of its shape."""
+    wanted = _torch_shapes(network)
+    if shapes.keys() == wanted.keys():
+        return {name: name for name in wanted}
+    if sorted(shapes.values()) != sorted(wanted.values()):
+        needs = ", ".join(f"{name} {shape}" for name, shape in wanted.items())
+        has = ", ".join(f"{shown(name)} {shape}" for name, shape in list(shapes.items())[:20])
+        raise BadValueError(f"has the weights {has}; network {network.name} needs {needs}: name its own --network")
+    found = {}
+    for layer, shape in wanted.items():
+        fitting = [prefix for prefix, other in shapes.items() if other == shape]
+        if len(fitting) > 1:
+            names = " and ".join(map(shown, fitting))
+            raise BadValueError(f"has {names} of one shape: rename them as the layers are: {', '.join(wanted)}")
+        found[layer] = fitting[0]
+    return found
+
+
+def _torch_shapes(network: Network) -> dict[str, Shape]:
+    """Return the shape of PyTorch's array for each layer with weights: (M, C, K, K) or (out, in)."""
+    found: dict[str, Shape] = {}
+    shape = network.input_shape
+    for layer in network.layers:
+        ours = layer.parameter_shapes(shape).get(layer.name)
+        if ours is not None:
+            found[layer.name] = channels_first_shape(ours)
+        shape = layer.output_shape(shape)
+    return found

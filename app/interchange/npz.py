@@ -1,0 +1,85 @@
+"""NPZ files: a zip archive of NumPy arrays, read without pickle and within limits."""
+
+import io
+import zipfile
+import zlib
+from math import prod
+
+import numpy as np
+from numpy.lib import format as npy
+
+from app.files.checks import BadValueError, shown
+from app.interchange.named_arrays import DESCRIPTION, MAX_ARRAYS, NamedArrays, described, source_of
+from app.interchange.source import Asked, Source
+from app.network.weights import MAX_BYTES
+
+_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy writes
+
+
+def read(content: bytes, asked: Asked) -> Source:
+    """Read an NPZ file of the asked network, or of the one that the file describes. Raises BadValueError."""
+    return source_of(read_npz(content), asked)
+
+
+def read_npz(content: bytes) -> NamedArrays:
+    """Read all arrays. Raises BadValueError for damage, and for arrays of objects, which would be pickles."""
+    try:
+        members = _members(content)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError) as error:
+        if isinstance(error, BadValueError):
+            raise
+        raise BadValueError(f"is no zip archive that can be read: {shown(str(error))}; get a fresh copy") from None
+    arrays = {name: _array(name, member) for name, member in members.items()}
+    text = arrays.pop(DESCRIPTION, None)
+    return NamedArrays(arrays, None if text is None else described(str(text)))
+
+
+def npz_content(named: NamedArrays) -> bytes:
+    """Return the content of an NPZ file; equal arguments give equal bytes."""
+    arrays = dict(named.arrays)
+    if named.description is not None:
+        arrays[DESCRIPTION] = np.array(named.description.text)
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                npy.write_array(member, np.ascontiguousarray(array) if array.ndim else array, allow_pickle=False)
+    return stream.getvalue()
+
+
+def _members(content: bytes) -> dict[str, bytes]:
+    """Return the unpacked members; their declared sizes are checked before anything is unpacked."""
+    members: dict[str, bytes] = {}
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        listed = archive.infolist()
+        size = sum(member.file_size for member in listed)
+        if len(listed) > MAX_ARRAYS or size > MAX_BYTES:
+            limits = f"at most {MAX_ARRAYS:,} arrays and {MAX_BYTES:,} bytes are read"
+            raise BadValueError(f"holds {len(listed):,} arrays of {size:,} bytes; {limits}: store less in it")
+        for member in listed:
+            name = member.filename.removesuffix(".npy")
+            if name in members:
+                raise BadValueError(f"contains {shown(name)} twice; save it again")
+            if member.compress_type not in _COMPRESSIONS:
+                raise BadValueError(f"{shown(name)} is packed in a way that NumPy does not write; save it again")
+            members[name] = archive.read(member)  # never more than the size it declares
+    return members
+
+
+def _array(name: str, content: bytes) -> np.ndarray:
+    """Return the array of one member, a view of its bytes."""
+    stream = io.BytesIO(content)
+    try:
+        version = npy.read_magic(stream)
+        if version not in _HEADERS:
+            raise ValueError(f"version {version} of the format")
+        shape, in_columns, dtype = _HEADERS[version](stream)
+    except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError, UnicodeError) as error:
+        raise BadValueError(f"{shown(name)} is no array: {shown(str(error))}; save it again") from None
+    if dtype.hasobject:
+        raise BadValueError(f"{shown(name)} contains pickled objects, which may run code; store plain numbers")
+    data = memoryview(content)[stream.tell() :]
+    if min(shape, default=1) < 1 or prod(shape) * dtype.itemsize != len(data):
+        raise BadValueError(f"{shown(name)} does not have the bytes that its shape needs; get a fresh copy")
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if in_columns else "C")

@@ -1,0 +1,60 @@
+"""Safetensors files, by the library ``safetensors``, which checks their header and offsets."""
+
+from typing import Any
+
+import numpy as np
+
+from app.files.checks import BadValueError, parsed_json, shown
+from app.interchange.named_arrays import DESCRIPTION, MAX_ARRAYS, NamedArrays, described, source_of
+from app.interchange.source import Asked, Source
+
+FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
+
+
+def read(content: bytes, asked: Asked) -> Source:
+    """Read a safetensors file of the asked network, or of the one that the file describes. Raises BadValueError."""
+    return source_of(read_safetensors(content), asked)
+
+
+def read_safetensors(content: bytes) -> NamedArrays:
+    """Read all arrays. Raises BadValueError for damage, overlapping offsets, and other types than floats."""
+    library = _library()
+    try:
+        tensors = library.deserialize(content)
+        # The library gives no metadata of bytes in memory. It has checked the header; its length stands before it.
+        header = parsed_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode("utf-8"))
+    except (library.SafetensorError, BadValueError) as error:
+        raise BadValueError(f"is no valid safetensors file: {shown(str(error))}; get a fresh copy") from None
+    if len(tensors) > MAX_ARRAYS:
+        raise BadValueError(f"holds {len(tensors):,} arrays; at most {MAX_ARRAYS:,} are read: store less in it")
+    arrays = {name: _array(name, tensor) for name, tensor in tensors}
+    text = (header.get("__metadata__") or {}).get(DESCRIPTION)
+    return NamedArrays(arrays, None if text is None else described(text))
+
+
+def safetensors_content(named: NamedArrays) -> bytes:
+    """Return the content of a safetensors file; equal arguments give equal bytes.
+
+    Raises BadValueError without the library. All of the description is one entry: the library orders several at random.
+    """
+    _library()
+    from safetensors.numpy import save
+
+    arrays = {name: np.ascontiguousarray(array) for name, array in named.arrays.items()}
+    content: bytes = save(arrays, None if named.description is None else {DESCRIPTION: named.description.text})
+    return content
+
+
+def _array(name: str, tensor: Any) -> np.ndarray:
+    if tensor["dtype"] not in FLOATS:
+        kinds = ", ".join(FLOATS)
+        raise BadValueError(f"{shown(name)} has type {tensor['dtype']}; store it as one of {kinds}")
+    return np.frombuffer(tensor["data"], FLOATS[tensor["dtype"]]).reshape(tensor["shape"])
+
+
+def _library() -> Any:
+    try:
+        import safetensors
+    except ImportError:
+        raise BadValueError("needs the package safetensors: pip install -e '.[interchange]'") from None
+    return safetensors

@@ -1,0 +1,58 @@
+"""PyTorch's state dicts. PyTorch itself unpickles them, weights only: nothing in the file is executed."""
+
+import io
+import warnings
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+
+from app.files.checks import BadValueError, shown
+from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, source_of
+from app.interchange.source import Asked, Source
+
+SAFE = (2, 6)  # before, weights_only could be tricked into running code (CVE-2025-32434)
+
+
+def read(content: bytes, asked: Asked) -> Source:
+    """Read a state dict of the asked network. Raises BadValueError."""
+    return source_of(read_state_dict(content), asked)
+
+
+def read_state_dict(content: bytes) -> NamedArrays:
+    """Read the tensors of a file that ``torch.save(model.state_dict(), ...)`` wrote.
+
+    Raises BadValueError without PyTorch, for damage, and for anything but dense float tensors: it could run code.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise BadValueError("is a PyTorch file, which PyTorch reads: pip install -e '.[torch]'") from None
+    if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE:
+        raise BadValueError(f"is not safe to read with PyTorch {torch.__version__}: pip install -e '.[torch]'")
+    remedy = "save it with torch.save(model.state_dict(), ...)"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of storages' old form
+            found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except UnpicklingError:
+        raise BadValueError(f"holds more than tensors, or is damaged; nothing in it was run: {remedy}") from None
+    except Exception as error:  # a damaged file fails in many ways
+        raise BadValueError(f"cannot be read by PyTorch: {shown(str(error))}; {remedy}") from None
+    if not isinstance(found, dict) or not found or len(found) > MAX_ARRAYS:
+        raise BadValueError(f"holds no state dict but {shown(type(found).__name__)}; {remedy}")
+    return NamedArrays({name: _array(name, tensor, torch) for name, tensor in found.items()})
+
+
+def _array(name: Any, tensor: Any, torch: Any) -> np.ndarray:
+    if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+        raise BadValueError(
+            f"{shown(name)} is no tensor but {shown(type(tensor).__name__)}; save only model.state_dict()"
+        )
+    if tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise BadValueError(f"{shown(name)} is stored as {kind}; store it as float32")
+    if tensor.layout != torch.strided:
+        raise BadValueError(f"{shown(name)} is stored sparse; store it dense")
+    array: np.ndarray = tensor.detach().contiguous().numpy()
+    return array

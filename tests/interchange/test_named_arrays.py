@@ -1,0 +1,260 @@
+"""Safetensors, NPZ and PyTorch's state dicts: names and layouts find their place, and wrong files are one line."""
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.files.checks import BadValueError
+from app.interchange.layout import converted
+from app.interchange.named_arrays import Description, NamedArrays
+from app.interchange.npz import npz_content
+from app.interchange.readers import read
+from app.interchange.safetensors_file import safetensors_content
+from app.interchange.source import Asked
+from app.network.definitions import LENET5, MLP
+from app.network.graph import Graph, build
+from app.network.network import Network
+from app.network.toml import parse_network
+from app.network.weights import Weights
+from tests.support.networks_for_tests import random_graph
+from tests.support.torch_lenet import LENET, PREFIXES, SHAPES, scores, state
+
+OWN = {layer: layer for layer in SHAPES}
+DEEPER = {"conv1": "body.conv", "conv2": "b", "fc1": "x.y.z", "fc2": "linear_2", "fc3": "head"}
+COARSE = np.random.default_rng(5).integers(0, 256, (64, 1, 4, 4), np.uint8)
+IMAGES = np.kron(COARSE, np.ones((7, 7), np.uint8))  # noise in each pixel would give all images one label
+
+
+def safetensors_file(arrays: dict[str, np.ndarray]) -> bytes:
+    return pytest.importorskip("safetensors.numpy").save(arrays)
+
+
+def npz_file(arrays: dict[str, np.ndarray]) -> bytes:
+    stream, named = io.BytesIO(), dict[str, Any](arrays)
+    np.savez_compressed(stream, **named)
+    return stream.getvalue()
+
+
+def state_dict_file(arrays: dict[str, np.ndarray]) -> bytes:
+    torch = pytest.importorskip("torch")
+    stream = io.BytesIO()
+    torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, stream)
+    return stream.getvalue()
+
+
+WRITERS: dict[str, Callable[[dict[str, np.ndarray]], bytes]] = {
+    "safetensors": safetensors_file,
+    "npz": npz_file,
+    "state dict": state_dict_file,
+}
+
+
+def imported(folder: Path, content: bytes, network: Network | None = LENET) -> Graph:
+    """The graph of a file with this content."""
+    path = folder / "file"
+    path.write_bytes(content)
+    _, source = read(path, Asked(network))
+    try:
+        arrays = {one.name: one.array for one in converted(source)}
+    except BadValueError as error:  # as the command does
+        raise UserError(str(error)) from None
+    return build(source.network, Weights(arrays, source.network.name, path, input_scale=source.scale))
+
+
+@pytest.mark.parametrize("prefixes", [OWN, PREFIXES, DEEPER], ids=["our names", "two Sequentials", "any names"])
+@pytest.mark.parametrize("kind", WRITERS)
+def test_pytorch_s_lenet_gives_its_labels(kind: str, prefixes: dict[str, str], tmp_path: Path) -> None:
+    arrays = state(3, prefixes)
+    graph = imported(tmp_path, WRITERS[kind](arrays))
+    expected = scores(arrays, prefixes, IMAGES)
+    np.testing.assert_allclose(graph.reference(IMAGES), expected, rtol=0, atol=1e-5)
+    labels = graph.reference(IMAGES).argmax(axis=1)
+    np.testing.assert_array_equal(labels, expected.argmax(axis=1))
+    assert len(np.unique(labels)) > 2
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("network", [LENET5, MLP], ids=lambda network: network.name)
+def test_our_names_mean_our_layout(kind: str, network: Network, tmp_path: Path) -> None:
+    arrays = dict(random_graph(network).parameters)
+    found = imported(tmp_path, WRITERS[kind](arrays), network)
+    assert found.parameters.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found.parameters[name], array, strict=True)
+
+
+@pytest.mark.parametrize("write", [safetensors_content, npz_content], ids=["safetensors", "npz"])
+def test_a_description_names_the_network(write: Callable[[NamedArrays], bytes], tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    arrays = dict(random_graph(LENET).parameters)
+    named = NamedArrays(arrays, Description(LENET, 1 / 3, ("a", 'b"')))
+    content = write(named)
+    assert write(named) == content
+    graph = imported(tmp_path, content, None)
+    assert graph.network == LENET and graph.input_scale == 1 / 3
+    assert all(np.array_equal(graph.parameters[name], array) for name, array in arrays.items())
+
+
+def test_types_are_converted_or_refused(tmp_path: Path) -> None:
+    single = state(1, OWN)
+    for dtype in (np.float16, np.float64, ">f4"):
+        graph = imported(tmp_path, npz_file({name: array.astype(dtype) for name, array in single.items()}))
+        expected = single["fc2.weight"].astype(dtype).astype(np.float32).T
+        np.testing.assert_array_equal(graph.parameters["fc2"], expected, strict=True)
+    with pytest.raises(UserError, match=r"'conv1.weight' is stored as int32; store it as float32"):
+        imported(tmp_path, npz_file(single | {"conv1.weight": np.ones(SHAPES["conv1"], np.int32)}))
+
+
+WRONG: dict[str, tuple[dict[str, np.ndarray], str]] = {
+    "a name too many": (state(1, OWN) | {"norm.running_mean": np.ones(3, np.float32)}, "'norm.running_mean' is named"),
+    "a layer too many": (state(1, OWN) | {"fc4.weight": np.ones((2, 3), np.float32)}, "network lenet_of_pytorch needs"),
+    "a bias alone": (state(1, OWN) | {"fc4.bias": np.ones(3, np.float32)}, "'fc4.bias' has no weight beside it"),
+    "another shape": (state(1, OWN) | {"fc3.weight": np.ones((11, 84), np.float32)}, r"fc3 is \(11, 84\)"),
+    "another bias": (state(1, OWN) | {"fc3.bias": np.ones(11, np.float32)}, r"fc3_bias is \(11\)"),
+    "none of them": ({"x": np.ones(3, np.float32)}, "has no conv1"),
+    "nan": (state(1, OWN) | {"fc3.bias": np.full(10, np.nan, np.float32)}, "10 NaN"),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_other_arrays_than_the_network_s_are_refused(fault: str, tmp_path: Path) -> None:
+    arrays, message = WRONG[fault]
+    with pytest.raises(UserError, match=message):
+        imported(tmp_path, npz_content(NamedArrays(arrays)))
+
+
+def test_layers_of_one_shape_need_their_names(tmp_path: Path) -> None:
+    linear = '[[layers]]\ntype = "linear"\noutputs = 9\n'
+    network = parse_network(f'name = "a"\ninput = [1, 3, 3]\n[[layers]]\ntype = "flatten"\n{linear * 2}', "a")
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal((9, 9)).astype(np.float32) for name in ("fc1", "fc2")}
+    graph = imported(tmp_path, npz_file({f"{name}.weight": array for name, array in arrays.items()}), network)
+    assert all(np.array_equal(graph.parameters[name], array.T) for name, array in arrays.items())
+    with pytest.raises(UserError, match="has '0' and '2' of one shape: rename them as the layers are: fc1, fc2"):
+        imported(tmp_path, npz_file({"0.weight": arrays["fc1"], "2.weight": arrays["fc2"]}), network)
+
+
+def test_a_network_must_be_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no network in it; name it with --network"):
+        imported(tmp_path, npz_file(state(1, OWN)), None)
+
+
+class Planted:
+    """Unpickled, it would make a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_pickled_code_never_runs(tmp_path: Path) -> None:
+    path = tmp_path / "it ran"
+    planted = np.array([Planted(path)], dtype=object)
+    with pytest.raises(UserError, match=r"'conv1\.weight' contains pickled objects, which may run code"):
+        imported(tmp_path, npz_file(state(1, OWN) | {"conv1.weight": planted}))
+    assert not path.exists()
+    assert pickle.loads(pickle.dumps(planted)) is not None and path.exists(), "the planted code does something"
+
+
+def test_pytorch_runs_no_code_of_a_file(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "it ran"
+    stream = io.BytesIO()
+    torch.save({"conv1.weight": Planted(path)}, stream)
+    for content in (stream.getvalue(), pickle.dumps(Planted(path))):
+        with pytest.raises(UserError, match=r"nothing in it was run|is a Python pickle"):
+            imported(tmp_path, content)
+    assert not path.exists()
+
+
+def test_pytorch_s_other_types_are_refused_by_name(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    whole = torch.ones(SHAPES["fc3"])
+    kinds = {
+        "stored as bfloat16": whole.to(torch.bfloat16),
+        "stored as int64": whole.to(torch.int64),
+        "stored sparse": whole.to_sparse(),
+        "no tensor but 'list'": whole.tolist(),
+    }
+    for message, value in kinds.items():
+        stream = io.BytesIO()
+        torch.save({"fc3.weight": value}, stream)
+        with pytest.raises(UserError, match=f"'fc3.weight' is {message}"):
+            imported(tmp_path, stream.getvalue())
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
+def header(shape: tuple[int, ...], dtype: str = "<f4") -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
+BAD_NPZ = {
+    "a bomb": (zipped({"a.npy": header((1 << 27,)) + bytes(1 << 29)}), "bytes are read: store less"),
+    "a huge shape": (zipped({"a.npy": header((10**12,)) + bytes(8)}), "'a' does not have the bytes"),
+    "a negative shape": (zipped({"a.npy": header((-1, -1)) + bytes(4)}), "'a' does not have the bytes"),
+    "no array": (zipped({"a.npy": b"hello"}), "'a' is no array"),
+    "truncated": (npz_file({"a": np.ones(3, np.float32)})[:-9], "is no zip archive"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_NPZ)
+def test_a_bad_npz_is_one_line(fault: str, tmp_path: Path) -> None:
+    content, message = BAD_NPZ[fault]
+    with pytest.raises(UserError, match=message) as error:
+        imported(tmp_path, content)
+    assert "\n" not in str(error.value)
+
+
+def tensors(header: dict[str, Any], data: bytes = bytes(24)) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def tensor(begin: int, end: int, shape: list[int], dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+BAD_SAFETENSORS = {
+    "overlapping": tensors({"a.weight": tensor(0, 16, [4]), "b.weight": tensor(8, 24, [4])}),
+    "out of range": tensors({"a.weight": tensor(0, 400, [100])}),
+    "a hole": tensors({"a.weight": tensor(8, 24, [4])}),
+    "huge": tensors({"a.weight": tensor(0, 24, [2**62, 2**62])}),
+    "negative": tensors({"a.weight": tensor(0, 24, [-6])}),
+    "another size": tensors({"a.weight": tensor(0, 24, [7])}),
+    "a long header": (1 << 62).to_bytes(8, "little")[:4] + bytes(4) + b'{"a',
+    "no header": (4).to_bytes(8, "little") + b'{"a"',
+    "truncated": tensors({"a.weight": tensor(0, 24, [6])})[:-1],
+}
+
+
+@pytest.mark.parametrize("fault", BAD_SAFETENSORS)
+def test_a_bad_safetensors_file_is_one_line(fault: str, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    with pytest.raises(UserError, match="is no valid safetensors file") as error:
+        imported(tmp_path, BAD_SAFETENSORS[fault])
+    assert "\n" not in str(error.value)
+
+
+def test_safetensors_types_are_refused_by_name(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    with pytest.raises(UserError, match=r"'a\.weight' has type BF16; store it as one of F16, F32, F64"):
+        imported(tmp_path, tensors({"a.weight": tensor(0, 24, [12], "BF16")}))
