@@ -11,7 +11,6 @@ from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 from app.network.accuracy import Accuracy, Agreement, agree, judge
-from app.network.definitions import named
 from app.network.graph import Graph
 from app.network.reference import compute_reference, load_reference
 from app.network.weights import Weights
@@ -169,8 +168,6 @@ def check(
         if outcome.cycle.unsteady:
             fault = f"{outcome.cycle.unsteady} passes over the data gave other labels than the first"
             agreement = replace(agreement, fault=fault)
-    own = named(weights.network)
-    # The promised counts hold for the weights' own network, under any name.
-    if data.split == "test" and own is not None and own.digest == graph.network.digest:
-        expected = weights.expected_correct.get(len(labels))
+    if data.split == "test":
+        expected = weights.promised(graph.network, len(labels))
     return judge(labels, truth, expected, agreement, classes=graph.classes, least=least)

@@ -8,7 +8,8 @@ from app.errors import UserError
 from app.interrupts import deferred_interrupts
 from app.network import shipped
 from app.network.accuracy import correct_counts
-from app.network.graph import build, find_network
+from app.network.definitions import named
+from app.network.graph import build
 from app.network.reference import compute_reference, save_reference
 from app.network.weights import Weights, load_weights, save_weights
 from data_tools.fashion_mnist import CLASSES, open_split
@@ -21,10 +22,10 @@ examples:
   python -m data_tools bundle weights/lenet5_fashion.h5
       measures the shipped weights again
 
-The file contains the name of its network. bundle replaces that network's files
-in weights/ and their lines in weights/SHA256SUMS. It counts correct answers and
-computes the float64 reference: half a minute for the largest network on two
-cores. The weights keep their number type (see main.py train --storage).
+The file contains its network, which must be a listed one. bundle replaces that
+network's files in weights/ and their lines in weights/SHA256SUMS. It counts
+correct answers and computes the float64 reference: half a minute for the
+largest network on two cores. The weights keep their number type (see main.py train --storage).
 """
 
 
@@ -41,6 +42,10 @@ def run(options: argparse.Namespace) -> None:
         if first.network == second.network:
             raise UserError(f"{first.path} and {second.path} are both weights of {first.network}: name one of them")
     for weights in files:
+        listed, own = named(weights.network), weights.own_network()
+        if listed is None or listed.digest != own.digest:
+            unlisted = f"{weights.path} defines network {own.name}, which is not the listed one"
+            raise UserError(f"{unlisted}: add its file to app/network/builtin first")
         target = shipped.weights_path(weights.network)
         for path in (target, shipped.reference_path(target), shipped.FOLDER / shipped.CHECKSUMS):
             if path.is_symlink():
@@ -54,14 +59,14 @@ def run(options: argparse.Namespace) -> None:
 def _ship(weights: Weights, data_dir: Path | None) -> Weights:
     """Ship one file; compute everything before writing anything, and hold Ctrl-C until all files fit together."""
     images, truth, _ = open_split("test", data_dir)
-    network = find_network(weights.network)
+    network = weights.own_network()
     reference = compute_reference(build(network, weights), images[:, None])
     target = shipped.weights_path(weights.network)
     with deferred_interrupts():
         save_weights(
             target,
             weights.arrays,
-            network=weights.network,
+            network=network,
             classes=CLASSES,
             input_scale=weights.input_scale,
             recipe=weights.recipe,

@@ -40,7 +40,7 @@ class Batch:
         wrong: whether they break the accuracy rule for the arithmetic type; without a type they are not judged.
         """
         found = agree(labels, self.reference, "reference", arithmetic or "float32")
-        expected = self.weights.expected_correct.get(len(labels))
+        expected = self.weights.promised(self.graph.network, len(labels))
         return {
             "correct": int((labels == self.truth).sum()),
             "changed": len(found.differences),

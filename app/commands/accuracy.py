@@ -79,7 +79,7 @@ def _row(name: str, data: Dataset, where: str, request: AccuracyRequest) -> dict
             return row | {"verdict": str(error)}
         labels, arithmetic = _on_gpu(execution, data.images), execution.arithmetic
     agreement = agree(labels, reference, "stored float64 reference", arithmetic)
-    expected = weights.expected_correct.get(len(labels))
+    expected = weights.promised(graph.network, len(labels))
     found = judge(labels, data.labels, expected, agreement, classes=graph.classes)
     warning = found.answers.warning and f"WARNING: {found.answers.warning}"
     return row | {

@@ -35,7 +35,7 @@ def import_(request: ImportRequest) -> int:
     arrays = {one.name: one.array for one in found}
     graph = build(source.network, Weights(arrays, source.network.name, request.file))
     difference = largest_difference(source, graph)
-    save_weights(request.out, arrays, network=source.network.name, overwrite=request.overwrite)
+    save_weights(request.out, arrays, network=source.network, overwrite=request.overwrite)
     width = terminal_width()
     print("\n".join([*paragraph(f"{request.file}: {name}", width), *_arrays(source, found, width)]))
     print("\n".join([*paragraph(f"network {source.network.name}", width), *layer_table(graph, width)]))

@@ -96,9 +96,10 @@ class StrictFile:
             return array
 
     def attribute(self, name: str) -> Attribute | None:
-        """Read the root attribute ``name``: a fixed-length string, a number or a list of them; None if there is none.
+        """Read the root attribute ``name``: a string, a number or a list of them; None if there is none.
 
-        Raises UserError if it is unreadable, larger than 64 KiB or of any other type.
+        Raises UserError if it is unreadable, larger than 64 KiB or of any other type. HDF5 can loop for ever over
+        damaged text of variable length: read untrusted files by ``read_untrusted``, which ends that.
         """
         with _user_errors(self._path):
             if not h5py.h5a.exists(self._id, name.encode()):
@@ -106,16 +107,18 @@ class StrictFile:
             attribute = h5py.h5a.open(self._id, name.encode())
             kind, shape = attribute.get_type(), attribute.shape
             is_text = isinstance(kind, h5py.h5t.TypeStringID) and shape == ()
-            if is_text and kind.is_variable_str():  # HDF5 can loop for ever over a damaged heap
-                raise UserError(
-                    f"{self._path}: attribute {name!r} is variable-length text; write it as np.bytes_(text)"
-                )
             if shape is None or not (is_text or _is_plain_number(kind, attribute.dtype)):
                 raise UserError(f"{self._path}: attribute {name!r} is neither one string nor numbers; remove it")
+            too_large = UserError(f"{self._path}: attribute {name!r} is larger than 64 KiB; remove it")
             if math.prod(shape) * kind.get_size() > MAX_ATTRIBUTE_BYTES:
-                raise UserError(f"{self._path}: attribute {name!r} is larger than 64 KiB; remove it")
+                raise too_large
             value = self._file.attrs[name]
-            return value.decode() if is_text else value.tolist()
+            if not is_text:
+                return value.tolist()
+            text = value.encode() if isinstance(value, str) else value  # text of variable length is a str already
+            if len(text) > MAX_ATTRIBUTE_BYTES:
+                raise too_large
+            return text.decode()
 
     def _is_group(self, name: bytes) -> bool:
         """Return whether the name is a group. Only hard links are followed: others could lead out of the file."""

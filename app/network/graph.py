@@ -134,7 +134,8 @@ def build(network: Network, weights: Weights) -> Graph:
     if not isinstance(network.layers[-1], Argmax):
         raise UserError(f"network {network.name} must end with an Argmax layer")
     check_shapes(replace(weights, network=network.name), expected)  # the file may name another network
-    graph = Graph(network, tuple(steps), weights.arrays, weights.input_scale)
+    scale = network.pixel_scale if weights.input_scale is None else weights.input_scale
+    graph = Graph(network, tuple(steps), weights.arrays, scale)
     _check_scale(graph, weights)
     if weights.classes is not None and len(weights.classes) != graph.classes:
         named = f"{weights.path} names {len(weights.classes)} classes"

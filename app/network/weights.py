@@ -26,12 +26,14 @@ from app.files.hdf5 import (
 from app.files.reading import read_file
 from app.files.writing import replacing
 from app.network import shipped
+from app.network.definitions import named
 from app.network.limits import LEAST_SCALE, MAX_BYTES, MOST_SCALE
-from app.network.network import PIXEL_SCALE
+from app.network.network import Network
+from app.network.toml import network_toml, parse_network
 
 DEFAULT_NETWORK = "lenet5"
 STORAGES = ("float32", "float16")  # types that save_weights can write
-SCHEMA = 2  # 1 had no checksum
+SCHEMA = 3  # 1 had no checksum, 2 no definition of the network
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CHECKSUM = "arrays_sha256"
 
@@ -41,7 +43,8 @@ class Weights:
     """One network's parameters, as float32 arrays, and further facts in its file.
 
     arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on.
-    input_scale: the factor for uint8 pixels before the first layer.
+    network: its name. definition: the network itself; None in files that only name it.
+    input_scale: the factor for uint8 pixels before the first layer; None: the network's.
     expected_correct: number of first test images → correct answers among them; {} without a promise.
     storage: the type in the file; ``float16`` only if every array has it, so that writing it again loses nothing more.
     vouched: whether a checksum, the file's own or SHA256SUMS's, confirms the content.
@@ -51,12 +54,29 @@ class Weights:
     network: str
     path: Path
     classes: tuple[str, ...] | None = None
-    input_scale: float = PIXEL_SCALE
+    input_scale: float | None = None
     recipe: str | None = None
     expected_correct: dict[int, int] = field(default_factory=dict)
     sha256: str = ""
     storage: str = "float32"
     vouched: bool = True
+    definition: Network | None = None
+
+    def own_network(self) -> Network:
+        """Return the network of the file: its definition, or else the listed network of its name. Raises UserError."""
+        found = self.definition or named(self.network)
+        if found is None:
+            unknown = f"{self.path} names network '{printable(self.network)}', which is not listed"
+            raise UserError(f"{unknown}, and does not define it: name the network's file with --network FILE.toml")
+        return found
+
+    def promised(self, network: Network, images: int) -> int | None:
+        """Return the promised count of correct answers among the first test images; None without a promise.
+
+        A promise holds for the file's own network, under any name: the arrays may fit other networks, too.
+        """
+        own = self.definition or named(self.network)
+        return self.expected_correct.get(images) if own is not None and own.digest == network.digest else None
 
 
 def load_weights(path: Path | None = None) -> Weights:
@@ -64,7 +84,7 @@ def load_weights(path: Path | None = None) -> Weights:
 
     Raises UserError for every fault of the file.
 
-    Datasets without any attributes are enough: network ``lenet5``, pixels scaled by 1/255, no promises. HDF5 detects
+    Datasets without any attributes are enough: network ``lenet5`` with its pixel scale, no promises. HDF5 detects
     little damage to its numbers: ``save_weights`` adds a checksum. If there is one, it must be right.
     """
     path = shipped.find(DEFAULT_NETWORK) if path is None else path
@@ -92,15 +112,17 @@ def save_weights(
     path: Path,
     arrays: Mapping[str, np.ndarray],
     *,
-    network: str,
+    network: Network,
     classes: Iterable[str] | None = None,
-    input_scale: float = PIXEL_SCALE,
+    input_scale: float | None = None,
     recipe: str | None = None,
     expected_correct: Mapping[int, int] | None = None,
     storage: str = "float32",
     overwrite: bool = True,
 ) -> None:
-    """Write a weights file, atomically; equal arguments give equal bytes. storage: one of ``STORAGES``.
+    """Write a weights file, atomically; equal arguments give equal bytes.
+
+    input_scale: None for the network's pixel scale. storage: one of ``STORAGES``.
 
     Raises UserError, and writes nothing, for whatever ``load_weights`` would refuse. Without ``overwrite``, an existing
     file is an error, too, unless it holds these very bytes.
@@ -108,8 +130,9 @@ def save_weights(
     promise = sorted((expected_correct or {}).items())
     attributes: dict[str, str | int | float] = {
         "schema": SCHEMA,
-        "network": network,
-        "input_scale": float(input_scale),
+        "network": network.name,
+        "definition": network_toml(network),
+        "input_scale": float(network.pixel_scale if input_scale is None else input_scale),
         "expected_correct": json.dumps({str(n): int(correct) for n, correct in promise}),
     }
     if classes is not None:
@@ -155,7 +178,7 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
     found = read(path, content, Wanted(None, ("kind", _CHECKSUM, *_ATTRIBUTE_CHECKS), MAX_BYTES))
     attributes = found.attributes
     try:
-        summed = attributes.get("schema") == SCHEMA or _CHECKSUM in attributes
+        summed = attributes.get("schema") in (2, SCHEMA) or _CHECKSUM in attributes
         if summed and attributes.get(_CHECKSUM) != _checksum(found.arrays, attributes):
             changed = f"or, if it was changed on purpose, remove attributes 'schema' and {_CHECKSUM!r}"
             raise BadValueError(f"its content does not match its checksum; get a fresh copy, {changed}")
@@ -164,6 +187,8 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
         if "kind" in attributes:
             raise BadValueError("it is a training's checkpoint, not weights; train --resume makes weights of it")
         stated = {name: _attribute(name, attributes[name]) for name in _ATTRIBUTE_CHECKS if name in attributes}
+        if "definition" in stated:
+            stated |= _network(path, stated)
     except BadValueError as error:
         raise UserError(f"{path}: {error}") from error
     stated.pop("schema", None)
@@ -175,6 +200,15 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
         vouched=pinned or _CHECKSUM in attributes,
         **{"network": DEFAULT_NETWORK, **stated},
     )
+
+
+def _network(path: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of ``Weights`` that follow from the definition, a text. Raises UserError and BadValueError."""
+    definition = parse_network(stated["definition"], f"{path}, attribute 'definition'")
+    if stated.get("network", definition.name) != definition.name:
+        names = f"attribute 'network' is {stated['network']}, but 'definition' defines {definition.name}"
+        raise BadValueError(f"{names}; correct one of them")
+    return {"definition": definition, "network": definition.name}
 
 
 def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
@@ -219,6 +253,12 @@ def _name(value: Any) -> str:
     return value
 
 
+def _lines(value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadValueError("no text")
+    return value
+
+
 def _from_json(check: Check) -> Check:
     return lambda value: check(parsed_json(_text(value)))
 
@@ -235,6 +275,7 @@ _text = text(MAX_ATTRIBUTE_BYTES)
 _ATTRIBUTE_CHECKS: dict[str, tuple[str, Check]] = {
     "schema": (f"a version that this program reads, 1 to {SCHEMA}", whole(1, SCHEMA)),
     "network": ("the name of a network", _name),
+    "definition": ("the text of a network's TOML file", _lines),
     "classes": ("a JSON list of names", _from_json(lambda value: tuple(items(_text, 1)(value)))),
     "input_scale": (f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}", number(LEAST_SCALE, MOST_SCALE)),
     "recipe": ("one line of text", _text),

@@ -14,7 +14,6 @@ from app.network.definitions import Network
 from app.training.gradients import GRADIENTS, Arrays
 from app.training.random_bits import Use, fractions, random_bits
 
-INPUT_SCALE = 1 / 255  # factor of a byte
 # Layer, shape of its input → factors of the input and of its gradient in training; None: all are 1.
 Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
 
@@ -49,7 +48,7 @@ class Model:
         """Convert (B, C, H, W) bytes to the input of the first trained layer, in ``dtype``."""
         for layer in self.front:
             images = layer.reference(images, {})
-        return images.astype(dtype) * dtype.type(INPUT_SCALE)
+        return images.astype(dtype) * dtype.type(self.network.pixel_scale)
 
     def logits(self, parameters: Parameters, images: np.ndarray) -> np.ndarray:
         """Compute logits (B, classes) of (B, C, H, W) bytes by the layers' references, in the parameters' type."""

@@ -10,7 +10,6 @@ from app.network.graph import build
 from app.network.reference import compute_reference
 from app.network.weights import Weights, load_weights, rounded, save_weights
 from app.report import write_json
-from app.training.model import INPUT_SCALE
 from app.training.progress import Progress
 from app.training.settings import Settings
 from app.training.task import Task
@@ -64,9 +63,8 @@ def _write_weights(task: Task, progress: Progress) -> Weights:
     save_weights(
         task.places.output,
         best,
-        network=network.name,
+        network=network,
         classes=task.data.classes,
-        input_scale=INPUT_SCALE,
         recipe=recipe,
         expected_correct=promise,
         storage=settings.storage,

@@ -178,7 +178,7 @@ def test_recomputed_labels_that_differ(run: Run, own: tuple[str, ...], monkeypat
 def test_broken_promise(run: Run, tmp_path: Path) -> None:
     promise = {100: PROMISED[100] + 1}
     path, arrays = tmp_path / "boast.h5", load_weights().arrays
-    save_weights(path, arrays, network="lenet5", expected_correct=promise)
+    save_weights(path, arrays, network=LENET5, expected_correct=promise)
     code, out, _ = run("--weights", str(path), "--batch", "100")
     assert code == 1 and f"{PROMISED[100]} correct where the weights file promises {PROMISED[100] + 1}" in out
 

@@ -144,7 +144,7 @@ def test_networks_tell_what_the_shipped_weights_promise(
     monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     graph = random_graph(NETWORKS["mlp"], bias=False)
     path = shipped.weights_path("mlp")
-    save_weights(path, graph.parameters, network="mlp", expected_correct=promise)
+    save_weights(path, graph.parameters, network=graph.network, expected_correct=promise)
     shipped.record_checksum(path)
     row = networks.describe(graph.network, networks.shipped_weights()["mlp"])
     assert row["parameters"] == 79_400

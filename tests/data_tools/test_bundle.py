@@ -181,5 +181,5 @@ def test_what_cannot_be_shipped(case: str, unchanged: Unchanged, tmp_path: Path)
     if case == "no weights":
         bad.write_bytes(b"text")
     if case == "another network's":
-        save_weights(bad, random_graph(NETWORKS["mlp"]).parameters, network="fa19")
+        save_weights(bad, random_graph(NETWORKS["mlp"]).parameters, network=NETWORKS["fa19"])
     unchanged("bad.h5.*(check the name|store its arrays|make it again|use weights made for)", bad)

@@ -200,7 +200,7 @@ def test_attributes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("variable", "variable-length"),
+        ("x" * 65_537, "64 KiB"),
         (np.bytes_(b"\xff"), "utf-8"),
         (["a", "b"], "neither"),
         (True, "neither"),

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 
 from app.network import shipped
+from app.network.definitions import MLP
 from app.network.graph import find_network
 from app.network.reference import Reference, load_reference, save_reference
 from app.network.weights import Weights, load_weights, save_weights
@@ -58,7 +59,8 @@ def check_weights(found: Weights) -> None:
     for name, array in found.arrays.items():
         assert array.dtype == np.float32 and array.size and np.isfinite(array).all() and array.flags.c_contiguous
         assert array.ndim == 1 if name.endswith("_bias") else array.ndim in (2, 4)
-    assert found.arrays and 0 < found.input_scale < np.inf and found.network.isidentifier()
+    assert found.arrays and found.network.isidentifier()
+    assert found.input_scale is None or 0 < found.input_scale < np.inf
     assert all(0 <= correct <= count for count, correct in found.expected_correct.items())
 
 
@@ -70,7 +72,7 @@ def make_weights(folder: Path) -> Pair:
 def make_own_weights(folder: Path) -> Pair:
     """Weights as ``train`` writes them."""
     path = folder / "weights.h5"
-    save_weights(path, ARRAYS, network="mlp", classes="abcd", recipe="epochs 1", expected_correct={100: 91})
+    save_weights(path, ARRAYS, network=MLP, classes="abcd", recipe="epochs 1", expected_correct={100: 91})
     saved = load_weights(path)
 
     def read(path: Path) -> None:

@@ -225,7 +225,7 @@ def test_the_benchmark_times_the_reference_on_bytes() -> None:
 def weights(tmp_path: Path) -> Path:
     """Random weights of fa19."""
     path = tmp_path / "fa19.h5"
-    save_weights(path, random_graph(FA19).parameters, network="fa19")
+    save_weights(path, random_graph(FA19).parameters, network=FA19)
     return path
 
 

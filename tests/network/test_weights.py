@@ -4,6 +4,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from app.errors import UserError
 from app.network import weights as module
-from app.network.definitions import LENET5
+from app.network.definitions import K7, LENET5
 from app.network.graph import build
 from app.network.weights import Weights, check_shapes, load_weights, rounded, save_weights
 from app.runtime.cpu_session import CpuSession
@@ -33,7 +34,7 @@ SMALL = {
 }
 
 
-ABOUT: dict[str, Any] = {"network": "k7", "classes": ("T-shirt/top", "Überzieher"), "input_scale": 1 / 255}
+ABOUT: dict[str, Any] = {"network": K7, "classes": ("T-shirt/top", "Überzieher"), "input_scale": 1 / 255}
 ABOUT |= {"recipe": "45 epochs, rate 5×10⁻³", "expected_correct": {100: 90, 10_000: 9_000}}
 
 
@@ -55,6 +56,7 @@ def test_round_trip(tmp_path: Path) -> None:
     for name, array in SMALL.items():
         np.testing.assert_array_equal(weights.arrays[name], array, strict=True)
     about = ABOUT | {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "path": path}
+    about |= {"network": "k7", "definition": K7}
     assert about.items() <= vars(weights).items()
 
 
@@ -66,7 +68,7 @@ def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
 
 def test_file_of_the_original_format(tmp_path: Path) -> None:
     weights = load_weights(write_hdf5(tmp_path / "w.h5", dict(ARRAYS)))
-    assert (weights.network, weights.input_scale, weights.expected_correct) == ("lenet5", 1 / 255, {})
+    assert (weights.network, weights.input_scale, weights.expected_correct) == ("lenet5", None, {})
     assert (weights.classes, weights.recipe) == (None, None)
     check_shapes(weights, SHAPES)
 
@@ -116,6 +118,7 @@ def _drop(name: str) -> Callable[[h5py.File], object]:
         lambda file: file.__delitem__("fc1_bias"),
         lambda file: file.__setitem__("fc2", np.ones((3, 3), "f4")),
         _set("input_scale", 1 / 256),
+        lambda file: _set("definition", file.attrs["definition"].decode().replace("24", "23"))(file),
         _set("classes", '["Überzieher", "T-shirt/top"]'),
         _set("expected_correct", '{"100": 91}'),
         _set("network", "k8"),
@@ -139,7 +142,8 @@ def test_weights_without_a_checksum_are_read(tmp_path: Path) -> None:
 
 
 def test_what_is_shipped_is_vouched_for() -> None:
-    assert load_weights().vouched
+    weights = load_weights()
+    assert weights.vouched and weights.own_network() == LENET5
 
 
 FC = np.ones((4, 3), np.float32)
@@ -170,8 +174,9 @@ def test_refuses_datasets(case: str, tmp_path: Path) -> None:
 
 
 BAD_ATTRIBUTES: dict[str, list[object]] = {
-    "schema": [0, 3, np.array([1, 1])],
+    "schema": [0, 4, np.array([1, 1])],
     "network": ["no such\nname", 5],
+    "definition": [5, "", "input = [1, 28, 28]\nlayers = 5"],
     "classes": ["T-shirt", "[]", '["a", 1]', '["a\\u001b[2J"]', "[" * 20_000],
     "input_scale": [0, float("nan"), float("inf"), "1/255"],
     "recipe": ["two\nlines"],
@@ -205,7 +210,7 @@ def test_check_shapes_names_every_fault() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"network": "No Name"}, "'network'"),
+        ({"network": replace(K7, name="No Name")}, "'network'"),
         ({"classes": ()}, "'classes'"),
         ({"expected_correct": {10: 11}}, "'expected_correct'"),
         ({"arrays": {"fc1": np.full((2, 2), np.nan, np.float32)}}, "fc1 contains 4 NaN"),

@@ -22,7 +22,7 @@ FILES = {"SHA256SUMS", *(f"{name}_fashion{part}.h5" for name in STORAGE for part
 def trained(path: Path, network: str) -> Path:
     """Random weights as ``train`` writes them, without promises."""
     parameters = random_graph(NETWORKS[network]).parameters
-    save_weights(path, parameters, network=network, recipe="random", storage=STORAGE[network])
+    save_weights(path, parameters, network=NETWORKS[network], recipe="random", storage=STORAGE[network])
     return path
 
 

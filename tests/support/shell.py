@@ -103,4 +103,4 @@ def write_good_files(directory: Path) -> None:
     write_idx(directory / "images", random_images(LENET5, 3)[:, 0])
     write_idx(directory / "labels", np.array([1, 2, 3], np.uint8))
     arrays = random_graph(LENET5, bias=False).parameters
-    save_weights(directory / "weights.h5", arrays, network="lenet5")
+    save_weights(directory / "weights.h5", arrays, network=LENET5)

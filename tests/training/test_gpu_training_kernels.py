@@ -42,6 +42,9 @@ def uploaded(array: np.ndarray) -> Any:
     return memory.uploaded(np.ascontiguousarray(array))
 
 
+FACTORS = pytest.mark.parametrize("factor", [1 / 255, 1.0, 3.7e-5])
+
+
 def null() -> Any:
     return cupy.cuda.Stream.null
 
@@ -50,6 +53,7 @@ def normal(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
+@FACTORS
 @pytest.mark.parametrize("output", ["uint8", "float32"])
 @pytest.mark.parametrize(
     ("shape", "shift", "flip"),
@@ -61,25 +65,26 @@ def normal(*shape: int) -> np.ndarray:
         ((1, 1, 40), 0, True),
     ],
 )
-def test_gather(shape: tuple[int, int, int], shift: int, flip: bool, output: str) -> None:
+def test_gather(shape: tuple[int, int, int], shift: int, flip: bool, output: str, factor: float) -> None:
     """The same pixels as the reference's, scaled by one rounding."""
     images = RNG.integers(0, 256, (50, *shape), np.uint8)
     items = np.array([49, 0, 7, 7, *RNG.integers(0, 50, 19)])
     y = poisoned(len(items) * prod(shape), output)
     key = stream_key(11, Use.AUGMENT, epoch=4)
-    gather = Gather(architecture(), shape, output, shift=shift, flip=flip)
+    gather = Gather(architecture(), shape, output, factor, shift=shift, flip=flip)
     gather(null(), len(items), uploaded(images), uploaded(items.astype(np.int32)), y, key)
     expected = augmented(images[items], items, seed=11, epoch=4, shift=shift, flip=flip)
     if output == "float32":
-        expected = expected.astype(np.float32) * np.float32(1 / 255)
+        expected = expected.astype(np.float32) * np.float32(factor)
     np.testing.assert_array_equal(fetched(y, expected.shape), expected)
 
 
-def test_scale() -> None:
+@FACTORS
+def test_scale(factor: float) -> None:
     x = RNG.integers(0, 256, (7, 301), np.uint8)
     y = poisoned(x.size)
-    scale(architecture(), 301)(null(), len(x), uploaded(x), y)
-    np.testing.assert_array_equal(fetched(y, x.shape), x.astype(np.float32) * np.float32(1 / 255))
+    scale(architecture(), 301, factor)(null(), len(x), uploaded(x), y)
+    np.testing.assert_array_equal(fetched(y, x.shape), x.astype(np.float32) * np.float32(factor))
 
 
 @pytest.mark.parametrize("in_place", [False, True])

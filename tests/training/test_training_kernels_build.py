@@ -119,9 +119,9 @@ def test_a_launch_is_checked_and_packed(monkeypatch: pytest.MonkeyPatch) -> None
 GEMM = GemmCase(5, 65, 300, transpose_a=True, alpha=0.5, beta=-2.0, bias=True)
 CONV = ConvCase(ConvSizes(16, 8, 9, 16, 3, stride=2), (2,), "sigmoid")
 CASES: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
-    (card.test_gather, ((3, 7, 9), 2, True, "float32")),
-    (card.test_gather, ((2, 5, 3), 0, False, "uint8")),
-    (card.test_scale, ()),
+    (card.test_gather, ((3, 7, 9), 2, True, "float32", 1 / 255)),
+    (card.test_gather, ((2, 5, 3), 0, False, "uint8", 0.5)),
+    (card.test_scale, (3.7e-5,)),
     (card.test_dropout, (1, 0.5, False)),
     (card.test_activation_gradient, (Sigmoid("f"),)),
     (card.test_pool_gradient, (MaxPool("p", window=3, stride=1), (4, 7, 6), Tanh("f"))),

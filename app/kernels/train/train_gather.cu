@@ -1,5 +1,5 @@
 // Gathers a batch from the training images by index. The random bits of an image decide its shift and flip, in integer
-// arithmetic: results equal those of app/training/cpu_engine.py. OUTPUT is uint8, or float32 times 1/255.
+// arithmetic: results equal those of app/training/cpu_engine.py. OUTPUT is uint8, or float32 times SCALE.
 //
 // From: none of the reports; their batches came from the host, unaltered.
 // Data: images (all, CHANNELS, H, W) bytes; items (batch) places in it; y (batch, CHANNELS, H, W) OUTPUT.
@@ -11,7 +11,7 @@
 constexpr int PIXELS = CHANNELS * H * W;
 
 __device__ __forceinline__ void store(uint8 *y, int value) { *y = value; }
-__device__ __forceinline__ void store(float32 *y, int value) { *y = float(value) * float(1.0 / 255); }
+__device__ __forceinline__ void store(float32 *y, int value) { *y = float(value) * float(SCALE); }
 
 extern "C" __global__ void train_gather(const uint8 *__restrict__ images, const int *__restrict__ items,
                                         OUTPUT *__restrict__ y, bits64 key) {

@@ -1,4 +1,4 @@
-// Converts bytes to float32, times 1/255: the input of the first layer after images were enlarged as bytes.
+// Converts bytes to float32, times SCALE: the input of the first layer after images were enlarged as bytes.
 //
 // From: fa19, k7, minidnn86 (which read float32 files).
 // Data: x (images, SIZE) bytes, y (images, SIZE) float32.
@@ -8,5 +8,5 @@
 
 extern "C" __global__ void train_scale(const uint8 *__restrict__ x, float32 *__restrict__ y, int images) {
     const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    if (at < (long long)images * SIZE) y[at] = float(x[at]) * float(1.0 / 255);
+    if (at < (long long)images * SIZE) y[at] = float(x[at]) * float(SCALE);
 }

@@ -31,12 +31,12 @@ class Inputs:
 
     def __init__(self, site: Site, model: Model, settings: Settings, images: Any) -> None:
         """images: the whole training set, bytes on the device."""
-        shape = model.network.input_shape
+        shape, factor = model.network.input_shape, model.network.pixel_scale
         self.seed, self._images = settings.seed, images
         dtype = "uint8" if model.front else "float32"
         self.y = self._gathered = device_array(site.images * prod(shape), dtype)
-        self._plain = Gather(site.arch, shape, dtype)
-        self._altered = Gather(site.arch, shape, dtype, shift=settings.shift, flip=settings.flip)
+        self._plain = Gather(site.arch, shape, dtype, factor)
+        self._altered = Gather(site.arch, shape, dtype, factor, shift=settings.shift, flip=settings.flip)
         self._front = []
         for layer in model.front:
             after = device_array(site.images * prod(layer.output_shape(shape)), dtype)
@@ -45,7 +45,7 @@ class Inputs:
         self.shape = shape
         self._bytes, self._scale = self.y, None
         if model.front:
-            self.y, self._scale = site.activations(shape), scale(site.arch, prod(shape))
+            self.y, self._scale = site.activations(shape), scale(site.arch, prod(shape), factor)
 
     def forward(self, batch: Batch) -> None:
         """Enqueue the input ``y`` for the images of the batch."""

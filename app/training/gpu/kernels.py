@@ -29,11 +29,13 @@ def sum_parts(images: int, pixels: int) -> int:
 
 
 class Gather:
-    """Gathers images by index, as bytes or as float32 in [0, 1], optionally shifted and flipped at random."""
+    """Gathers images by index, as bytes or as float32 times ``factor``, optionally shifted and flipped at random."""
 
-    def __init__(self, arch: str, shape: Shape, output: str, *, shift: int = 0, flip: bool = False) -> None:
+    def __init__(
+        self, arch: str, shape: Shape, output: str, factor: float, *, shift: int = 0, flip: bool = False
+    ) -> None:
         random = {"SHIFT": shift, "FLIP": int(flip)}
-        self._function = _kernel("gather", arch, **_image(shape), OUTPUT=output, **random)
+        self._function = _kernel("gather", arch, **_image(shape), OUTPUT=output, SCALE=repr(factor), **random)
 
     def __call__(self, stream: Any, images: int, all_images: Any, items: Any, y: Any, key: np.uint64) -> None:
         """Enqueue y[i] = image items[i]. items: int32; key: the key of the stream of random bits."""
@@ -53,9 +55,9 @@ class Elementwise:
         self._function(stream, grid, *arrays, np.int32(images), *scalars)
 
 
-def scale(arch: str, size: int) -> Elementwise:
-    """Make the kernel for (x, y): y = x / 255, from bytes to float32."""
-    return Elementwise("scale", arch, size, SIZE=size)
+def scale(arch: str, size: int, factor: float) -> Elementwise:
+    """Make the kernel for (x, y): y = x · factor, from bytes to float32."""
+    return Elementwise("scale", arch, size, SIZE=size, SCALE=repr(factor))
 
 
 def activation_gradient(arch: str, size: int, function: str) -> Elementwise:
