@@ -61,6 +61,12 @@ def check_outputs(options: Mapping[str, object]) -> None:
             )
 
 
+def check_new(path: Path, overwrite: bool) -> None:
+    """Raise UserError if ``--out`` exists and ``--overwrite`` was not given."""
+    if os.path.lexists(path) and not overwrite:
+        raise UserError(f"{path} exists: name another --out, or replace it with --overwrite")
+
+
 def check_writable(path: Path, option: str) -> None:
     """Check before the work that ``path`` can be written.
 

@@ -49,6 +49,8 @@ PROGRAM = [path for folder in ("app", "data_tools") for path in (ROOT / folder).
 EXTRAS = {
     "torch": ("app/bench", "app/interchange"),
     "safetensors": ("app/interchange",),
+    "onnx": ("app/interchange",),
+    "onnxruntime": ("app/interchange",),
     "jax": ("app/bench/peers",),
     "matplotlib": ("app/bench", "app/figures.py", "app/training", "data_tools"),
 }

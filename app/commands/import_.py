@@ -1,6 +1,5 @@
 """``main.py import``: turn a file of another system into a weights file of this program."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +15,7 @@ from app.interchange.source import Asked, Source
 from app.layers import Argmax, Resize, Softmax
 from app.network.graph import Graph, build, find_network
 from app.network.weights import Weights, save_weights
+from app.output import check_new
 from app.text import Column, fields, paragraph, table, terminal_width
 
 IMAGES = 64  # compared
@@ -24,8 +24,7 @@ CLOSE = 1e-3  # of the largest logit: float32 engines round in another order
 
 def import_(request: ImportRequest) -> int:
     """Read, convert, compare, write and tell. Returns 0. Raises UserError; then nothing is written."""
-    if os.path.lexists(request.out) and not request.overwrite:
-        raise UserError(f"{request.out} exists: name another --out, or replace it with --overwrite")
+    check_new(request.out, request.overwrite)
     network = None if request.network is None else find_network(request.network)
     name, source = read(request.file, Asked(network, None, request.size))
     try:

@@ -35,6 +35,7 @@ FORMATS = (
     Format("mini-dnn flat dump", "minidnn", ".bin"),
     Format("safetensors", "safetensors_file", ".safetensors", _recognised("a safetensors file")),
     Format("NumPy archive", "npz", ".npz", _recognised("a NumPy archive (.npz)")),
+    Format("ONNX model", "onnx_import", ".onnx", _recognised("an ONNX model")),
     Format("PyTorch state dict", "state_dict", ".pt", _recognised("a PyTorch file (.pt, .pth)")),
 )
 

@@ -33,7 +33,7 @@ def engine(source: Source) -> Engine | None:
                     x = functional.linear(x, weights, bias)
                 case Pool():
                     pool = functional.max_pool2d if layer.is_max else functional.avg_pool2d
-                    x = pool(x, layer.window, layer.step)
+                    x = pool(x, layer.window, layer.step, ceil_mode=layer.ceil)
                 case Activation():
                     x = getattr(torch, layer.kind)(x)
                 case Flatten():

@@ -1,0 +1,246 @@
+"""Read the chain of an ONNX graph's nodes as layers. Every node and attribute is checked; unknown ones are refused."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from app.errors import UserError
+from app.files.checks import BadValueError, shown
+from app.interchange.onnx_values import Node, array_of
+from app.layers import ACTIVATIONS, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Shape, Softmax
+
+FLOAT, UINT8 = 1, 2  # TensorProto's types
+CHAIN = "export one chain of layers, from the images to the scores"
+
+
+@dataclass
+class Found:
+    """One layer, unnamed, with its arrays in PyTorch's layout and their names in the file, by "" and "_bias"."""
+
+    layer: Layer
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+    def put(self, end: str, origin: str, array: np.ndarray) -> None:
+        """Add an array."""
+        self.arrays[end], self.origins[end] = array, origin
+
+
+class Chain:
+    """The layers of a graph, up to the scores.
+
+    input_name, batch, input_shape, reads_bytes: the images; batch is 0 for any number of them. factor: what they are
+    multiplied by first, None for nothing. logits: name of the last activation before a softmax.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self.found: list[Found] = []
+        self.factor: float | None = None
+        self._tensors = {one.name: one for one in graph.initializer}
+        self._arrays: dict[str, np.ndarray] = {}
+        images = [one for one in graph.input if one.name not in self._tensors]
+        if len(images) != 1:
+            raise BadValueError(f"has {len(images)} inputs; export it with one, images of shape (N,C,H,W)")
+        self.input_name = self.logits = images[0].name
+        self.batch, self.input_shape, self.reads_bytes = _images(images[0])
+        self._shape: Shape = self.input_shape
+        self._at = {self.input_name}  # names of what the next layer reads
+        self._labels: set[str] = set()
+        for node in graph.node:
+            self._read(Node(node))
+        if not {one.name for one in graph.output} & (self._at | self._labels):
+            raise BadValueError(f"does not give out what its last node computes; {CHAIN}")
+
+    def _read(self, node: Node) -> None:
+        if node.operator not in READERS:
+            raise node.fault("has an operator that cannot be imported", f"known are {', '.join(sorted(READERS))}")
+        if len(node.outputs) != 1:
+            raise node.fault(f"has {len(node.outputs)} outputs", CHAIN)
+        reads = [name for name in node.inputs if name]
+        if node.operator == "Constant":
+            self._arrays[node.outputs[0]] = array_of(node.take("value", None), node.outputs[0])
+        elif node.operator == "Identity" and self._is_constant(reads):
+            self._arrays[node.outputs[0]] = self._value(reads[0])
+        elif node.operator in ("Cast", "Identity") and reads and set(reads) <= self._labels:
+            node.take("to", 0)
+            self._labels.add(node.outputs[0])
+        else:
+            self._activation(node, [name for name in reads if name not in self._at])
+        node.finish()
+
+    def _activation(self, node: Node, constants: list[str]) -> None:
+        """Read a node that turns the last activation into the next."""
+        commutes = node.operator in ("Add", "Mul")
+        reads_last = bool(set(node.inputs if commutes else node.inputs[:1]) & self._at)
+        if not reads_last or self._labels or not self._is_constant(constants):
+            raise node.fault("does not read the layer before it and constants only", CHAIN)
+        if constants and node.operator not in WITH_CONSTANTS:
+            raise node.fault(f"has {len(constants)} inputs too many", "export it again")
+        known = len(self.found)
+        try:
+            READERS[node.operator](self, node, [self._value(name) for name in constants], constants)
+            for one in self.found[known:]:
+                self._shape = one.layer.output_shape(self._shape)
+        except UserError as error:
+            raise node.fault(f"does not fit ({error})", "export another network") from None
+        if node.operator == "ArgMax":
+            self._labels = {node.outputs[0]}
+            return
+        # Whatever left the numbers alone is another name of the same activation.
+        same = len(self.found) == known and node.operator in ("Identity", "Dropout", "Flatten", "Reshape")
+        self._at = {*(self._at if same else ()), node.outputs[0]}
+        if node.operator != "Softmax":
+            self.logits = node.outputs[0]
+
+    def _is_constant(self, names: list[str]) -> bool:
+        return all(name in self._arrays or name in self._tensors for name in names)
+
+    def _value(self, name: str) -> np.ndarray:
+        if name not in self._arrays:
+            self._arrays[name] = array_of(self._tensors[name], name)
+        return self._arrays[name]
+
+    # What reads one node: its constant inputs are ``values``, which are called ``names``.
+
+    def conv(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        if len(values) not in (1, 2) or values[0].ndim != 4 or values[0].shape[2] != values[0].shape[3]:
+            raise node.fault("has filters that are not square, or no constants", "export another network")
+        maps, channels, kernel, _ = values[0].shape
+        for name, only in {"group": 1, "auto_pad": b"NOTSET", "dilations": [1, 1]}.items():
+            node.only(name, only)
+        node.only("kernel_shape", [kernel, kernel])
+        layer = Conv2d("", maps, kernel, node.equal("strides", 1), node.equal("pads", 0, 4))
+        if channels != self._shape[0]:
+            raise node.fault(f"has filters of {channels:,} channels for {self._shape[0]:,}", "get a fresh copy")
+        self._weighted(node, layer, values[0], values[1:], names)
+
+    def gemm(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        for name, only in {"alpha": 1.0, "beta": 1.0, "transA": 0}.items():
+            node.only(name, only)
+        transposed = node.only("transB", 0, 1)
+        if len(values) not in (1, 2) or values[0].ndim != 2:
+            raise node.fault("does not multiply features by a constant matrix", "export another network")
+        weights = values[0] if transposed else values[0].T
+        self._weighted(node, Linear("", len(weights)), weights, values[1:], names)
+
+    def matmul(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        if len(values) != 1 or values[0].ndim != 2:
+            raise node.fault("does not multiply features by a constant matrix", "export another network")
+        self._weighted(node, Linear("", values[0].shape[1]), values[0].T, [], names)
+
+    def _weighted(
+        self, node: Node, layer: Conv2d | Linear, weights: np.ndarray, bias: list[np.ndarray], names: list[str]
+    ) -> None:
+        if isinstance(layer, Linear) and self._shape != weights.shape[1:]:
+            raise node.fault(f"has a matrix for {weights.shape[1]:,} features, not {self._shape}", "get a fresh copy")
+        self.found.append(Found(layer))
+        self.found[-1].put("", names[0], weights)
+        if bias:
+            self._bias(node, bias[0], names[1])
+
+    def add(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        if len(values) != 1 or not self.found or set(self.found[-1].arrays) != {""} or len(self._shape) != 1:
+            raise node.fault("is no bias of a MatMul before it", "export another network")
+        self._bias(node, values[0], names[0])
+
+    def _bias(self, node: Node, bias: np.ndarray, name: str) -> None:
+        outputs = len(self.found[-1].arrays[""])
+        if bias.size != outputs or bias.shape[-1:] != (outputs,):
+            raise node.fault(f"has a bias of shape {bias.shape} for {outputs:,} outputs", "export another network")
+        self.found[-1].put("_bias", name, bias.reshape(outputs))
+
+    def pool(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        for name, only in {"auto_pad": b"NOTSET", "dilations": [1, 1], "pads": [0] * 4}.items():
+            node.only(name, only)
+        # Without padding, both values of count_include_pad give the mean of the pixels inside the image.
+        node.only("storage_order" if node.operator == "MaxPool" else "count_include_pad", 0, 1)
+        window, step, ceil = node.equal("kernel_shape", 0), node.equal("strides", 1), bool(node.only("ceil_mode", 0, 1))
+        kind = MaxPool if node.operator == "MaxPool" else AvgPool
+        self.found.append(Found(kind("", window, None if step == window else step, ceil)))
+
+    def activation(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        self.found.append(Found(ACTIVATIONS[node.operator.lower()]("")))
+
+    def softmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        node.only("axis", -1, 1)
+        self.found.append(Found(Softmax("")))
+
+    def argmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        if node.take("axis", 0) not in (-1, 1):
+            raise node.fault("is not over the classes", "export it with axis 1")
+        node.only("keepdims", 1, 0)
+        node.only("select_last_index", 0)
+
+    def flatten(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        node.only("axis", 1)
+        if len(self._shape) == 3:
+            self.found.append(Found(Flatten("")))
+
+    def reshape(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        node.only("allowzero", 0)
+        wanted = [int(number) for number in values[0].ravel()] if values else []
+        if len(wanted) != 2 or wanted[0] not in (-1, 0, self.batch) or wanted[1] not in (-1, prod(self._shape)):
+            raise node.fault("gives another shape than (N, features)", "flatten the maps of each image")
+        if len(self._shape) == 3:
+            self.found.append(Found(Flatten("")))
+
+    def cast(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        if node.take("to", 0) != FLOAT:
+            raise node.fault("gives no floats", "cast the images to float only")
+        self._before_weights(node)
+
+    def scale(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        self._before_weights(node)
+        if len(values) != 1 or values[0].size != 1:
+            raise node.fault("does not scale the images by one constant", "export another network")
+        factor = float(values[0].ravel()[0])
+        with np.errstate(all="ignore"):
+            factor = float(np.float64(1) / factor) if node.operator == "Div" else factor
+        self.factor = factor * (1 if self.factor is None else self.factor)
+
+    def _before_weights(self, node: Node) -> None:
+        if any(not isinstance(one.layer, Flatten) for one in self.found):
+            raise node.fault("stands behind a layer with weights", "only the images can be cast and scaled")
+
+    def nothing(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        node.take("seed", 0)
+        if any(value.dtype == bool and value.any() for value in values):
+            raise node.fault("is in training mode", "export the network in evaluation mode")
+
+
+WITH_CONSTANTS = ("Add", "Conv", "Div", "Dropout", "Gemm", "MatMul", "Mul", "Reshape")
+READERS: Mapping[str, Callable[[Chain, Node, list[np.ndarray], list[str]], None]] = {
+    "Add": Chain.add,
+    "ArgMax": Chain.argmax,
+    "AveragePool": Chain.pool,
+    "Cast": Chain.cast,
+    "Constant": Chain.nothing,
+    "Conv": Chain.conv,
+    "Div": Chain.scale,
+    "Dropout": Chain.nothing,
+    "Flatten": Chain.flatten,
+    "Gemm": Chain.gemm,
+    "Identity": Chain.nothing,
+    "MatMul": Chain.matmul,
+    "MaxPool": Chain.pool,
+    "Mul": Chain.scale,
+    "Relu": Chain.activation,
+    "Reshape": Chain.reshape,
+    "Sigmoid": Chain.activation,
+    "Softmax": Chain.softmax,
+    "Tanh": Chain.activation,
+}
+
+
+def _images(images: Any) -> tuple[int, Shape, bool]:
+    """Return the batch size, 0 for any, the shape of one image, and whether it is of bytes."""
+    kind = images.type.tensor_type
+    dims = [one.dim_value for one in kind.shape.dim]
+    if kind.elem_type not in (FLOAT, UINT8) or len(dims) != 4 or min(dims[1:]) < 1:
+        shape = "x".join(str(size) if size else "?" for size in dims[:9])
+        fault = f"has the input {shown(images.name)} ({shape or 'no shape'})"
+        raise BadValueError(f"{fault}; export it with float or uint8 images (N,C,H,W) of known C, H and W")
+    return dims[0], tuple(dims[1:]), kind.elem_type == UINT8

@@ -1,0 +1,148 @@
+"""A network and its weights as an ONNX model: bytes of images in, scores and labels out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from app.files.checks import BadValueError
+from app.interchange.layout import to_channels_first
+from app.interchange.named_arrays import DESCRIPTION, Description
+from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Shape, Softmax
+from app.layers.pool import Pool
+
+OPSET, IR_VERSION = 17, 8  # of 2022: engines of any age since then run the models
+PRODUCER = "lenet5-inference"
+IMAGES, SCORES, LABELS = "images", "scores", "labels"  # the model's input and outputs
+OPERATORS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+
+
+def onnx_model(description: Description, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Return the ModelProto of the described network. arrays: float32, as in weights files.
+
+    Input ``images``: (N, C, H, W) uint8. Outputs ``scores``: (N, classes) float32, what the argmax chooses from, and
+    ``labels``: (N,) int64. Enlarging is whole-number arithmetic, so that it is exact. Equal arguments give equal
+    models.
+    """
+    onnx = library()
+    helper, types = onnx.helper, onnx.TensorProto
+    network = description.network
+    graph = _Graph(helper, onnx.numpy_helper, description.input_scale, to_channels_first(network, arrays))
+    shape = network.input_shape
+    for layer in network.layers:
+        graph.add(layer, shape)
+        shape = layer.output_shape(shape)
+    last = {SCORES: (types.FLOAT, ["N", graph.classes]), LABELS: (types.INT64, ["N"])}
+    model = helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            network.name,
+            [helper.make_tensor_value_info(IMAGES, types.UINT8, ["N", *network.input_shape])],
+            [helper.make_tensor_value_info(name, *about) for name, about in last.items()],
+            graph.constants,
+        ),
+        producer_name=PRODUCER,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+    )
+    helper.set_model_props(model, {DESCRIPTION: description.text})
+    return model
+
+
+class _Graph:
+    """Nodes and constants, one layer after the other."""
+
+    def __init__(self, helper: Any, numpy_helper: Any, scale: float, arrays: Mapping[str, np.ndarray]) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+        self.classes = 0
+        self._helper, self._numpy_helper, self._arrays = helper, numpy_helper, arrays
+        self._scale: float | None = scale  # None once it is applied
+        self._at = IMAGES
+
+    def add(self, layer: Layer, shape: Shape) -> None:
+        """Add the layer, which reads images of this shape."""
+        if self._scale is not None and not layer.keeps_bytes:
+            self._node("Cast", "images/floats", to=self._helper.np_dtype_to_tensor_dtype(np.dtype(np.float32)))
+            self._node("Mul", "images/scaled", **{"images/scale": np.float32(self._scale)})
+            self._scale = None
+        match layer:
+            case Resize():
+                self._resize(layer, shape)
+            case Conv2d():
+                window, strides = [layer.kernel] * 2, [layer.stride] * 2
+                self._weighted("Conv", layer, kernel_shape=window, strides=strides, pads=[layer.padding] * 4)
+            case Linear():
+                self._weighted("Gemm", layer, transB=1)
+            case Pool():
+                self._pool(layer, shape)
+            case Activation():
+                self._node(OPERATORS[layer.kind], layer.name)
+            case Flatten():
+                self._node("Flatten", layer.name)
+            case Softmax():
+                self._node("Softmax", layer.name, axis=1)
+            case Argmax():
+                self.classes = shape[0]
+                self.nodes[-1].output[0] = self._at = SCORES
+                self._node("ArgMax", layer.name, axis=1, keepdims=0)
+                self.nodes[-1].output[0] = LABELS
+            case _:
+                raise BadValueError(f"layer {layer.name} ({layer.kind}) has no form in ONNX; leave it out")
+
+    def _resize(self, layer: Resize, shape: Shape) -> None:
+        """Enlarge by one product of whole numbers along each axis, exact in int32, and one division."""
+        name = layer.name
+        down, across = (_interpolation(layer, length) for length in shape[1:])
+        self._node("Cast", f"{name}/int32", to=self._helper.np_dtype_to_tensor_dtype(np.dtype(np.int32)))
+        self._constant(f"{name}/down", down)
+        self.nodes.append(self._helper.make_node("MatMul", [f"{name}/down", self._at], [f"{name}/rows"]))
+        self._at = f"{name}/rows"
+        self._node("MatMul", f"{name}/columns", **{f"{name}/across": np.ascontiguousarray(across.T)})
+        if layer.rounding:
+            self._node("Add", f"{name}/sums", **{f"{name}/rounding": np.int32(layer.rounding)})
+        self._node("Div", name, **{f"{name}/divisor": np.int32(layer.divisor)})
+
+    def _weighted(self, operator: str, layer: Layer, **attributes: Any) -> None:
+        names = {f"{layer.name}.weight": layer.name, f"{layer.name}.bias": f"{layer.name}_bias"}
+        arrays = {name: self._arrays[ours] for name, ours in names.items() if ours in self._arrays}
+        self._node(operator, layer.name, **arrays, **attributes)
+
+    def _pool(self, layer: Pool, shape: Shape) -> None:
+        whole = [(length - layer.window) // layer.step + 1 for length in shape[1:]]
+        incomplete = list(layer.output_shape(shape)[1:]) != whole
+        attributes: dict[str, Any] = {"ceil_mode": 1} if incomplete else {}
+        operator = "MaxPool" if layer.is_max else "AveragePool"
+        self._node(operator, layer.name, kernel_shape=[layer.window] * 2, strides=[layer.step] * 2, **attributes)
+
+    def _node(self, operator: str, output: str, **attributes: Any) -> None:
+        """Add a node that reads the last one's output; arrays among the attributes are further, constant inputs."""
+        constants = {name: value for name, value in attributes.items() if isinstance(value, np.ndarray | np.generic)}
+        for name, value in constants.items():
+            self._constant(name, value)
+        rest = {name: value for name, value in attributes.items() if name not in constants}
+        inputs, at = [self._at, *constants], f"{output}/output"
+        self.nodes.append(self._helper.make_node(operator, inputs, [at], name=output, **rest))
+        self._at = at
+
+    def _constant(self, name: str, value: np.ndarray | np.generic) -> None:
+        self.constants.append(self._numpy_helper.from_array(np.asarray(value), name))
+
+
+def _interpolation(layer: Resize, length: int) -> np.ndarray:
+    """Return how much of each pixel of an axis goes into each output: (size, length) int32."""
+    weights = np.zeros((layer.size, length), np.int32)
+    low, high, near, far = layer.neighbours(length)
+    rows = np.arange(layer.size)
+    weights[rows, low] += near
+    weights[rows, high] += far
+    return weights
+
+
+def library() -> Any:
+    """Return the package ``onnx``. Raises BadValueError without it."""
+    try:
+        import onnx
+    except ImportError:
+        raise BadValueError("is an ONNX model, which needs the package onnx: pip install -e '.[interchange]'") from None
+    return onnx

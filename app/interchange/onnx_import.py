@@ -1,0 +1,138 @@
+"""ONNX models: a chain of layers becomes a network. Nothing in the file is run, and no file beside it is read."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from app.errors import UserError
+from app.files.checks import BadValueError, shown
+from app.interchange.layout import converted
+from app.interchange.named_arrays import DESCRIPTION, described
+from app.interchange.numbers import as_float32
+from app.interchange.onnx_chain import Chain
+from app.interchange.onnx_engine import engine
+from app.interchange.onnx_export import SCORES, library, onnx_model
+from app.interchange.onnx_values import array_of
+from app.interchange.source import Asked, Source
+from app.layers import Argmax, Softmax
+from app.network.network import PIXEL_SCALE, Network
+from app.network.toml import NAME, network_toml, parse_network
+from app.network.toml_writing import default_names
+
+OLDEST_OPSET = 13
+
+
+def read(content: bytes, asked: Asked) -> Source:
+    """Read an ONNX model: its graph gives the network. Raises BadValueError."""
+    if asked != Asked():
+        raise BadValueError("is an ONNX model, which contains its network; leave --network, --size and --symbol out")
+    model = _parsed(content)
+    _check(model)
+    own = _own(model)
+    if own is not None:
+        ends_in_softmax = isinstance(own.network.layers[-2], Softmax)
+        logits = model.graph.node[-2].input[0] if ends_in_softmax else SCORES
+        return replace(own, engine=engine(model, logits, lambda images: images))
+    chain = Chain(model.graph)
+    source = _source(chain, model.graph.name)
+    scale = source.network.pixel_scale
+
+    def fed(images: np.ndarray) -> np.ndarray:
+        """As the model reads them: bytes, floats of 0 to 255 that it scales, or scaled floats."""
+        if chain.reads_bytes:
+            return images
+        return (images if chain.factor is not None else images * scale).astype(np.float32)
+
+    return replace(source, engine=engine(model, chain.logits, fed, chain.batch))
+
+
+def _parsed(content: bytes) -> Any:
+    model = library().ModelProto()
+    from google.protobuf.message import DecodeError
+
+    try:
+        model.ParseFromString(content)
+    except DecodeError as error:
+        raise BadValueError(f"is no ONNX model: {shown(str(error))}; get a fresh copy") from None
+    return model
+
+
+def _check(model: Any) -> None:
+    """Refuse what the reader of the chain does not see: an unknown opset, functions, sparse weights."""
+    versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
+    newest = library().defs.onnx_opset_version()
+    if len(versions) != 1 or not OLDEST_OPSET <= versions[0] <= newest:
+        has = ", ".join(map(str, versions[:5])) or "none"
+        raise BadValueError(f"has opset {has}; export it with one of {OLDEST_OPSET} to {newest}")
+    if model.functions:
+        raise BadValueError(f"defines the function {shown(model.functions[0].name)}; export it without functions")
+    if model.graph.sparse_initializer:
+        raise BadValueError("stores sparse weights; store them dense")
+
+
+def _own(model: Any) -> Source | None:
+    """Return what our export describes, if the model is exactly what it writes for this network; None otherwise."""
+    texts = [one.value for one in model.metadata_props if one.key == DESCRIPTION]
+    if not texts:
+        return None
+    try:
+        about = described(texts[0])
+        origins = {}
+        for one in model.graph.initializer:
+            layer, _, kind = one.name.rpartition(".")
+            if layer:
+                origins[f"{layer}_bias" if kind == "bias" else layer] = one
+        arrays = {name: as_float32(name, array_of(one, name), []) for name, one in origins.items()}
+        source = Source(
+            about.network,
+            arrays,
+            {name: one.name for name, one in origins.items()},
+            input_scale=about.input_scale,
+            classes=about.classes,
+        )
+        ours = {one.name: one.array for one in converted(source)}
+        return source if onnx_model(about, ours).graph == model.graph else None
+    except (BadValueError, UserError):
+        return None
+
+
+def _source(chain: Chain, name: str) -> Source:
+    """Name the layers as our networks do, and check the network as any other."""
+    notes: list[str] = []
+    names = default_names(one.layer.kind for one in chain.found)
+    layers = [replace(one.layer, name=name) for one, name in zip(chain.found, names, strict=True)]
+    arrays: dict[str, np.ndarray] = {}
+    origins: dict[str, str] = {}
+    for layer, one in zip(names, chain.found, strict=True):
+        for end, array in one.arrays.items():
+            origins[layer + end] = one.origins[end]
+            arrays[layer + end] = as_float32(one.origins[end], array, notes)
+    plain = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
+    network = Network(
+        plain if NAME.fullmatch(plain) else "imported",
+        "imported from an ONNX model",
+        chain.input_shape,
+        (*layers, Argmax("argmax")),
+        _pixel_scale(chain, notes),
+    )
+    try:
+        network = parse_network(network_toml(network), "its network")
+    except UserError as error:
+        raise BadValueError(f"has a network that cannot be: {error}") from None
+    return Source(network, arrays, origins, tuple(notes))
+
+
+def _pixel_scale(chain: Chain, notes: list[str]) -> float:
+    """Return the factor of bytes 0 to 255 that the chain's constants, or the type of its images, mean."""
+    if chain.factor is None:
+        if chain.reads_bytes:
+            return 1.0
+        notes.append("its images are floats, which it does not scale: taken as pixels from 0 to 1")
+        return PIXEL_SCALE
+    if np.float32(chain.factor) == np.float32(PIXEL_SCALE):
+        return PIXEL_SCALE
+    if not np.isfinite(chain.factor) or chain.factor <= 0:
+        raise BadValueError(f"scales its images by {chain.factor:g}; export another network")
+    return chain.factor

@@ -1,0 +1,81 @@
+"""Constants and nodes of an ONNX graph, read within limits and never from another file."""
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from app.files.checks import BadValueError, shown
+
+TYPES = (1, 2, 6, 7, 9, 10, 11)  # of TensorProto: float, uint8, int32, int64, bool, float16, double
+DOMAINS = ("", "ai.onnx")
+
+
+def array_of(tensor: Any, name: str) -> np.ndarray:
+    """Return the numbers of a TensorProto. Raises BadValueError for data in other files, other types and damage."""
+    from onnx import TensorProto, numpy_helper
+
+    name = shown(name)
+    if not isinstance(tensor, TensorProto):
+        raise BadValueError(f"has a constant {name} that is not one array of numbers; export it again")
+    if tensor.data_location != TensorProto.DEFAULT or tensor.external_data:
+        raise BadValueError(f"keeps {name} in another file; save the model with its data in one file")
+    if tensor.data_type not in TYPES:
+        known = ", ".join(TensorProto.DataType.Name(kind).lower() for kind in TYPES)
+        raise BadValueError(f"stores {name} in a type that is none of {known}; store it as float")
+    if min(tensor.dims, default=1) < 0 or prod(tensor.dims) > 1 << 31:
+        raise BadValueError(f"declares an impossible shape for {name}; get a fresh copy")
+    try:
+        array: np.ndarray = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, OverflowError, KeyError) as error:
+        raise BadValueError(f"has damaged data in {name}: {shown(str(error))}; get a fresh copy") from None
+    return array
+
+
+class Node:
+    """One node: its operator, inputs and outputs, and attributes that its reader takes one by one."""
+
+    def __init__(self, node: Any) -> None:
+        from onnx import helper
+
+        self.operator = node.op_type if node.domain in DOMAINS else f"{node.domain}.{node.op_type}"
+        self.inputs, self.outputs = list(node.input), list(node.output)
+        self._name = node.name or next(iter(node.output), "")
+        try:
+            self._attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        except ValueError as error:
+            raise self.fault(f"has a damaged attribute: {shown(str(error))}", "get a fresh copy") from None
+
+    def fault(self, what: str, remedy: str) -> BadValueError:
+        """Return the error that names this node."""
+        return BadValueError(f"node {shown(self._name)} ({shown(self.operator)[1:-1]}) {what}; {remedy}")
+
+    def take(self, name: str, default: Any) -> Any:
+        """Return an attribute, or the default, whose type it must have. A later ``finish`` accepts it."""
+        found = self._attributes.pop(name, default)
+        if default is None:
+            return found
+        found = list(found) if isinstance(default, list) and not isinstance(found, int | float | bytes) else found
+        if type(found) is not type(default):
+            raise self.fault(f"has a wrong attribute {name}", "export it again")
+        return found
+
+    def only(self, name: str, *allowed: Any) -> Any:
+        """Return an attribute that must have one of these values; the first is the default. Raises BadValueError."""
+        found = self.take(name, allowed[0])
+        if found not in allowed:
+            known = " or ".join(shown(str(value)) for value in allowed)
+            raise self.fault(f"has {name} {shown(str(found))}", f"only {known} can be imported")
+        return found
+
+    def equal(self, name: str, default: int, count: int = 2) -> int:
+        """Return the one number of a list attribute whose ``count`` numbers must be equal. Raises BadValueError."""
+        found = self.take(name, [default] * count)
+        if len(found) != count or len(set(found)) != 1:
+            raise self.fault(f"has {name} {found[:8]}", f"only {count} equal numbers can be imported")
+        return int(found[0])
+
+    def finish(self) -> None:
+        """Raise BadValueError if an attribute is left that nothing has read."""
+        if self._attributes:
+            raise self.fault(f"has the attribute {shown(min(self._attributes))}", "this program does not know it")

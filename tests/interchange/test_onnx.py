@@ -1,0 +1,255 @@
+"""ONNX: exports run in ONNX Runtime as the reference does and come back bit for bit; other graphs are one line."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.interchange.layout import converted
+from app.interchange.named_arrays import DESCRIPTION, Description
+from app.interchange.onnx_export import onnx_model
+from app.interchange.readers import read
+from app.interchange.source import Asked, Source
+from app.layers import Resize
+from app.network.definitions import LENET5, MINIDNN86, NETWORKS
+from app.network.graph import Graph, build
+from app.network.toml import parse_network
+from app.network.weights import Weights
+from tests.support.networks_for_tests import random_graph
+from tests.support.random_networks import random_network
+
+onnx = pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+SEEDS = range(100, 110)
+
+
+def graph_of(source: Source) -> Graph:
+    arrays = {one.name: one.array for one in converted(source)}
+    return build(source.network, Weights(arrays, source.network.name, Path("x"), input_scale=source.scale))
+
+
+def imported(model: Any, folder: Path) -> Source:
+    path = folder / "model.onnx"
+    path.write_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+    return read(path, Asked())[1]
+
+
+def exported(graph: Graph) -> Any:
+    return onnx_model(Description(graph.network, graph.input_scale, None), graph.parameters)
+
+
+def check_comes_back(graph: Graph, source: Source) -> None:
+    """Network, pixel scale and every bit of the arrays."""
+    found = graph_of(source)
+    assert found.network == graph.network and found.input_scale == graph.input_scale
+    assert found.parameters.keys() == graph.parameters.keys()
+    for name, array in graph.parameters.items():
+        np.testing.assert_array_equal(found.parameters[name], array, strict=True)
+
+
+def run(model: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and labels by ONNX Runtime."""
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    scores, labels = session.run(["scores", "labels"], {"images": images})
+    return scores, labels
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_networks_give_their_labels_in_onnx_runtime(seed: int, tmp_path: Path) -> None:
+    made = random_network(seed)
+    network = parse_network(made.text, "random.toml")
+    graph = build(network, Weights(made.arrays, network.name, Path("x")))
+    model, images = exported(graph), made.images(500)
+    scores, labels = run(model, images)
+    expected = graph.reference(images)
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5 * size)
+    best = np.sort(expected, axis=1)
+    ties = best[:, -1] - best[:, -2] < 2e-5 * size  # which float32 may decide otherwise
+    assert ((labels == expected.argmax(axis=1)) | ties).all() and ties.mean() < 0.02
+    check_comes_back(graph, imported(model, tmp_path))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_exports_come_back_bit_for_bit(name: str, tmp_path: Path) -> None:
+    graph = random_graph(NETWORKS[name])
+    model = exported(graph)
+    assert exported(graph).SerializeToString() == model.SerializeToString()
+    onnx.checker.check_model(model, full_check=True)
+    source = imported(model, tmp_path)
+    check_comes_back(graph, source)
+    images = np.random.default_rng(0).integers(0, 256, (3, *graph.network.input_shape), np.uint8)
+    assert source.engine is not None
+    assert source.engine.logits(images).shape == (3, 10)
+
+
+@pytest.mark.parametrize("rule", ["edge", "course"])
+def test_enlarged_images_are_exact(rule: str) -> None:
+    """Every byte, also where the mean is a half: the network ends behind the enlargement."""
+    resize = Resize("resize", 37, rule)
+    text = f'input = [1, 28, 28]\n[[layers]]\ntype = "resize"\nsize = 37\nrule = "{rule}"\n'
+    flat = '[[layers]]\ntype = "flatten"\n[[layers]]\ntype = "linear"\noutputs = 2\n'
+    network = parse_network(f'name = "enlarged"\npixel_scale = 1\n{text}{flat}', "x")
+    graph = build(network, Weights({"fc1": np.ones((37 * 37, 2), np.float32)}, "enlarged", Path("x")))
+    model = exported(graph)
+    at = next(node.input[0] for node in model.graph.node if node.name == "images/floats")
+    model.graph.output.append(onnx.helper.make_tensor_value_info(at, onnx.TensorProto.INT32, None))
+    images = np.random.default_rng(1).integers(0, 256, (200, 1, 28, 28), np.uint8)
+    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run([at], {"images": images})[0], resize.reference(images, {}))
+
+
+def test_a_graph_that_differs_from_its_description_is_read_itself(tmp_path: Path) -> None:
+    graph = random_graph(LENET5)
+    model = exported(graph)
+    relu = next(node for node in model.graph.node if node.op_type == "Relu")
+    relu.op_type = "Tanh"
+    source = imported(model, tmp_path)
+    assert [layer.kind for layer in source.network.layers][1] == "tanh"
+    enlarging = exported(random_graph(MINIDNN86))
+    next(node for node in enlarging.graph.node if node.op_type == "Relu").op_type = "Tanh"
+    with pytest.raises(UserError, match=r"'resize/int32' .Cast. gives no floats"):
+        imported(enlarging, tmp_path)
+
+
+def of_others(model: Any) -> Any:
+    """The same model without our description."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.metadata_props[:]
+    return copy
+
+
+@pytest.mark.parametrize("seed", [seed for seed in SEEDS if "resize" not in random_network(seed).text])
+def test_graphs_of_others_become_networks(seed: int, tmp_path: Path) -> None:
+    made = random_network(seed)
+    network = parse_network(made.text, "random.toml")
+    graph = build(network, Weights(made.arrays, network.name, Path("x")))
+    source = imported(of_others(exported(graph)), tmp_path)
+    images = made.images(32)
+    np.testing.assert_allclose(graph_of(source).reference(images), graph.reference(images), rtol=1e-6, atol=1e-7)
+    assert [layer.kind for layer in source.network.layers] == [layer.kind for layer in network.layers]
+
+
+def small(change: Callable[[Any], None]) -> Any:
+    """lenet5's model, changed, without the description."""
+    model = of_others(exported(random_graph(LENET5)))
+    change(model)
+    return model
+
+
+def node(model: Any, operator: str) -> Any:
+    return next(one for one in model.graph.node if one.op_type == operator)
+
+
+def attribute(operator: str, **values: Any) -> Callable[[Any], None]:
+    """Set attributes of the first node with this operator."""
+
+    def change(model: Any) -> None:
+        found = node(model, operator)
+        kept = [one for one in found.attribute if one.name not in values]
+        del found.attribute[:]
+        found.attribute.extend(kept + [onnx.helper.make_attribute(*value) for value in values.items()])
+
+    return change
+
+
+def renamed(operator: str, to: str, domain: str = "") -> Callable[[Any], None]:
+    def change(model: Any) -> None:
+        found = node(model, operator)
+        found.op_type, found.domain = to, domain
+
+    return change
+
+
+def weights(**fields: Any) -> Callable[[Any], None]:
+    """Change the filters of conv1, a TensorProto."""
+
+    def change(model: Any) -> None:
+        found = next(one for one in model.graph.initializer if one.name == "conv1.weight")
+        for name, value in fields.items():
+            if isinstance(value, list):
+                del getattr(found, name)[:]
+                getattr(found, name).extend(value)
+            else:
+                setattr(found, name, value)
+
+    return change
+
+
+def elsewhere(model: Any) -> None:
+    weights(data_location=1, raw_data=b"")(model)
+    found = next(one for one in model.graph.initializer if one.name == "conv1.weight")
+    found.external_data.add(key="location", value="/etc/passwd")
+
+
+def fixed_shape(*sizes: int) -> Callable[[Any], None]:
+    def change(model: Any) -> None:
+        shape = model.graph.input[0].type.tensor_type.shape
+        del shape.dim[:]
+        for size in sizes:
+            shape.dim.add(dim_value=size)
+
+    return change
+
+
+BAD: dict[str, tuple[Callable[[Any], None], str]] = {
+    "operator": (renamed("Relu", "Gelu"), r"node 'relu1' \(Gelu\) has an operator that cannot be imported"),
+    "foreign domain": (renamed("Relu", "Relu", "com.x"), r"node 'relu1' \(com.x.Relu\) has an operator"),
+    "external data": (elsewhere, "keeps 'conv1.weight' in another file"),
+    "group": (attribute("Conv", group=2), r"node 'conv1' \(Conv\) has group '2'"),
+    "dilations": (attribute("Conv", dilations=[2, 2]), "has dilations"),
+    "strides": (attribute("Conv", strides=[1, 2]), r"has strides \[1, 2\]"),
+    "pads": (attribute("Conv", pads=[0, 0, 1, 1]), r"has pads \[0, 0, 1, 1\]"),
+    "auto_pad": (attribute("Conv", auto_pad="SAME_UPPER"), "has auto_pad"),
+    "pool pads": (attribute("AveragePool", pads=[1, 1, 1, 1]), r"node 'pool1' \(AveragePool\) has pads"),
+    "alpha": (attribute("Gemm", alpha=2.0), r"node 'fc1' \(Gemm\) has alpha"),
+    "unknown attribute": (attribute("Relu", extra=1), "has the attribute 'extra'"),
+    "wrong type": (attribute("Conv", group="one"), "has a wrong attribute group"),
+    "huge": (weights(dims=[10**6, 10**6, 10**6, 10**6]), "declares an impossible shape for 'conv1.weight'"),
+    "negative": (weights(dims=[-32, 1, 5, -5]), "declares an impossible shape"),
+    "too little data": (weights(raw_data=b"abcd"), "has damaged data in 'conv1.weight'"),
+    "strings": (weights(data_type=8), "stores 'conv1.weight' in a type"),
+    "rectangular": (weights(dims=[32, 5, 5, 1]), "has filters that are not square"),
+    "opset": (lambda model: setattr(model.opset_import[0], "version", 12), "has opset 12; export it with one of 13"),
+    "unknown batch shape": (fixed_shape(1, 28, 28), "has the input 'images' .1x28x28.; export it with float"),
+    "another size": (fixed_shape(1, 1, 36, 36), "has a matrix for 1,024 features"),
+    "a window too large": (fixed_shape(1, 1, 9, 9), "node 'conv2' .Conv. does not fit"),
+    "two inputs": (lambda model: model.graph.input.add(name="mask"), "has 2 inputs"),
+    "a branch": (lambda model: node(model, "Gemm").input.__setitem__(0, "images"), "does not read the layer before it"),
+    "no output": (lambda model: model.graph.output.__delitem__(slice(0, 2)), "does not give out"),
+    "functions": (lambda model: model.functions.add(name="f"), "defines the function 'f'"),
+    "sparse": (lambda model: model.graph.sparse_initializer.add(), "stores sparse weights"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_a_graph_beyond_our_layers_is_one_line(fault: str, tmp_path: Path) -> None:
+    change, message = BAD[fault]
+    with pytest.raises(UserError, match=message) as error:
+        imported(small(change), tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_truncated_model_is_one_line(tmp_path: Path) -> None:
+    content = small(lambda model: None).SerializeToString()
+    for length in (20, 200, len(content) // 2, len(content) - 1):
+        with pytest.raises(UserError, match=r"is no ONNX model|has opset none"):
+            imported(content[:length], tmp_path)
+
+
+def test_nothing_may_be_asked_of_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(exported(random_graph(LENET5)).SerializeToString())
+    with pytest.raises(UserError, match="contains its network; leave --network"):
+        read(path, Asked(LENET5))
+
+
+def test_the_description_is_one_property() -> None:
+    model = exported(random_graph(LENET5))
+    assert [one.key for one in model.metadata_props] == [DESCRIPTION]
