@@ -18,8 +18,9 @@ from app.bench.peers.torch import Setting, TorchEngine, own_code, settings
 from app.bench.peers.torch import _enlarging as torch_module
 from app.errors import UserError
 from app.layers import Resize, Shape
-from app.network.definitions import NETWORKS
+from app.network.definitions import LENET5, NETWORKS, Network
 from app.network.graph import Step
+from tests.support.networks_for_tests import OVERHANG
 from tests.support.peers_for_tests import FakeEngine, OurFake, entrants, fake, small_batch
 
 pytestmark = pytest.mark.usefixtures("few_runs")
@@ -166,16 +167,17 @@ def test_functions_with_code_of_their_own() -> None:
     assert other(1) == 3 and other.__code__ is not plus.__code__
 
 
+PEERS = (*NETWORKS.values(), OVERHANG)
 TORCH, JAX = partial(TorchEngine, mode=None, device="cpu"), partial(JaxEngine, platform="cpu")
 
 
 @pytest.mark.parametrize(
     ("network", "precision"),
-    [("lenet5", "tf32"), *((network, precision) for network in NETWORKS for precision in ("fp32", "fp16"))],
+    [(LENET5, "tf32"), *((network, precision) for network in PEERS for precision in ("fp32", "fp16"))],
 )
 @pytest.mark.parametrize(("framework", "make"), [("torch", TORCH), ("jax", JAX)])
 def test_frameworks_on_the_cpu_agree_with_the_reference(
-    framework: str, make: Callable[..., Engine], precision: str, network: str
+    framework: str, make: Callable[..., Engine], precision: str, network: Network
 ) -> None:
     """The frameworks enlarge in float32, so that now and then a byte is another: no more than near-ties may flip."""
     pytest.importorskip(framework, reason=f"{framework} is not installed")
@@ -218,7 +220,7 @@ def test_pieces_give_the_labels_of_the_whole(
 ) -> None:
     pytest.importorskip(framework, reason=f"{framework} is not installed")
     monkeypatch.setattr("app.bench.batch.L2_BYTES", 2 * 2 * 18_432 * 4)
-    batch = small_batch("lenet5", 8)
+    batch = small_batch(LENET5, 8)
     (row,) = rows(batch, Candidate(framework, "fp32", False, {"": partial(make, precision="fp32")}))
     assert row["note"] == "pieces of 2" and not row["reason"]
     assert row["changed"] == 0 and not row["unsteady"]

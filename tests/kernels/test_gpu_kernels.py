@@ -94,7 +94,8 @@ def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
         # The random operands depend on the problem: those of the pooled one are wanted.
         whole = launch(kernel_of(_plainest(unpooled)), *host_arrays(problem, images))[0]
         height, width = problem.convolved
-        pool = PoolProblem(problem.maps, height, width, problem.pool, problem.pool, problem.pool_is_max)
+        window = problem.pool, problem.pool, problem.pool_is_max
+        pool = PoolProblem(problem.maps, height, width, *window, ceil=problem.pool_ceil)
         shaped = whole.reshape(images, problem.maps, height, width)
         plain = launch(kernel_of(_plainest(pool)), shaped, [])[0]
     else:

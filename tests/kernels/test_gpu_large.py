@@ -117,7 +117,8 @@ def in_float64(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: list
     y = on_card(kernel_of(direct), device_x, arrays, len(x))[0]
     if problem.pool == 1:
         return y
-    pool = PoolProblem(problem.maps, *problem.convolved, problem.pool, problem.pool, problem.pool_is_max, "float64")
+    maps = problem.maps, *problem.convolved
+    pool = PoolProblem(*maps, problem.pool, problem.pool, problem.pool_is_max, "float64", problem.pool_ceil)
     return on_card(kernel_of(Case(row_of("pool", "direct"), pool)), y, [], len(x))[0]
 
 

@@ -43,6 +43,7 @@ def convolutions(draw: Any, row: Variant) -> Problem:
         *(draw(st.integers(1, 80)), kernel, stride, draw(st.booleans()), draw(functions(""))),
         pool=pool,
         pool_is_max=pool > 1 and draw(st.booleans()),
+        pool_ceil=pool > 1 and draw(st.booleans()),
         input_dtype=draw(st.sampled_from(("uint8", "float16", "float32"))),
         output_dtype=draw(st.sampled_from(("float16", "float32"))),
     )
@@ -73,10 +74,11 @@ def product_pairs(draw: Any, _: Variant) -> Problem:
 
 @st.composite
 def poolings(draw: Any, _: Variant) -> Problem:
-    """Windows that overlap, touch or leave gaps."""
+    """Windows that overlap, touch or leave gaps, also over the border."""
     window = draw(st.integers(1, 7))
     height, width = (draw(st.integers(window, window + 40)) for _ in "HW")
-    return PoolProblem(draw(st.integers(1, 40)), height, width, window, draw(st.integers(1, 8)), draw(st.booleans()))
+    stride, is_max, ceil = draw(st.integers(1, 8)), draw(st.booleans()), draw(st.booleans())
+    return PoolProblem(draw(st.integers(1, 40)), height, width, window, stride, is_max, ceil=ceil)
 
 
 @st.composite

@@ -35,6 +35,7 @@ PROBLEMS: list[Problem] = [
     LinearProblem(70, 33, bias=True, activation="sigmoid"),
     PoolProblem(3, 9, 8, 3, 2, False),
     PoolProblem(3, 9, 8, 3, 2, True),
+    PoolProblem(3, 9, 8, 3, 2, False, ceil=True),
     ActivationProblem(33, "sigmoid"),
     ActivationProblem(33, "relu"),
     SoftmaxProblem(10),
@@ -146,7 +147,7 @@ def test_the_cases_cover_what_they_must() -> None:
         convs = [problem for problem in own if isinstance(problem, ConvProblem)]
         if convs:
             assert {(k, s) for k in range(1, 8) for s in (1, 2, 3)} <= {(p.kernel, p.stride) for p in convs}
-            assert any(p.pool > 1 for p in convs) == row.pools
+            assert any(p.pool > 1 for p in convs) == any(p.pool_ceil for p in convs) == row.pools
         if row.operation in STORED:
             pairs = {(p.input_dtype, p.output_dtype) for p in own}  # type: ignore[union-attr]
             assert {(x, y) for x in ("uint8", "float16", "float32") for y in ("float16", "float32")} <= pairs

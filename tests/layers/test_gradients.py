@@ -22,7 +22,7 @@ from app.layers import (
 from app.network.definitions import NETWORKS, Network
 from app.training.gradients import GRADIENTS, Arrays
 from app.training.model import Model, add_l2, cross_entropy, training_model
-from tests.support.networks_for_tests import ODD, ORDERS, POOLED, SMOOTH, random_images
+from tests.support.networks_for_tests import ODD, ORDERS, OVERHANG, POOLED, SMOOTH, random_images
 
 STEP = 1e-5
 LAYERS: list[tuple[Layer, tuple[int, ...]]] = [
@@ -38,7 +38,13 @@ LAYERS: list[tuple[Layer, tuple[int, ...]]] = [
     (AvgPool("l", window=2), (2, 6, 4)),
     (AvgPool("l", window=3, stride=2), (2, 8, 9)),
     (AvgPool("l", window=2, stride=3), (1, 7, 9)),
+    (AvgPool("l", window=2, ceil=True), (2, 5, 4)),
+    (AvgPool("l", window=3, stride=2, ceil=True), (2, 6, 8)),
+    (AvgPool("l", window=2, stride=4, ceil=True), (1, 9, 7)),
     (MaxPool("l", window=2), (3, 5, 7)),
+    (MaxPool("l", window=2, ceil=True), (3, 5, 7)),
+    (MaxPool("l", window=3, stride=2, ceil=True), (2, 6, 8)),
+    (MaxPool("l", window=2, stride=4, ceil=True), (1, 9, 7)),
     (MaxPool("l", window=3, stride=2), (2, 9, 7)),
     (MaxPool("l", window=3, stride=1), (1, 6, 5)),
     (MaxPool("l", window=1, stride=2), (1, 4, 5)),
@@ -156,7 +162,7 @@ def half_masks(name: str, shape: tuple[int, ...]) -> np.ndarray | None:
     return np.where(np.random.default_rng(len(name)).random(shape) < 0.5, 2.0, 0.0) if name.startswith("fc") else None
 
 
-@pytest.mark.parametrize("network", [ODD, POOLED, SMOOTH, *ORDERS, *NETWORKS.values()])
+@pytest.mark.parametrize("network", [ODD, POOLED, SMOOTH, OVERHANG, *ORDERS, *NETWORKS.values()])
 @pytest.mark.parametrize("masked", [False, True])
 def test_whole_network(network: Network, masked: bool) -> None:
     if masked and network.name in ("fa19", "k7", "minidnn86"):
@@ -213,11 +219,10 @@ def test_layers_without_a_gradient() -> None:
     assert model.gradients(model.initial(1), images, np.array([0, 1]), smoothing=0, total=2)[2]["fc"].shape == (4, 3)
 
 
-@pytest.mark.parametrize("name", ["lenet5", "minidnn86"])
-def test_against_pytorch(name: str) -> None:
+@pytest.mark.parametrize("network", [NETWORKS["lenet5"], NETWORKS["minidnn86"], OVERHANG])
+def test_against_pytorch(network: Network) -> None:
     torch = pytest.importorskip("torch")
     functional = torch.nn.functional
-    network = NETWORKS[name]
     model = training_model(network, EVERY)
     images, labels = random_images(network, 3), np.array([0, 4, 9])
     arrays = float64_start(model)
@@ -229,7 +234,7 @@ def test_against_pytorch(name: str) -> None:
             x = functional.conv2d(x, filters, tensors[f"{layer.name}_bias"], stride=layer.stride)
         elif isinstance(layer, AvgPool | MaxPool):
             pool = functional.max_pool2d if layer.is_max else functional.avg_pool2d
-            x = pool(x, layer.window, layer.step)
+            x = pool(x, layer.window, layer.step, ceil_mode=layer.ceil)
         elif isinstance(layer, Flatten):
             x = x.permute(0, 2, 3, 1).reshape(len(x), -1)
         elif isinstance(layer, Linear):

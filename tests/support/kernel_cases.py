@@ -64,6 +64,15 @@ POOLED = [
     ConvProblem(1, 20, 31, 3, 5, 3, activation="sigmoid", pool=3),
     ConvProblem(2, 9, 8, 1, 1, pool=2),
     ConvProblem(1, 28, 26, 17, 5, activation="relu", pool=2, input_dtype="uint8"),
+    # Windows over the border: below, to the right, in the corner; at the end of an image, and of a tile.
+    ConvProblem(4, 40, 40, 16, 7, bias=True, activation="relu", pool=4, pool_is_max=True, pool_ceil=True),
+    ConvProblem(4, 34, 31, 65, 2, pool=2, pool_ceil=True),
+    ConvProblem(3, 14, 20, 17, 3, 2, bias=True, activation="tanh", pool=2, pool_ceil=True),
+    ConvProblem(2, 21, 26, 33, 4, bias=True, activation="relu", pool=4, pool_is_max=True, pool_ceil=True),
+    ConvProblem(17, 19, 18, 5, 2, bias=True, pool=4, pool_ceil=True),
+    ConvProblem(1, 21, 34, 3, 5, 3, activation="sigmoid", pool=3, pool_ceil=True),
+    ConvProblem(2, 5, 5, 1, 3, pool=2, pool_ceil=True),
+    ConvProblem(1, 28, 27, 17, 5, activation="relu", pool=2, pool_is_max=True, pool_ceil=True, input_dtype="uint8"),
 ]
 LINEARS = [
     *PRODUCTS,
@@ -82,7 +91,11 @@ STORED: dict[str, Sequence[ConvProblem | LinearProblem]] = {
             for x, y in STORAGES
         ),
         *(ConvProblem(1, 15, 20, 17, 4, bias=True, input_dtype=x, output_dtype=y) for x, y in STORAGES),
-        *(ConvProblem(3, 11, 10, 5, 2, activation="tanh", pool=2, input_dtype=x, output_dtype=y) for x, y in STORAGES),
+        *(
+            ConvProblem(3, 11, 10, 5, 2, activation="tanh", pool=2, input_dtype=x, output_dtype=y, pool_ceil=ceil)
+            for x, y in STORAGES
+            for ceil in (False, True)
+        ),
     ],
     "gemm": [LinearProblem(45, 33, bias=True, activation="relu", input_dtype=x, output_dtype=y) for x, y in STORAGES],
 }
@@ -91,11 +104,12 @@ TUNED: dict[str, Sequence[Problem]] = {
     "conv": [
         ConvProblem(4, 19, 23, 33, 5, bias=True, activation="relu"),
         ConvProblem(4, 19, 23, 33, 5, bias=True, activation="relu", pool=2),
+        ConvProblem(4, 19, 23, 33, 5, bias=True, activation="relu", pool=2, pool_ceil=True),
     ],
     "gemm": [LinearProblem(70, 33, bias=True, activation="relu"), LinearProblem(70, 10, bias=True, argmax=True)],
     "conv_pair": [convolution_pair()],
     "gemm_pair": [product_pair(192, 96, 10, True, True), product_pair(1024, 128, 10)],
-    "pool": [PoolProblem(3, 37, 29, 3, 2, False)],
+    "pool": [PoolProblem(3, 37, 29, 3, 2, False), PoolProblem(3, 37, 30, 3, 2, False, ceil=True)],
 }
 # Few and small, for the sanitizers; each is served by a handful of blocks with ragged edges.
 SMALL: dict[str, Sequence[Problem]] = {
@@ -103,6 +117,7 @@ SMALL: dict[str, Sequence[Problem]] = {
         ConvProblem(3, 13, 10, 17, 3, 2, bias=True, activation="relu"),
         ConvProblem(1, 12, 15, 5, 4, input_dtype="uint8"),
         ConvProblem(2, 9, 12, 19, 3, activation="tanh", pool=2),
+        ConvProblem(2, 9, 13, 19, 3, activation="tanh", pool=2, pool_ceil=True),
     ],
     "gemm": [LinearProblem(37, 19, bias=True, activation="relu"), LinearProblem(45, 10, argmax=True)],
     "conv_pair": [convolution_pair(), convolution_pair(True, True)],
@@ -111,7 +126,12 @@ SMALL: dict[str, Sequence[Problem]] = {
         product_pair(128, 64, 10),
         product_pair(1024, 128, 10, True, True),
     ],
-    "pool": [PoolProblem(3, 7, 9, 3, 2, True), PoolProblem(2, 21, 18, 2, 2, False)],
+    "pool": [
+        PoolProblem(3, 7, 9, 3, 2, True),
+        PoolProblem(2, 21, 18, 2, 2, False),
+        PoolProblem(3, 8, 10, 3, 2, True, ceil=True),
+        PoolProblem(2, 21, 18, 4, 4, False, ceil=True),
+    ],
     "resize": [ResizeProblem(3, 7, 9, 13), ResizeProblem(2, 5, 3, 9, "course")],
     "activation": [ActivationProblem(77, "tanh")],
     "softmax": [SoftmaxProblem(41)],
@@ -158,7 +178,7 @@ def describe(problem: Problem) -> str:
     sizes = "{}x{}x{}-M{}-K{}S{}".format(*problem.sizes)
     epilogue = "-bias" * problem.bias + "-" * bool(problem.activation) + problem.activation
     pooled = f"-{'max' if problem.pool_is_max else 'avg'}{problem.pool}" if problem.pool > 1 else ""
-    return f"{kinds}-{sizes}{epilogue}{pooled}"
+    return f"{kinds}-{sizes}{epilogue}{pooled}" + "-ceil" * problem.pool_ceil
 
 
 def batches(problem: Problem) -> tuple[int, ...]:

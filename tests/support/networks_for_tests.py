@@ -84,6 +84,23 @@ SMOOTH = network(
     Softmax("softmax"),
     Argmax("argmax"),
 )
+# Every pooling has windows over the border: a maximum in one pass with its convolution, a mean whose windows overlap in
+# a pass of its own, a mean in one pass with its convolution.
+OVERHANG = network(
+    "overhang",
+    (2, 19, 17),
+    Conv2d("conv1", maps=6, kernel=3),
+    Relu("relu1"),
+    MaxPool("pool1", window=2, ceil=True),
+    AvgPool("pool2", window=3, stride=2, ceil=True),
+    Conv2d("conv2", maps=9, kernel=2),
+    Tanh("tanh1"),
+    AvgPool("pool3", window=2, ceil=True),
+    Flatten("flatten"),
+    Linear("fc1", outputs=11),
+    Softmax("softmax"),
+    Argmax("argmax"),
+)
 # Enlarges two channels, H ≠ W, to a size whose maps do not begin at multiples of four bytes.
 ENLARGED = network(
     "enlarged",
@@ -123,7 +140,7 @@ CONVOLVED = network(
     Argmax("argmax"),
 )
 ORDERS = (LATE, BARE, CONVOLVED)
-TEST_NETWORKS = (*NETWORKS.values(), ODD, FLAT, POOLED, SMOOTH, ENLARGED, *ORDERS)
+TEST_NETWORKS = (*NETWORKS.values(), ODD, FLAT, POOLED, SMOOTH, OVERHANG, ENLARGED, *ORDERS)
 
 
 def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph:

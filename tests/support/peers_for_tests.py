@@ -9,7 +9,7 @@ import numpy as np
 from app.bench.batch import UNWRITTEN, Batch
 from app.bench.ladder.results import SCHEMA, Peaks, Table, table_document, totals
 from app.bench.peers.rounds import Candidate, Engine, Entrant
-from app.network.definitions import NETWORKS
+from app.network.definitions import LENET5, Network
 from app.network.reference import compute_reference
 from app.network.weights import Weights
 from tests.support.networks_for_tests import random_graph, random_images
@@ -40,12 +40,12 @@ def bench_document(
     }
 
 
-def small_batch(network: str = "lenet5", count: int = 40) -> Batch:
+def small_batch(network: Network = LENET5, count: int = 40) -> Batch:
     """Noise as images; the reference is the float64 NumPy pass, and the truth is what it says. Random weights."""
-    graph = random_graph(NETWORKS[network])
+    graph = random_graph(network)
     images = random_images(graph.network, count)
     reference = compute_reference(graph, images)
-    weights = Weights(dict(graph.parameters), network, Path("random"), input_scale=graph.input_scale)
+    weights = Weights(dict(graph.parameters), network.name, Path("random"), input_scale=graph.input_scale)
     return Batch(graph, weights, images, reference.labels, reference)
 
 

@@ -12,14 +12,14 @@ from app.network.definitions import NETWORKS, Network
 from app.training.cpu_engine import CpuEngine
 from app.training.model import training_model
 from app.training.team import Alone, Team
-from tests.support.networks_for_tests import ENLARGED, FLAT, ODD, ORDERS, POOLED, SMOOTH, random_images
+from tests.support.networks_for_tests import ENLARGED, FLAT, ODD, ORDERS, OVERHANG, POOLED, SMOOTH, random_images
 from tests.support.shell import listing
 from tests.support.training_device import settings_of
 from tests.support.training_for_tests import OWN, Train, new_job
 
 pytestmark = pytest.mark.gpu
 EPOCHS = 7
-ALL = pytest.mark.parametrize("network", [*NETWORKS.values(), ODD, SMOOTH, POOLED, ENLARGED, FLAT, *ORDERS])
+ALL = pytest.mark.parametrize("network", [*NETWORKS.values(), ODD, SMOOTH, POOLED, OVERHANG, ENLARGED, FLAT, *ORDERS])
 
 
 class Pair:

@@ -126,6 +126,12 @@ def test_activation_gradient(layer: Activation) -> None:
         (MaxPool("p", window=3, stride=1), (4, 7, 6)),
         (MaxPool("p", window=2, stride=3), (3, 12, 10)),
         (AvgPool("p", window=5), (1, 5, 5)),
+        (MaxPool("p", window=4, ceil=True), (16, 34, 34)),
+        (MaxPool("p", window=3, stride=2, ceil=True), (3, 8, 10)),
+        (AvgPool("p", window=3, stride=2, ceil=True), (3, 8, 10)),
+        (AvgPool("p", window=5, stride=3, ceil=True), (2, 6, 19)),
+        (MaxPool("p", window=2, stride=4, ceil=True), (2, 9, 7)),
+        (AvgPool("p", window=2, stride=4, ceil=True), (2, 9, 7)),
     ],
     ids=lambda value: value.kind if isinstance(value, Pool) else "x".join(map(str, value)),
 )

@@ -15,7 +15,7 @@ from app.kernels.train.train import TRAINING_KERNELS
 from app.layers import AvgPool, MaxPool, Relu, Sigmoid, Tanh
 from app.network.definitions import NETWORKS, Network
 from app.training.optimisers import AdamW, Sgd
-from tests.support.networks_for_tests import ODD, ORDERS, POOLED, SMOOTH
+from tests.support.networks_for_tests import ODD, ORDERS, OVERHANG, POOLED, SMOOTH
 from tests.support.training_device import Build, builds, compile_all, settings_of
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -36,7 +36,7 @@ PRODUCTS = {"gemm", "conv", "conv_input", "conv_filters", "sum_parts"}  # have t
 @pytest.fixture(scope="module")
 def needed() -> list[Build]:
     """By all networks as they are trained, by odd ones, and by each optimiser with and without L2."""
-    wanted = [builds(network, settings_of(network)) for network in (*NETWORKS.values(), ODD, SMOOTH, *ORDERS)]
+    wanted = [builds(network, settings_of(network)) for network in (*NETWORKS.values(), ODD, SMOOTH, OVERHANG, *ORDERS)]
     for optimiser in ("sgd", "adamw"):
         wanted += [builds(NETWORKS["mlp"], settings_of(NETWORKS["mlp"], optimiser=optimiser, l2=x)) for x in (0.0, 1.0)]
     return list(dict.fromkeys(chain(*wanted)))
@@ -126,6 +126,9 @@ CASES: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
     (card.test_activation_gradient, (Sigmoid("f"),)),
     (card.test_pool_gradient, (MaxPool("p", window=3, stride=1), (4, 7, 6), Tanh("f"))),
     (card.test_pool_gradient, (AvgPool("p", window=2, stride=3), (3, 12, 10), Relu("f"))),
+    (card.test_pool_gradient, (MaxPool("p", window=3, stride=2, ceil=True), (3, 8, 10), None)),
+    (card.test_pool_gradient, (AvgPool("p", window=3, stride=2, ceil=True), (3, 8, 10), Tanh("f"))),
+    (card.test_pool_gradient, (AvgPool("p", window=2, stride=4, ceil=True), (2, 9, 7), None)),
     (card.test_transpose, (33, 65)),
     (card.test_column_sums, (1500, 33, 1)),
     (card.test_column_sums, (13, 4, 1000)),
@@ -156,6 +159,7 @@ def test_kernels(check: Callable[..., None], arguments: tuple[Any, ...], host: N
 
 
 @pytest.mark.parametrize("check", [whole.test_one_batch, whole.test_twice_the_same_bits], ids=["one-batch", "twice"])
-def test_engine(check: Callable[[Network, ThreadPoolExecutor], None], host: None) -> None:
+@pytest.mark.parametrize("network", [POOLED, OVERHANG])
+def test_engine(check: Callable[[Network, ThreadPoolExecutor], None], network: Network, host: None) -> None:
     with ThreadPoolExecutor(2) as pool:
-        check(POOLED, pool)
+        check(network, pool)
