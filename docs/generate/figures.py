@@ -15,8 +15,9 @@ from app.bench.document import Row, fastest_row, first_row
 from app.bench.ladder.results import CPU, OURS
 from app.bench.old_reports import OldReport
 from app.errors import UserError
-from app.files.checks import BadValueError, Check, shown
+from app.files.checks import BadValueError, Check, document, fields, items, one_of, shown, text, whole
 from app.files.reading import present, read_json
+from app.network.accuracy import COUNTED
 from app.planning.choices import LATENCY_KERNEL
 
 FIGURES = Path(__file__).parents[1] / "benchmarks"
@@ -33,8 +34,24 @@ FILES = {
     **{file: ("peers", f"bench --peers --network {name} --only ours,torch-eager") for name, file in PEERS.items()},
     TRAINING: ("training", "bench --training"),
 }
+# Network → correct answers with the report's own weights: the networks whose original weights can be had.
+ORIGINALS = {"minidnn86": "original_minidnn86.json"}
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 LARGEST, LONGEST = 1e15, 4000  # limits of a number, and of a string's characters
+_LINE, _COUNTS = text(LONGEST), {str(count): whole(0, count) for count in COUNTED}
+CHECK_ORIGINAL = document(
+    "lenet5-inference/original-weights/1",
+    fields(
+        {
+            "about": _LINE,
+            "network": one_of(*ORIGINALS),
+            "file": _LINE,
+            "sha256": _LINE,
+            "rows": items(fields({"by": _LINE, "correct": fields(_COUNTS)}), least=1),
+        },
+        others=True,
+    ),
+)
 # Schema → further requirements on its documents: two convolutions, a run of the whole program, resources.
 NEEDED: Mapping[str, Mapping[str, Any]] = {
     "bench": {
@@ -57,7 +74,9 @@ def command_of(name: str) -> str:
 
 
 def check_of(name: str) -> Check:
-    """Return the check of one of ``FILES``, or of the old reports."""
+    """Return the check of one of ``FILES``, of ``ORIGINALS`` or of the old reports."""
+    if name in ORIGINALS.values():
+        return CHECK_ORIGINAL
     return old_reports.CHECK if name == OLD_REPORTS else partial(check, FILES[name][0])
 
 
@@ -166,7 +185,8 @@ class Figures(dict[str, dict[str, Any]]):
         elif present(path):
             self[name] = read_json(path, check_of(name), "make it again")
         else:
-            raise MissingError(f"{path} is missing: run {command_of(name)}")
+            remedy = f"run {command_of(name)}" if name in FILES else old_reports.REMEDY
+            raise MissingError(f"{path} is missing: {remedy}")
         return self[name]
 
     def optional(self, name: str) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from app.network.definitions import NETWORKS
 from app.precision import BY_NAME
 from app.runtime.statistics import speedup
 from app.text import format_factor, format_ms
-from docs.generate.figures import BENCH, OLD_REPORTS, PEERS, TRAINING, Figures, command_of
+from docs.generate.figures import BENCH, OLD_REPORTS, ORIGINALS, PEERS, TRAINING, Figures, command_of
 from docs.generate.tables import markdown, table
 
 SYSTEMS = tuple(PEERS)  # compared with ours in stored figures; a further network needs no block
@@ -39,8 +39,25 @@ def system(network: str, figures: Figures) -> str:
         title, head, rows = beside_old(figures[BENCH[network]], figures.old[network])
         parts.append(f"{title}\n\n{markdown(head, rows)}")
     parts.append(_whole_pass(figures.optional(PEERS[network]), network))
-    parts.append(f"Correct answers:\n\n{accuracies([network], figures)}")
+    parts.append(f"Correct answers:\n\n{answers(network, figures)}")
     return "\n\n".join(parts)
+
+
+def answers(network: str, figures: Figures) -> str:
+    """Write correct answers over the first images: the report's, those with its weights here, and ours."""
+    weights = shipped_weights()
+    reported = figures[OLD_REPORTS]["accuracy"].get(network, {})
+    originals = figures[ORIGINALS[network]]["rows"] if network in ORIGINALS else ()
+    ours = weights[network].expected_correct if network in weights else {}
+    columns = [*(row["correct"] for row in originals), {str(count): right for count, right in ours.items()}]
+    head = ["first images", "report", *(f"original weights here, {row['by']}" for row in originals), "our weights here"]
+    rows = []
+    for count in COUNTED:
+        shares = [f"{reported[str(count)]:.2%}" if str(count) in reported else ""]
+        here = (column.get(str(count)) for column in columns)
+        shares += ["" if right is None else f"{right:,} ({right / count:.2%})" for right in here]
+        rows.append([f"{count:,}", *shares])
+    return markdown(head, rows, 0)
 
 
 def _layer(layer: Row) -> str:

@@ -190,6 +190,11 @@ def test_whole_pass_beside_pytorch(old_figures: Figures, tmp_path: Path, release
     assert ("fp16", "fp16", "0.1000", "", "", "0.2000", "", "", "") in rows(made)  # PyTorch's did not run
 
 
+def test_original_weights_stand_beside_the_report_and_ours(figures: Figures) -> None:
+    (row,) = (row for row in rows(SYSTEMS.block("minidnn86", figures)) if row[:2] == ("5,000", "87.10%"))
+    assert row[2] == "4,355 (87.10%)" and re.fullmatch(r"[\d,]+ \(\d\d\.\d\d%\)", row[-1])
+
+
 def test_training(old_figures: Figures, tmp_path: Path) -> None:
     store(TRAINING_DOCUMENT, tmp_path / TRAINING)
     where = "Some Card; Some CPU"

@@ -29,14 +29,14 @@ from app.report import SCHEMA as REPORT
 from app.training.results import SCHEMA as TRAIN
 from docs.generate import systems
 from docs.generate.__main__ import DOCUMENTS
-from docs.generate.figures import BENCH, FIGURES, FILES, OLD_REPORTS, SCHEMAS, Figures, check_of
+from docs.generate.figures import BENCH, FIGURES, FILES, OLD_REPORTS, ORIGINALS, SCHEMAS, Figures, check_of
 from tests.fuzz.mutate import garbled
 from tests.support.schemas import mistakes
 
 WRITERS = (results, peers, job, scenario, pipeline, text, training, accuracy, kernels, networks, tuning)
 DESCRIPTIONS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(SCHEMAS.glob("*.json"))}
-# Stored, but not described: reports of the version before, and what people copied from the old systems' reports.
-OLDER = {"lenet5-inference/report/2", "lenet5-inference/old-reports/1"}
+# Stored, but not described: reports of the version before, and what people copied from the old systems.
+OLDER = {"lenet5-inference/report/2", "lenet5-inference/old-reports/1", "lenet5-inference/original-weights/1"}
 STORED = [*FIGURES.glob("*.json"), *tuning.SHIPPED.glob("*.json")]
 
 
@@ -138,7 +138,7 @@ def test_figures_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each that is taken, some of the blocks are written."""
     monkeypatch.setattr(systems, "shipped_weights", dict)  # reading the weights takes a second
     rng = random.Random(16)
-    good = {name: json.loads((FIGURES / name).read_text()) for name in (*FILES, OLD_REPORTS)}
+    good = {name: json.loads((FIGURES / name).read_text()) for name in (*FILES, OLD_REPORTS, *ORIGINALS.values())}
     for bench in (good[name] for name in BENCH.values()):  # fewer rows, so that what matters is hit more often
         for table in bench["tables"]:
             table["rows"] = table["rows"][:4]
