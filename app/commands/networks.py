@@ -5,9 +5,12 @@ from math import prod
 from typing import Any
 
 from app.commands.options.networks import NetworksRequest
+from app.errors import UserError
 from app.layers import Layer
 from app.network import shipped
 from app.network.definitions import NETWORKS, Network
+from app.network.graph import find_network
+from app.network.toml import network_toml
 from app.network.toml_writing import settings_of
 from app.network.weights import Weights, load_weights
 from app.report import publish
@@ -19,12 +22,29 @@ LEGEND = "MFLOP: of one image; accuracy: of the shipped weights, on the first Fa
 
 
 def networks(request: NetworksRequest) -> int:
-    """Print every network: input, layers, parameters, FLOPs per image, shipped accuracy. Raises UserError."""
+    """Print every network: input, layers, parameters, FLOPs per image, shipped accuracy. Raises UserError.
+
+    A request may name one network, and ask for its TOML instead.
+    """
+    if request.toml:
+        _print_toml(request)
+        return 0
+    chosen = [*NETWORKS.values()] if request.network is None else [find_network(request.network)]
     weights = shipped_weights()
-    rows = [describe(network, weights.get(network.name)) for network in NETWORKS.values()]
+    # A file may have the name of a listed network without being it.
+    rows = [describe(one, weights.get(one.name) if one == NETWORKS.get(one.name) else None) for one in chosen]
     document: dict[str, Any] = {"schema": SCHEMA, "networks": rows}
     publish(document, _text, request.output)
     return 0
+
+
+def _print_toml(request: NetworksRequest) -> None:
+    """Print the network as TOML. Raises UserError for a request that names no network, or asks for JSON, too."""
+    if request.network is None:
+        raise UserError("--toml prints one network: name it, as in main.py networks lenet5 --toml")
+    if request.output.json is not None:
+        raise UserError("--toml and --json are two forms of the output: choose one")
+    print(network_toml(find_network(request.network)), end="")
 
 
 def shipped_weights() -> dict[str, Weights]:
@@ -61,11 +81,11 @@ def describe(network: Network, weights: Weights | None) -> dict[str, Any]:
 
 
 def _has(name: str, layer: Layer, network: Network, weights: Weights | None) -> bool:
-    """Return whether the network has the array. The weights, or else the training recipe, decide about a bias."""
+    """Return whether the network has the array. The weights, or else the layer and the recipe, decide about a bias."""
     if weights is not None:
         return name in weights.arrays
-    recipe = recipe_of(network.name)
-    return not name.endswith("_bias") or recipe is None or layer.name in recipe.biases
+    recipe, required = recipe_of(network.name), getattr(layer, "bias", None)
+    return not name.endswith("_bias") or required or recipe is None or layer.name in recipe.biases
 
 
 def _text(document: Mapping[str, Any], width: int) -> str:

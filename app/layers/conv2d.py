@@ -44,7 +44,8 @@ class Conv2d(Layer):
 
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
         """Return the shapes: filters (H, W, in, out), bias (out)."""
-        return {self.name: (self.kernel, self.kernel, shape[0], self.maps), f"{self.name}_bias": (self.maps,)}
+        bias = {} if self.bias is False else {f"{self.name}_bias": (self.maps,)}
+        return {self.name: (self.kernel, self.kernel, shape[0], self.maps), **bias}
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Convolve by im2col and a matrix product, in pieces whose im2col matrix fits a core's cache.

@@ -1,5 +1,6 @@
 """Networks as TOML text: read strictly, every fault reported with its line; and written."""
 
+import json
 import re
 import tomllib
 from dataclasses import MISSING, fields
@@ -9,7 +10,7 @@ from types import NoneType
 from typing import Any, NamedTuple, get_args
 
 from app.errors import UserError, suggestion
-from app.files.checks import BadValueError, Check, flag, number, row, shown, text, whole
+from app.files.checks import MAX_SHOWN, BadValueError, Check, flag, number, row, shown, text, whole
 from app.files.reading import read_file
 from app.layers import Argmax, Layer
 from app.network.limits import (
@@ -26,8 +27,8 @@ from app.network.network import PIXEL_SCALE, Network
 from app.network.toml_writing import KINDS, assignments, default_names
 
 SUFFIX = ".toml"
-MAX_FILE_BYTES = 1 << 20
-MAX_LINE = 1000  # characters: keys of thousands of parts would keep the TOML parser busy for minutes
+MAX_BYTES = 1 << 16  # a hundred layers with every key take a third; the TOML parser reads the worst text in a second
+MAX_LINE = 1000  # characters; the parser's time grows with the square of a key's parts
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 _HEADER = re.compile(r"\s*\[\[\s*(?:layers|\"layers\"|'layers')\s*\]\]")
@@ -43,7 +44,7 @@ def network_toml(network: Network) -> str:
 
 def read_network(path: Path) -> Network:
     """Read the file of a network. Raises UserError for every fault, with its line."""
-    content = read_file(path, MAX_FILE_BYTES)
+    content = read_file(path, MAX_BYTES)
     try:
         return parse_network(content.decode("utf-8"), path)
     except UnicodeDecodeError as error:
@@ -74,6 +75,8 @@ class _Reader:
         self.source = source
         self.lines = text.split("\n")  # as tomllib counts them
         self.headers = [at for at, line in enumerate(self.lines) if _HEADER.match(line)]
+        if len(text) > MAX_BYTES:
+            raise self.error(len(self.lines) - 1, f"the text has more than {MAX_BYTES:,} characters: store less in it")
         for at, line in enumerate(self.lines):
             if len(line) > MAX_LINE:
                 raise self.error(at, f"it has more than {MAX_LINE:,} characters: break it or store less in it")
@@ -101,8 +104,8 @@ class _Reader:
 
     def network(self) -> Network:
         """Check the document and make the network of it."""
-        tables = self._tables()
         self._check_keys(self.document, ("name", "summary", "input", "pixel_scale", "layers"), "a network", None)
+        tables = self._tables()
         if "input" not in self.document:
             raise self.error(0, "input is missing: add the images' channels, height and width: input = [1, 28, 28]")
         name = self._name()
@@ -152,7 +155,7 @@ class _Reader:
         if kind == Argmax.kind:
             raise self.error(self._line("type", at), "every network ends with an argmax by itself: remove this layer")
         hint = suggestion(kind, KINDS) if isinstance(kind, str) else ""
-        raise self.error(self._line("type", at), f"unknown layer type {shown(kind)}: choose one of {known}{hint}")
+        raise self.error(self._line("type", at), f"unknown layer type {_told(kind)}: choose one of {known}{hint}")
 
     def _layer(self, at: int, table: dict[str, Any], kind: type[Layer], default_name: str) -> Layer:
         """Make a layer: its keys are the fields of its class."""
@@ -174,7 +177,7 @@ class _Reader:
             remedy = f"it has {', '.join(known)}{hint}"
             if at is not None and key in ("summary", "input", "pixel_scale"):
                 remedy = "move it above the first [[layers]]"
-            raise self.error(self._line(key, at), f"{what} has no key {shown(key)}: {remedy}")
+            raise self.error(self._line(key, at), f"{what} has no key {_told(key)}: {remedy}")
 
     def _value(self, table: dict[str, Any], key: str, default: Any, rule: "_Rule", at: int | None = None) -> Any:
         """Return the checked value of a key, or the default without one."""
@@ -183,7 +186,7 @@ class _Reader:
         try:
             return rule.check(table[key])
         except BadValueError:
-            raise self.error(self._line(key, at), f"{key} is {shown(table[key])}, but must be {rule.needed}") from None
+            raise self.error(self._line(key, at), f"{key} is {_told(table[key])}, but must be {rule.needed}") from None
 
     def _line(self, key: str, at: int | None) -> int:
         """Return the line of a key of the layer ``at``, or of the network; the table's first line if none is found."""
@@ -217,16 +220,26 @@ def _name(value: Any) -> str:
 
 
 def _layer_name(value: Any) -> str:
-    if _name(value).endswith("_bias"):  # the array of a layer's bias is named so
-        raise BadValueError("the name of a bias")
+    # The array of a layer's bias is named so, and the layer that ends every network.
+    if _name(value).endswith("_bias") or value == Argmax.kind:
+        raise BadValueError("a name that is taken")
     return str(value)
+
+
+def _told(value: Any) -> str:
+    """Format a value for an error message, about as the file has it: short, in one line."""
+    try:
+        said = json.dumps(value)
+    except (TypeError, ValueError):  # a date, or a number of thousands of digits
+        return shown(value)
+    return said if len(said) <= MAX_SHOWN else f"{said[: MAX_SHOWN - 1]}…"
 
 
 _SUMMARY = _Rule("one line of text in quotes, up to 200 characters", text())
 _INPUT = _Rule(f"1 or 3 channels, then height and width from 1 to {MAX_SIDE:,}, as in [1, 28, 28]", _input)
 _SCALE = _Rule(f'a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g} or a fraction such as "1/255"', _scale)
 _NAME = _Rule("a name of small letters, digits and _, such as lenet5", _name)
-_LAYER_NAME = _Rule("a name of small letters, digits and _, not ending in _bias, such as conv1", _layer_name)
+_LAYER_NAME = _Rule("a name like conv1: small letters, digits and _, not argmax, not ending in _bias", _layer_name)
 # By the type of a layer's field.
 _TYPES: dict[Any, _Rule] = {
     int: _Rule(f"a whole number from 1 to {MAX_NUMBER:,}", whole(1, MAX_NUMBER)),

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any
 
 from app import layers
@@ -29,10 +29,14 @@ def default_names(kinds: Iterable[str]) -> list[str]:
     return names
 
 
+def defaults_of(layer: Layer | type[Layer]) -> dict[str, Any]:
+    """Return the layer's keys, the fields of its class but the name, with their defaults; MISSING without one."""
+    return {one.name: one.default for one in fields(layer) if one.name != "name"}
+
+
 def settings_of(layer: Layer) -> dict[str, Any]:
     """Return the layer's settings by key, without those at their default, in the order of its fields."""
-    found = {one.name: (getattr(layer, one.name), one.default) for one in fields(layer) if one.name != "name"}
-    return {key: value for key, (value, default) in found.items() if default is MISSING or value != default}
+    return {key: getattr(layer, key) for key, default in defaults_of(layer).items() if getattr(layer, key) != default}
 
 
 def computation_toml(input_shape: Shape, pixel_scale: float, default_scale: float, layers: Iterable[Layer]) -> str:

@@ -52,7 +52,7 @@ USAGE = {
     "graph --precision fp8": "--precision: invalid choice: 'fp8'",
     "kernels conv": "unrecognized arguments: conv",
     "kernels --what": "unrecognized arguments: --what",
-    "networks mlp": "unrecognized arguments: mlp",
+    "networks mlp fa19": "unrecognized arguments: fa19",
     "precompile everything": "unrecognized arguments: everything",
     "precompile --precision fp8": "--precision: invalid choice: 'fp8'",
     "bench --conv direct": "unrecognized arguments: --conv direct",
@@ -74,6 +74,11 @@ USAGE = {
 }
 # What is wrong shows on every machine: names and values are looked at before a GPU is.
 CASES = {
+    "networks lenet6": "unknown network 'lenet6': choose one of .*; did you mean lenet5",
+    "networks missing.toml": "missing.toml does not exist; check the name",
+    "networks --toml": "--toml prints one network: name it, as in main.py networks lenet5 --toml",
+    "networks mlp --toml --json -": "--toml and --json are two forms of the output: choose one",
+    "import missing --network mlp --out own.h5": "missing does not exist; check the name",
     "networks --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "accuracy --network vgg": "unknown network 'vgg': choose one of lenet5",
     "accuracy --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",

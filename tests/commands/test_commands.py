@@ -19,6 +19,8 @@ from app.kernels.train.train import TRAINING_KERNELS
 from app.kernels.variant import Variant
 from app.network import shipped
 from app.network.definitions import NETWORKS
+from app.network.graph import find_network
+from app.network.toml import read_network
 from app.network.weights import load_weights, save_weights
 from app.precision import SHORT
 from app.text import WIDTH
@@ -134,6 +136,21 @@ def test_networks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert told["k7"]["layers"][-1]["output"] == []
     assert main(["networks", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(target.read_text())
+
+
+def test_networks_prints_one_network_and_its_toml(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["networks", "mlp_500", "--toml"]) == 0
+    path = tmp_path / "mlp.toml"  # a listed name, but not the listed network
+    path.write_text(capsys.readouterr().out.replace("mlp_500", "mlp"))
+    assert read_network(path) == replace(find_network("mlp_500"), name="mlp")
+    assert main(["networks", str(path), "--json", "-"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["networks"]
+    assert row["name"] == "mlp" and row["parameters"] == 397_510 and row["accuracy"] is None
+    path.write_text(path.read_text().replace("outputs = 500", "outputs = 500\nbias = true"))
+    assert main(["networks", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["mlp", "1", "x", "28", "x", "28", "6", "397,510", "0.7945", "-"]
+    assert "linear outputs=500 bias=True, sigmoid" in " ".join(map(str.strip, lines))
 
 
 @pytest.mark.parametrize("promise", [{}, {100: 93, 1000: 921}])

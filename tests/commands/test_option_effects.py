@@ -46,7 +46,7 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
 }
 # Of the other commands: options that work wherever the command does.
 WORK = {
-    "networks": "--json --wide",
+    "networks": "--toml --json --wide",
     "accuracy": "--network --device --precision --data-dir --json --wide",
     "graph": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --wide",
     "kernels": "--resources --arch --json --wide",

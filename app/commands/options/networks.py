@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass
 
-from app.options import options
+from app.options import option, options
 from app.output import Output
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworksRequest:
+    network: str | None = option(
+        "only this network: a name, or the file NAME.toml of one", name="network", nargs="?", metavar="NAME"
+    )
+    toml: bool = option("print the network as a TOML file, to make another one of it", False)
     output: Output = options(what="the list")
