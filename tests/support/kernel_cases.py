@@ -65,7 +65,7 @@ POOLED = [
     ConvProblem(2, 9, 8, 1, 1, pool=2),
     ConvProblem(1, 28, 26, 17, 5, activation="relu", pool=2, input_dtype="uint8"),
     # Windows over the border: below, to the right, in the corner; at the end of an image, and of a tile.
-    ConvProblem(4, 40, 40, 16, 7, bias=True, activation="relu", pool=4, pool_is_max=True, pool_ceil=True),
+    ConvProblem(4, 39, 40, 16, 7, bias=True, activation="relu", pool=4, pool_is_max=True, pool_ceil=True),
     ConvProblem(4, 34, 31, 65, 2, pool=2, pool_ceil=True),
     ConvProblem(3, 14, 20, 17, 3, 2, bias=True, activation="tanh", pool=2, pool_ceil=True),
     ConvProblem(2, 21, 26, 33, 4, bias=True, activation="relu", pool=4, pool_is_max=True, pool_ceil=True),
