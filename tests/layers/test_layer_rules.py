@@ -160,6 +160,16 @@ def test_layers_of_their_own_keep_the_type_that_they_find(layer: Layer, shape: S
     assert (y.dtype, y.per_image) == ("uint8" if layer is ARGMAX else stored, prod(layer.output_shape(shape)))
 
 
+def test_without_windows_over_the_border_it_is_the_same_problem() -> None:
+    """Tuning keys and machine code are the same, too."""
+    types = {"input_dtype": "float32", "dtype": "float32", "output_dtype": "float32"}
+    plain, over = (
+        [layer.problem(shape, [], bias=False, **types) for shape in ((3, 18, 12), (3, 18, 13))]
+        for layer in (MaxPool("p", 3), MaxPool("p", 3, ceil=True))
+    )
+    assert plain[0] == over[0] and plain[1] != over[1]
+
+
 def test_labels_are_bytes_whatever_the_output_type() -> None:
     problem = ARGMAX.problem((8,), [], bias=False, input_dtype="float32", dtype="float16", output_dtype="float16")
     assert problem is not None and problem.dtype == "float32"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -133,6 +134,20 @@ def test_float32_agrees_with_onnx_runtime(layer: Layer, shape: Shape, bias: bool
     arrays, x = _arrays(layer, shape, bias), _inputs(shape, np.float32)
     expected = onnx_outputs(Network("alone", "one layer", shape, (layer,)), arrays, x)[layer.name]
     np.testing.assert_allclose(layer.reference(x.copy(), arrays), expected, rtol=0, atol=1e-5, strict=True)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_windows_over_the_border_agree_with_onnx_runtime(pool: type[Pool]) -> None:
+    """Random sizes, windows and strides, among them strides that leap over the border."""
+    rng, over = np.random.default_rng(14), 0
+    for _ in range(60):
+        window, stride = int(rng.integers(1, 8)), int(rng.integers(1, 9))
+        layer, shape = pool("pool", window, stride, ceil=True), (2, *(window + rng.integers(0, 13, 2)).tolist())
+        x = _inputs(shape, np.float32)
+        expected = onnx_outputs(Network("alone", "one layer", shape, (layer,)), {}, x)["pool"]
+        np.testing.assert_allclose(layer.reference(x, {}), expected, rtol=0, atol=1e-6, strict=True)
+        over += layer.output_shape(shape) != replace(layer, ceil=False).output_shape(shape)
+    assert over > 20
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=_name)
