@@ -59,7 +59,8 @@ def test_help_has_the_groups_and_the_words(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("name", [*COMMANDS, "run"])
 def test_every_command_has_a_frozen_request_that_its_types_describe(name: str) -> None:
-    line = {"sweep": ["--pipeline"], "import": ["weights.bin", "--out", "weights.h5"]}.get(name, [])
+    needed = {"import": ["weights.bin", "--out", "weights.h5"], "export": ["--out", "model.onnx"]}
+    line = {"sweep": ["--pipeline"], **needed}.get(name, [])
     check(request_of(name, parser_of(name).parse_args(line)))
 
 

@@ -1,6 +1,7 @@
 """``main.py import``: turn a file of another system into a weights file of this program."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -32,9 +33,10 @@ def import_(request: ImportRequest) -> int:
     except BadValueError as error:
         raise UserError(f"{request.file}: {error}") from error
     arrays = {one.name: one.array for one in found}
-    graph = build(source.network, Weights(arrays, source.network.name, request.file))
+    about: dict[str, Any] = {"classes": source.classes, "input_scale": source.input_scale}
+    graph = build(source.network, Weights(arrays, source.network.name, request.file, **about))
     difference = largest_difference(source, graph)
-    save_weights(request.out, arrays, network=source.network, overwrite=request.overwrite)
+    save_weights(request.out, arrays, network=source.network, overwrite=request.overwrite, **about)
     width = terminal_width()
     print("\n".join([*paragraph(f"{request.file}: {name}", width), *_arrays(source, found, width)]))
     print("\n".join([*paragraph(f"network {source.network.name}", width), *layer_table(graph, width)]))

@@ -79,6 +79,8 @@ def source_of(named: NamedArrays, asked: Asked) -> Source:
     """Find which array is which of the asked network, or of the described one. Raises BadValueError."""
     if asked.size is not None or asked.symbol is not None:
         raise BadValueError("needs neither --size nor --symbol; leave them out")
+    if odd := [name for name in named.arrays if not name.isprintable()]:
+        raise BadValueError(f"names an array {shown(odd[0])}; rename it")
     about = named.description
     network = asked.network or (about.network if about else None)
     if network is None:

@@ -1,6 +1,7 @@
 """NPZ files: a zip archive of NumPy arrays, read without pickle and within limits."""
 
 import io
+import warnings
 import zipfile
 import zlib
 from math import prod
@@ -32,20 +33,28 @@ def read_npz(content: bytes) -> NamedArrays:
         raise BadValueError(f"is no zip archive that can be read: {shown(str(error))}; get a fresh copy") from None
     arrays = {name: _array(name, member) for name, member in members.items()}
     text = arrays.pop(DESCRIPTION, None)
-    return NamedArrays(arrays, None if text is None else described(str(text)))
+    return NamedArrays(arrays, None if text is None else described(_text(text)))
 
 
 def npz_content(named: NamedArrays) -> bytes:
     """Return the content of an NPZ file; equal arguments give equal bytes."""
     arrays = dict(named.arrays)
     if named.description is not None:
-        arrays[DESCRIPTION] = np.array(named.description.text)
+        arrays[DESCRIPTION] = np.array(named.description.text.encode())  # as text, any four bytes would be a character
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 npy.write_array(member, np.ascontiguousarray(array) if array.ndim else array, allow_pickle=False)
     return stream.getvalue()
+
+
+def _text(array: np.ndarray) -> str:
+    """Return the text of an array of one string of bytes, in UTF-8."""
+    try:
+        return bytes(array.item()).decode("utf-8") if array.dtype.kind == "S" else ""
+    except ValueError:  # several strings, or no UTF-8
+        return ""
 
 
 def _members(content: bytes) -> dict[str, bytes]:
@@ -74,8 +83,10 @@ def _array(name: str, content: bytes) -> np.ndarray:
         version = npy.read_magic(stream)
         if version not in _HEADERS:
             raise ValueError(f"version {version} of the format")
-        shape, in_columns, dtype = _HEADERS[version](stream)
-    except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError, UnicodeError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+            shape, in_columns, dtype = _HEADERS[version](stream)
+    except Exception as error:  # NumPy parses the header as Python, which fails in many ways
         raise BadValueError(f"{shown(name)} is no array: {shown(str(error))}; save it again") from None
     if dtype.hasobject:
         raise BadValueError(f"{shown(name)} contains pickled objects, which may run code; store plain numbers")

@@ -1,6 +1,7 @@
 """ONNX models: a chain of layers becomes a network. Nothing in the file is run, and no file beside it is read."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -56,7 +57,21 @@ def _parsed(content: bytes) -> Any:
         model.ParseFromString(content)
     except DecodeError as error:
         raise BadValueError(f"is no ONNX model: {shown(str(error))}; get a fresh copy") from None
+    for name in _names(model):
+        if not isinstance(name, str) or not name.isprintable():  # what is no UTF-8 arrives as bytes
+            raise BadValueError(f"contains the name {shown(name)}; get a fresh copy")
     return model
+
+
+def _names(model: Any) -> Iterator[Any]:
+    """Yield every name in the model that is read."""
+    graph = model.graph
+    yield graph.name
+    for one in (*graph.initializer, *graph.input, *graph.output):
+        yield one.name
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (one.name for one in node.attribute)
 
 
 def _check(model: Any) -> None:
@@ -74,7 +89,7 @@ def _check(model: Any) -> None:
 
 def _own(model: Any) -> Source | None:
     """Return what our export describes, if the model is exactly what it writes for this network; None otherwise."""
-    texts = [one.value for one in model.metadata_props if one.key == DESCRIPTION]
+    texts = [one.value for one in model.metadata_props if one.key == DESCRIPTION and isinstance(one.value, str)]
     if not texts:
         return None
     try:

@@ -1,6 +1,7 @@
 """PyTorch, to check an import: its own functions on the file's own arrays."""
 
 import importlib.util
+from importlib.metadata import version
 
 import numpy as np
 
@@ -13,12 +14,12 @@ def engine(source: Source) -> Engine | None:
     """Return the engine, which computes in float32, or None where PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
-    import torch
-
-    functional = torch.nn.functional
-    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in source.arrays.items()}
 
     def run(images: np.ndarray) -> np.ndarray:
+        import torch  # here: it takes seconds
+
+        functional = torch.nn.functional
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in source.arrays.items()}
         x = images
         for layer in source.network.layers:
             if isinstance(layer, Resize):
@@ -41,4 +42,4 @@ def engine(source: Source) -> Engine | None:
         found: np.ndarray = x.numpy()
         return found
 
-    return Engine(f"PyTorch {torch.__version__}", run)
+    return Engine(f"PyTorch {version('torch')}", run)

@@ -57,6 +57,7 @@ WORK = {
     "profile": "--batch --network --weights --conv --fc --pool --latency --precision --no-fuse --streams --chunk "
     "--trace --counters --json --wide",
     "import": "--out --overwrite --network --size",
+    "export": "--out --overwrite --network",
     "train": "--network --resume --output --overwrite --device --images --validation --data-dir --data --labels "
     "--workers --epochs --batch --seed --optimiser --rate --weight-decay --l2 --smoothing --dropout --shift --flip "
     "--json --storage --plot",

@@ -1,0 +1,29 @@
+"""``main.py export``: its options."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.options import option
+
+EPILOG = """\
+examples:
+  python main.py export --network lenet5 --out lenet5.onnx
+      the shipped weights as an ONNX model: bytes of images in, scores and labels out
+  python main.py export mine.h5 --out mine.safetensors
+      arrays named and laid out as PyTorch's state dict
+  python main.py export mine.h5 --out mine.npz
+      arrays named and laid out as in the weights file
+
+export writes the format that the ending of --out names, with the network in it.
+import reads the file back, bit for bit. docs/import.md describes the formats.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportRequest:
+    file: Path | None = option(
+        "weights file to export (default: the one shipped for --network)", name="file", nargs="?"
+    )
+    out: Path = option("file to write: .onnx, .safetensors or .npz", required=True)
+    overwrite: bool = option("replace an existing --out file", False)
+    network: str | None = option("name of the network, or its .toml file (default: the file's own)", metavar="NAME")
