@@ -46,6 +46,7 @@ class Chain:
             raise BadValueError(f"has {len(images)} inputs; export it with one, images of shape (N,C,H,W)")
         self.input_name = self.logits = images[0].name
         self.batch, self.input_shape, self.reads_bytes = _images(images[0])
+        self._floats = not self.reads_bytes
         self._shape: Shape = self.input_shape
         self._at = {self.input_name}  # names of what the next layer reads
         self._labels: set[str] = set()
@@ -134,6 +135,7 @@ class Chain:
     def _weighted(
         self, node: Node, layer: Conv2d | Linear, weights: np.ndarray, bias: list[np.ndarray], names: list[str]
     ) -> None:
+        self._check_floats(node)
         if isinstance(layer, Linear) and self._shape != weights.shape[1:]:
             raise node.fault(f"has a matrix for {weights.shape[1]:,} features, not {self._shape}", "get a fresh copy")
         self.found.append(Found(layer))
@@ -190,16 +192,23 @@ class Chain:
     def cast(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         if node.take("to", 0) != FLOAT:
             raise node.fault("gives no floats", "cast the images to float only")
+        node.only("saturate", 1)
         self._before_weights(node)
+        self._floats = True
 
     def scale(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         self._before_weights(node)
+        self._check_floats(node)
         if len(values) != 1 or values[0].size != 1:
             raise node.fault("does not scale the images by one constant", "export another network")
         factor = float(values[0].ravel()[0])
         with np.errstate(all="ignore"):
             factor = float(np.float64(1) / factor) if node.operator == "Div" else factor
         self.factor = factor * (1 if self.factor is None else self.factor)
+
+    def _check_floats(self, node: Node) -> None:
+        if not self._floats:
+            raise node.fault("computes with bytes", "cast the images to float before it")
 
     def _before_weights(self, node: Node) -> None:
         if any(not isinstance(one.layer, Flatten) for one in self.found):

@@ -15,7 +15,7 @@ examples:
       arrays named and laid out as in the weights file
 
 export writes the format that the ending of --out names, with the network in it.
-import reads the file back, bit for bit. docs/import.md describes the formats.
+import reads the file back, bit for bit. docs/export.md describes the formats.
 """
 
 
