@@ -114,9 +114,11 @@ def _fitting(graph: Graph, data: Dataset) -> Graph:
     fitting = graph.reading(shape)
     if fitting is None:
         either = "".join(f" or {step.out_shape}" for step in graph.steps[:1] if step.layer.keeps_bytes)
+        same = shape[0] == network.input_shape[0]
+        remedy = "resize them" if same else "name images with as many channels by --data"
         raise UserError(
             f"{data.source} has images of shape {shape} (channels, height, width), "
-            f"but network {network.name} reads {network.input_shape}{either}: resize them, or name another network"
+            f"but network {network.name} reads {network.input_shape}{either}: {remedy}, or name another network"
         )
     if fitting.steps[0].layer.keeps_bytes and data.images.dtype != np.uint8:
         raise UserError(

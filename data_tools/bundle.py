@@ -25,7 +25,8 @@ examples:
 The file contains its network, which must be a listed one. bundle replaces that
 network's files in weights/ and their lines in weights/SHA256SUMS. It counts
 correct answers and computes the float64 reference: half a minute for the
-largest network on two cores. The weights keep their number type (see main.py train --storage).
+largest network on two cores. The weights keep their number type (see main.py
+train --storage).
 """
 
 

@@ -9,6 +9,7 @@ from app.errors import UserError
 from app.files.formats import HDF5
 from app.files.hdf5 import Wanted, printable, read_untrusted
 from app.files.reading import first_bytes
+from data_tools.colour import channels_first, read_images
 from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise
 from data_tools.idx import MAX_BYTES, Allocate, pageable, read_idx
 
@@ -50,12 +51,12 @@ def announce_fashion_mnist(split: str) -> Dataset:
 def load_files(
     data: Path, labels: Path | None, allocate: Allocate | None = None, *, unlabelled: bool = False
 ) -> Dataset:
-    """Load the user's own images from an IDX file (rank 3, gzipped or raw) or an HDF5 file, recognised by content.
+    """Load the user's own images from an IDX file (gzipped or raw) or an HDF5 file, recognised by content.
 
-    HDF5: ``x`` (N, H, W, C), float32 or float64 in [0, 1] or uint8, and optionally ``y``, (N, classes) one-hot or
-    integers, (N,) or (N, 1). Floats that are all k/255 become uint8. labels: an IDX file, used instead of ``y``.
-    unlabelled: do not read ``y``. allocate: memory for the images. Raises UserError for files that cannot be read or do
-    not fit together.
+    IDX: (N, H, W), or with channels as in HDF5. HDF5: ``x`` (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, float32
+    or float64 in [0, 1] or uint8, and optionally ``y``, (N, classes) one-hot or integers, (N,) or (N, 1). Floats that
+    are all k/255 become uint8. labels: an IDX file, used instead of ``y``. unlabelled: do not read ``y``. allocate:
+    memory for the images. Raises UserError for files that cannot be read or do not fit together.
     """
     given = None if labels is None else read_idx(labels, 1)
     split = None
@@ -63,9 +64,8 @@ def load_files(
         images, own = _read_hdf5(data, allocate or pageable, labels is None and not unlabelled)
         truth = own if given is None else given
     else:
-        rows, truth = read_idx(data, 3, allocate=allocate or pageable), given
-        split = recognise(rows, truth)
-        images = rows[:, None]
+        images, truth = read_images(data, allocate or pageable), given
+        split = recognise(images[:, 0], truth) if images.shape[1] == 1 else None
     if truth is not None and len(truth) != len(images):
         where = f"{labels or data} has {len(truth)} labels"
         raise UserError(f"{where} but {data} has {len(images)} images; name files that belong together")
@@ -90,17 +90,15 @@ def _read_hdf5(path: Path, allocate: Allocate, with_labels: bool) -> tuple[np.nd
 
 
 def _images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:
-    """Convert (N, H, W, C) uint8 or floats to (N, C, H, W) uint8 or float32 in memory from ``allocate``."""
-    if x.ndim != 4 or x.size == 0:
-        raise UserError(f"x in {path} has shape {x.shape}; it must be (N, H, W, C) with at least one image")
+    """Convert uint8 or floats, (N, H, W, C) or (N, C, H, W), to (N, C, H, W) uint8 or float32 from ``allocate``."""
+    x = channels_first(x, f"x in {path}")
     if x.dtype != np.uint8 and not (x.dtype.kind == "f" and x.dtype.itemsize in (4, 8)):
         raise UserError(f"x in {path} is {x.dtype}; store it as uint8, or as float32 or float64 in [0, 1]")
     integers = x.dtype == np.uint8 or _holds_pixels(x, path)
     dtype = np.dtype(np.uint8 if integers else np.float32)
-    count, height, width, channels = x.shape
-    images = allocate(x.size * dtype.itemsize).view(dtype).reshape(count, channels, height, width)
-    for start in range(0, count, CHUNK):
-        rows = x[start : start + CHUNK].transpose(0, 3, 1, 2)
+    images = allocate(x.size * dtype.itemsize).view(dtype).reshape(x.shape)
+    for start in range(0, len(x), CHUNK):
+        rows = x[start : start + CHUNK]
         if integers and x.dtype != np.uint8:
             rows = np.rint(rows * 255)
         images[start : start + CHUNK] = rows

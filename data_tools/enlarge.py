@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from app.errors import UserError
 from app.files.reading import open_regular
 from app.layers import Resize
 from app.layers.resize import MAX_SIZE, RULES
+from app.network.limits import CHANNELS
 from data_tools import fashion_mnist
+from data_tools.colour import read_images
 from data_tools.fashion_mnist import SPLITS
-from data_tools.idx import MAX_BYTES, read_idx, write_idx_parts
+from data_tools.idx import MAX_BYTES, write_idx_parts
 
 CHUNK = 500  # images at a time
 
@@ -32,8 +35,9 @@ examples:
       several files, into a folder, under their names
 
 resize never replaces a file. Only gzipped files have a checksum, which
-reveals later damage. Interpolation is bilinear, with half-pixel centres; two
-rules say what lies beyond the image and how a mean becomes a byte:
+reveals later damage. Colour images come out as N x 3 x size x size.
+Interpolation is bilinear, with half-pixel centres; two rules say what lies
+beyond the image and how a mean becomes a byte:
   edge    the border repeated; rounded to the nearest byte, halves upwards
   course  zeros; cut to a whole number (the data files of systems 2 to 4)
 A file does not record its rule: take the rule of the network that shall read
@@ -71,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
     if options.split is not None:
         path = _in(target, f"{SPLITS[options.split][0].name}.gz")
         _check_new(path)
-        _write(path, layer, fashion_mnist.open_split(options.split, options.data_dir).images)
+        _write(path, layer, fashion_mnist.open_split(options.split, options.data_dir).images[:, None])
         return
     targets = [_in(target, file.name) for file in files]
     # Check all before writing any: no file is overwritten, or read after another one replaced it.
@@ -81,7 +85,7 @@ def run(options: argparse.Namespace) -> None:
         if targets.count(path) > 1:
             raise UserError(f"two of the files would become {path}: resize them one by one")
     for file, path in zip(files, targets, strict=True):
-        _write(path, layer, read_idx(file, 3))
+        _write(path, layer, read_images(file))
 
 
 def _in(target: Path, name: str) -> Path:
@@ -94,19 +98,24 @@ def _check_new(path: Path) -> None:
 
 
 def _write(path: Path, layer: Resize, images: np.ndarray) -> None:
-    size = layer.size
-    if len(images) * size**2 > MAX_BYTES:
+    size, (count, channels, *_) = layer.size, images.shape
+    shape = (count, size, size) if channels == 1 else (count, channels, size, size)
+    if len(shape) == 4 and size in CHANNELS:
+        raise UserError(
+            f"--size {size}: no reader could tell the rows of such images from their colours; choose another"
+        )
+    if prod(shape) > MAX_BYTES:
         raise UserError(
             f"{len(images):,} images of {size} x {size} are more than the {MAX_BYTES:,} bytes that a file may have: "
             "choose a smaller --size"
         )
     with tqdm(total=len(images), desc=path.name, unit=" images", disable=not sys.stderr.isatty()) as bar:
-        write_idx_parts(path, (len(images), size, size), _resized(images, layer, bar.update), overwrite=False)
+        write_idx_parts(path, shape, _resized(images, layer, bar.update), overwrite=False)
     print(f"{path}: {len(images):,} images of {size} x {size}")
 
 
 def _resized(images: np.ndarray, layer: Resize, done: Callable[[int], object]) -> Iterator[np.ndarray]:
     for at in range(0, len(images), CHUNK):
         part = images[at : at + CHUNK]
-        yield layer.reference(part[:, None], {})
+        yield layer.reference(part, {})
         done(len(part))

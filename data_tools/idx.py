@@ -1,7 +1,8 @@
 """Strict reader and writer of IDX files of unsigned bytes, the format of MNIST's family, raw or gzipped.
 
-A file is two zero bytes, the type (0x08), the rank, one big-endian uint32 per dimension, then the items. The reader
-trusts none of it: it returns exactly the file's content, or raises UserError.
+A file is two zero bytes, the type (0x08), the rank, one big-endian uint32 per dimension, then the items. The enlarged
+files of systems 2 to 4 have four zero bytes instead and little-endian numbers: these are read, too, never written. The
+reader trusts none of it: it returns exactly the file's content, or raises UserError.
 """
 
 import gzip
@@ -34,7 +35,13 @@ GZIP_MAX_RATIO = 1032  # deflate cannot pack more: 258 bytes in two bits
 MAX_MEMBERS = 1 << 16  # members of a gzip file: bgzip writes 64 KiB per member
 UBYTE = 0x08
 OTHER_TYPES = {0x09: "int8", 0x0B: "int16", 0x0C: "int32", 0x0D: "float32", 0x0E: "float64"}
-EXPECTED = {1: "labels must be uint8, N", 3: "images must be uint8 (0 to 255), N x H x W"}
+OLD_MAGIC = bytes(4)  # type and rank missing: old files hold bytes, of the lowest rank that is asked for
+GREY = "images must be uint8 (0 to 255), N x H x W"
+EXPECTED = {  # by rank
+    (1,): "labels must be uint8, N",
+    (3,): GREY,
+    (3, 4): f"{GREY}, or in colour N x 3 x H x W or N x H x W x 3",
+}
 CONVERT = "convert them with NumPy and data_tools.idx.write_idx, or store them as x and y in HDF5 (README)"
 CHUNK = 1 << 18
 
@@ -89,16 +96,19 @@ class _Gzip:
         self._inflater = zlib.decompressobj(wbits=31)
 
 
-def read_idx(path: Path, rank: int, max_items: int | None = None, allocate: Allocate = pageable) -> np.ndarray:
+def read_idx(
+    path: Path, rank: int | tuple[int, ...], max_items: int | None = None, allocate: Allocate = pageable
+) -> np.ndarray:
     """Read an IDX file of unsigned bytes, gzipped or raw (recognised by content, not by name).
 
-    rank: the required number of dimensions. max_items: refuse a larger first dimension. Returns a C-contiguous uint8
-    array over memory from ``allocate``, which is called only for a plausible header. Raises UserError, naming the path,
-    for a file that cannot be read or is not exactly one such array.
+    rank: the required number of dimensions, or several to choose from. max_items: refuse a larger first dimension.
+    Returns a C-contiguous uint8 array over memory from ``allocate``, which is called only for a plausible header.
+    Raises UserError, naming the path, for a file that cannot be read or is not exactly one such array.
     """
     try:
         with open_regular(path, MAX_FILE_BYTES) as file:
-            return _read(file, os.fstat(file.fileno()).st_size, rank, max_items, allocate)
+            ranks = (rank,) if isinstance(rank, int) else rank
+            return _read(file, os.fstat(file.fileno()).st_size, ranks, max_items, allocate)
     except _BadError as error:
         raise UserError(f"{path} {error}") from error
     except zlib.error as error:
@@ -109,14 +119,19 @@ def read_idx(path: Path, rank: int, max_items: int | None = None, allocate: Allo
         raise UserError(f"not enough memory for the content of {path}; use a file with fewer items") from error
 
 
-def _read(file: BinaryIO, size: int, rank: int, max_items: int | None, allocate: Allocate) -> np.ndarray:
+def _read(file: BinaryIO, size: int, ranks: tuple[int, ...], max_items: int | None, allocate: Allocate) -> np.ndarray:
     start = file.read(16)
     file.seek(0)
     if not start:
         raise _BadError("is empty")
     zipped = start.startswith(GZIP_MAGIC)
-    source: _Source = _Gzip(file) if zipped else file  # type: ignore[assignment]
-    shape = _read_shape(source, rank)
+    most = min(size * GZIP_MAX_RATIO if zipped else size, MAX_BYTES)
+    source = _source(file, zipped)
+    shape, *others = _read_shapes(source, ranks)
+    if others:
+        shape = _true_shape({shape, *others}, source, most)
+        source = _source(file, zipped)
+        source.readinto(memoryview(bytearray(4 + 4 * len(shape))))
     items, nbytes = shape[0], math.prod(shape)
     if nbytes == 0:
         raise _BadError(f"contains no items (shape {shape})")
@@ -136,29 +151,53 @@ def _read(file: BinaryIO, size: int, rank: int, max_items: int | None, allocate:
     return content.reshape(shape)
 
 
-def _read_shape(source: _Source, rank: int) -> tuple[int, ...]:
-    header = bytearray(4 + 4 * rank)
-    view = memoryview(header)
-    filled = source.readinto(view[:4])
+def _source(file: BinaryIO, zipped: bool) -> _Source:
+    """Return the file's content from its beginning."""
+    file.seek(0)
+    return _Gzip(file) if zipped else file  # type: ignore[return-value]
+
+
+def _true_shape(shapes: set[tuple[int, ...]], source: _Source, most: int) -> tuple[int, ...]:
+    """Return the one of an old header's shapes that its content has, which ``source`` is at the beginning of."""
+    sizes = {shape: math.prod(shape) for shape in shapes if 0 < math.prod(shape) <= most}
+    left = max(sizes.values(), default=0) + 1
+    found, piece = 0, memoryview(bytearray(CHUNK))
+    while filled := source.readinto(piece[: min(left - found, CHUNK)]):
+        found += filled
+    fitting = [shape for shape, nbytes in sizes.items() if nbytes == found]
+    if len(fitting) != 1:
+        either = " or ".join(" x ".join(map(str, shape)) for shape in sorted(shapes))
+        fault = "and its content may be" if fitting else "but its content is not"
+        raise _BadError(f"starts with four zero bytes, as old files do, {fault} {either} bytes")
+    return fitting[0]
+
+
+def _read_shapes(source: _Source, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the shape in the header; for an old one, whose byte order is unknown, those in both byte orders."""
+    magic = bytearray(4)
+    filled = source.readinto(memoryview(magic))
     if filled == 0:
         raise _BadError("decompresses to nothing")
-    if header[:2] != b"\0\0":
-        raise _no_idx(bytes(header[:filled]), source)
-    if filled == 4 and header[2] != UBYTE:
-        kind = OTHER_TYPES.get(header[2])
+    if magic[:2] != b"\0\0":
+        raise _no_idx(bytes(magic[:filled]), source)
+    old, rank = magic == OLD_MAGIC, magic[3]
+    if filled == 4 and magic[2] != UBYTE and not old:
+        kind = OTHER_TYPES.get(magic[2])
         if kind is None:
-            raise _BadError(f"contains IDX items of type 0x{header[2]:02x}, not unsigned bytes (0x08)")
-        raise _BadError(f"contains {kind} (IDX type 0x{header[2]:02x}), not unsigned bytes (0x08)", _expected(rank))
-    if filled == 4 and header[3] != rank:
-        raise _BadError(f"is an IDX file of rank {header[3]}, where rank {rank} is needed", _expected(rank))
-    if filled < 4 or source.readinto(view[4:]) < 4 * rank:
-        raise _BadError(f"ends inside the {len(header)}-byte IDX header")
-    return struct.unpack(f">{rank}I", header[4:])
+            raise _BadError(f"contains IDX items of type 0x{magic[2]:02x}, not unsigned bytes (0x08)")
+        raise _BadError(f"contains {kind} (IDX type 0x{magic[2]:02x}), not unsigned bytes (0x08)", _expected(ranks))
+    if filled == 4 and rank not in ranks and not old:
+        needed = " or ".join(map(str, ranks))
+        raise _BadError(f"is an IDX file of rank {rank}, where rank {needed} is needed", _expected(ranks))
+    sizes = bytearray(4 * (min(ranks) if old or filled < 4 else rank))
+    if filled < 4 or source.readinto(memoryview(sizes)) < len(sizes):
+        raise _BadError(f"ends inside the {4 + len(sizes)}-byte IDX header")
+    return [struct.unpack(f"{order}{len(sizes) // 4}I", sizes) for order in ("<>" if old else ">")]
 
 
-def _expected(rank: int) -> str:
+def _expected(ranks: tuple[int, ...]) -> str:
     """Say what the items must be and how to convert them, for an intact file that holds something else."""
-    return f"{EXPECTED[rank]}: {CONVERT}"
+    return f"{EXPECTED[ranks]}: {CONVERT}"
 
 
 def _no_idx(start: bytes, source: _Source) -> _BadError:

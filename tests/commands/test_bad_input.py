@@ -112,13 +112,15 @@ CASES = {
     "wrong type": Case(
         DATA, "float32 .IDX type 0x0d., not unsigned bytes.*: convert them", content(b"\0\0\x0d" + IDX[3:])
     ),
-    "labels as images": Case(DATA, "rank 1, where rank 3 is needed; .*: convert them", idx(np.zeros(3, np.uint8))),
+    "labels as images": Case(DATA, "rank 1, where rank 3 or 4 is needed; .*: convert them", idx(np.zeros(3, np.uint8))),
     "narrow images": Case(
         DATA, r"images of shape \(1, 27, 28\) .*reads \(1, 28, 28\): resize", idx(np.zeros((3, 27, 28), np.uint8))
     ),
     "no x": Case(HDF5, "bad contains y, but no dataset x; store the images as x", hdf5(y=Y)),
     "flat x": Case(HDF5, r"x in bad has shape \(3, 28, 28\); it must be \(N, H, W, C\)", hdf5(x=X[..., 0], y=Y)),
-    "colour x": Case(HDF5, r"shape \(3, 28, 28\) .*: resize", hdf5(x=np.repeat(X, 3, axis=3), y=Y)),
+    "colour x": Case(
+        HDF5, r"shape \(3, 28, 28\) .*: name images with as many channels", hdf5(x=np.repeat(X, 3, axis=3), y=Y)
+    ),
     "NaN in x": Case(HDF5, r"x in bad .*not finite; scale them to \[0, 1\]", hdf5(x=X * np.nan, y=Y)),
     "pixels as floats": Case(HDF5, r"x in bad .*in 0 … 255; scale them to \[0, 1\]", hdf5(x=X * 255, y=Y)),
     "y of probabilities": Case(HDF5, "y in bad is not one-hot: each row must contain one 1", hdf5(x=X, y=Y / 2)),

@@ -259,7 +259,7 @@ def test_an_input_that_an_earlier_target_would_become(small: Path, stays: Stays)
 
 
 def test_more_than_a_file_may_hold(small: Path, monkeypatch: pytest.MonkeyPatch, stays: Stays) -> None:
-    monkeypatch.setattr(enlarge, "read_idx", lambda *_: np.empty((MAX_BYTES // 1024**2 + 1, 1, 1), np.uint8))
+    monkeypatch.setattr(enlarge, "read_images", lambda _: np.empty((MAX_BYTES // 1024**2 + 1, 1, 1, 1), np.uint8))
     wrong = "2,049 images of 1024 x 1024 are more than .*choose a smaller --size"
     stays(wrong, "--size", 1024, small, small.with_name("new"))
 

@@ -1,0 +1,100 @@
+"""Colour images: the channels' place in a file, what cannot be told, and resized files."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.layers import Resize
+from data_tools.__main__ import main
+from data_tools.colour import channels_first, read_images
+from data_tools.dataset import load_files
+from data_tools.idx import write_idx
+from tests.support.hostile_hdf5 import write_hdf5
+from tests.support.shell import Refuses, user_error
+
+PLANES = np.random.default_rng(3).integers(0, 256, (7, 3, 5, 6), np.uint8)  # N, C, H, W
+PIXELS = np.ascontiguousarray(PLANES.transpose(0, 2, 3, 1))
+LAYOUTS = pytest.mark.parametrize("stored", [PLANES, PIXELS], ids=["N C H W", "N H W C"])
+
+
+@LAYOUTS
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kind", ["idx", "idx.gz", "hdf5", "floats"])
+def test_files_in_either_layout_are_the_same_images(
+    kind: str, channels: int, stored: np.ndarray, tmp_path: Path
+) -> None:
+    """In memory from ``allocate``, planes one after the other."""
+    stored = stored[:, :channels] if stored.shape[1] == 3 else stored[..., :channels]
+    path, memory = tmp_path / kind, []
+
+    def allocate(nbytes: int) -> np.ndarray:
+        memory.append(np.empty(nbytes, np.uint8))
+        return memory[-1]
+
+    if kind.startswith("idx"):
+        write_idx(path, stored)
+    else:
+        write_hdf5(path, {"x": stored / np.float32(255) if kind == "floats" else stored})
+    images = load_files(path, None, allocate).images
+    np.testing.assert_array_equal(images, PLANES[:, :channels])
+    assert images.dtype == np.uint8 and images.flags.c_contiguous and np.shares_memory(images, memory[-1])
+
+
+def test_fractions_keep_their_type_in_either_layout(tmp_path: Path) -> None:
+    x = np.random.default_rng(5).random(PLANES.shape, np.float32)
+    for stored in (x, x.transpose(0, 2, 3, 1)):
+        data = load_files(write_hdf5(tmp_path / "x.h5", {"x": stored}), None)
+        np.testing.assert_array_equal(data.images, x)
+        assert data.images.dtype == np.float32 and data.images.flags.c_contiguous
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 9, 3), (2, 1, 9, 1), (2, 3, 9, 1), (2, 1, 9, 3), (2, 3, 3, 3)])
+def test_shapes_with_two_readings_are_one_line(shape: tuple[int, ...], tmp_path: Path) -> None:
+    wrong = "its second dimension or its last may be the channels: store images whose height and width are not 1 or 3"
+    write_idx(tmp_path / "idx", np.zeros(shape, np.uint8))
+    write_hdf5(tmp_path / "hdf5", {"x": np.zeros(shape, np.uint8)})
+    for name, what in (("idx", ""), ("hdf5", "x in ")):
+        error = user_error(partial(load_files, tmp_path / name, None))
+        assert error == f"{what}{tmp_path / name} has shape {shape}; {wrong}"
+
+
+def test_a_width_of_3_is_no_doubt() -> None:
+    assert channels_first(np.empty((2, 3, 5, 4)), "x").shape == (2, 3, 5, 4)
+    assert channels_first(np.empty((2, 5, 3, 1)), "x").shape == (2, 1, 5, 3)
+
+
+@pytest.mark.parametrize("shape", [(2, 9, 9, 2), (2, 4, 9, 9), (0, 3, 9, 9), (9, 9), (2, 3, 9, 9, 1)])
+def test_other_shapes_are_one_line(shape: tuple[int, ...]) -> None:
+    with pytest.raises(
+        UserError, match=r"x has shape .*; it must be \(N, H, W, C\) or \(N, C, H, W\) with 1 or 3 chan"
+    ):
+        channels_first(np.empty(shape), "x")
+
+
+@LAYOUTS
+@pytest.mark.parametrize("rule", ["edge", "course"])
+def test_resized_files_hold_planes(rule: str, stored: np.ndarray, tmp_path: Path) -> None:
+    write_idx(tmp_path / "small", stored)
+    assert (
+        main(["resize", "--size", "8", "--rule", rule, *(str(tmp_path / name) for name in ("small", "large.gz"))]) == 0
+    )
+    found = read_images(tmp_path / "large.gz")
+    np.testing.assert_array_equal(found, Resize("resize", 8, rule).reference(PLANES, {}))
+
+
+def test_no_file_is_written_that_could_not_be_read(tmp_path: Path, refuses: Refuses) -> None:
+    write_idx(tmp_path / "small", PLANES)
+    for size in (1, 3):
+        arguments = ["resize", "--size", size, tmp_path / "small", tmp_path / "large"]
+        refuses(arguments, f"--size {size}: no reader could tell the rows .*; choose another", main)
+    assert [path.name for path in tmp_path.iterdir()] == ["small"]
+
+
+def test_labels_are_no_images(tmp_path: Path) -> None:
+    write_idx(tmp_path / "labels", np.zeros(9, np.uint8))
+    wrong = "rank 1, where rank 3 or 4 is needed; images must be uint8 .*, N x H x W, or in colour N x 3 x H x W or"
+    with pytest.raises(UserError, match=wrong):
+        read_images(tmp_path / "labels")
