@@ -6,13 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.cli import main as run_main
 from app.errors import UserError
 from app.layers import Resize
+from app.network.toml import network_toml
+from app.network.weights import save_weights
 from data_tools.__main__ import main
 from data_tools.colour import channels_first, read_images
 from data_tools.dataset import load_files
 from data_tools.idx import write_idx
+from tests.layers.test_pixel_scale import COLOUR
 from tests.support.hostile_hdf5 import write_hdf5
+from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.shell import Refuses, user_error
 
 PLANES = np.random.default_rng(3).integers(0, 256, (7, 3, 5, 6), np.uint8)  # N, C, H, W
@@ -91,6 +96,24 @@ def test_no_file_is_written_that_could_not_be_read(tmp_path: Path, refuses: Refu
         arguments = ["resize", "--size", size, tmp_path / "small", tmp_path / "large"]
         refuses(arguments, f"--size {size}: no reader could tell the rows .*; choose another", main)
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_network_of_three_channels_classifies_either_layout(
+    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a network of the user's own, which enlarges by the course's rule."""
+    graph, reports = random_graph(COLOUR), []
+    (tmp_path / "colour.toml").write_text(network_toml(COLOUR))
+    save_weights(tmp_path / "weights.h5", graph.parameters, network=COLOUR)
+    images = random_images(COLOUR, 40)
+    for name, stored in (("planes", images), ("pixels", images.transpose(0, 2, 3, 1))):
+        write_idx(tmp_path / name, stored)
+        options = ["--network", tmp_path / "colour.toml", "--weights", tmp_path / "weights.h5", "--labels", "none"]
+        options += ["--data", tmp_path / name]
+        assert run_main([*map(str, options), "--device", device]) == 0
+        reports.append([line for line in capsys.readouterr().out.splitlines() if line.startswith("  first")])
+    assert reports[0] == reports[1] != []
 
 
 def test_labels_are_no_images(tmp_path: Path) -> None:

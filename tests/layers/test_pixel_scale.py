@@ -1,0 +1,122 @@
+"""Test pixels that are not divided, 0 to 255: with weights divided by 255 they give the labels of divided pixels."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool, Relu, Resize, Tanh
+from app.network.definitions import LENET5, Network
+from app.network.graph import Graph, build
+from app.network.reference import compute_reference
+from app.network.weights import Weights
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from app.precision import BY_NAME, PRECISIONS
+from tests.support.networks_for_tests import (
+    TEST_NETWORKS,
+    check_labels,
+    network,
+    random_graph,
+    random_images,
+    score_scale,
+)
+
+# Three colours, enlarged by the course's rule, through every kind of layer.
+COLOUR = network(
+    "colour",
+    (3, 12, 14),
+    Resize("resize", size=17, rule="course"),
+    Conv2d("conv1", maps=6, kernel=5),
+    Relu("relu1"),
+    MaxPool("pool1", window=2),
+    Conv2d("conv2", maps=16, kernel=3),
+    Tanh("tanh1"),
+    AvgPool("pool2", window=2),
+    Flatten("flatten"),
+    Linear("fc1", outputs=20),
+    Relu("relu2"),
+    Linear("fc2", outputs=7),
+    Argmax("argmax"),
+)
+# lenet5 but for its colours, which no kernel of two convolutions takes.
+LENET5_COLOUR = replace(LENET5, name="lenet5_colour", input_shape=(3, 28, 28))
+NETWORKS = pytest.mark.parametrize("network", [*TEST_NETWORKS, COLOUR, LENET5_COLOUR], ids=lambda network: network.name)
+# Floats are in [0, 1]; only bytes can be enlarged.
+KINDS = pytest.mark.parametrize(
+    ("network", "kind"),
+    [
+        pytest.param(network, kind, id=f"{network.name}-{kind}")
+        for network in (*TEST_NETWORKS, COLOUR, LENET5_COLOUR)
+        for kind in ("uint8", "float32")
+        if kind == "uint8" or not network.layers[0].keeps_bytes
+    ],
+)
+IMAGES = 33
+
+
+def undivided(graph: Graph, *, by_file: bool = False) -> Graph:
+    """The same function of pixels from 0 to 255: the first weights are divided by 255, the pixels are not.
+
+    by_file: the weights file says so, not the network.
+    """
+    first = next(step.layer.name for step in graph.steps if step.layer.parameter_shapes(step.in_shape))
+    arrays = dict(graph.parameters) | {first: (graph.parameters[first].astype(np.float64) / 255).astype(np.float32)}
+    weights = Weights(arrays, graph.network.name, Path("random"), input_scale=1.0 if by_file else None)
+    return build(graph.network if by_file else replace(graph.network, pixel_scale=1.0), weights)
+
+
+@NETWORKS
+@pytest.mark.parametrize("by_file", [False, True], ids=["network", "file"])
+def test_the_reference_gives_the_same_labels(network: Network, by_file: bool) -> None:
+    graph, images = random_graph(network), random_images(network, IMAGES)
+    other, expected = undivided(graph, by_file=by_file), compute_reference(graph, images)
+    assert (other.input_scale == 1 and other.network.digest != graph.network.digest) or by_file
+    logits = graph.reference(images)
+    np.testing.assert_allclose(other.reference(images), logits, rtol=0, atol=1e-6 * score_scale(graph, logits))
+    found = compute_reference(other, images)
+    check_labels(found.labels, expected)
+    np.testing.assert_allclose(found.magnitudes, expected.magnitudes, rtol=1e-5)
+
+
+@KINDS
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_same_kernels_take_the_same_numbers(network: Network, kind: str, precision: str) -> None:
+    """Whatever range a precision has: the scale is multiplied into the weights before they are stored."""
+    graph = random_graph(network)
+    both = (graph, undivided(graph))
+    ours, other = (plan(one, "sm_90a", Choices(precision), input_dtype=kind).nodes for one in both)
+    assert [(node.name, node.variant, node.problem) for node in ours] == [
+        (node.name, node.variant, node.problem) for node in other
+    ]
+    for one, two in zip(ours, other, strict=True):
+        for a, b in zip(one.parameters, two.parameters, strict=True):
+            assert (a is None) == (b is None)
+            if a is not None and b is not None:
+                np.testing.assert_allclose(b, a, rtol=2e-3 if a.dtype == np.float16 else 1e-6)
+
+
+@pytest.mark.gpu
+@KINDS
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_card_gives_the_same_labels(network: Network, kind: str, precision: str) -> None:
+    """In chunks, from page-locked and from pageable memory; by the rule of near-ties of the precision."""
+    from app.cuda.device import describe_gpu
+    from tests.runtime.test_gpu_session import classify
+
+    graph = random_graph(network)
+    other = undivided(graph)
+    try:
+        plan(other, describe_gpu()["architecture"], Choices(precision), input_dtype=kind)
+    except UserError as error:  # this card has no kernels for the precision
+        pytest.skip(str(error))
+    images = random_images(network, IMAGES)
+    reference = compute_reference(graph, images)
+    given = images if kind == "uint8" else (images / np.float32(255)).astype(np.float32)
+    labels, logits = classify(other, given, chunk=10, precision=precision)
+    assert np.isfinite(logits).all()
+    check_labels(labels, reference, BY_NAME[precision].dtype)
+    again, same = classify(other, given, chunk=IMAGES, streams=1, pinned=False, precision=precision)
+    assert np.array_equal(labels, again) and np.array_equal(logits.view(np.uint32), same.view(np.uint32))
