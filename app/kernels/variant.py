@@ -168,8 +168,6 @@ class Variant:
             return f"computes in {' or '.join(self.dtypes)}, not {problem.dtype}"
         if getattr(problem, "pool", 1) > 1 and not self.pools:
             return "does not pool"
-        if getattr(problem, "padding", 0):
-            return "does not pad"
         reason = self.refuses(problem)
         if reason is not None:
             return reason
@@ -238,8 +236,13 @@ def same_types(dtype: str) -> dict[str, str | int]:
 
 
 def conv_sizes(problem: ConvProblem) -> dict[str, str | int]:
-    """Return C, H, W, M, K, S as compile-time constants."""
-    return dict(zip("CHWMKS", problem.sizes, strict=True))
+    """Return C, H, W, M, K, S and PADDING as compile-time constants."""
+    return dict(zip("CHWMKS", problem.sizes, strict=True)) | padding(problem)
+
+
+def padding(problem: ConvProblem) -> dict[str, str | int]:
+    """Return the constant PADDING: a constant even where sizes are arguments, so that without it no check is left."""
+    return {"PADDING": problem.padding}
 
 
 def pooling(problem: ConvProblem) -> dict[str, str | int]:

@@ -26,6 +26,7 @@ PAIRS = (product_pair(64, 32, 5, True, True), convolution_pair(True, False))
 CASES: tuple[Problem, ...] = (
     ConvProblem(3, 11, 14, 5, 3, 2, bias=True, activation="tanh", pool=2, pool_is_max=True),
     ConvProblem(1, 9, 8, 4, 5, activation="relu", pool=2, input_dtype="uint8"),
+    ConvProblem(2, 4, 9, 5, 5, 2, bias=True, pool=2, padding=4),
     LinearProblem(37, 19, bias=True, activation="sigmoid"),
     LinearProblem(20, 10, argmax=True),
     PoolProblem(2, 9, 7, 3, 2, False),

@@ -37,7 +37,8 @@ def convolutions(draw: Any, row: Variant) -> Problem:
     """Small ones; also those that pool, where the row may."""
     kernel, stride = draw(st.integers(1, 7)), draw(st.integers(1, 3))
     pool = draw(st.sampled_from((1, 2, 3, 4))) if row.pools else 1
-    least = kernel + (pool - 1) * stride
+    padding = draw(st.integers(0, kernel - 1))
+    least = max(kernel + (pool - 1) * stride - 2 * padding, 1)
     return ConvProblem(
         *(draw(st.integers(1, 40)), draw(st.integers(least, least + 25)), draw(st.integers(least, least + 25))),
         *(draw(st.integers(1, 80)), kernel, stride, draw(st.booleans()), draw(functions(""))),
@@ -46,6 +47,7 @@ def convolutions(draw: Any, row: Variant) -> Problem:
         pool_ceil=pool > 1 and draw(st.booleans()),
         input_dtype=draw(st.sampled_from(("uint8", "float16", "float32"))),
         output_dtype=draw(st.sampled_from(("float16", "float32"))),
+        padding=padding,
     )
 
 

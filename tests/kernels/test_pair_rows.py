@@ -259,6 +259,15 @@ def test_wgmma_kernels_refuse_biases(pair: ConvPairProblem, dtype: str) -> None:
     assert wgmma(dtype).refusal(typed(pair, dtype), "sm_90a") == "adds no bias"
 
 
+@pytest.mark.parametrize("half", ["first", "second"])
+@pytest.mark.parametrize("row", variants("conv_pair"), ids=lambda row: row.name)
+def test_kernels_of_two_convolutions_refuse_padding(row: Variant, half: str) -> None:
+    pair = typed(convolution_pair(), row.dtypes[0])
+    assert row.refusal(pair, "sm_90a") is None
+    padded: Any = replace(getattr(pair, half), padding=2)
+    assert row.refusal(replace(pair, **{half: padded}), "sm_90a") == "does not pad"
+
+
 @ALL_ROWS
 def test_results_are_stored_as_the_problem_says_or_it_is_refused(row: Variant) -> None:
     """A kernel that stores features in one type alone must say so: nothing else notices."""

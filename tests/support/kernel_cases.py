@@ -44,6 +44,13 @@ def _sized(at: int) -> ConvProblem:
     return ConvProblem(EDGES[at % len(EDGES)], height, width, maps, kernel, stride, bias, function)
 
 
+def _padded(at: int) -> ConvProblem:
+    """The ``at``-th of them with zeros around it: one, half the filter, or the most."""
+    problem = _sized(at)
+    zeros = (1, problem.kernel // 2, problem.kernel - 1)[(at + at // 3) % 3]
+    return replace(problem, height=problem.height - zeros, width=problem.width - 1, padding=zeros)
+
+
 UNPOOLED = [
     *network_convolutions(fused=False),
     *(_sized(at) for at in range(len(SIZES))),
@@ -53,6 +60,14 @@ UNPOOLED = [
     ConvProblem(1, 3, 4, 66_000, 3),
     ConvProblem(700, 8, 9, 40, 5),
     ConvProblem(64, 14, 13, 129, 3, bias=True, activation="relu"),
+    *(_padded(at) for at, (kernel, _) in enumerate(SIZES) if kernel > 1),
+    # Smaller than the filter; one pixel; bytes; more pixels than tiles; many channels and maps.
+    ConvProblem(3, 1, 6, 17, 4, 3, bias=True, padding=3),
+    ConvProblem(2, 2, 9, 5, 7, 2, activation="tanh", padding=3),
+    ConvProblem(1, 1, 1, 3, 5, padding=2),
+    ConvProblem(1, 28, 28, 6, 5, bias=True, activation="tanh", input_dtype="uint8", padding=2),
+    ConvProblem(1, 120, 90, 3, 6, 2, input_dtype="uint8", padding=5),
+    ConvProblem(33, 13, 10, 70, 3, bias=True, activation="relu", padding=1),
 ]
 POOLED = [
     *(problem for problem in network_convolutions(fused=True) if problem.pool > 1),
@@ -73,6 +88,14 @@ POOLED = [
     ConvProblem(1, 21, 34, 3, 5, 3, activation="sigmoid", pool=3, pool_ceil=True),
     ConvProblem(2, 5, 5, 1, 3, pool=2, pool_ceil=True),
     ConvProblem(1, 28, 27, 17, 5, activation="relu", pool=2, pool_is_max=True, pool_ceil=True, input_dtype="uint8"),
+    # Zeros around the image, also with windows over the border.
+    ConvProblem(1, 28, 28, 6, 5, bias=True, activation="tanh", pool=2, input_dtype="uint8", padding=2),
+    ConvProblem(4, 13, 10, 33, 3, bias=True, activation="relu", pool=2, pool_is_max=True, padding=1),
+    ConvProblem(2, 9, 14, 19, 5, 2, pool=3, padding=4),
+    ConvProblem(1, 3, 5, 3, 6, activation="sigmoid", pool=4, padding=5),
+    ConvProblem(5, 2, 3, 7, 7, 3, bias=True, pool=2, pool_is_max=True, padding=6),
+    ConvProblem(1, 4, 6, 5, 4, pool=2, pool_ceil=True, padding=3),
+    ConvProblem(2, 7, 9, 19, 5, 2, bias=True, activation="relu", pool=3, pool_is_max=True, pool_ceil=True, padding=3),
 ]
 LINEARS = [
     *PRODUCTS,
@@ -96,6 +119,8 @@ STORED: dict[str, Sequence[ConvProblem | LinearProblem]] = {
             for x, y in STORAGES
             for ceil in (False, True)
         ),
+        *(ConvProblem(3, 6, 9, 19, 3, bias=True, input_dtype=x, output_dtype=y, padding=1) for x, y in STORAGES),
+        *(ConvProblem(1, 7, 10, 17, 4, 2, input_dtype=x, output_dtype=y, padding=3) for x, y in STORAGES),
     ],
     "gemm": [LinearProblem(45, 33, bias=True, activation="relu", input_dtype=x, output_dtype=y) for x, y in STORAGES],
 }
@@ -105,6 +130,7 @@ TUNED: dict[str, Sequence[Problem]] = {
         ConvProblem(4, 19, 23, 33, 5, bias=True, activation="relu"),
         ConvProblem(4, 19, 23, 33, 5, bias=True, activation="relu", pool=2),
         ConvProblem(4, 19, 23, 33, 5, bias=True, activation="relu", pool=2, pool_ceil=True),
+        ConvProblem(4, 11, 17, 33, 5, bias=True, activation="relu", padding=3),
     ],
     "gemm": [LinearProblem(70, 33, bias=True, activation="relu"), LinearProblem(70, 10, bias=True, argmax=True)],
     "conv_pair": [convolution_pair()],
@@ -118,6 +144,8 @@ SMALL: dict[str, Sequence[Problem]] = {
         ConvProblem(1, 12, 15, 5, 4, input_dtype="uint8"),
         ConvProblem(2, 9, 12, 19, 3, activation="tanh", pool=2),
         ConvProblem(2, 9, 13, 19, 3, activation="tanh", pool=2, pool_ceil=True),
+        ConvProblem(3, 3, 7, 9, 5, 2, bias=True, padding=4),
+        ConvProblem(1, 6, 9, 5, 4, input_dtype="uint8", padding=2),
     ],
     "gemm": [LinearProblem(37, 19, bias=True, activation="relu"), LinearProblem(45, 10, argmax=True)],
     "conv_pair": [convolution_pair(), convolution_pair(True, True)],
@@ -175,7 +203,7 @@ def describe(problem: Problem) -> str:
     if isinstance(problem, LinearProblem):
         epilogue = "-bias" * problem.bias + "-argmax" * problem.argmax + f"-{problem.activation or 'none'}"
         return f"{kinds}-{problem.inputs}x{problem.outputs}{epilogue}"
-    sizes = "{}x{}x{}-M{}-K{}S{}".format(*problem.sizes)
+    sizes = "{}x{}x{}-M{}-K{}S{}".format(*problem.sizes) + f"P{problem.padding}" * (problem.padding > 0)
     epilogue = "-bias" * problem.bias + "-" * bool(problem.activation) + problem.activation
     pooled = f"-{'max' if problem.pool_is_max else 'avg'}{problem.pool}" if problem.pool > 1 else ""
     return f"{kinds}-{sizes}{epilogue}{pooled}" + "-ceil" * problem.pool_ceil

@@ -98,6 +98,12 @@ CONVOLUTIONS = [
     ConvProblem(512, 9, 8, 300, 7),
     ConvProblem(2048, 8, 9, 40, 7),
     ConvProblem(1, 5, 6, 70_000, 3),
+    # Zeros around the image, also where it is smaller than the filter.
+    ConvProblem(1, 28, 28, 6, 5, bias=True, activation="tanh", input_dtype="uint8", padding=2),
+    ConvProblem(1, 28, 28, 6, 5, bias=True, activation="tanh", pool=2, input_dtype="uint8", padding=2),
+    ConvProblem(17, 9, 30, 33, 3, bias=True, padding=1),
+    ConvProblem(6, 4, 9, 8, 7, 2, activation="relu", padding=6),
+    ConvProblem(3, 1, 2, 5, 4, 3, padding=3),
 ]
 PRODUCTS = [
     LinearProblem(1024, 128, activation="relu"),

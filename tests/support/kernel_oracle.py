@@ -216,6 +216,8 @@ def sums_in_half(problem: ConvProblem, x: Any, w: Any) -> Any:
 
 def term_by_term(problem: ConvProblem, x: Any, w: Any, rounded: Callable[[Any], Any]) -> Any:
     """The convolution alone, each partial sum rounded, in the order c, p, q: x (B, C, H, W), w (C, K, K, M)."""
+    around = (problem.padding, problem.padding)
+    x = np.pad(x, ((0, 0), (0, 0), around, around))
     down, across = ((size - 1) * problem.stride + 1 for size in problem.convolved)
     sums = np.zeros_like(x, shape=(len(x), problem.maps, *problem.convolved))
     for c, p, q in np.ndindex(problem.channels, problem.kernel, problem.kernel):

@@ -83,6 +83,6 @@ def _call(torch: Any, problem: ConvProblem, images: int, piece: int, channels_la
 
     def call() -> None:
         for part in pieces:  # PyTorch's pool provides and takes back the result's memory
-            convolve(part, w, bias, stride=problem.stride)
+            convolve(part, w, bias, problem.stride, problem.padding)
 
     return call

@@ -129,6 +129,7 @@ def _terms(problem: Half, x: cupy.ndarray, w: cupy.ndarray) -> Iterator[tuple[cu
         return
     channels, height, width, maps, kernel, stride = problem.sizes
     x, w = x.reshape(-1, channels, height, width), w.reshape(channels, kernel, kernel, maps)
+    x = cupy.pad(x, ((0, 0), (0, 0), *[(problem.padding, problem.padding)] * 2))
     down, across = ((size - 1) * stride + 1 for size in problem.convolved)
     for c, p, q in product(range(channels), range(kernel), range(kernel)):
         yield x[:, None, c, p : p + down : stride, q : q + across : stride], w[c, p, q][:, None, None]

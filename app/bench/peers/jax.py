@@ -138,8 +138,9 @@ def _applied(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
             shape = (len(x), layer.size, layer.size, x.shape[3])
             return jnp.floor(jax.image.resize(x.astype(np.float32), shape, "bilinear", antialias=False) + 0.5)
         case Conv2d():
-            step, layouts = (layer.stride, layer.stride), ("NHWC", "HWIO", "NHWC")
-            x = lax.conv_general_dilated(x, parameters[layer.name], step, "VALID", dimension_numbers=layouts)
+            step, zeros = (layer.stride, layer.stride), [(layer.padding, layer.padding)] * 2
+            layouts = ("NHWC", "HWIO", "NHWC")
+            x = lax.conv_general_dilated(x, parameters[layer.name], step, zeros, dimension_numbers=layouts)
         case Linear():
             x = x @ parameters[layer.name]
         case Pool():

@@ -246,7 +246,8 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
         has_bias = f"{layer.name}_bias" in graph.parameters
         match layer:
             case Conv2d():
-                conv = nn.Conv2d(inputs, layer.maps, layer.kernel, layer.stride, bias=has_bias, device="meta")
+                sizes = layer.maps, layer.kernel, layer.stride, layer.padding
+                conv = nn.Conv2d(inputs, *sizes, bias=has_bias, device="meta")
                 yield filled(conv, layer.name, graph.parameters[layer.name].transpose(3, 2, 0, 1))
             case Linear():
                 weights = graph.parameters[layer.name]

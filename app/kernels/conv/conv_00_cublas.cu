@@ -12,7 +12,7 @@
 // Bound by: device memory; K * K values are written and read again for every pixel and channel.
 #include "common.cuh"
 
-constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
+constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;
 constexpr int PIXELS = OH * OW;  // per output map
 
 extern "C" __global__ void conv_cublas_im2col(const INPUT *__restrict__ x, const float *, const float *, OUTPUT *,
@@ -20,10 +20,14 @@ extern "C" __global__ void conv_cublas_im2col(const INPUT *__restrict__ x, const
     const long long column = blockIdx.x / C * (long long)blockDim.x + threadIdx.x, columns = (long long)images * PIXELS;
     if (column >= columns) return;
     const int c = blockIdx.x % C, pixel = column % PIXELS;
-    const INPUT *window = x + (column / PIXELS * C + c) * (H * W) + pixel / OW * S * W + pixel % OW * S;
+    const INPUT *window =
+        x + (column / PIXELS * C + c) * (H * W) + pixel / OW * S * W + pixel % OW * S - PADDING * (W + 1);
     float *out = unrolled + (long long)c * K * K * columns + column;
     for (int p = 0; p < K; p++)
-        for (int q = 0; q < K; q++, out += columns) *out = float(window[p * W + q]);
+        for (int q = 0; q < K; q++, out += columns) {
+            const int h = pixel / OW * S + p - PADDING, v = pixel % OW * S + q - PADDING;
+            *out = is_pixel<PADDING>(h, v, H, W) ? float(window[p * W + q]) : 0.0f;
+        }
 }
 
 extern "C" __global__ void conv_cublas(const INPUT *, const float *, const float *__restrict__ bias,

@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(1024)
     conv_shared_constant(const INPUT *x, const WEIGHT *w, const REAL *bias, OUTPUT *y, int images, int C, int H, int W,
                          int M, int K, int S, int TILE, int first_map) {
     extern __shared__ __align__(16) unsigned char memory[];
-    const int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
+    const int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;
     const int SIDE = (TILE - 1) * S + K;  // side of the input tile
     REAL *pixels = (REAL *)memory;
 
@@ -35,8 +35,9 @@ extern "C" __global__ void __launch_bounds__(1024)
         const INPUT *map = x + (image * C + c) * H * W;
         for (int i = row; i < SIDE; i += TILE)
             for (int j = column; j < SIDE; j += TILE) {
-                const int h = first_row * S + i, v = first_column * S + j;
-                pixels[i * SIDE + j] = h < H && v < W ? REAL(map[h * W + v]) : REAL(0);
+                const int h = first_row * S + i - PADDING, v = first_column * S + j - PADDING;
+                const bool inside = h < H && v < W && is_pixel<PADDING>(h, v, H, W);
+                pixels[i * SIDE + j] = inside ? REAL(map[h * W + v]) : REAL(0);
             }
         __syncthreads();
 

@@ -11,7 +11,7 @@
 // Bound by: the loop itself, whose counter, test and addresses cost as much as the multiply-add inside.
 #include "common.cuh"
 
-constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
+constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;
 constexpr int SIDE = (TILE - 1) * S + K;  // side of the input tile
 constexpr int ACROSS = (OW + TILE - 1) / TILE, DOWN = (OH + TILE - 1) / TILE;
 
@@ -39,8 +39,9 @@ extern "C" __global__ void __launch_bounds__(TILE *TILE)
         for (int i = row; i < SIDE; i += TILE)
 #pragma unroll 1
             for (int j = column; j < SIDE; j += TILE) {
-                const int h = first_row * S + i, v = first_column * S + j;
-                pixels[i * SIDE + j] = h < H && v < W ? REAL(map[h * W + v]) : REAL(0);
+                const int h = first_row * S + i - PADDING, v = first_column * S + j - PADDING;
+                const bool inside = h < H && v < W && is_pixel<PADDING>(h, v, H, W);
+                pixels[i * SIDE + j] = inside ? REAL(map[h * W + v]) : REAL(0);
             }
         __syncthreads();
 

@@ -14,7 +14,7 @@
 // Bound by: shared-memory reads in the GEMM, two for every multiply-add; device memory in the other two.
 #include "common.cuh"
 
-constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
+constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;
 constexpr int PIXELS = OH * OW;     // per output map
 constexpr int DEPTH = C * K * K;    // length of every sum
 constexpr int MAP_TILES = (M + TILE - 1) / TILE;
@@ -24,10 +24,14 @@ extern "C" __global__ void conv_im2col_gemm_unroll(const INPUT *__restrict__ x, 
     const long long column = blockIdx.x / C * (long long)blockDim.x + threadIdx.x, columns = (long long)images * PIXELS;
     if (column >= columns) return;
     const int c = blockIdx.x % C, pixel = column % PIXELS;
-    const INPUT *window = x + (column / PIXELS * C + c) * (H * W) + pixel / OW * S * W + pixel % OW * S;
+    const INPUT *window =
+        x + (column / PIXELS * C + c) * (H * W) + pixel / OW * S * W + pixel % OW * S - PADDING * (W + 1);
     REAL *out = unrolled + (long long)c * K * K * columns + column;
     for (int p = 0; p < K; p++)
-        for (int q = 0; q < K; q++, out += columns) *out = REAL(window[p * W + q]);
+        for (int q = 0; q < K; q++, out += columns) {
+            const int h = pixel / OW * S + p - PADDING, v = pixel % OW * S + q - PADDING;
+            *out = is_pixel<PADDING>(h, v, H, W) ? REAL(window[p * W + q]) : REAL(0);
+        }
 }
 
 extern "C" __global__ void __launch_bounds__(TILE * TILE)

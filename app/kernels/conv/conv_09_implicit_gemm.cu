@@ -13,7 +13,7 @@
 // Bound by: shared-memory reads, two for every multiply-add.
 #include "common.cuh"
 
-constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
+constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;
 constexpr int PIXELS = OH * OW;   // per output map
 constexpr int DEPTH = C * K * K;  // length of every sum
 constexpr int THREADS = BM * BN;
@@ -33,8 +33,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const bool inside = n < (long long)images * PIXELS;
     const long long image = n / PIXELS;
     const int pixel = n % PIXELS;
-    // Threads beyond the last pixel gather the first window: its sums are not stored.
-    const INPUT *window = inside ? x + image * (C * H * W) + pixel / OW * S * W + pixel % OW * S : x;
+    // Threads beyond the last pixel gather the first window, or zeros if there is padding: their sums are not stored.
+    const INPUT *window =
+        inside ? x + image * (C * H * W) + pixel / OW * S * W + pixel % OW * S - PADDING * (W + 1) : x;
 
     REAL sum = 0;
     for (int k0 = 0; k0 < DEPTH; k0 += BK) {
@@ -44,7 +45,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         for (int i = row; i < BK; i += BM) {
             const int k = k0 + i, c = k / (K * K), p = k / K % K, q = k % K;
-            pixels[i][lane] = k < DEPTH ? REAL(window[(c * H + p) * W + q]) : REAL(0);
+            const int h = pixel / OW * S + p - PADDING, v = pixel % OW * S + q - PADDING;
+            const bool exists = k < DEPTH && (PADDING == 0 || inside) && is_pixel<PADDING>(h, v, H, W);
+            pixels[i][lane] = exists ? REAL(window[(c * H + p) * W + q]) : REAL(0);
         }
         __syncthreads();
 #pragma unroll

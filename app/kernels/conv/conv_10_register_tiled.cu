@@ -16,7 +16,7 @@
 // Bound by: the fp32 pipes, once shared-memory reads (16 per 64 multiply-adds) hide behind them.
 #include "common.cuh"
 
-constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;  // before pooling
+constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;  // before pooling
 constexpr int WINDOW = POOL * POOL;
 constexpr bool OVER_BORDER = PH * POOL > OH || PW * POOL > OW;  // numbers for pixels beyond the map
 constexpr int PIXELS = PH * PW * WINDOW;                   // computed per image
@@ -60,6 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     // This thread's columns of the im2col tile: the first pixel of each window.
     const int first_row = t / COLUMNS_APART;
     const INPUT *window[COLUMNS];
+    int top[COLUMNS], left[COLUMNS];  // its row and column: negative in the padding
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
         const long long n = pixel0 + t % COLUMNS_APART + i * COLUMNS_APART;
@@ -67,7 +68,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         const int in_image = n % PIXELS, pooled = in_image / WINDOW, in_window = in_image % WINDOW;
         const int row = pooled / PW * POOL + in_window / POOL, column = pooled % PW * POOL + in_window % POOL;
         const bool in_map = !OVER_BORDER || (row < OH && column < OW);
-        window[i] = n < pixel_end && in_map ? x + image * (C * H * W) + row * S * W + column * S : nullptr;
+        window[i] = n < pixel_end && in_map ? x + image * (C * H * W) + row * S * W + column * S - PADDING * (W + 1)
+                                            : nullptr;
+        top[i] = row * S - PADDING, left[i] = column * S - PADDING;
     }
 
     float next_filters[FILTER_LOADS], next_pixels[PIXEL_LOADS];
@@ -81,8 +84,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
         for (int r = 0; r < BK / ROWS_APART; r++) {
             const int k = k0 + r * ROWS_APART + first_row;
 #pragma unroll
-            for (int i = 0; i < COLUMNS; i++)
-                next_pixels[r * COLUMNS + i] = k < DEPTH && window[i] ? float(window[i][TAPS.at[k]]) : 0.0f;
+            for (int i = 0; i < COLUMNS; i++) {
+                const bool inside = is_pixel<PADDING>(top[i] + k / K % K, left[i] + k % K, H, W);
+                next_pixels[r * COLUMNS + i] = inside && k < DEPTH && window[i] ? float(window[i][TAPS.at[k]]) : 0.0f;
+            }
         }
     };
     auto store = [&](int stage) {

@@ -14,7 +14,7 @@
 //           precision at every term.
 #include "common.cuh"
 
-constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
+constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;
 constexpr int SIDE = (TILE - 1) * S + K;  // side of the input tile
 constexpr int ACROSS = (OW + TILE - 1) / TILE, DOWN = (OH + TILE - 1) / TILE;
 
@@ -43,8 +43,9 @@ extern "C" __global__ void __launch_bounds__(TILE *TILE)
         for (int i = row; i < SIDE; i += TILE)
 #pragma unroll 1
             for (int j = column; j < SIDE; j += TILE) {
-                const int h = first_row * S + i, v = first_column * S + j;
-                const float16 pixel(h < H && v < W ? float(map[h * W + v]) : 0.0f);
+                const int h = first_row * S + i - PADDING, v = first_column * S + j - PADDING;
+                const bool inside = h < H && v < W && is_pixel<PADDING>(h, v, H, W);
+                const float16 pixel(inside ? float(map[h * W + v]) : 0.0f);
                 pixels[i * SIDE + j] = pack_half2(pixel, pixel);
             }
         __syncthreads();

@@ -15,7 +15,7 @@
 #include "common.cuh"
 #include "mma.cuh"
 
-constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
+constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;
 constexpr int TILES_R = (OH + ROWS - 1) / ROWS, TILES_C = (OW + COLUMNS - 1) / COLUMNS;
 constexpr int PIXELS = IMAGES * ROWS * COLUMNS;  // per block
 constexpr int THREADS = 32 * WARPS_M * WARPS_N;
@@ -106,13 +106,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 const int at = t + (first + i) * THREADS;
-                const int row = min(row0 * S + at / PITCH % IN_R, H - 1), column = column0 * S + at % PITCH;
+                const int h = row0 * S - PADDING + at / PITCH % IN_R, row = min(h, H - 1);
+                const int column = column0 * S - PADDING + at % PITCH;
                 const int plane = at / (PITCH * IN_R) % PLANES, image = min(at / (PITCH * IN_R * PLANES), last_image);
                 const int channel = step * CK + (HALF && C > 1 ? 2 : 1) * plane;
                 const INPUT *line = block_x + ((image * C + min(channel, C - 1)) * H + row) * W;
-                low[i] = channel < C ? line[min(column, W - 1)] : INPUT(0);
-                if (PAIRS_OF_PIXELS) high[i] = line[min(column + 1, W - 1)];
-                else if (HALF) high[i] = channel + 1 < C ? line[H * W + min(column, W - 1)] : INPUT(0);
+                const bool inside = is_pixel<PADDING>(h, column, H, W), next = is_pixel<PADDING>(h, column + 1, H, W);
+                low[i] = channel < C && inside ? line[min(column, W - 1)] : INPUT(0);
+                if (PAIRS_OF_PIXELS) high[i] = next ? line[min(column + 1, W - 1)] : INPUT(0);
+                else if (HALF) high[i] = channel + 1 < C && inside ? line[H * W + min(column, W - 1)] : INPUT(0);
                 else high[i] = low[i];
             }
 #pragma unroll

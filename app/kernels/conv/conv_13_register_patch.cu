@@ -16,7 +16,7 @@
 #include "async_copy.cuh"
 #include "common.cuh"
 
-constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;  // before pooling
+constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;  // before pooling
 constexpr int PATCHES_R = (PH * POOL + TR - 1) / TR, PATCHES_C = (PW * POOL + TC - 1) / TC;  // per image
 constexpr int TILES_R = (PATCHES_R + TILE_R - 1) / TILE_R, TILES_C = (PATCHES_C + TILE_C - 1) / TILE_C;
 constexpr int PATCHES = IMAGES * TILE_R * TILE_C;  // per block
@@ -55,11 +55,12 @@ __device__ __forceinline__ void read(float (&values)[Count], const float *from) 
 }
 
 // Where element `at` of a block's input tile lies relative to the block's first image; edges repeat the last pixel,
-// which only outputs beyond the edge read.
+// which only outputs beyond the edge read. With padding zeros lie there, and nowhere: -1.
 __device__ __forceinline__ int source(int at, int row0, int column0, int last_image) {
     const int column = min(column0 + at % PITCH, W - 1), row = min(row0 + at / PITCH % IN_R, H - 1);
     const int channel = at / (PITCH * IN_R) % CK, image = min(at / (PITCH * IN_R * CK), last_image);
-    return ((image * C + channel) * H + row) * W + column;
+    const int place = ((image * C + channel) * H + row) * W + column;
+    return is_pixel<PADDING>(row0 + at / PITCH % IN_R, column0 + at % PITCH, H, W) ? place : -1;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
@@ -74,7 +75,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     const INPUT *block_x = x + image0 * (C * H * W);
     const float *block_w = w + (long long)blockIdx.y * (C * K * K * BM);
 
-    auto source_of = [&](int i) { return source(t + i * THREADS, tile_row * S, tile_column * S, last_image); };
+    auto source_of = [&](int i) {
+        return source(t + i * THREADS, tile_row * S - PADDING, tile_column * S - PADDING, last_image);
+    };
     int offsets[KEEP_OFFSETS ? LOADS : 1];
     if (KEEP_OFFSETS)
 #pragma unroll
@@ -88,9 +91,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 const int at = t + (first + i) * THREADS;
-                const INPUT *element = from + (KEEP_OFFSETS ? offsets[KEEP_OFFSETS ? i : 0] : source_of(first + i));
-                if (!SAME_TYPE) loaded[i] = *element;
-                else if (at < IN_FLOATS) cp_async(inputs + at, element);
+                const int offset = KEEP_OFFSETS ? offsets[KEEP_OFFSETS ? i : 0] : source_of(first + i);
+                const INPUT *element = from + offset;
+                const bool exists = PADDING == 0 || offset >= 0;
+                if (!SAME_TYPE) {
+                    loaded[i] = exists ? *element : INPUT(0);
+                } else if (at < IN_FLOATS) {
+                    if (exists) cp_async(inputs + at, element);
+                    else inputs[at] = 0;
+                }
             }
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {

@@ -22,6 +22,7 @@ from app.kernels.variant import (
     Unfit,
     Variant,
     conv_sizes,
+    padding,
     reordered_weights,
     tiles,
     types,
@@ -125,12 +126,12 @@ def _from_constant(
 def _image_loop(problem: ConvProblem, _: Parameters) -> LaunchConfig:
     pixels = tiles(prod(problem.convolved), BLOCK)
     launch = KernelLaunch(BLOCK, lambda _: (pixels, problem.maps, 1), scalars=problem.sizes)
-    return LaunchConfig(types(problem), (launch,))
+    return LaunchConfig(types(problem) | padding(problem), (launch,))
 
 
 def _direct(problem: ConvProblem, _: Parameters) -> LaunchConfig:
     launch = KernelLaunch(BLOCK, _pixel_grid(problem, problem.maps), scalars=problem.sizes)
-    return LaunchConfig(types(problem), (launch,))
+    return LaunchConfig(types(problem) | padding(problem), (launch,))
 
 
 def _shared_tile(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
@@ -141,17 +142,21 @@ def _shared_tile(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
         scalars=(*problem.sizes, tile),
         shared_bytes=_tile_bytes(problem, tile) + _filter_bytes(problem),
     )
-    return LaunchConfig(types(problem), (launch,))
+    return LaunchConfig(types(problem) | padding(problem), (launch,))
 
 
 def _constant(problem: ConvProblem, _: Parameters) -> LaunchConfig:
-    return _from_constant(problem, types(problem), BLOCK, partial(_pixel_grid, problem), problem.sizes)
+    return _from_constant(
+        problem, types(problem) | padding(problem), BLOCK, partial(_pixel_grid, problem), problem.sizes
+    )
 
 
 def _shared_constant(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     tile = _checked_tile(parameters)
     grid, scalars = partial(_tile_grid, problem, tile), (*problem.sizes, tile)
-    return _from_constant(problem, types(problem), tile**2, grid, scalars, _tile_bytes(problem, tile))
+    return _from_constant(
+        problem, types(problem) | padding(problem), tile**2, grid, scalars, _tile_bytes(problem, tile)
+    )
 
 
 def _specialised(problem: ConvProblem, parameters: Parameters, together: int = 1) -> LaunchConfig:

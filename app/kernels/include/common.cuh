@@ -19,6 +19,13 @@ constexpr bool same_type<T, T> = true;
 __device__ __forceinline__ float fused_multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ __forceinline__ double fused_multiply_add(double a, double b, double c) { return fma(a, b, c); }
 
+// Whether (row, column) is a pixel of the image, height x width. With padding a window may begin before it and end beyond
+// it, on zeros; without padding nothing is asked: kernels look at pixels alone, or check that themselves.
+template <int Padding>
+__device__ __forceinline__ bool is_pixel(int row, int column, int height, int width) {
+    return Padding == 0 || (unsigned(row) < unsigned(height) && unsigned(column) < unsigned(width));
+}
+
 // Function: one of activations.cuh.
 template <bool WithBias, typename Function, typename T>
 __device__ __forceinline__ T epilogue(T sum, T bias) {
