@@ -38,6 +38,10 @@ template <int Window, int Stride, int Count, int Size>
 inline int pixels_inside(int at) {
     return min(Window, Size - at * Stride);
 }
+template <int Padding>
+inline bool is_pixel(int row, int column, int height, int width) {
+    return Padding == 0 || ((unsigned)row < (unsigned)height && (unsigned)column < (unsigned)width);
+}
 template <bool Max, typename T>
 inline T pool_step(T so_far, T value) {
     return !Max ? so_far + value : value > so_far || value != value ? value : so_far;

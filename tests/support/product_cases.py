@@ -108,10 +108,12 @@ def check_gemm(case: GemmCase, spoiled: bool = False) -> None:
 
 
 def conv_products(
-    x: np.ndarray, w: np.ndarray, dy: np.ndarray, stride: int
+    x: np.ndarray, w: np.ndarray, dy: np.ndarray, stride: int, padding: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """y, dx, dw in float64, tap by tap."""
     x, w, dy = (array.astype(np.float64) for array in (x, w, dy))
+    around = (padding, padding)
+    x = np.pad(x, ((0, 0), (0, 0), around, around))
     y, dx, dw = np.zeros_like(dy), np.zeros_like(x), np.zeros_like(w)
     for p, q in np.ndindex(w.shape[:2]):
         rows, columns = (slice(at, at + stride * (n - 1) + 1, stride) for at, n in ((p, dy.shape[2]), (q, dy.shape[3])))
@@ -119,7 +121,8 @@ def conv_products(
         y += np.moveaxis(np.tensordot(seen, w[p, q], (1, 0)), 3, 1)
         dx[:, :, rows, columns] += np.moveaxis(np.tensordot(dy, w[p, q], (1, 1)), 3, 1)
         dw[p, q] = np.tensordot(seen, dy, ((0, 2, 3), (0, 2, 3)))
-    return y, dx, dw
+    inside = slice(padding, x.shape[2] - padding), slice(padding, x.shape[3] - padding)
+    return y, dx[(..., *inside)], dw
 
 
 def check_conv(case: ConvCase, spoiled: bool = False) -> None:
@@ -146,8 +149,8 @@ def check_conv(case: ConvCase, spoiled: bool = False) -> None:
         for first, second in zip(*results, strict=True):
             np.testing.assert_array_equal(first.view(np.uint32), second.view(np.uint32))
         with np.errstate(invalid="ignore"):
-            exact = list(conv_products(x, w, dy, sizes.stride))
-            magnitude = list(conv_products(np.abs(x), np.abs(w), np.abs(dy), sizes.stride))
+            exact = list(conv_products(x, w, dy, sizes.stride, sizes.padding))
+            magnitude = list(conv_products(np.abs(x), np.abs(w), np.abs(dy), sizes.stride, sizes.padding))
         if case.bias:
             exact[0] += bias[:, None, None]
             magnitude[0] += np.abs(bias)[:, None, None]

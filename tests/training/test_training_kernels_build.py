@@ -143,6 +143,10 @@ CASES: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
     (check_conv, (ConvCase(ConvSizes(3, 9, 7, 10, 3), (3, 1), "relu", True),)),
     (check_conv, (CONV,)),
     (check_conv, (CONV, True)),
+    (check_conv, (ConvCase(ConvSizes(1, 8, 5, 6, 5, padding=2), (2, 1), "tanh", True),)),
+    (check_conv, (ConvCase(ConvSizes(3, 1, 9, 7, 4, stride=2, padding=3), (3,)),)),
+    (check_conv, (ConvCase(ConvSizes(16, 7, 4, 5, 3, stride=3, padding=1), (2,), "relu"),)),
+    (check_conv, (ConvCase(ConvSizes(2, 2, 3, 16, 7, padding=6), (1,)), True)),
 ]
 
 

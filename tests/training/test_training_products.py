@@ -133,6 +133,12 @@ ON_CARD = [
         for stride in (1, 2, 3)
         for at, (channels, maps) in enumerate([(1, 4), (4, 17), (16, 32), (7, 64), (33, 12)])
     ),
+    *(
+        ConvCase(ConvSizes(channels, height, 10, maps, 4, stride, padding), (2, 1), "tanh", at % 2 == 0)
+        for stride in (1, 2, 3)
+        for at, (channels, height, maps, padding) in enumerate([(1, 13, 4, 1), (7, 1, 17, 3), (16, 9, 32, 2)])
+    ),
+    ConvCase(ConvSizes(1, 28, 28, 6, 5, padding=2), (256, 13), "tanh", True),
     ConvCase(ConvSizes(1, 28, 28, 32, 5), (256, 13)),
     ConvCase(ConvSizes(32, 12, 12, 64, 5), (256, 13)),
     ConvCase(ConvSizes(1, 70, 70, 12, 5), (5,)),

@@ -10,16 +10,26 @@
 
 struct Windows {
     static constexpr bool ALONG_K = false;
-    typedef const float *Row;
-    typedef int Step;
+    struct Row {
+        const float *start;  // of the window; null beyond the last pixel
+        int row, column;
+    };
+    struct Step {
+        int offset, p, q;  // of the tap; offset < 0: no more taps
+    };
     const float *x;
     int pixels;
 
-    __device__ __forceinline__ Row row(int n) const { return n < pixels ? x + window_start(n) : nullptr; }
-    __device__ __forceinline__ Step step(int k0, int i, int last) const {
-        return k0 + i < last ? tap_offset(Tap<C>(k0, i)) : -1;
+    __device__ __forceinline__ Row row(int n) const {
+        return {n < pixels ? x + window_start(n) : nullptr, window_row(n), window_column(n)};
     }
-    __device__ __forceinline__ float at(Row row, Step step) const { return row && step >= 0 ? row[step] : 0.0f; }
+    __device__ __forceinline__ Step step(int k0, int i, int last) const {
+        return {k0 + i < last ? tap_offset(Tap<C>(k0, i)) : -1, Tap<C>(k0, i).p, Tap<C>(k0, i).q};
+    }
+    __device__ __forceinline__ float at(Row row, Step step) const {
+        if (!in_memory(row.row + step.p, row.column + step.q)) return 0;
+        return row.start && step.offset >= 0 ? row.start[step.offset - PADDING * (W + 1)] : 0.0f;
+    }
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)

@@ -11,18 +11,24 @@
 // x as (taps, k) with k over the pixels of all images.
 struct Inputs {
     static constexpr bool ALONG_K = true;
-    typedef int Row;
-    typedef long long Step;
+    struct Row {
+        int offset, p, q;  // of the tap; offset < 0: beyond the last
+    };
+    struct Step {
+        long long start;  // of the window; negative: no more pixels
+        int row, column;
+    };
     const float *x;
 
     __device__ __forceinline__ Row row(int tap) const {
-        return tap < TAPS ? (tap % C * H + tap / C / K) * W + tap / C % K : -1;
+        return {tap < TAPS ? (tap % C * H + tap / C / K) * W + tap / C % K : -1, tap / C / K, tap / C % K};
     }
     __device__ __forceinline__ Step step(int k0, int i, int last) const {
-        return k0 + i < last ? window_start(k0 + i) : -1;
+        return {k0 + i < last ? window_start(k0 + i) : -1, window_row(k0 + i), window_column(k0 + i)};
     }
     __device__ __forceinline__ float at(Row row, Step step) const {
-        return row >= 0 && step >= 0 ? x[step + row] : 0.0f;
+        const bool there = in_memory(step.row + row.p, step.column + row.q);
+        return there && row.offset >= 0 && step.start >= 0 ? x[step.start + row.offset - PADDING * (W + 1)] : 0.0f;
     }
 };
 

@@ -49,7 +49,7 @@ struct Outputs {
         return {tap.p, tap.q, k0 + i < last ? tap.map : -1};
     }
     __device__ __forceinline__ float at(Row row, Step step) const {
-        const int down = row.h - step.p, right = row.w - step.q;
+        const int down = row.h + PADDING - step.p, right = row.w + PADDING - step.q;
         const bool there = row.image && step.map >= 0 && down >= 0 && down <= (OH - 1) * S && right >= 0 &&
                            right <= (OW - 1) * S && down % S == 0 && right % S == 0;
         return there ? row.image[step.map * PIXELS + down / S * OW + right / S] : 0.0f;
@@ -60,7 +60,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     train_conv_input(const float *__restrict__ dy, const float *__restrict__ w, float *__restrict__ dx, int images) {
     const int pixels = H * images * W, first_pixel = blockIdx.x * BN;
     const int first_h = first_pixel / (images * W), last_h = min(first_pixel + BN - 1, pixels - 1) / (images * W);
-    const int first_p = max(first_h - (OH - 1) * S, 0), last_p = min(last_h, K - 1);  // perhaps none
+    const int first_p = max(first_h + PADDING - (OH - 1) * S, 0);
+    const int last_p = min(last_h + PADDING, K - 1);  // perhaps none
     const auto finish = [&](int channel, int n, const float *sums) {
         if (channel >= C || n >= pixels) return;
         const auto place = [&](int at) {

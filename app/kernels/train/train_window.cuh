@@ -1,10 +1,11 @@
 // Common parts of training's convolutions: the sizes of a layer, and the places of a window and its taps in an image.
 //
-// An image is (C, H, W), its output (M, OH, OW), filters are (K, K, C, M); S is the stride. No padding.
+// An image is (C, H, W), its output (M, OH, OW), filters are (K, K, C, M); S is the stride. PADDING rows and columns of
+// zeros lie around the image, but not in memory: rows and columns count from the first of them.
 #pragma once
 #include "train_product.cuh"
 
-constexpr int OH = (H - K) / S + 1, OW = (W - K) / S + 1;
+constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;
 constexpr int PIXELS = OH * OW;  // per output map
 constexpr int TAPS = K * K * C;  // per filter, numbered as (p, q, c)
 
@@ -19,7 +20,14 @@ struct Tap {
     }
 };
 
-// The first element of output pixel n's window; n counts the pixels of all images.
+// Whether the image has that row and column, and not its padding.
+__device__ __forceinline__ bool in_memory(int row, int column) {
+    return is_pixel<PADDING>(row - PADDING, column - PADDING, H, W);
+}
+
+// The first row, column and element of output pixel n's window; n counts the pixels of all images.
+__device__ __forceinline__ int window_row(int n) { return n % PIXELS / OW * S; }
+__device__ __forceinline__ int window_column(int n) { return n % PIXELS % OW * S; }
 __device__ __forceinline__ long long window_start(int n) {
     const int image = n / PIXELS, pixel = n % PIXELS;
     return image * (long long)(C * H * W) + (pixel / OW * W + pixel % OW) * S;

@@ -167,7 +167,7 @@ class _Parts:
 def conv_products(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
     """Make the three implicit products of a convolution. shape: of one image's input."""
     channels, height, width = shape
-    sizes = ConvSizes(channels, height, width, layer.maps, layer.kernel, layer.stride)
+    sizes = ConvSizes(channels, height, width, layer.maps, layer.kernel, layer.stride, layer.padding)
     forward = conv_forward(arch, sizes, bias, activation)
     return forward, ConvFilterGradient(arch, sizes), conv_input_gradient(arch, sizes)
 

@@ -26,7 +26,10 @@ SUM_ELEMENT = 0.65
 
 @dataclass(frozen=True)
 class ConvSizes:
-    """Sizes of an image, of ``maps`` filters and of the stride. images * height * width must stay below 2^31."""
+    """Sizes of an image, of ``maps`` filters, of the stride and of the zeros around the image.
+
+    images * height * width must stay below 2^31.
+    """
 
     channels: int
     height: int
@@ -34,11 +37,13 @@ class ConvSizes:
     maps: int
     kernel: int
     stride: int = 1
+    padding: int = 0
 
     @property
     def out(self) -> tuple[int, int]:
         """Height and width of the output, (OH, OW)."""
-        return (self.height - self.kernel) // self.stride + 1, (self.width - self.kernel) // self.stride + 1
+        beyond = 2 * self.padding - self.kernel
+        return (self.height + beyond) // self.stride + 1, (self.width + beyond) // self.stride + 1
 
     @property
     def pixels(self) -> int:
@@ -54,7 +59,7 @@ class ConvSizes:
     def defines(self) -> dict[str, str | int]:
         """The sizes as compile-time constants of the kernels."""
         values = (self.channels, self.height, self.width, self.maps, self.kernel, self.stride)
-        return dict(zip("CHWMKS", values, strict=True))
+        return {**dict(zip("CHWMKS", values, strict=True)), "PADDING": self.padding}
 
 
 @dataclass(frozen=True)
