@@ -125,7 +125,8 @@ class _Reader:
         tables = self.document.get("layers")
         if tables is None:
             raise self.error(len(self.lines) - 1, "layers are missing: write [[layers]] and its keys for each layer")
-        if not isinstance(tables, list) or len(tables) != len(self.headers):  # in other notation, lines are not known
+        written = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
+        if not written or len(tables) != len(self.headers):  # in other notation, lines are not known
             at = self._line("layers", None)
             raise self.error(at, "layers are not written as tables: write [[layers]] above the keys of each layer")
         return tables

@@ -150,6 +150,7 @@ def test_a_fault_is_one_line_that_names_the_line(old: str, new: str, line: int, 
 LAYERS_ELSEWHERE = [
     ("", 5, r"layers are missing: write \[\[layers\]\] and its keys for each layer"),
     ('layers = [{type = "flatten"}]', 5, r"layers are not written as tables: write \[\[layers\]\] above"),
+    ('layers = [1]\nsummary = """\n[[layers]]\n"""', 5, "layers are not written as tables"),
     ("layers = 5", 5, "layers are not written as tables"),
     ('[layers]\ntype = "relu"', 5, "layers are not written as tables"),
     ('[["lay\\u0065rs"]]\ntype = "relu"', 1, "layers are not written as tables"),
