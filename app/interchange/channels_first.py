@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from app.interchange.source import Source
-from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Sigmoid, Tanh
+from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Resize, Sigmoid, Tanh
 
 FUNCTIONS: dict[type[Layer], Callable[[np.ndarray], np.ndarray]] = {
     Relu: lambda x: x * (x > 0),
@@ -18,8 +18,10 @@ FUNCTIONS: dict[type[Layer], Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def logits(source: Source, x: np.ndarray) -> np.ndarray:
-    """Compute the scores before a softmax: (B, C, H, W) float64 behind Resize, scaled → (B, classes)."""
+def logits(source: Source, images: np.ndarray) -> np.ndarray:
+    """Compute the scores before a softmax of images (B, C, H, W) uint8, as the network reads them: (B, classes)."""
+    first = source.network.layers[0]
+    x = (first.reference(images, {}) if isinstance(first, Resize) else images).astype(np.float64) * source.scale
     for layer in source.network.layers:
         if isinstance(layer, Conv2d):
             x = _convolved(x, source.arrays[layer.name].astype(np.float64), layer)
@@ -38,7 +40,8 @@ def logits(source: Source, x: np.ndarray) -> np.ndarray:
 
 
 def _convolved(x: np.ndarray, filters: np.ndarray, layer: Conv2d) -> np.ndarray:
-    kernel, stride = layer.kernel, layer.stride
+    kernel, stride, beyond = layer.kernel, layer.stride, (layer.padding, layer.padding)
+    x = np.pad(x, ((0, 0), (0, 0), beyond, beyond))
     height, width = (x.shape[2] - kernel) // stride + 1, (x.shape[3] - kernel) // stride + 1
     y = np.zeros((len(x), layer.maps, height, width))
     for p in range(kernel):

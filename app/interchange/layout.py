@@ -14,11 +14,17 @@ from app.network.definitions import Network
 
 @dataclass(frozen=True)
 class Converted:
-    """One array of the weights file. change: from which shape and order to which, in words; "" for a plain copy."""
+    """One array of the weights file. before, after: its shape and order in the source and here, in words."""
 
     name: str
     array: np.ndarray
-    change: str
+    before: str
+    after: str
+
+
+def origin_shapes(network: Network) -> dict[str, Shape]:
+    """List the shapes of the arrays of a ``Source``, by our names, with every bias that there may be."""
+    return {name: channels_first_shape(ours) for name, ours, _ in _wanted(network)}
 
 
 def converted(source: Source) -> list[Converted]:
@@ -30,11 +36,13 @@ def converted(source: Source) -> list[Converted]:
         theirs = channels_first_shape(ours)
         if name not in source.arrays:
             if not name.endswith("_bias"):
-                raise BadValueError(f"has no {name} {_shape(theirs)}, which network {network.name} needs; {REMEDY}")
+                raise BadValueError(
+                    f"has no {name} {format_shape(theirs)}, which network {network.name} needs; {REMEDY}"
+                )
             continue
         _check(name, source.arrays[name], theirs, network)
         one = _converted(name, source.arrays[name], flattened)
-        found.append(replace(one, change="") if source.unchanged else one)
+        found.append(replace(one, before=one.after) if source.unchanged else one)
     if unknown := sorted(source.arrays.keys() - {name for name, *_ in wanted}):
         raise BadValueError(f"{unknown[0]} is not part of network {network.name}; {REMEDY}")
     return found
@@ -77,28 +85,27 @@ def _wanted(network: Network) -> Iterator[tuple[str, Shape, Shape | None]]:
 
 def _check(name: str, array: np.ndarray, wanted: Shape, network: Network) -> None:
     if array.shape != wanted:
-        needs = f"network {network.name} needs {_shape(wanted)}"
-        raise BadValueError(f"{name} is {_shape(array.shape)}, {needs}; {REMEDY}")
+        needs = f"network {network.name} needs {format_shape(wanted)}"
+        raise BadValueError(f"{name} is {format_shape(array.shape)}, {needs}; {REMEDY}")
 
 
 REMEDY = "name the file's own network with --network"
 
 
 def _converted(name: str, array: np.ndarray, flattened: Shape | None) -> Converted:
-    if array.ndim == 1:
-        return Converted(name, array, "")
-    before = _shape(array.shape)
+    """Convert one array. flattened: the shape of the maps that a fully connected layer reads."""
+    orders = ("", "")
     if array.ndim == 4:
-        moved = np.ascontiguousarray(array.transpose(2, 3, 1, 0))
-        return Converted(name, moved, f"{before} as out,in,H,W -> {_shape(moved.shape)} as H,W,in,out")
-    moved = np.ascontiguousarray(array.T)
-    after = _shape(moved.shape)
-    if flattened is None:
-        return Converted(name, moved, f"{before} -> {after}")
-    rows = np.empty_like(moved)
-    rows[channel_first_rows(flattened)] = moved
-    return Converted(name, rows, f"{before} over C,H,W -> {after} over H,W,C")
+        moved, orders = array.transpose(2, 3, 1, 0), (" out,in,H,W", " H,W,in,out")
+    elif flattened is None:
+        moved, orders = array.T, (" out,in", " in,out") if array.ndim == 2 else orders
+    else:
+        moved, orders = np.empty_like(array.T), (" over C,H,W", " over H,W,C")
+        moved[channel_first_rows(flattened)] = array.T
+    before, after = (format_shape(one.shape) + order for one, order in zip((array, moved), orders, strict=True))
+    return Converted(name, np.ascontiguousarray(moved), before, after)
 
 
-def _shape(shape: Shape) -> str:
+def format_shape(shape: Shape) -> str:
+    """Format a shape like ``(32, 1296)``."""
     return f"({', '.join(map(str, shape))})"

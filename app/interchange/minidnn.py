@@ -5,17 +5,16 @@ float32: all weights, then all biases. Eigen stores columns, so that filters rea
 weights as (out, in) over features in C, H, W order. Names and shapes come from a network.
 """
 
-import struct
 from math import prod
 
 import numpy as np
 
 from app.files.checks import BadValueError
+from app.interchange.chain import course
+from app.interchange.cursor import Cursor
+from app.interchange.layout import origin_shapes
 from app.interchange.source import Asked, Source
-from app.layers import Argmax, Conv2d, Flatten, Layer, Resize
-from app.network.definitions import Network
-
-DAMAGED = "get a fresh copy"
+from app.layers import Argmax, Flatten, Resize
 
 
 def read(content: bytes, asked: Asked) -> Source:
@@ -24,56 +23,34 @@ def read(content: bytes, asked: Asked) -> Source:
         raise BadValueError("a flat dump has no names; name its network with --network, as minidnn86")
     if asked.size is not None or asked.symbol is not None:
         raise BadValueError("a flat dump's sizes follow from --network; leave --size and --symbol out")
-    network = asked.network
-    wanted = _wanted(network)
-    count = _int32(content, 0, "the number of layers")
-    if count != len(wanted):
+    network = course(asked.network)
+    # mini-dnn has no layers for these; of the others, those without weights have 0 floats.
+    layers = [layer.name for layer in network.layers if not isinstance(layer, Resize | Flatten | Argmax)]
+    shapes = origin_shapes(network)
+    cursor = Cursor(content)
+    count = cursor.integer("i", "the number of layers")
+    if count != len(layers):
         remedy = "name the file's own network with --network"
-        if int.from_bytes(content[:4], "big") == len(wanted):
+        if int.from_bytes(content[:4], "big") == len(layers):
             remedy = "its numbers are big-endian: convert them to little-endian"
-        told = f"declares {count:,} layers, network {network.name} has {len(wanted)}"
+        told = f"declares {count:,} layers, network {network.name} has {len(layers)}"
         raise BadValueError(f"{told} (without resize, flatten and argmax); {remedy}")
     arrays: dict[str, np.ndarray] = {}
-    at = 4
-    for layer, shapes in wanted:
-        floats = _floats(content, at, layer, [prod(shape) for shape in shapes])
-        at += 4 + floats.nbytes
-        for name, shape in zip((layer.name, f"{layer.name}_bias"), shapes, strict=False):
-            part, floats = np.split(floats, [prod(shape)])
+    for layer in layers:
+        names = [name for name in (layer, f"{layer}_bias") if name in shapes]
+        floats = _floats(cursor, layer, [prod(shapes[name]) for name in names])
+        for name in names:
+            part, floats = np.split(floats, [prod(shapes[name])])
             if part.size:
-                arrays[name] = part.astype(np.float32).reshape(shape)
-    if at != len(content):
-        raise BadValueError(f"has {len(content) - at:,} bytes after its last layer; {DAMAGED}")
+                arrays[name] = part.reshape(shapes[name])
+    cursor.end("its last layer")
     return Source(network, arrays, {})
 
 
-def _wanted(network: Network) -> list[tuple[Layer, list[tuple[int, ...]]]]:
-    """List the layers that a dump counts, with the shapes of their weights and biases."""
-    found = []
-    shape = network.input_shape
-    for layer in network.layers:
-        if not isinstance(layer, Resize | Flatten | Argmax):  # which mini-dnn has none of
-            shapes = [ours[::-1] for ours in layer.parameter_shapes(shape).values()]
-            if isinstance(layer, Conv2d):
-                shapes[0] = (layer.maps, shape[0], layer.kernel, layer.kernel)
-            found.append((layer, shapes))
-        shape = layer.output_shape(shape)
-    return found
-
-
-def _floats(content: bytes, at: int, layer: Layer, sizes: list[int]) -> np.ndarray:
+def _floats(cursor: Cursor, layer: str, sizes: list[int]) -> np.ndarray:
     """Read one layer's floats. sizes: numbers of its weights and biases; none for a layer without."""
-    count = _int32(content, at, f"the number of floats of layer {layer.name}")
+    count = cursor.integer("i", f"the number of floats of layer {layer}")
     if count not in (sum(sizes), *sizes[:1]):
-        told = f"layer {layer.name} has {count:,} floats, but its network needs {sum(sizes):,}"
+        told = f"layer {layer} has {count:,} floats, but its network needs {sum(sizes):,}"
         raise BadValueError(f"{told}; name the file's own network with --network")
-    if 4 * count > len(content) - at - 4:
-        raise BadValueError(f"ends within the {count:,} floats of layer {layer.name}; {DAMAGED}")
-    return np.frombuffer(content, "<f4", count, at + 4)
-
-
-def _int32(content: bytes, at: int, what: str) -> int:
-    if len(content) < at + 4:
-        raise BadValueError(f"ends before {what}; {DAMAGED}")
-    value: int = struct.unpack_from("<i", content, at)[0]
-    return value
+    return np.frombuffer(cursor.take(4 * count, f"the {count:,} floats of layer {layer}"), "<f4").astype(np.float32)

@@ -19,12 +19,12 @@ def as_float32(name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
     kind, size = array.dtype.name, array.dtype.itemsize
     if array.dtype.kind != "f" or size > 8:
         raise BadValueError(f"{shown(name)} is stored as {kind}; store it as float32")
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         single = array.astype(np.float32)
     if np.isinf(single).any() and np.isfinite(array).all():
         raise BadValueError(f"{shown(name)} has values beyond the range of float32; scale the weights down")
     if size != single.itemsize:
-        notes.append(f"{name}: {kind} {'rounded' if size > single.itemsize else 'widened, exactly,'} to float32")
+        notes.append(f"{shown(name)}: {kind} {'rounded' if size > single.itemsize else 'widened, exactly,'} to float32")
     return single
 
 
@@ -39,5 +39,6 @@ def check_numbers(arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _plausible(arrays: Iterable[np.ndarray]) -> bool:
-    largest = np.max([np.abs(array).max() for array in arrays], initial=0)  # NaN if there is one
+    with np.errstate(invalid="ignore"):
+        largest = np.max([np.abs(array).max() for array in arrays], initial=0)
     return bool(PLAUSIBLE[0] <= largest <= PLAUSIBLE[1])

@@ -9,6 +9,7 @@ from app.errors import UserError
 from app.files.checks import BadValueError
 from app.files.formats import START_BYTES, recognise
 from app.files.reading import read_file
+from app.interchange.mxnet_params import MAGIC
 from app.interchange.numbers import check_numbers
 from app.interchange.source import Asked, Source
 from app.network.weights import MAX_BYTES
@@ -37,6 +38,7 @@ FORMATS = (
     Format("NumPy archive", "npz", ".npz", _recognised("a NumPy archive (.npz)")),
     Format("ONNX model", "onnx_import", ".onnx", _recognised("an ONNX model")),
     Format("PyTorch state dict", "state_dict", ".pt", _recognised("a PyTorch file (.pt, .pth)")),
+    Format("MXNet arrays", "mxnet", ".params", lambda start: start.startswith(MAGIC.to_bytes(8, "little") + bytes(8))),
 )
 
 

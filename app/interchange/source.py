@@ -7,7 +7,7 @@ conversion to the weights file's layout (layout.py), checks of shapes and number
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +20,13 @@ class Asked:
     """What the user told about the file; None for what was left out. A reader refuses what it has no use for.
 
     network: names layers. symbol: a file of MXNet's symbol. size: height and width of the images that the layers read.
+    name: of a network that the file gives no name; not the user's, so that nothing asked is equal to ``Asked()``.
     """
 
     network: Network | None = None
     symbol: Path | None = None
     size: int | None = None
+    name: str = field(default="imported", compare=False)
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,8 @@ def _input(value: Any) -> tuple[int, ...]:
     return shape
 
 
-def _scale(value: Any) -> float:
+def checked_scale(value: Any) -> float:
+    """Check a pixel scale, a number or a fraction such as "1/255". Raises BadValueError."""
     fraction = _FRACTION.fullmatch(value) if isinstance(value, str) else None
     scale: float = number(LEAST_SCALE, MOST_SCALE)(int(fraction[1]) / int(fraction[2]) if fraction else value)
     return scale
@@ -238,7 +239,7 @@ def _told(value: Any) -> str:
 
 _SUMMARY = _Rule("one line of text in quotes, up to 200 characters", text())
 _INPUT = _Rule(f"1 or 3 channels, then height and width from 1 to {MAX_SIDE:,}, as in [1, 28, 28]", _input)
-_SCALE = _Rule(f'a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g} or a fraction such as "1/255"', _scale)
+_SCALE = _Rule(f'a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g} or a fraction such as "1/255"', checked_scale)
 _NAME = _Rule("a name of small letters, digits and _, such as lenet5", _name)
 _LAYER_NAME = _Rule("a name like conv1: small letters, digits and _, not argmax, not ending in _bias", _layer_name)
 # By the type of a layer's field.

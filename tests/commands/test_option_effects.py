@@ -56,7 +56,7 @@ WORK = {
     "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --json --wide --plot",
     "profile": "--batch --network --weights --conv --fc --pool --latency --precision --no-fuse --streams --chunk "
     "--trace --counters --json --wide",
-    "import": "--out --overwrite --network --size",
+    "import": "--out --overwrite --network --symbol --size --rule --pixel-scale",
     "export": "--out --overwrite --network",
     "train": "--network --resume --output --overwrite --device --images --validation --data-dir --data --labels "
     "--workers --epochs --batch --seed --optimiser --rate --weight-decay --l2 --smoothing --dropout --shift --flip "

@@ -2,13 +2,17 @@
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from app.cli import main
-from app.network.definitions import MINIDNN86
+from app.interchange.chain import course
+from app.layers import MaxPool
+from app.network.definitions import MINIDNN86, MLP
+from app.network.toml import network_toml
 from app.network.weights import load_weights
 from tests.support.foreign_files import channels_first, flat_dump
 from tests.support.shell import Refuses
@@ -54,10 +58,10 @@ def nan(content: bytes) -> bytes:
 
 
 BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "empty": (lambda good: b"", "ends before the number of layers"),
-    "truncated": (lambda good: good[:-1], "ends before the number of floats of layer softmax"),
+    "empty": (lambda good: b"", "ends within the number of layers"),
+    "truncated": (lambda good: good[:-1], "ends within the number of floats of layer softmax: 3 of 4 bytes"),
     "cut short": (lambda good: good[:1000], "ends within the 3,152 floats of layer conv2"),
-    "longer": (lambda good: good + b"\0", "1 bytes after its last layer"),
+    "longer": (lambda good: good + b"\0\0", "2 bytes after its last layer"),
     "layers": (lambda good: struct.pack("<i", 2**31 - 1) + good[4:], "declares 2,147,483,647 layers"),
     "negative": (lambda good: struct.pack("<i", -1) + good[4:], "declares -1 layers"),
     "floats": (lambda good: good[:4] + struct.pack("<i", 2**31 - 1) + good[8:], "conv1 has 2,147,483,647 floats"),
@@ -98,3 +102,31 @@ def test_the_weights_file_is_only_replaced_when_asked(place: Path, refuses: Refu
     assert (place / "new.h5").read_text() == "mine"
     assert main([*COMMAND, "--overwrite"]) == 0
     refuses([*COMMAND[:-1], "old.bin", "--overwrite"], "--out old.bin is the same file as --file old.bin")
+
+
+def test_the_report_s_network(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Incomplete windows count (34 → 9); the course's rule and scale replace the network's, under the same name."""
+    layers = tuple(MaxPool("pool2", 4, ceil=True) if one.name == "pool2" else one for one in MINIDNN86.layers)
+    network = replace(MINIDNN86, layers=layers)
+    arrays = channels_first(network, biases=LAYERS)
+    assert arrays["fc1"].shape == (32, 1296)
+    (place / "net.toml").write_text(network_toml(network))
+    (place / "old.bin").write_bytes(flat_dump(network, arrays))
+    assert main(["import", "old.bin", "--network", "net.toml", "--out", "new.h5"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "(32, 1296) over C,H,W (1296, 32) over H,W,C" in out and "rule course; pixels of 0 to 255 times 1 " in out
+    found = load_weights(Path("new.h5"))
+    assert found.own_network() == course(network) and found.input_scale == 1
+    assert found.network == "minidnn86" and found.own_network().digest != network.digest
+
+
+def test_another_rule_and_scale(place: Path, refuses: Refuses) -> None:
+    assert main([*COMMAND, "--rule", "edge", "--pixel-scale", "1/255"]) == 0
+    found = load_weights(Path("new.h5"))
+    assert found.own_network() == MINIDNN86 and found.input_scale == MINIDNN86.pixel_scale
+    refuses([*COMMAND, "--overwrite", "--pixel-scale", "0"], "--pixel-scale '0' is not a number from")
+    refuses([*COMMAND, "--overwrite", "--pixel-scale", "1/0"], "--pixel-scale '1/0' is not a number from")
+    (place / "mlp.bin").write_bytes(flat_dump(MLP, channels_first(MLP, biases=frozenset())))
+    refuses(
+        "import mlp.bin --network mlp --rule edge --out mlp.h5", "network mlp enlarges no images: leave --rule edge"
+    )

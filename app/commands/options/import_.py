@@ -10,6 +10,8 @@ EPILOG = """\
 examples:
   python main.py import weights-86.bin --network minidnn86 --out old86.h5
       a flat dump of mini-dnn: the network names the layers
+  python main.py import eng-0001.params --symbol eng-symbol.json --out eng.h5
+      arrays of MXNet, with the network that was saved beside them
   python main.py --weights old86.h5
       classify with the imported weights
 
@@ -24,9 +26,24 @@ class ImportRequest:
     file: Path = option("file to read; its content, else its ending, gives the format", name="file")
     out: Path = option("weights file to write", required=True)
     overwrite: bool = option("replace an existing --out file", False)
-    network: str | None = option("name of the network whose layers the file holds", metavar="NAME")
+    network: str | None = option(
+        "name of the network whose layers the file holds, or a file NAME.toml that describes it",
+        metavar="NAME",
+        group="network",
+        exclusive=True,
+    )
+    symbol: Path | None = option("MXNet's symbol file, which describes the network of a .params file", exclusive=True)
     size: int | None = option(
         "height and width of the images that the layers read, where the file does not give it",
         type=whole_number(1, 1024),
         metavar="N",
+    )
+    rule: str | None = option(
+        "how images are enlarged (default: course for the old systems' formats, else as the network has it)",
+        choices=("edge", "course"),
+    )
+    pixel_scale: str | None = option(
+        "factor of pixels from 0 to 255, a number or a fraction (default: 1 for the old systems' formats, else as the "
+        "network has it)",
+        metavar="X",
     )

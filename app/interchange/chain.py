@@ -1,0 +1,99 @@
+"""Layers in a row, before the size of their images is known, and the network that they become."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from app.errors import UserError
+from app.files.checks import BadValueError
+from app.layers import Argmax, Conv2d, Layer, Linear, Resize, Shape
+from app.layers.pool import Pool
+from app.layers.resize import MAX_SIZE
+from app.network.definitions import Network
+
+IMAGE = 28  # height and width of Fashion-MNIST's images
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Layers from the enlarged image to the scores.
+
+    names: our array's name → the file's. notes: what was assumed.
+    """
+
+    layers: tuple[Layer, ...]
+    names: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def network_of(chain: Chain, name: str, summary: str, channels: int, features: int | None, size: int | None) -> Network:
+    """Make the network, which enlarges images to the size that its layers read.
+
+    channels: of an image. features: inputs of the first fully connected layer; the size follows from them where only
+    one leaves no row or column unread. Raises BadValueError, asking for ``--size``, where none or several do.
+    """
+    if size is None:
+        size = _only_size(chain.layers, channels, features)
+    elif features is not None and _features(chain.layers, channels, size) != features:
+        found = _features(chain.layers, channels, size)
+        gives = "is too small for its layers" if found is None else f"gives its first fully connected layer {found:,}"
+        raise BadValueError(f"needs {features:,} features, and --size {size} {gives}; correct --size")
+    resize = () if size == IMAGE else (Resize("resize", size),)
+    return course(Network(name, summary, (channels, IMAGE, IMAGE), (*resize, *chain.layers, Argmax("argmax"))))
+
+
+def course(network: Network) -> Network:
+    """Return the network with the course's rules, by which all of its old files were trained.
+
+    Images are enlarged with zeros beyond the border, and pixels are numbers from 0 to 255.
+    """
+    layers = tuple(replace(layer, rule="course") if isinstance(layer, Resize) else layer for layer in network.layers)
+    return replace(network, layers=layers, pixel_scale=1.0)
+
+
+def _only_size(layers: Sequence[Layer], channels: int, features: int | None) -> int:
+    if features is None:
+        raise BadValueError("has no fully connected layer, from which the images' size would follow; give --size")
+    sizes = []
+    for size in range(1, MAX_SIZE + 1):
+        found = _features(layers, channels, size) or 0
+        if found > features:  # larger images never give fewer
+            break
+        sizes += [size] if found == features else []
+    whole = [size for size in sizes if not _leaves_rows(layers, channels, size)]
+    fitting = whole or sizes
+    if len(fitting) != 1:
+        which = ", ".join(map(str, fitting)) or f"none up to {MAX_SIZE:,}"
+        raise BadValueError(
+            f"needs {features:,} features before its first fully connected layer, which images of size "
+            f"{which} give; give --size"
+        )
+    return fitting[0]
+
+
+def _shapes(layers: Sequence[Layer], channels: int, size: int) -> list[Shape] | None:
+    """List the shapes before each layer up to the first fully connected one; None if the images are too small."""
+    shapes: list[Shape] = [(channels, size, size)]
+    for layer in layers:
+        if isinstance(layer, Linear):
+            break
+        try:
+            shapes.append(layer.output_shape(shapes[-1]))
+        except UserError:
+            return None
+    return shapes
+
+
+def _features(layers: Sequence[Layer], channels: int, size: int) -> int | None:
+    shapes = _shapes(layers, channels, size)
+    return None if shapes is None else prod(shapes[-1])
+
+
+def _leaves_rows(layers: Sequence[Layer], channels: int, size: int) -> bool:
+    """Return whether a stride or a pooling leaves rows and columns unread, or reads beyond the image."""
+    for layer, shape in zip(layers, _shapes(layers, channels, size) or (), strict=False):
+        if isinstance(layer, Conv2d) and (shape[1] + 2 * layer.padding - layer.kernel) % layer.stride:
+            return True
+        if isinstance(layer, Pool) and (shape[1] - layer.window) % layer.step:
+            return True
+    return False

@@ -1,0 +1,146 @@
+"""Networks of MXNet: a list of arrays (.params) and, beside it, a symbol file or a description of the network.
+
+Without either, the network is the family of the course's systems 2 and 3, if the arrays' shapes allow it.
+"""
+
+from collections.abc import Mapping
+from itertools import permutations
+
+import numpy as np
+
+from app.files.checks import BadValueError, shown
+from app.interchange.chain import Chain, course, network_of
+from app.interchange.layout import origin_shapes
+from app.interchange.mxnet_params import read_params
+from app.interchange.mxnet_symbol import read_symbol
+from app.interchange.numbers import as_float32
+from app.interchange.source import Asked, Source
+from app.layers import Conv2d, Flatten, Linear, MaxPool, Softmax, Tanh
+from app.network.definitions import Network
+
+LAYERS = 4  # with weights, in the course's family
+SUMMARY = "imported from MXNet"
+WEIGHT, BIAS = "_weight", "_bias"
+ASSUMED = (
+    "assumed, as nothing in the file tells: tanh and maximum pooling by 2 behind the first convolution, tanh between "
+    "the fully connected layers; --symbol FILE.json or --network FILE.toml tells it exactly"
+)
+
+
+def read(content: bytes, asked: Asked) -> Source:
+    """Read a list of arrays and the network that they belong to. Raises BadValueError, UserError for the symbol."""
+    notes: list[str] = []
+    arrays = _arguments(read_params(content), notes)
+    if asked.network is not None:
+        if asked.size is not None:
+            raise BadValueError("the images' size follows from --network; leave --size out")
+        network = course(asked.network)
+        names = _names(network, arrays)
+    else:
+        chain = _family(arrays) if asked.symbol is None else read_symbol(asked.symbol)
+        names = chain.names
+        notes += chain.notes
+        _check_names(names, arrays)
+        network = network_of(chain, asked.name, SUMMARY, *_sizes(chain, arrays), asked.size)
+    found = {ours: as_float32(theirs, arrays[theirs], notes) for ours, theirs in names.items()}
+    return Source(network, found, names, tuple(notes))
+
+
+def _arguments(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict[str, np.ndarray]:
+    """Take off ``arg:``, and leave out the ``aux:`` arrays: no layer that is computed here has any."""
+    found: dict[str, np.ndarray] = {}
+    for whole, array in arrays.items():
+        prefix, _, name = whole.rpartition(":")
+        if prefix == "aux":
+            notes.append(f"{shown(whole)} is left out: no layer uses it")
+        elif name in found:
+            raise BadValueError(f"names two arrays {shown(name)}; get a fresh copy")
+        else:
+            found[name] = array
+    return found
+
+
+def _check_names(names: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise BadValueError unless the arrays are exactly those of these names."""
+    if missing := sorted(set(names.values()) - arrays.keys()):
+        raise BadValueError(f"has no array {shown(missing[0])}, which its network needs; {_names_there(arrays)}")
+    if unused := sorted(arrays.keys() - set(names.values())):
+        raise BadValueError(
+            f"has an array {shown(unused[0])}, which its network has no use for; {_names_there(arrays)}"
+        )
+    if len(set(names.values())) < len(names):
+        raise BadValueError("has one array for two layers of its network; give each layer its own")
+
+
+def _names_there(arrays: Mapping[str, np.ndarray]) -> str:
+    return f"give the network of {', '.join(map(shown, sorted(arrays)[:8]))}"
+
+
+def _sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, int | None]:
+    """Return the channels of an image and the inputs of the first fully connected layer, None without one."""
+    weights = [(layer, arrays[chain.names[layer.name]]) for layer in chain.layers if layer.name in chain.names]
+    for layer, array in weights:
+        if array.ndim != (4 if isinstance(layer, Conv2d) else 2):
+            raise BadValueError(
+                f"has {shown(chain.names[layer.name])} with {array.ndim} dimensions, not those of a {layer.kind}"
+            )
+    channels = next((array.shape[1] for layer, array in weights[:1] if isinstance(layer, Conv2d)), 1)
+    return channels, next((array.shape[1] for layer, array in weights if isinstance(layer, Linear)), None)
+
+
+def _names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Find the file's names of the network's arrays: by name, or by shape where the file has names of its own."""
+    wanted = {ours: shape for ours, shape in origin_shapes(network).items() if not ours.endswith("_bias")}
+    prefixes = {ours: ours for ours in wanted}
+    if any(f"{ours}{WEIGHT}" not in arrays for ours in wanted):
+        for ours, shape in wanted.items():
+            fitting = [name for name, array in arrays.items() if name.endswith(WEIGHT) and array.shape == shape]
+            if len(fitting) != 1 or list(wanted.values()).count(shape) > 1:
+                told = f"has no array {ours}{WEIGHT}, and {len(fitting)} of shape {shape}"
+                raise BadValueError(f"{told}; name the layers of --network as the file does")
+            prefixes[ours] = fitting[0].removesuffix(WEIGHT)
+    names = _with_biases(prefixes, arrays)
+    _check_names(names, arrays)
+    return names
+
+
+def _with_biases(prefixes: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Name weights and, where there are any, biases. prefixes: our layer's name → the file's."""
+    names: dict[str, str] = {}
+    for ours, prefix in prefixes.items():
+        names[ours] = f"{prefix}{WEIGHT}"
+        if f"{prefix}{BIAS}" in arrays:
+            names[f"{ours}_bias"] = f"{prefix}{BIAS}"
+    return names
+
+
+def _family(arrays: Mapping[str, np.ndarray]) -> Chain:
+    """Build S x S → conv → tanh → maxpool 2 → conv → flatten → fc → tanh → fc → softmax from the arrays' shapes."""
+    weights = {name.removesuffix(WEIGHT): array.shape for name, array in arrays.items() if name.endswith(WEIGHT)}
+    possible = permutations(weights) if len(weights) == LAYERS else ()
+    orders = [order for order in possible if _in_row([weights[name] for name in order])]
+    if len(orders) != 1:
+        raise BadValueError(
+            "is no network of two convolutions and two fully connected layers; describe it with --symbol FILE.json or "
+            "--network FILE.toml"
+        )
+    ours = dict(zip(("conv1", "conv2", "fc1", "fc2"), orders[0], strict=True))
+    names = _with_biases(ours, arrays)
+    shapes = {name: weights[prefix] for name, prefix in ours.items()}
+
+    def conv(name: str) -> Conv2d:
+        return Conv2d(name, shapes[name][0], shapes[name][2], bias=f"{name}_bias" in names)
+
+    def linear(name: str) -> Linear:
+        return Linear(name, shapes[name][0], bias=f"{name}_bias" in names)
+
+    first = (conv("conv1"), Tanh("tanh1"), MaxPool("pool1", 2), conv("conv2"), Flatten("flatten"))
+    return Chain((*first, linear("fc1"), Tanh("tanh2"), linear("fc2"), Softmax("softmax")), names, (ASSUMED,))
+
+
+def _in_row(shapes: list[tuple[int, ...]]) -> bool:
+    """Return whether each of two convolutions and two fully connected layers reads what the one before it gives."""
+    if [len(shape) for shape in shapes] != [4, 4, 2, 2]:
+        return False
+    conv1, conv2, fc1, fc2 = shapes
+    return conv1[1] in (1, 3) and conv2[1] == conv1[0] and fc1[1] % conv2[0] == 0 and fc2[1] == fc1[0]

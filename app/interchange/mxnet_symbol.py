@@ -1,0 +1,187 @@
+"""MXNet's symbol files: a JSON list of nodes, in which every layer comes after its inputs.
+
+Settings are strings below "attrs", "attr" in files of 2017. The course's own convolution is an operator named New.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from app.errors import UserError
+from app.files.checks import BadValueError, fields, items, mapping, shown, text, whole
+from app.files.reading import read_json
+from app.interchange.chain import Chain
+from app.layers import ACTIVATIONS, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Softmax
+from app.network.limits import MAX_LAYERS
+from app.network.toml_writing import default_names
+
+MAX_NODES = 1000
+MOST = 10**6  # maps, units
+LONGEST = 10_000  # characters of a setting: nodes may carry anything there
+_INPUT = items(whole(0, MAX_NODES - 1), 2)  # node, output, version
+_NODE = fields(
+    {
+        "op": text(),
+        "name": text(),
+        "inputs": items(_INPUT),
+        "attrs": mapping(text(LONGEST)),
+        "attr": mapping(text(LONGEST)),
+    },
+    optional=("attrs", "attr"),
+    others=True,
+)
+_SYMBOL = fields({"nodes": items(_NODE, 1), "heads": items(_INPUT, 1)}, optional=("heads",), others=True)
+REMEDY = "give the symbol file that belongs to the arrays, or describe the network with --network FILE.toml"
+
+Settings = Mapping[str, str]
+POOLINGS: dict[str, type[Layer]] = {"max": MaxPool, "avg": AvgPool}
+
+
+def read_symbol(path: Path) -> Chain:
+    """Read the layers, and the names of their arrays. Raises UserError."""
+    symbol = read_json(path, _SYMBOL, REMEDY)
+    try:
+        return _chain(symbol["nodes"], symbol.get("heads", [[len(symbol["nodes"]) - 1, 0]]))
+    except BadValueError as error:
+        raise UserError(f"{path}: {error}; {REMEDY}") from error
+
+
+def _chain(nodes: list[dict[str, Any]], heads: list[list[int]]) -> Chain:
+    if len(nodes) > MAX_NODES:
+        raise BadValueError(f"has {len(nodes):,} nodes, more than the {MAX_NODES:,} that are read")
+    unknown = dict.fromkeys(shown(node["op"]) for node in nodes if node["op"] not in ("null", *OPERATORS))
+    if unknown:
+        raise BadValueError(f"has operators that import does not know: {', '.join(unknown)}")
+    if len(heads) > 1 or heads[0][0] >= len(nodes):
+        raise BadValueError(f"has {len(heads)} outputs where one is needed" if heads[1:] else "has no output node")
+    built = _Layers()
+    for node in _in_order(nodes, heads[0][0]):
+        others = [nodes[at]["name"] for at, *_ in node["inputs"][1:]]
+        if any(nodes[at]["op"] != "null" for at, *_ in node["inputs"][1:]):
+            raise BadValueError(f"node {shown(node['name'])} has two layers as inputs; only layers in a row are read")
+        settings = {**node.get("attr", {}), **node.get("attrs", {})}
+        try:
+            OPERATORS[node["op"]](built, settings, others)
+        except BadValueError as error:
+            raise BadValueError(f"node {shown(node['name'])} ({node['op']}): {error}") from None
+    if any(isinstance(layer, Softmax) for layer in built.layers[:-1]):
+        raise BadValueError("has layers behind a softmax")
+    return Chain(tuple(built.layers), built.names)
+
+
+def _in_order(nodes: list[dict[str, Any]], head: int) -> list[dict[str, Any]]:
+    """List the layers from the image to the output; raise BadValueError unless they are all in one row."""
+    found = []
+    at = head
+    while nodes[at]["op"] != "null":
+        found.append(nodes[at])
+        first = nodes[at]["inputs"][0][0] if nodes[at]["inputs"] else at
+        if any(other >= at for other, *_ in nodes[at]["inputs"]) or first == at:
+            raise BadValueError(f"node {shown(nodes[at]['name'])} does not come after its inputs")
+        at = first
+    if len(found) > MAX_LAYERS:
+        raise BadValueError(f"has {len(found)} layers, more than the {MAX_LAYERS} that are read")
+    if not found or len(found) < sum(node["op"] != "null" for node in nodes):
+        raise BadValueError("has layers beside the row that leads to its output" if found else "has no layers")
+    return found[::-1]
+
+
+class _Layers:
+    """The layers so far, under their default names, and the file's names of their arrays."""
+
+    def __init__(self) -> None:
+        self.layers: list[Layer] = []
+        self.names: dict[str, str] = {}
+
+    @property
+    def flat(self) -> bool:
+        """Whether the activations are features, not maps."""
+        return any(isinstance(layer, Flatten) for layer in self.layers)
+
+    def add(self, kind: type[Layer], *values: Any) -> str:
+        """Add a layer with these values of its fields behind the name; return its name."""
+        name = default_names([*(layer.kind for layer in self.layers), kind.kind])[-1]
+        self.layers.append(kind(name, *values))
+        return name
+
+    def add_weighted(self, kind: type[Layer], values: list[Any], settings: Settings, arrays: list[str]) -> None:
+        """Add a layer with weights and, unless ``no_bias`` excludes it, a bias. arrays: the names of both."""
+        bias = settings.get("no_bias", "False") not in ("True", "true", "1")
+        if len(arrays) != 1 + bias:
+            needed = "weights and a bias" if bias else "weights alone"
+            raise BadValueError(f"has {len(arrays)} arrays as inputs, but needs {needed}")
+        name = self.add(kind, *values, bias)
+        self.names |= dict(zip((name, f"{name}_bias"), arrays, strict=False))
+
+    def convolution(self, settings: Settings, arrays: list[str]) -> None:
+        if self.flat:
+            raise BadValueError("comes after flattened features")
+        _only(settings, {"num_group": "1", "layout": "NCHW", "dilate": "(1, 1)"})
+        kernel, stride, padding = _pair(settings, "kernel"), _pair(settings, "stride", 1), _pair(settings, "pad", 0)
+        self.add_weighted(Conv2d, [_count(settings, "num_filter"), kernel, stride, padding], settings, arrays)
+
+    def fully_connected(self, settings: Settings, arrays: list[str]) -> None:
+        if not self.flat:
+            _only(settings, {"flatten": "True"})
+            self.flatten({}, [])
+        self.add_weighted(Linear, [_count(settings, "num_hidden")], settings, arrays)
+
+    def activation(self, settings: Settings, arrays: list[str]) -> None:
+        kind = settings.get("act_type", "")
+        if kind not in ACTIVATIONS:
+            raise BadValueError(f"act_type {shown(kind)} is none of {', '.join(ACTIVATIONS)}")
+        self.add(ACTIVATIONS[kind])
+
+    def pooling(self, settings: Settings, arrays: list[str]) -> None:
+        _only(settings, {"global_pool": "False", "pad": "(0, 0)", "count_include_pad": "True"})
+        kind, convention = settings.get("pool_type", "max"), settings.get("pooling_convention", "valid")
+        if kind not in POOLINGS or convention not in ("valid", "full"):
+            raise BadValueError(f"{shown(kind)} pooling, {shown(convention)}: max and avg are read, valid and full")
+        window, stride = _pair(settings, "kernel"), _pair(settings, "stride", 1)
+        self.add(POOLINGS[kind], window, None if stride == window else stride, convention == "full")
+
+    def flatten(self, settings: Settings, arrays: list[str]) -> None:
+        if not self.flat:
+            self.add(Flatten)
+
+    def softmax(self, settings: Settings, arrays: list[str]) -> None:
+        self.add(Softmax)
+
+
+OPERATORS: dict[str, Callable[[_Layers, Settings, list[str]], None]] = {
+    "Convolution": _Layers.convolution,
+    "New": _Layers.convolution,
+    "Activation": _Layers.activation,
+    "Pooling": _Layers.pooling,
+    "Flatten": _Layers.flatten,
+    "FullyConnected": _Layers.fully_connected,
+    "SoftmaxOutput": _Layers.softmax,
+    "softmax": _Layers.softmax,
+}
+
+
+def _only(settings: Settings, values: Settings) -> None:
+    """Raise BadValueError for a setting that has another value than the one that is computed here."""
+    for key, value in values.items():
+        found = settings.get(key, value)
+        if found.replace(" ", "").lower() not in (value.replace(" ", "").lower(), "none", "()"):
+            raise BadValueError(f"{key} {shown(found)}: only {value} is computed here")
+
+
+def _count(settings: Settings, key: str) -> int:
+    found = settings.get(key, "")
+    if not re.fullmatch(r"[1-9]\d{0,6}", found) or int(found) > MOST:
+        raise BadValueError(f"{key} {shown(found)} is not a whole number from 1 to {MOST:,}")
+    return int(found)
+
+
+def _pair(settings: Settings, key: str, otherwise: int | None = None) -> int:
+    """Read "(5, 5)", which must be square. otherwise: without the setting; None where there must be one."""
+    found = settings.get(key, "()")
+    if found == "()" and otherwise is not None:
+        return otherwise
+    digits = re.fullmatch(r"[(\[]\s*(\d{1,5})L?\s*,\s*(\d{1,5})L?\s*,?\s*[)\]]", found)
+    if digits is None or digits[1] != digits[2]:
+        raise BadValueError(f"{key} {shown(found)} is not two equal numbers like (5, 5)")
+    return int(digits[1])

@@ -1,0 +1,150 @@
+"""MXNet's files of both versions: arrays come back to the bit, the network from symbol, description or shapes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.interchange.readers import read
+from app.interchange.source import Asked
+from app.layers import Resize
+from app.network.graph import build
+from app.network.toml import network_toml, parse_network
+from app.network.weights import load_weights
+from tests.support.foreign_files import channels_first
+from tests.support.mxnet_files import (
+    VERSIONS,
+    course_labels,
+    course_network,
+    mxnet_names,
+    params_file,
+    symbol,
+    symbol_file,
+)
+from tests.support.networks_for_tests import random_images
+
+# Kernel, maps, units, size: those found in old files, and system 3.
+OLD = [(5, (6, 16), 140, 48), (7, (12, 24), 160, 48), (7, (12, 24), 160, 72)]
+FULL = frozenset({"fc1", "fc2"})  # layers with a bias
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def shuffled(arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
+    names = np.random.default_rng(seed).permutation(list(arrays))
+    return {str(name): arrays[str(name)] for name in names}
+
+
+@pytest.mark.parametrize("old", OLD, ids=str)
+@pytest.mark.parametrize(("how", "version"), [*zip(("attrs", "attr", "toml", "shapes"), VERSIONS * 2, strict=True)])
+def test_old_files_come_back_and_classify(
+    how: str, version: int, old: tuple[int, tuple[int, int], int, int], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = course_network(*old)
+    arrays = channels_first(network, biases=FULL)
+    arrays["conv1"] /= 128  # pixels are not divided: keep tanh within its bend
+    for name in FULL:
+        arrays[f"{name}_bias"] /= 100  # let the images decide, not the biases
+    (place / "old.params").write_bytes(params_file(shuffled(mxnet_names(arrays), version), version))
+    (place / "symbol.json").write_bytes(symbol_file(network, arrays, how))
+    (place / "net.toml").write_text(network_toml(network))
+    asked = {"toml": Asked(network), "shapes": Asked(name="old")}.get(
+        how, Asked(symbol=Path("symbol.json"), name="old")
+    )
+    source = read(Path("old.params"), asked)[1]
+    assert source.arrays.keys() == arrays.keys()
+    assert all(np.array_equal(source.arrays[name], arrays[name]) for name in arrays)
+    options = {"toml": ["--network", "net.toml"], "shapes": []}.get(how, ["--symbol", "symbol.json"])
+    assert main(["import", "old.params", *options, "--out", "new.h5"]) == 0
+    assert ("assumed" in capsys.readouterr().out) == (how == "shapes")
+    weights = load_weights(Path("new.h5"))
+    assert weights.input_scale == 1
+    assert weights.own_network() == network
+    graph = build(network, weights)
+    images = random_images(network, 40)
+    enlarged = graph.steps[0].layer.reference(images, {})[:, 0]
+    labels = graph.forward(images, np.float64)[1]
+    np.testing.assert_array_equal(labels, course_labels(network, arrays, enlarged))
+    assert len(set(labels.tolist())) > 1
+
+
+ANY = """
+input = [3, 28, 28]
+pixel_scale = 1
+[[layers]]
+type = "conv2d"
+maps = 4
+kernel = 5
+padding = 2
+stride = 2
+bias = true
+[[layers]]
+type = "relu"
+[[layers]]
+type = "avgpool"
+window = 3
+stride = 2
+ceil = true
+[[layers]]
+type = "flatten"
+[[layers]]
+type = "linear"
+outputs = 6
+bias = false
+[[layers]]
+type = "sigmoid"
+[[layers]]
+type = "linear"
+outputs = 3
+bias = true
+"""
+
+
+@pytest.mark.parametrize("flatten", [True, False])
+def test_a_symbol_of_any_layers_in_a_row(flatten: bool, place: Path) -> None:
+    """Colours, padding, strides, incomplete windows, no softmax; FullyConnected flattens by itself."""
+    network = parse_network(ANY, "old.toml")
+    arrays = channels_first(network, biases=frozenset({"conv1", "fc2"}))
+    (place / "old.params").write_bytes(params_file(mxnet_names(arrays)))
+    found = symbol(network, arrays)
+    if not flatten:
+        at = next(at for at, node in enumerate(found["nodes"]) if node["op"] == "Flatten")
+        before = found["nodes"][at]["inputs"][0]
+        for node in found["nodes"]:
+            node["inputs"] = [before if to[0] == at else to for to in node["inputs"]]
+        found["nodes"][at] = {"op": "null", "name": "nothing", "inputs": []}
+    (place / "symbol.json").write_text(json.dumps(found))
+    assert main(["import", "old.params", "--symbol", "symbol.json", "--size", "28", "--out", "new.h5"]) == 0
+    weights = load_weights(Path("new.h5"))
+    assert weights.own_network().computation == network.computation
+    np.testing.assert_array_equal(weights.arrays["conv1"], arrays["conv1"].transpose(2, 3, 1, 0))
+
+
+def test_arrays_by_shape_where_names_are_others(place: Path) -> None:
+    network = course_network(*OLD[0])
+    arrays = channels_first(network, biases=FULL)
+    own = {"conv1": "new0", "conv2": "new1", "fc1": "fullyconnected0", "fc2": "fullyconnected1"}
+    renamed = {
+        name.replace(name[:-5] if name.endswith("_bias") else name, own[name.removesuffix("_bias")]): array
+        for name, array in arrays.items()
+    }
+    (place / "old.params").write_bytes(params_file(shuffled(mxnet_names(renamed), 3)))
+    found = read(Path("old.params"), Asked(network))[1]
+    assert found.origins["fc1_bias"] == "fullyconnected0_bias"
+    assert all(np.array_equal(found.arrays[name], arrays[name]) for name in arrays)
+
+
+def test_of_several_sizes_the_one_without_a_rest(place: Path) -> None:
+    """48 and 49 give the same features; with 49, pooling leaves a row unread."""
+    network = course_network(*OLD[0])
+    arrays = channels_first(network, biases=FULL)
+    (place / "old.params").write_bytes(params_file(mxnet_names(arrays)))
+    for size in (None, 48, 49):
+        found = read(Path("old.params"), Asked(size=size))[1].network
+        assert found.layers[0] == Resize("resize", size or 48, "course")

@@ -1,0 +1,115 @@
+"""A writer of MXNet's files, and a forward pass in its layout that shares nothing with the program's."""
+
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Softmax
+from app.layers.pool import Pool
+from app.network.definitions import Network
+from app.network.toml import parse_network
+
+VERSIONS = (0xF993FAC8, 0xF993FAC9)
+NUMBERS = {"float32": 0, "float64": 1, "float16": 2, "uint8": 3, "int32": 4, "int8": 5, "int64": 6}
+
+
+def course_network(kernel: int, maps: tuple[int, int], units: int, size: int) -> Network:
+    """The family of systems 2 and 3."""
+    head = 'name = "old"\nsummary = "imported from MXNet"\ninput = [1, 28, 28]\npixel_scale = 1\n'
+    tables = [
+        f'type = "resize"\nsize = {size}\nrule = "course"',
+        f'type = "conv2d"\nmaps = {maps[0]}\nkernel = {kernel}\nbias = false',
+        *('type = "tanh"', 'type = "maxpool"\nwindow = 2'),
+        f'type = "conv2d"\nmaps = {maps[1]}\nkernel = {kernel}\nbias = false',
+        *('type = "flatten"', f'type = "linear"\noutputs = {units}\nbias = true', 'type = "tanh"'),
+        *('type = "linear"\noutputs = 10\nbias = true', 'type = "softmax"'),
+    ]
+    return parse_network(head + "".join(f"[[layers]]\n{table}\n" for table in tables), "test")
+
+
+def record(array: np.ndarray, version: int, storage: int = 0) -> bytes:
+    """One array's record; version 1 has no storage type."""
+    head = struct.pack("<I", version) + (struct.pack("<i", storage) if version == VERSIONS[1] else b"")
+    shape = struct.pack(f"<I{array.ndim}q", array.ndim, *array.shape)
+    device = struct.pack("<2i", 2, 7)  # a GPU, which is not here
+    return head + shape + device + struct.pack("<i", NUMBERS[array.dtype.name]) + array.tobytes()
+
+
+def params_file(arrays: Mapping[str, np.ndarray], version: int = VERSIONS[1]) -> bytes:
+    """A list of arrays, in the mapping's order."""
+    content = struct.pack("<3Q", 0x112, 0, len(arrays))
+    content += b"".join(record(array, version) for array in arrays.values())
+    names = [name.encode() for name in arrays]
+    return content + struct.pack("<Q", len(names)) + b"".join(struct.pack("<Q", len(name)) + name for name in names)
+
+
+def mxnet_names(arrays: Mapping[str, np.ndarray], prefix: str = "arg:") -> dict[str, np.ndarray]:
+    """Our names → MXNet's: ``conv1`` → ``arg:conv1_weight``."""
+    return {f"{prefix}{name}{'' if name.endswith('_bias') else '_weight'}": array for name, array in arrays.items()}
+
+
+def settings(layer: Layer, bias: bool) -> tuple[str, dict[str, str]]:
+    """The operator and its settings, all of them strings."""
+    match layer:
+        case Conv2d():
+            square = {key: f"({n}, {n})" for key, n in (("kernel", layer.kernel), ("stride", layer.stride))}
+            pad = {"pad": f"({layer.padding}, {layer.padding})"} if layer.padding else {}
+            return "New", {**square, **pad, "num_filter": str(layer.maps), "no_bias": str(not bias)}
+        case Linear():
+            return "FullyConnected", {"num_hidden": str(layer.outputs), **({} if bias else {"no_bias": "True"})}
+        case Pool():
+            square = {key: f"({n}, {n})" for key, n in (("kernel", layer.window), ("stride", layer.step))}
+            full = {"pooling_convention": "full"} if layer.ceil else {}
+            return "Pooling", {**square, **full, "pool_type": "max" if layer.is_max else "avg"}
+        case Activation():
+            return "Activation", {"act_type": layer.kind}
+        case Flatten():
+            return "Flatten", {}
+        case Softmax():
+            return "SoftmaxOutput", {}
+    raise ValueError(layer)
+
+
+def symbol(network: Network, names: Iterable[str], key: str = "attrs") -> dict[str, Any]:
+    """The symbol file of a network. names: of its arrays, by ours."""
+    nodes: list[dict[str, Any]] = [{"op": "null", "name": "data", "inputs": []}]
+    known, head = set(names), 0
+    for layer in network.layers:
+        if isinstance(layer, Resize | Argmax):
+            continue
+        inputs = [[head, 0, 0]]
+        arrays = [f"{layer.name}_weight", f"{layer.name}_bias"] if isinstance(layer, Conv2d | Linear) else []
+        bias = f"{layer.name}_bias" in known
+        if isinstance(layer, Softmax):
+            arrays = ["softmax_label"]
+        for name in arrays if bias else arrays[:1]:
+            inputs.append([len(nodes), 0, 0])
+            nodes.append({"op": "null", "name": name, "inputs": []})
+        operator, values = settings(layer, bias)
+        head = len(nodes)
+        nodes.append({"op": operator, "name": layer.name, key: values, "inputs": inputs})
+    found = [at for at, node in enumerate(nodes) if node["op"] == "null"]
+    return {"nodes": nodes, "arg_nodes": found, "heads": [[head, 0, 0]], "attrs": {"mxnet_version": ["int", 1200]}}
+
+
+def symbol_file(network: Network, names: Iterable[str], key: str = "attrs") -> bytes:
+    return json.dumps(symbol(network, names, key)).encode()
+
+
+def course_labels(network: Network, arrays: Mapping[str, np.ndarray], images: np.ndarray) -> np.ndarray:
+    """Labels (N,) of enlarged images (N, S, S), numbers from 0 to 255, by the formulas of the course's family."""
+
+    def convolved(x: np.ndarray, filters: np.ndarray) -> np.ndarray:
+        windows = np.lib.stride_tricks.sliding_window_view(x, filters.shape[2:], axis=(2, 3))
+        return np.einsum("nchwpq,mcpq->nmhw", windows, filters.astype(np.float64), optimize=True)
+
+    x = np.tanh(convolved(images[:, None].astype(np.float64), arrays["conv1"]))
+    count, maps, height, width = x.shape
+    x = x.reshape(count, maps, height // 2, 2, width // 2, 2).max(axis=(3, 5))
+    x = convolved(x, arrays["conv2"]).reshape(count, -1)
+    x = np.tanh(x @ arrays["fc1"].astype(np.float64).T + arrays["fc1_bias"])
+    labels: np.ndarray = (x @ arrays["fc2"].astype(np.float64).T + arrays["fc2_bias"]).argmax(axis=1)
+    return labels
