@@ -8,7 +8,7 @@ from app.options import option
 EPILOG = """\
 examples:
   python main.py export --network lenet5 --out lenet5.onnx
-      the shipped weights as an ONNX model: bytes of images in, scores and labels out
+      the shipped weights as an ONNX model: images in, scores and labels out
   python main.py export mine.h5 --out mine.safetensors
       arrays named and laid out as PyTorch's state dict
   python main.py export mine.h5 --out mine.npz
