@@ -8,7 +8,7 @@ from app.errors import UserError
 from app.interrupts import deferred_interrupts
 from app.network import shipped
 from app.network.accuracy import correct_counts
-from app.network.definitions import named
+from app.network.definitions import is_listed
 from app.network.graph import build
 from app.network.reference import compute_reference, save_reference
 from app.network.weights import Weights, load_weights, save_weights
@@ -43,10 +43,9 @@ def run(options: argparse.Namespace) -> None:
         if first.network == second.network:
             raise UserError(f"{first.path} and {second.path} are both weights of {first.network}: name one of them")
     for weights in files:
-        listed, own = named(weights.network), weights.own_network()
-        if listed is None or listed.digest != own.digest:
-            unlisted = f"{weights.path} defines network {own.name}, which is not the listed one"
-            raise UserError(f"{unlisted}: add its file to app/network/builtin first")
+        if not is_listed(weights.own_network()):
+            unlisted = f"{weights.path} defines a network {weights.network} that is not the listed one"
+            raise UserError(f"{unlisted}: put its file into app/network/builtin first")
         target = shipped.weights_path(weights.network)
         for path in (target, shipped.reference_path(target), shipped.FOLDER / shipped.CHECKSUMS):
             if path.is_symlink():

@@ -10,12 +10,13 @@ from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 from app.layers import Shape
-from app.network import shipped
 from app.network.accuracy import Reference, agree, judge
+from app.network.generated import weights_to_measure
 from app.network.graph import Graph, build, find_network
-from app.network.reference import shipped_reference
-from app.network.weights import Weights, load_weights
+from app.network.reference import compute_reference, load_reference
+from app.network.weights import Weights
 from data_tools.dataset import load_fashion_mnist
+from data_tools.fashion_mnist import CLASSES
 
 UNWRITTEN = 255  # no valid label: outputs are filled with it before a timed run
 L2_BYTES = 50 << 20  # the H100's, for cards that do not report theirs
@@ -23,9 +24,9 @@ L2_BYTES = 50 << 20  # the H100's, for cards that do not report theirs
 
 @dataclass(frozen=True)
 class Batch:
-    """The first N test images, with a network's shipped weights.
+    """The first N test images, with a network's shipped weights; else random images or weights, as they fit.
 
-    images: (N, 1, 28, 28) uint8 in page-locked memory; truth: (N,) uint8; reference: float64, all test images.
+    images: (N, C, H, W) uint8 in page-locked memory; truth: (N,) uint8; reference: float64, at least N images.
     """
 
     graph: Graph
@@ -50,28 +51,37 @@ class Batch:
 
 
 def check_ready(network: str) -> None:
-    """Raise UserError if no weights of the network are shipped, or there is no GPU."""
-    shipped.find(find_network(network).name)
+    """Raise UserError for an unknown network, or if there is no GPU."""
+    find_network(network)
     device.require_gpu("bench")
 
 
 def load_batch(network: str, count: int) -> Batch:
-    """Load the first ``count`` test images into page-locked memory.
+    """Load the first ``count`` test images into page-locked memory. network: a name or a file.
 
-    Raises UserError if there are fewer than ``count``, or no weights of the network are shipped.
+    Other weights than shipped ones are random, and so are images of another shape or with fewer classes than the test
+    images have; the reference is computed then, and of random images gives the truth.
+
+    Raises UserError if there are fewer test images than ``count``.
     """
-    weights = load_weights(shipped.find(find_network(network).name))
+    asked = find_network(network)
+    weights = weights_to_measure(asked)
     with exit_on_interrupt():
         from app.cuda.memory import pinned_array
 
+    graph = build(asked, weights)
+    if asked.input_shape != (1, 28, 28) or graph.classes < len(CLASSES):
+        images = random_images(asked.input_shape, count)
+        reference = compute_reference(graph, images)
+        return Batch(graph, weights, images, reference.labels, reference)
     data = load_fashion_mnist("test", None, lambda nbytes: pinned_array((nbytes,), np.uint8))
     if count > len(data.images):
         raise UserError(f"--batch {count} is more than the {len(data.images)} images of {data.source}: use fewer")
     if data.labels is None:
         raise ValueError("the test images have labels")
-    graph = build(find_network(network), weights)
-    reference = shipped_reference(weights, graph.network)
-    return Batch(graph, weights, data.images[:count], data.labels[:count], reference)
+    images, truth = data.images[:count], data.labels[:count]
+    reference = load_reference(weights, asked) or compute_reference(graph, images)
+    return Batch(graph, weights, images, truth, reference)
 
 
 def random_images(shape: Shape, count: int) -> np.ndarray:

@@ -46,7 +46,7 @@ def run_scenario(request: BenchRequest, scenario: str) -> int:
         "schema": SCHEMA,
         "date": utc_date(),
         "scenario": scenario,
-        "network": request.network,
+        "network": batch.graph.network.name,
         "device": card,
         "images": request.batch,
         "rows": rows,

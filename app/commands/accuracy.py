@@ -11,12 +11,12 @@ from app.commands.options.accuracy import AccuracyRequest
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
-from app.network import shipped
 from app.network.accuracy import COUNTED, agree, correct_counts, judge
-from app.network.definitions import NETWORKS
+from app.network.definitions import NETWORKS, Network, is_listed
+from app.network.generated import required_weights, shipped_weights
 from app.network.graph import Graph, build, find_network
-from app.network.reference import shipped_reference
-from app.network.weights import load_weights
+from app.network.reference import compute_reference, load_reference, shipped_reference
+from app.network.weights import Weights, load_weights
 from app.planning import tuning
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
@@ -32,13 +32,11 @@ LEGEND = "report: of the system's own report, other weights, and for lenet5 othe
 
 
 def accuracy(request: AccuracyRequest) -> int:
-    """Classify the test images with every network, or the named one. Returns 1 if a check failed, else 0.
+    """Classify the test images with every network, or the one asked for. Returns 1 if a check failed, else 0.
 
     Raises UserError.
     """
-    names = list(NETWORKS) if request.network is None else [find_network(request.network).name]
-    if request.network is not None:
-        shipped.find(request.network)
+    entries = _entries(request)
     with exit_on_interrupt():
         where, why_not = device.choose(request.device)
     if where == "cpu" and request.precision not in ("auto", "fp32"):
@@ -48,7 +46,11 @@ def accuracy(request: AccuracyRequest) -> int:
     reported = old_reports.load()["accuracy"]  # system → number of first images → share correct in its report
     with device.gpu_errors():
         data = load_fashion_mnist("test", request.data_dir)
-        rows = [_row(name, data, where, request) | {"reported": reported.get(name, {})} for name in names]
+        rows = [
+            _row(network, weights, data, where, request)
+            | {"reported": reported.get(network.name, {}) if is_listed(network) else {}}
+            for network, weights in entries
+        ]
     if not any(row["correct"] for row in rows):
         raise UserError(f"no network ran: {rows[0]['verdict']}")
     document = {"schema": SCHEMA, "device": "NumPy on the CPU" if where == "cpu" else "GPU", "networks": rows}
@@ -56,15 +58,30 @@ def accuracy(request: AccuracyRequest) -> int:
     return int(any(row["passed"] is False for row in rows))
 
 
-def _row(name: str, data: Dataset, where: str, request: AccuracyRequest) -> dict[str, Any]:
+def _entries(request: AccuracyRequest) -> list[tuple[Network, Weights | None]]:
+    """Return the networks to run, with their weights; None if none are shipped. Raises UserError."""
+    if request.network is None and request.weights is None:
+        return [(network, shipped_weights(network)) for network in NETWORKS.values()]
+    network = None if request.network is None else find_network(request.network)
+    weights = required_weights(str(request.network)) if request.weights is None else load_weights(request.weights)
+    return [(network or weights.own_network(), weights)]
+
+
+def _row(
+    network: Network, weights: Weights | None, data: Dataset, where: str, request: AccuracyRequest
+) -> dict[str, Any]:
     """Return one network's entry in the document. If it alone cannot run, the entry has no counts but the reason."""
-    row: dict[str, Any] = {"network": name, "precision": None, "correct": {}, "passed": None}
-    path = shipped.weights_path(name)
-    if not path.exists():
+    row: dict[str, Any] = {"network": network.name, "precision": None, "correct": {}, "passed": None}
+    if weights is None:
         return row | {"verdict": "no weights are shipped yet"}
-    weights = load_weights(path)
-    graph = build(find_network(name), weights)
-    reference = shipped_reference(weights, graph.network)
+    graph = build(network, weights)
+    shape = data.images.shape[1:]
+    if network.input_shape != shape:
+        raise UserError(f"network {network.name} reads {network.input_shape}, the test images are {shape}: use main.py")
+    reference = shipped_reference(weights, network) if request.weights is None else load_reference(weights, network)
+    source = "stored float64 reference"
+    if reference is None:
+        reference, source = compute_reference(graph, data.images), "computed float64 reference"
     if data.labels is None:
         raise ValueError("the test images have labels")
     if where == "cpu":
@@ -74,12 +91,12 @@ def _row(name: str, data: Dataset, where: str, request: AccuracyRequest) -> dict
         try:
             execution = plan(graph, card["architecture"], Choices(request.precision, tuning=tuning.load(card["name"])))
         except UserError as error:  # the network has no kernels for this precision
-            if request.network is not None:
+            if not (request.network is None and request.weights is None):
                 raise
             return row | {"verdict": str(error)}
         labels, arithmetic = _on_gpu(execution, data.images), execution.arithmetic
-    agreement = agree(labels, reference, "stored float64 reference", arithmetic)
-    expected = weights.promised(graph.network, len(labels))
+    agreement = agree(labels, reference, source, arithmetic)
+    expected = weights.promised(network, len(labels))
     found = judge(labels, data.labels, expected, agreement, classes=graph.classes)
     warning = found.answers.warning and f"WARNING: {found.answers.warning}"
     return row | {

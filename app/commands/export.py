@@ -7,7 +7,7 @@ from app.files.writing import replacing
 from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import IMAGES, LABELS, SCORES
 from app.interchange.writers import WRITERS, written_name
-from app.network import shipped
+from app.network.generated import required_weights
 from app.network.graph import build, find_network
 from app.network.weights import load_weights
 from app.output import check_new
@@ -23,7 +23,7 @@ def export(request: ExportRequest) -> int:
     if request.file is None and request.network is None:
         raise UserError("nothing to export is named: name a weights file, or a network with --network")
     asked = None if request.network is None else find_network(request.network)
-    weights = load_weights(request.file or shipped.find(str(request.network), "FILE"))
+    weights = required_weights(str(request.network), "FILE") if request.file is None else load_weights(request.file)
     graph = build(asked or weights.own_network(), weights)
     try:
         content = WRITERS[ending](Description(graph.network, graph.input_scale, weights.classes), graph.parameters)

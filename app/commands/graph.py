@@ -24,7 +24,7 @@ LAUNCHES = [
 
 def graph(request: GraphRequest) -> int:
     """Print the network's layers, then the launches that compute them on the chosen architecture."""
-    built, _, chosen = load_graph(request.network)
+    built, _, chosen = load_graph(request.network, shapes_only=True)
     arch, card = target(request.arch, otherwise=REFERENCE_ARCH)
     network = built.network
     nodes = plan(built, arch, replace(chosen, tuning=tuning.load(card))).nodes

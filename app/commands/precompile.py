@@ -30,7 +30,7 @@ def precompile(request: PrecompileRequest) -> int:
     if request.all and request.network.precision != "auto":
         raise UserError(f"--all compiles every precision: leave out --all or --precision {request.network.precision}")
     check_cache()
-    graph, _, chosen = load_graph(request.network)
+    graph, _, chosen = load_graph(request.network, shapes_only=True)
     arch, card = target(request.arch)
     wanted = replace(chosen, tuning=tuning.load(card))
     plans: dict[str, ExecutionPlan] = {}

@@ -8,7 +8,7 @@ from app.layers import Linear
 from app.network.network import Network
 from app.network.toml import read_network
 
-__all__ = ["FA19", "K7", "LENET5", "MINIDNN86", "MLP", "NETWORKS", "Network", "family", "named"]
+__all__ = ["FA19", "K7", "LENET5", "MINIDNN86", "MLP", "NETWORKS", "Network", "family", "is_listed", "named"]
 
 FOLDER = Path(__file__).with_name("builtin")
 SYSTEMS = ("lenet5", "fa19", "k7", "minidnn86", "mlp")  # those of the old reports come first
@@ -36,3 +36,9 @@ def named(name: str) -> Network | None:
     first = next(layer for layer in MLP.layers if isinstance(layer, Linear))
     wider = replace(first, outputs=int(name.removeprefix("mlp_")))
     return replace(MLP, name=name, layers=tuple(wider if layer is first else layer for layer in MLP.layers))
+
+
+def is_listed(network: Network) -> bool:
+    """Return whether this is the network that its name finds, whatever file it comes from."""
+    found = named(network.name)
+    return found is not None and found.digest == network.digest

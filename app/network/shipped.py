@@ -22,19 +22,20 @@ def weights_path(network: str) -> Path:
     return FOLDER / f"{network}{SUFFIX}"
 
 
-def find(network: str, option: str | None = None) -> Path:
-    """Return the path of the network's shipped weights. Raises UserError if there are none.
-
-    option: the caller's option for weights that are not shipped; the error mentions it.
-    """
+def find(network: str) -> Path:
+    """Return the path of the shipped weights of the network with this name. Raises UserError if there are none."""
     path = weights_path(network)
     if not path.exists():
-        then = f"name them with {option}" if option else "ship them with python -m data_tools bundle"
-        raise UserError(
-            f"{path} does not exist, no weights of network {network} are shipped: "
-            f"make some with python main.py train --network {network}, and {then}"
-        )
+        raise missing(network)
     return path
+
+
+def missing(network: str, option: str = "--weights") -> UserError:
+    """Return the error for a network, named or given by its file, without shipped weights. option: for other ones."""
+    return UserError(
+        f"no weights of network {network} are shipped: make some with python main.py train --network {network}, "
+        f"and name them with {option}"
+    )
 
 
 def reference_path(weights: Path) -> Path:

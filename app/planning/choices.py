@@ -7,9 +7,10 @@ from app.cuda.compiler import ARCHITECTURES
 from app.errors import UserError
 from app.kernels import registry
 from app.kernels.variant import Variant
-from app.network import shipped
+from app.network.definitions import LENET5
+from app.network.generated import required_weights, weights_to_measure
 from app.network.graph import Graph, build, find_network
-from app.network.weights import DEFAULT_NETWORK, Weights, load_weights
+from app.network.weights import Weights, load_weights
 from app.planning import tuning
 from app.planning.matching import Choices
 from app.planning.request import NetworkRequest
@@ -18,11 +19,19 @@ OPERATIONS = {"conv": "conv", "fc": "gemm", "pool": "pool"}  # option → operat
 LATENCY_KERNEL = "split-k"
 
 
-def load_graph(request: NetworkRequest) -> tuple[Graph, Weights, Choices]:
-    """Load the network and its weights, and resolve the request's choices, without tuning. Raises UserError."""
-    asked = None if request.network is None else find_network(request.network)
-    weights = load_weights(request.weights or shipped.find(request.network or DEFAULT_NETWORK, "--weights"))
-    graph = build(asked or find_network(weights.network), weights)
+def load_graph(request: NetworkRequest, *, shapes_only: bool = False) -> tuple[Graph, Weights, Choices]:
+    """Load the network and its weights, and resolve the request's choices, without tuning. Raises UserError.
+
+    shapes_only: without --weights, a network for which none are shipped gets random ones; otherwise that is an error.
+    """
+    network = None if request.network is None else find_network(request.network)
+    if request.weights is not None:
+        weights = load_weights(request.weights)
+    elif shapes_only:
+        weights = weights_to_measure(network or LENET5)
+    else:
+        weights = required_weights(request.network or LENET5.name)
+    graph = build(network or weights.own_network(), weights)
     named = {option: _named(graph, option, text) for option, text in request.kernels.items()}
     return graph, weights, Choices(request.precision, request.fuse, _kernel_rows(request, named))
 

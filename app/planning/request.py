@@ -11,7 +11,9 @@ from app.precision import PRECISIONS
 class NetworkRequest:
     """Which network to run, with which weights, kernels and precision."""
 
-    network: str | None = option("name of the network (default: the network of --weights, else lenet5)", metavar="NAME")
+    network: str | None = option(
+        "name of the network, or its .toml file (default: the network of --weights, else lenet5)", metavar="NAME"
+    )
     weights: Path | None = option("HDF5 file of weights (default: the network's file in weights/)")
     conv: str = option(
         "kernel for convolutions, or one per layer: conv1=NAME,conv2=NAME (default: auto, the fastest known; "

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,11 @@ from app.cli import main
 from app.errors import UserError
 from app.network import shipped
 from app.network.definitions import NETWORKS
+from app.network.toml import network_toml
 from app.precision import PRECISIONS
 from app.runtime.statistics import summary
 from tests.bench.conftest import Benched
+from tests.support.networks_for_tests import BARE
 from tests.support.peers_for_tests import CARD, OurFake, fake, small_batch
 from tests.support.schemas import check_described
 from tests.support.widths import check_widths
@@ -128,7 +131,7 @@ def test_command(
 @pytest.mark.parametrize(
     ("network", "wrong"),
     [
-        ("k7", "network k7 are shipped: .*data_tools bundle$"),
+        ("k7", "--batch 4 is more than the 3 images of somewhere"),
         ("resnet", "unknown network 'resnet'"),
         ("lenet5", "--batch 4 is more than the 3 images of somewhere"),
     ],
@@ -141,6 +144,20 @@ def test_no_batch(network: str, wrong: str, monkeypatch: pytest.MonkeyPatch, tmp
         monkeypatch.setattr(shipped, "FOLDER", tmp_path)
     with pytest.raises(UserError, match=wrong):
         batch_module.load_batch(network, 4)
+
+
+def test_a_batch_of_a_network_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Random weights, and random images that are judged by their own reference: the test images do not fit."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    import app.cuda.memory
+
+    monkeypatch.setattr(app.cuda.memory, "pinned_array", np.empty)
+    path, bare = tmp_path / "bare.toml", replace(BARE, input_shape=(3, 4, 5), summary="")
+    path.write_text(network_toml(bare))
+    batch = batch_module.load_batch(str(path), 4)
+    assert (batch.graph.network, batch.images.shape) == (bare, (4, 3, 4, 5))
+    score = batch.score(batch.graph.forward(batch.images, np.float32)[1], "float32")
+    assert (score["correct"], score["wrong"]) == (4, False)
 
 
 @pytest.mark.gpu

@@ -1,6 +1,7 @@
 """Test ``main.py accuracy``: counts of every shipped network beside the reports', missing weights, failed checks."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +19,10 @@ from app.network.definitions import NETWORKS
 from app.network.graph import Graph
 from app.network.reference import load_reference, save_reference
 from app.network.shipped import find, record_checksum, reference_path
-from app.network.weights import load_weights
+from app.network.weights import load_weights, save_weights
 from data_tools.dataset import Dataset
 from tests.support.bundle_for_tests import IMAGES, TRUTH
+from tests.support.networks_for_tests import FLAT, random_graph
 from tests.support.schemas import mistakes
 from tests.support.shell import Refuses
 from tests.support.widths import printed_wide
@@ -102,8 +104,27 @@ def test_another_error_is_not_a_row_of_the_table(
 
 
 def test_a_network_without_shipped_weights(shipped: Path, refuses: Refuses) -> None:
-    wrong = "no weights of network k7 are shipped: .* and ship them with python -m data_tools bundle$"
+    wrong = "no weights of network k7 are shipped: .* and name them with --weights$"
     refuses([*CPU, "--network", "k7"], wrong)
+
+
+def test_weights_with_their_own_network(shipped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their network needs no name in the list; its promise counts, and not that of the shipped network of its name."""
+    network = replace(FLAT, input_shape=(1, 28, 28), name="mlp")
+    graph, path = random_graph(network), tmp_path / "own.h5"
+    right = int((graph.forward(IMAGES[:, None], np.float64)[1] == TRUTH).sum())
+    for promise, code in ((right, 0), (right + 20, 1)):
+        save_weights(path, graph.parameters, network=network, expected_correct={130: promise})
+        assert main([*CPU, "--weights", str(path), "--json", "-"]) == code
+        (row,) = json.loads(capsys.readouterr().out)["networks"]
+        assert (row["network"], row["reported"], row["passed"]) == ("mlp", {}, code == 0)
+        assert "all 130 labels equal the computed float64 reference" in row["verdict"]
+
+
+def test_weights_of_a_network_for_other_images(shipped: Path, tmp_path: Path, refuses: Refuses) -> None:
+    save_weights(tmp_path / "own.h5", random_graph(FLAT).parameters, network=FLAT)
+    wrong = r"network flat reads \(1, 5, 9\), the test images are \(1, 28, 28\): use main.py"
+    refuses([*CPU, "--weights", str(tmp_path / "own.h5")], wrong)
 
 
 @pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")

@@ -47,7 +47,7 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
 # Of the other commands: options that work wherever the command does.
 WORK = {
     "networks": "--toml --json --wide",
-    "accuracy": "--network --device --precision --data-dir --json --wide",
+    "accuracy": "--network --weights --device --precision --data-dir --json --wide",
     "graph": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --wide",
     "kernels": "--resources --arch --json --wide",
     "precompile": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --all",

@@ -13,7 +13,12 @@ from app.cuda.compiler import ARCHITECTURES
 from app.errors import UserError
 from app.kernels import registry
 from app.kernels.problems import ConvPairProblem, LinearPairProblem
-from app.network.graph import Graph
+from app.layers import Tanh
+from app.network import shipped
+from app.network.definitions import LENET5
+from app.network.graph import Graph, find_network
+from app.network.toml import network_toml
+from app.network.weights import load_weights, save_weights
 from app.planning import matching, tuning
 from app.planning.choices import load_graph
 from app.planning.matching import Choices
@@ -63,6 +68,41 @@ def test_precision_and_fusion(precision: str) -> None:
     assert found == named_choices(precision, False, AUTO | {"conv": "direct"})
     _, default = resolved()
     assert default.fuse and default.precision == "auto"
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Path:
+    """A network that takes lenet5's arrays and has its name, but is another one."""
+    tanh = tuple(Tanh(layer.name) if layer.kind == "relu" else layer for layer in LENET5.layers)
+    path = tmp_path / "own.toml"
+    path.write_text(network_toml(replace(LENET5, layers=tanh)))
+    return path
+
+
+def test_a_network_from_a_file_never_takes_weights_of_another(
+    own_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = requested("run", f"--network {own_file}").network
+    wrong = f"no weights of network {own_file} are shipped: make some with .* train --network {own_file}, and name"
+    with pytest.raises(UserError, match=wrong):
+        load_graph(request)
+    graph, weights, _ = load_graph(request, shapes_only=True)
+    assert graph.network.digest != LENET5.digest and weights.path == Path("random weights")
+    assert capsys.readouterr().err == "note: no weights of network lenet5 are shipped: random ones, seed 0\n"
+    own_file.write_text(network_toml(LENET5))
+    graph, weights, _ = load_graph(request)
+    assert graph.network == LENET5 and weights.path == shipped.find("lenet5")
+
+
+def test_weights_alone_are_enough(own_file: Path, tmp_path: Path) -> None:
+    """The file defines its network; --network may name another one for its arrays, and no promise holds for that."""
+    own = replace(find_network(str(own_file)), name="own")
+    arrays = load_weights().arrays
+    save_weights(tmp_path / "own.h5", arrays, network=own, expected_correct={100: 90})
+    graph, weights, _ = load_graph(requested("run", f"--weights {tmp_path / 'own.h5'}").network)
+    assert graph.network == own and weights.promised(graph.network, 100) == 90
+    graph, weights, _ = load_graph(requested("run", f"--weights {tmp_path / 'own.h5'} --network lenet5").network)
+    assert graph.network == LENET5 and weights.promised(graph.network, 100) is None
 
 
 @pytest.mark.parametrize("command", ["run", "graph", "precompile", "profile"])

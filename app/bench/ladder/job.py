@@ -23,6 +23,7 @@ from app.cuda import device
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 from app.kernels.problems import Problem
+from app.network.definitions import Network, is_listed
 from app.network.graph import Graph
 from app.planning import tuning
 from app.processor import usable_cores
@@ -67,7 +68,7 @@ def time_kernels(request: BenchRequest) -> int:
         document, tables = _measured(request, job)
 
     def text(found: dict[str, Any], width: int) -> str:
-        return as_text(found, width) + ("" if job.graph is None else _old_report(request.network, found, width))
+        return as_text(found, width) + ("" if job.graph is None else _old_report(job.graph.network, found, width))
 
     publish(document, text, request.output)
     if request.plot is not None:
@@ -89,7 +90,7 @@ def checked(request: BenchRequest) -> Job:
         return Job(f"convolution {request.shape} (C,H,W,M,K,S)", None, shape_items(request.shape), batches, only)
     graph = network_graph(request.network)
     items = [item for item in network_items(graph) if rungs(item, only)]
-    return Job(f"network {request.network}", graph, items, batches, only)
+    return Job(f"network {graph.network.name}", graph, items, batches, only)
 
 
 def _measured(request: BenchRequest, job: Job) -> tuple[dict[str, Any], list[Table]]:
@@ -143,10 +144,10 @@ def _measured(request: BenchRequest, job: Job) -> tuple[dict[str, Any], list[Tab
     return document, tables[main]
 
 
-def _old_report(network: str, document: dict[str, Any], width: int) -> str:
+def _old_report(network: Network, document: dict[str, Any], width: int) -> str:
     """Return the figures of the system's report beside ours; empty for a system without op times."""
-    report = old_reports.load()["systems"].get(network)
-    if report is None:
+    report = old_reports.load()["systems"].get(network.name)
+    if report is None or not is_listed(network):
         return ""
     title, head, rows = old_reports.beside_old(document, report)
     optional = {"conv1 ms": 2, "conv2 ms": 2, "images": 1}

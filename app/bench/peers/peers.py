@@ -59,7 +59,7 @@ def compare(request: BenchRequest) -> int:
         "schema": SCHEMA,
         "date": utc_date(),
         "command": f"python main.py bench --peers{given}",
-        "network": request.network,
+        "network": batch.graph.network.name,
         "device": card,
         "software": versions(),
         "images": request.batch,

@@ -41,7 +41,7 @@ HOST, CARD = 1, 2  # process numbers in the timeline
 def profile(request: ProfileRequest) -> int:
     """Profile the main job's pipeline and publish the tables. Returns 0. Raises UserError."""
     with exit_on_interrupt():
-        graph, weights, chosen = load_graph(request.network)
+        graph, weights, chosen = load_graph(request.network, shapes_only=True)
     device.require_gpu("profile")
     with device.gpu_errors():
         document = {"schema": SCHEMA, "weights": str(weights.path), **_profiled(request, graph, chosen)}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def sweep(request: SweepRequest) -> int:
         if request.plot is not None:
             figures.prepare(request.plot)
         graph = network_graph(request.network)
+        request = replace(request, network=graph.network.name)  # of a file; documents and plots name the network
         arch, card = choices.target(None, otherwise=ASSUMED_ARCH)
         known = tuning.load(card)
     if request.kernel is None:

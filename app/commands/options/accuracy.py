@@ -13,7 +13,8 @@ EPILOG = "The command counts over the first 100, 1,000, 5,000 and 10,000 test im
 
 @dataclass(frozen=True, kw_only=True)
 class AccuracyRequest:
-    network: str | None = option("network to run (default: all)", metavar="NAME")
+    network: str | None = option("name of the network to run, or its .toml file (default: all)", metavar="NAME")
+    weights: Path | None = option("HDF5 file of weights, whose network to run (default: the shipped ones)")
     device: str = device_option()
     precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
     data_dir: Path | None = data_dir_option()

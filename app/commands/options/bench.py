@@ -41,7 +41,9 @@ class BenchRequest:
     shape, batches, only: comma-separated texts. None means all layers, ``batch`` alone, and all rows.
     """
 
-    network: str = option("network to time (default: lenet5)", "lenet5", group="what", metavar="NAME")
+    network: str = option(
+        "name of the network to time, or its .toml file (default: lenet5)", "lenet5", group="what", metavar="NAME"
+    )
     shape: str | None = option(
         "time one convolution instead of a network: channels, height, width, maps, kernel, stride",
         metavar="C,H,W,M,K,S",

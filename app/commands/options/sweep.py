@@ -32,7 +32,7 @@ class SweepRequest:
     fc: str | None = option("kernel for fully connected layers to sweep", metavar="NAME")
     pool: str | None = option("kernel for pooling layers to sweep", metavar="NAME")
     pipeline: bool = option("sweep numbers of streams and chunk sizes instead of a kernel's sizes", False)
-    network: str = option("name of the network (default: lenet5)", "lenet5", metavar="NAME")
+    network: str = option("name of the network, or its .toml file (default: lenet5)", "lenet5", metavar="NAME")
     layer: str | None = option("layer to sweep (default: all that the kernel can compute)", metavar="NAME")
     set: Sequence[str] | None = option(
         "values to try for the parameter NAME (default: all); may be repeated", action="append", metavar="NAME=V,…"
