@@ -23,6 +23,7 @@ from app.errors import UserError
 from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.network.definitions import family
 from app.network.graph import find_network
+from app.network.toml import network_toml
 from app.processor import usable_cores
 from app.report import publish
 from app.runtime.clock import clocked
@@ -111,10 +112,9 @@ def measure(case: Case, arch: str) -> tuple[dict[str, float], dict[str, float]]:
 
 def _job(case: Case) -> Job:
     """Return the network's recipe with the case's batch size, random images and labels; one is held out."""
-    network, recipe = find_network(case.network), recipe_of(case.network)
-    assert recipe is not None
-    own = {"network": case.network, "batch": case.batch, "seed": 1, "images": IMAGES + 1, "validation": 1, "data": ""}
-    settings = Settings(**{**vars(recipe), **own})
+    network = find_network(case.network)
+    own = {"network": case.network, "definition": network_toml(network), "batch": case.batch, "seed": 1, "data": ""}
+    settings = Settings(**{**vars(recipe_of(network)), **own, "images": IMAGES + 1, "validation": 1})
     rng = np.random.default_rng(1)
     images = rng.integers(0, 256, (IMAGES + 1, *network.input_shape), np.uint8)
     labels = rng.integers(0, 10, IMAGES + 1, np.uint8)

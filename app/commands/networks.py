@@ -84,8 +84,7 @@ def _has(name: str, layer: Layer, network: Network, weights: Weights | None) -> 
     """Return whether the network has the array. The weights, or else the layer and the recipe, decide about a bias."""
     if weights is not None:
         return name in weights.arrays
-    recipe, required = recipe_of(network.name), getattr(layer, "bias", None)
-    return not name.endswith("_bias") or required or recipe is None or layer.name in recipe.biases
+    return not name.endswith("_bias") or layer.name in recipe_of(network).biases
 
 
 def _text(document: Mapping[str, Any], width: int) -> str:

@@ -50,6 +50,11 @@ def text(most: int = 200) -> Check:
     )
 
 
+def string(value: Any) -> str:
+    """Check that the value is text, of any number of lines."""
+    return str(_that(lambda value: isinstance(value, str), "is no text")(value))
+
+
 def one_of(*values: str) -> Check:
     """Return a check for one of these words."""
     return _that(lambda value: isinstance(value, str) and value in values, f"is none of {', '.join(values)}")

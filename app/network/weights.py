@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from app.errors import UserError
-from app.files.checks import BadValueError, Check, items, mapping, number, parsed_json, text, whole
+from app.files.checks import BadValueError, Check, items, mapping, number, parsed_json, string, text, whole
 from app.files.formats import HDF5, START_BYTES, recognise
 from app.files.hdf5 import (
     MAX_ATTRIBUTE_BYTES,
@@ -253,12 +253,6 @@ def _name(value: Any) -> str:
     return value
 
 
-def _lines(value: Any) -> str:
-    if not isinstance(value, str):
-        raise BadValueError("no text")
-    return value
-
-
 def _from_json(check: Check) -> Check:
     return lambda value: check(parsed_json(_text(value)))
 
@@ -275,7 +269,7 @@ _text = text(MAX_ATTRIBUTE_BYTES)
 _ATTRIBUTE_CHECKS: dict[str, tuple[str, Check]] = {
     "schema": (f"a version that this program reads, 1 to {SCHEMA}", whole(1, SCHEMA)),
     "network": ("the name of a network", _name),
-    "definition": ("the text of a network's TOML file", _lines),
+    "definition": ("the text of a network's TOML file", string),
     "classes": ("a JSON list of names", _from_json(lambda value: tuple(items(_text, 1)(value)))),
     "input_scale": (f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}", number(LEAST_SCALE, MOST_SCALE)),
     "recipe": ("one line of text", _text),

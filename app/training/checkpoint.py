@@ -20,7 +20,7 @@ from app.files.hdf5 import Wanted, content_hash, file_image
 from app.files.reading import present, read_file
 from app.files.writing import replacing
 from app.layers import Linear
-from app.network.graph import find_network
+from app.network.toml import parse_network
 from app.training.gradients import Arrays
 from app.training.model import Model, training_model
 from app.training.optimisers import OPTIMISERS
@@ -28,7 +28,7 @@ from app.training.progress import EpochResult, Progress
 from app.training.request import KEPT_CHECK
 from app.training.settings import SETTINGS, WORKERS, Settings
 
-SCHEMA = 3
+SCHEMA = 4
 SUFFIX = ".checkpoint"
 MAX_BYTES = 1 << 30
 Stamp = tuple[int, int, int] | None
@@ -61,9 +61,12 @@ def parsed(content: str) -> tuple[Settings, Model, dict[str, Any]]:
     chosen: dict[str, Any] = values.pop("settings")
     settings = Settings(**{**chosen, "dropout": tuple(chosen["dropout"]), "biases": tuple(chosen["biases"])})
     try:
-        model = training_model(find_network(settings.network), settings.biases)
+        network = parse_network(settings.definition, "its network")
+        model = training_model(network, settings.biases)
     except UserError as error:
         raise BadValueError(str(error)) from error
+    if network.name != settings.network:
+        raise BadValueError("its network has another name")
     _check_together(settings, model, values)
     return settings, model, values
 
@@ -80,6 +83,9 @@ def _check_together(settings: Settings, model: Model, values: Mapping[str, Any])
         or dropped != sorted(set(dropped)),
         "biases of layers that the network has not": len(set(biases)) < len(biases)
         or not {f"{name}_bias" for name in biases} <= model.shapes.keys(),
+        "no bias in a layer that must have one": any(
+            getattr(layer, "bias", None) and layer.name not in biases for layer in model.layers
+        ),
     }
     for reason, holds in reasons.items():
         if holds:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from app.network.definitions import family
+from app.network.definitions import Network, family, is_listed
 from app.training.settings import Recipe
 
 # The two networks with three million weights each are shipped in half the bytes.
@@ -26,6 +26,17 @@ RECIPES = {
 }
 
 
-def recipe_of(network: str) -> Recipe | None:
-    """Return the recipe of a network, or of the network that it is a wider or narrower form of; None without one."""
-    return RECIPES.get(family(network))
+# For other networks.
+GENERAL = Recipe(epochs=40, rate=3e-3, weight_decay=0.01)
+
+
+def recipe_of(network: Network) -> Recipe:
+    """Return the recipe of a listed network, or of the one that it is a wider or narrower form of.
+
+    Other networks get a general recipe, with every bias that they may have.
+    """
+    own = RECIPES.get(family(network.name))
+    if own is not None and is_listed(network):
+        return own
+    biases = tuple(layer.name for layer in network.layers if getattr(layer, "bias", False) is not False)
+    return replace(GENERAL, biases=biases)

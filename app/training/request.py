@@ -33,7 +33,9 @@ def _setting(name: str, help: str, group: str | None = None) -> Any:
 class TrainRequest:
     """The options of ``train``; None if not given. Raises UserError for a dropout that is not LAYER=SHARE,… or none."""
 
-    network: str | None = option("network to train from scratch; mlp_500 is a wider mlp", group="what", metavar="NAME")
+    network: str | None = option(
+        "network to train from scratch, or its .toml file; mlp_500 is a wider mlp", group="what", metavar="NAME"
+    )
     resume: Path | None = option("checkpoint of an interrupted training to continue")
     output: Path | None = option("where to write weights (default: NAME_trained.h5)")
     overwrite: bool = option("replace an existing --output file", False)
@@ -76,7 +78,7 @@ class TrainRequest:
     def settings(self) -> dict[str, Any]:
         """The given fields of ``Settings``, ``network`` and ``images`` among them."""
         # ``--data`` names a file; the setting is the hash of its images.
-        names = [field.name for field in fields(Settings) if field.name not in ("data", "biases")]
+        names = [field.name for field in fields(Settings) if field.name not in ("data", "biases", "definition")]
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         return given | ({"dropout": parse_dropout(given["dropout"])} if "dropout" in given else {})
 

@@ -39,10 +39,12 @@ class Recipe:
 class Settings(Recipe):
     """All inputs to a training. With the same workers on one machine they determine the result to the last bit.
 
-    images: number of images; validation: number of them held out; data: their SHA-256, labels included.
+    network: its name; definition: its TOML. images: number of images; validation: number of them held out; data: their
+    SHA-256, labels included.
     """
 
     network: str
+    definition: str
     seed: int
     images: int
     validation: int
@@ -131,6 +133,7 @@ SETTINGS = {
     "flip": Setting(checks.flag),
     "biases": Setting(checks.items(checks.text())),
     "network": Setting(checks.text()),
+    "definition": Setting(checks.string),
     "data": Setting(_digest),
 }
 WORKERS = _whole(1)

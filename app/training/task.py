@@ -9,14 +9,15 @@ import numpy as np
 from app import figures
 from app.errors import UserError
 from app.layers import Linear
-from app.network.definitions import Network
+from app.network.definitions import NETWORKS, Network
 from app.network.graph import find_network
+from app.network.toml import network_toml
 from app.training import checkpoint, loop
 from app.training.engines import memory_errors
 from app.training.model import Model, training_model
 from app.training.output_files import Places, check_sizes, find_places
 from app.training.progress import Job
-from app.training.recipes import RECIPES, recipe_of
+from app.training.recipes import recipe_of
 from app.training.request import TrainRequest
 from app.training.settings import Settings, as_option
 from app.training.workers import check_workers
@@ -51,11 +52,14 @@ def choose(request: TrainRequest, device: str) -> Task:
     content = None if request.resume is None else checkpoint.load_checkpoint(request.resume)
     stored = None if content is None else content.settings
     request, again = (request, {}) if content is None else request.resumed(content.progress.options)
-    if stored is not None:
-        _check_same(request, stored)
-    elif "network" not in request.settings:
-        raise UserError(f"name the network to train with --network: one of {', '.join(RECIPES)} (or --resume FILE)")
-    network = find_network(request.settings["network"] if stored is None else stored.network)
+    if content is not None:
+        network = content.model.network
+        _check_same(request, content.settings, network)
+    elif request.network is None:
+        known = f"one of {', '.join(NETWORKS)}, or a file NAME.toml"
+        raise UserError(f"name the network to train with --network: {known} (or --resume FILE)")
+    else:
+        network = find_network(request.network)
     places = find_places(request, network, content)
     if request.plot is not None:
         figures.check(request.plot)
@@ -75,10 +79,10 @@ def choose(request: TrainRequest, device: str) -> Task:
     return Task(request, Job(settings, model, images, labels, progress, device), again, data, test, places)
 
 
-def _check_same(request: TrainRequest, stored: Settings) -> None:
+def _check_same(request: TrainRequest, stored: Settings, network: Network) -> None:
     for name, value in request.settings.items():
         asked, before = as_option(name, value), as_option(name, getattr(stored, name))
-        if asked != before:
+        if find_network(value).digest != network.digest if name == "network" else asked != before:
             raise UserError(f"{asked} differs from {request.resume}, which was started with {before}: leave it out")
 
 
@@ -127,13 +131,11 @@ def _settings(network: Network, request: TrainRequest, data: Dataset) -> Setting
     images = request.settings.get("images", len(data.images))
     if images > len(data.images):
         raise UserError(f"--images {images} is more than the {len(data.images)} of {data.source}: use fewer")
-    recipe = recipe_of(network.name)
-    if recipe is None:
-        raise UserError(f"there is no recipe for network {network.name}: choose one of {', '.join(RECIPES)}")
-    values = {**vars(recipe), "seed": DEFAULT_SEED, "validation": max(images // VALIDATION_PART, 1)} | dict(
+    values = {**vars(recipe_of(network)), "seed": DEFAULT_SEED, "validation": max(images // VALIDATION_PART, 1)} | dict(
         request.settings
     )
-    return Settings(**(values | {"network": network.name, "images": images, "data": ""}))
+    own = {"network": network.name, "definition": network_toml(network), "images": images, "data": ""}
+    return Settings(**(values | own))
 
 
 def _check(settings: Settings, model: Model, data: Dataset) -> None:

@@ -14,6 +14,7 @@ from app.network import shipped
 from app.network.definitions import MLP
 from app.network.graph import find_network
 from app.network.reference import Reference, load_reference, save_reference
+from app.network.toml import network_toml
 from app.network.weights import Weights, load_weights, save_weights
 from app.training.checkpoint import load_checkpoint, save_checkpoint
 from app.training.loop import start
@@ -102,7 +103,7 @@ def make_checkpoint(folder: Path) -> Pair:
     """A hash of the content is in the file: what loads is what was saved."""
     good = folder / "good.checkpoint"
     network = find_network("mlp_1")
-    settings = some_settings(network=network.name)
+    settings = some_settings(network=network.name, definition=network_toml(network))
     model = training_model(network, settings.biases)
     history = (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),)
     save_checkpoint(good, settings, replace(start(model, settings), best_epoch=1, history=history))

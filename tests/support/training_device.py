@@ -14,6 +14,7 @@ import pytest
 from app.cuda.compiler import compile_kernel
 from app.kernels.train.train import FOLDER
 from app.network.definitions import Network
+from app.network.toml import network_toml
 from app.training.model import training_model
 from app.training.optimisers import OPTIMISERS
 from app.training.recipes import RECIPES
@@ -29,7 +30,8 @@ def settings_of(network: Network, **changes: Any) -> Settings:
     if recipe is None:
         trained = tuple(layer.name for layer in network.layers if layer.kind in ("conv2d", "linear"))
         recipe = replace(RECIPES["lenet5"], biases=trained, dropout=(("fc1", 0.3),) if "fc1" in trained else ())
-    own = {"network": network.name, "seed": 3, "images": 40, "validation": 9, "data": "", "batch": 12}
+    own = {"network": network.name, "definition": network_toml(network), "seed": 3, "data": ""}
+    own |= {"images": 40, "validation": 9, "batch": 12}
     return Settings(**(vars(recipe) | own | changes))
 
 

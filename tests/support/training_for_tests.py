@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from app.network.definitions import MLP, Network
+from app.network.toml import network_toml
 from app.training.checkpoint import save_checkpoint
 from app.training.loop import start
 from app.training.model import training_model
@@ -48,7 +49,7 @@ def write_images(directory: Path) -> None:
 
 def some_settings(**changes: Any) -> Settings:
     values = {**vars(RECIPES["mlp"]), "network": "mlp", "seed": 1, "images": 60, "validation": 8, "data": "0" * 64}
-    return Settings(**{**values, **changes})
+    return Settings(**{**values, "definition": network_toml(MLP), **changes})
 
 
 def new_job(

@@ -4,6 +4,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from app.commands.options.common import parser_of
 from app.errors import UserError
 from app.files.checks import BadValueError
 from app.files.hdf5 import content_hash
+from app.network.definitions import MLP as MLP_NETWORK
+from app.network.graph import find_network
+from app.network.toml import network_toml
 from app.network.weights import load_weights
 from app.training.checkpoint import header, load_checkpoint, parsed, save_checkpoint
 from app.training.progress import EpochResult
@@ -128,6 +132,8 @@ def first(number: float) -> Callable[[np.ndarray], np.ndarray]:
     return change
 
 
+WIDE = network_toml(replace(find_network("mlp_99999"), name="mlp"))
+BIASED = network_toml(MLP_NETWORK).replace("outputs = 100", "outputs = 100\nbias = true")
 STALE = r"a damaged checkpoint \(its hash differs"
 HARMS: dict[str, tuple[Callable[[Path], object], str]] = {
     "array": (lambda path: changed(path, edit("velocity_fc1", first(1)), rehashed=False), STALE),
@@ -171,7 +177,13 @@ WRONG: dict[str, tuple[Change, str]] = {
     "dropout of none": (put("settings", "dropout", value=[["fc9", 0.5]]), "dropout of layers that the network has not"),
     "biases": (put("settings", "biases", value=["fc9"]), "biases of layers that the network has not"),
     "biases twice": (put("settings", "biases", value=["fc1", "fc1", "fc2"]), "biases of layers"),
-    "network": (put("settings", "network", value="resnet"), "unknown network 'resnet'"),
+    "network": (put("settings", "network", value="resnet"), "its network has another name"),
+    "definition": (put("settings", "definition", value="input = 5"), "its network, line 1: layers are missing"),
+    "no definition": (put("settings", "definition", value=5), r"\.definition: 5 is no text"),
+    "bias": (
+        lambda head, _: head["settings"].update(definition=BIASED, biases=["fc2"]),
+        "no bias in a layer that must have one",
+    ),
     "surrogate": (put("settings", "network", value="\ud800"), r"\.network: '.ud800' is not one line"),
     "held out": (put("settings", "validation", value=60), "more held out than there are images"),
     "data": (put("settings", "data", value="0" * 63), r"\.data: it is not a SHA-256"),
@@ -194,7 +206,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     "no worker": (put("workers", value=0), r"\.workers: 0 is not between 1 and"),
     "not JSON": (put("trained_on", value="\ud800"), r"\.trained_on: '.ud800' is not one line"),
     "adamw": (put("settings", "optimiser", value="adamw"), "it is too small for its network"),
-    "width": (put("settings", "network", value="mlp_99999"), "it is too small for its network"),
+    "width": (put("settings", "definition", value=WIDE), "it is too small for its network"),
     "no biases": (put("settings", "biases", value=[]), "its arrays are not those of its network"),
     "more arrays": (edit("more", np.zeros(3)), "its arrays are not those of its network"),
     "fewer arrays": (lambda _, arrays: arrays.pop("velocity_fc1"), "its arrays are not those of its network"),
