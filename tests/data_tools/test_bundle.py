@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from app.cli import main
 from app.errors import UserError
+from app.layers import Tanh
 from app.network import shipped
 from app.network import weights as module
 from app.network.accuracy import Reference
@@ -48,6 +50,7 @@ def test_release(network: str, release: Path, tmp_path: Path) -> None:
     weights = load_weights(shipped.find(network))
     own = load_weights(tmp_path / f"{network}.h5")
     assert (weights.network, weights.storage, weights.recipe) == (network, STORAGE[network], "random")
+    assert weights.definition == NETWORKS[network]
     for name, array in own.arrays.items():
         np.testing.assert_array_equal(weights.arrays[name], array, strict=True)
     reference = load_reference(weights, NETWORKS[network])
@@ -175,11 +178,18 @@ def test_weights_without_a_good_checksum(sums: str | None, release: Path) -> Non
         load_weights(shipped.find("lenet5"))
 
 
-@pytest.mark.parametrize("case", ["no file", "no weights", "another network's"])
+@pytest.mark.parametrize("case", ["no file", "no weights", "another network's", "own network"])
 def test_what_cannot_be_shipped(case: str, unchanged: Unchanged, tmp_path: Path) -> None:
     bad = tmp_path / "bad.h5"
     if case == "no weights":
         bad.write_bytes(b"text")
     if case == "another network's":
         save_weights(bad, random_graph(NETWORKS["mlp"]).parameters, network=NETWORKS["fa19"])
-    unchanged("bad.h5.*(check the name|store its arrays|make it again|use weights made for)", bad)
+    if case == "own network":
+        tanh = tuple(Tanh(layer.name) if layer.kind == "sigmoid" else layer for layer in NETWORKS["mlp"].layers)
+        own = replace(NETWORKS["mlp"], layers=tanh)
+        save_weights(bad, random_graph(own).parameters, network=own)
+    remedies = (
+        "check the name|store its arrays|make it again|use weights made for|put its file into app/network/builtin"
+    )
+    unchanged(f"bad.h5.*({remedies})", bad)
