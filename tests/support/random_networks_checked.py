@@ -3,7 +3,7 @@
 ``python -m tests.support.random_networks --seed N`` runs them on the CPU, with ``--device cuda`` also on the card.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -98,15 +98,21 @@ def plans(network: RandomNetwork, arch: str = ARCH) -> Iterator[Planned]:
             yield Planned(precision, fuse, found)
 
 
-def compile_nodes(found: ExecutionPlan) -> None:
-    """Put the plan's kernels into the cache by all processors; what does not compile fails again where it is used."""
+def compile_plans(found: Iterable[ExecutionPlan]) -> None:
+    """Put all kernels into the cache by all processors; what does not compile fails again where it is used."""
+    configs = {
+        (node.variant.source, repr(sorted(defines.items()))): (node.variant.path, defines, one.arch)
+        for one in found
+        for node in one.nodes
+        for defines in [node.variant.config(node.problem, node.settings).defines]
+    }
 
-    def compiled(node: Node) -> None:
+    def compiled(arguments: tuple[Path, dict[str, str | int], str]) -> None:
         with suppress(RuntimeError):
-            compile_kernel(node.variant.path, node.variant.config(node.problem, node.settings).defines, found.arch)
+            compile_kernel(*arguments)
 
     with ThreadPoolExecutor(cpu_count()) as pool:
-        list(pool.map(compiled, found.nodes))
+        list(pool.map(compiled, configs.values()))
 
 
 def check_plans(network: RandomNetwork) -> None:
@@ -153,8 +159,9 @@ def check_on_card(network: RandomNetwork) -> None:
 
     images = network.images(BATCH)
     reference = compute_reference(graph_of(network), images)
-    for way in plans(network, architecture()):
-        compile_nodes(way.plan)
+    ways = list(plans(network, architecture()))
+    compile_plans(way.plan for way in ways)
+    for way in ways:
 
         def launch(node: Node, x: Any, count: int, arch: str = way.plan.arch) -> list[Any]:
             kernel = Kernel(node.variant, node.problem, arch, node.settings)

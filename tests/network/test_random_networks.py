@@ -1,0 +1,40 @@
+"""Random networks from TOML texts: the float64 reference, the CPU path and the plan agree with the oracle.
+
+A failure names its seed; ``python -m tests.support.random_networks --seed N`` repeats it alone.
+"""
+
+import pytest
+
+from tests.support.random_networks import random_network
+from tests.support.random_networks_checked import check_on_cpu, check_plans, network_of
+
+SEEDS = range(60)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_reference_and_cpu_agree_with_the_oracle(seed: int) -> None:
+    check_on_cpu(random_network(seed))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_plans_compute_what_the_text_says(seed: int) -> None:
+    """Every plan for an H100 with its packed weights, each kernel replaced by its problem's NumPy reference."""
+    check_plans(random_network(seed))
+
+
+def test_the_networks_are_varied() -> None:
+    """Every layer, pooling with incomplete windows, padding, both rules of resizing, colours, several scales."""
+    texts = [random_network(seed).text for seed in SEEDS]
+    assert len(set(texts)) == len(texts)
+    for wanted in ("resize", "conv2d", "relu", "tanh", "sigmoid", "avgpool", "maxpool", "linear", "softmax"):
+        assert sum(f'type = "{wanted}"' in text for text in texts) >= 5, wanted
+    for wanted in ("ceil = true", "padding", "stride", '"course"', '"edge"', "bias = true", "bias = false", "[3, "):
+        assert sum(wanted in text for text in texts) >= 3, wanted
+    scales = {network_of(random_network(seed)).pixel_scale for seed in SEEDS}
+    assert scales == {1 / 255, 1.0, 0.5}
+
+
+def test_a_seed_is_always_the_same_network() -> None:
+    first, again = random_network(7), random_network(7)
+    assert first.text == again.text and first.arrays.keys() == again.arrays.keys()
+    assert all((first.arrays[name] == again.arrays[name]).all() for name in first.arrays)
