@@ -14,6 +14,7 @@ from app.bench.batch import UNWRITTEN
 from app.bench.scenario import QUERIES, WARMUP, as_text, offline, single_stream
 from app.cli import main
 from app.errors import UserError
+from app.network.definitions import NETWORKS
 from app.precision import PRECISIONS
 from tests.bench.conftest import Benched
 from tests.support.peers_for_tests import CARD, small_batch
@@ -73,7 +74,7 @@ def test_offline_counts_queries_with_other_labels() -> None:
 def test_command(
     name: str, some_card: None, benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(scenario, "load_batch", small_batch)
+    monkeypatch.setattr(scenario, "load_batch", lambda network, count: small_batch(NETWORKS[network], count))
     latency = {"p10": 1.0, "p50": 2.0, "p90": 3.0, "p99": None, "runs": 40}
     times = {"latency_ms": latency, "identical_ms": latency, "samples_per_s": 20_000.0}
 
