@@ -5,13 +5,13 @@ from dataclasses import replace
 from app.network.definitions import Network, family, is_listed
 from app.training.settings import Recipe
 
-# The two networks with three million weights each are shipped in half the bytes.
+# The networks of three million weights each are shipped in half the bytes; so is minidnn86, which loses nothing by it.
 TANH = Recipe(epochs=30, rate=1e-3, weight_decay=0.05, biases=("fc1", "fc2"), storage="float16")
 RECIPES = {
     "lenet5": Recipe(epochs=100, rate=8e-3, weight_decay=0.02, dropout=(("fc1", 0.1), ("fc2", 0.25))),
     "fa19": TANH,
     "k7": replace(TANH, epochs=20, rate=5e-4, weight_decay=0.1, shift=0),
-    "minidnn86": Recipe(epochs=30, biases=("conv1", "conv2", "fc1", "fc2")),
+    "minidnn86": Recipe(epochs=30, biases=("conv1", "conv2", "fc1", "fc2"), storage="float16"),
     "mlp": Recipe(
         epochs=40,
         batch=128,

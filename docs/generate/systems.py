@@ -61,7 +61,7 @@ def answers(network: str, figures: Figures) -> str:
 
 
 def _layer(layer: Row) -> str:
-    settings = [f"{name} {value}" for name, value in layer["settings"].items()]
+    settings = [name if value is True else f"{name} {value}" for name, value in layer["settings"].items()]
     return layer["kind"] + (f" ({', '.join(settings)})" if settings else "")
 
 

@@ -18,7 +18,7 @@ from tests.support.oracle import onnx_logits
 COUNT = {"lenet5": 10_000, "mlp": 10_000}  # images that the engine classifies; the others enlarge theirs
 FEW, PART = 500, 250
 MAX_BYTES = 14_000_000
-ACCURACY = {"lenet5": 0.93, "fa19": 0.90, "k7": 0.90, "minidnn86": 0.89, "mlp": 0.88}  # at least, over all test images
+ACCURACY = {"lenet5": 0.93, "fa19": 0.90, "k7": 0.90, "minidnn86": 0.915, "mlp": 0.88}  # at least, over all test images
 
 of_each = pytest.mark.parametrize("network", NETWORKS)
 

@@ -75,7 +75,7 @@ SHIPPED: dict[str, tuple[Layer, ...]] = {
         MaxPool("pool1", window=2),
         Conv2d("conv2", maps=16, kernel=7),
         Relu("relu2"),
-        MaxPool("pool2", window=4),
+        MaxPool("pool2", window=4, ceil=True),
         Flatten("flatten"),
         Linear("fc1", outputs=32),
         Relu("relu3"),

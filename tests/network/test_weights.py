@@ -1,4 +1,4 @@
-"""Test weights files: accepted and refused content, writing without leftovers, the conversion from PyTorch."""
+"""Test weights files: accepted and refused content, writing without leftovers, README's conversion from PyTorch."""
 
 import hashlib
 import re
@@ -240,7 +240,7 @@ def test_interrupted_save_leaves_the_old_file(
     assert (tmp_path / "w.h5").read_bytes() == before
 
 
-# --- The lines of docs/weights.md that convert a PyTorch model, against the same model computed in PyTorch's own layout
+# --- README's lines that convert a PyTorch model, against the same model computed in PyTorch's own layout
 
 TORCH_SHAPES = {"conv1": (32, 1, 5, 5), "conv2": (64, 32, 5, 5), "fc1": (128, 1024), "fc2": (10, 128)}
 State = dict[str, np.ndarray]
@@ -273,17 +273,17 @@ def nchw_logits(state: State, images: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("turned", [True, False])
-def test_the_lines_of_the_document(turned: bool, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lines_of_the_readme(turned: bool, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every label is the original's; without turning fc1's rows round nearly none is."""
     monkeypatch.chdir(tmp_path)
-    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "weights.md").read_text(encoding="utf-8"), re.DOTALL)
+    (lines,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     if not turned:
         assert "fc1.transpose(2, 3, 1, 0)" in lines
         lines = lines.replace("fc1.transpose(2, 3, 1, 0)", "fc1.transpose(1, 2, 3, 0)")
     tensors = {name: SimpleNamespace(numpy=lambda array=array: array) for name, array in state.items()}
     load = Mock(return_value=tensors)
     monkeypatch.setitem(sys.modules, "torch", Mock(load=load))
-    exec(compile(lines, "weights.md", "exec"), {})
+    exec(compile(lines, "README.md", "exec"), {})
     load.assert_called_once_with("lenet5.pt", map_location="cpu")
     images = random_images(LENET5, 100)
     expected = nchw_logits(state, images)
