@@ -2,7 +2,8 @@
 
 from dataclasses import fields, replace
 
-from app.kernels.problems import ITEMSIZE, ConvProblem, PairProblem, Problem, operation
+from app.kernels.plain_problems import ITEMSIZE
+from app.kernels.problems import ConvProblem, PairProblem, Problem, operation
 
 
 def alone(problem: ConvProblem) -> ConvProblem:
@@ -13,7 +14,10 @@ def alone(problem: ConvProblem) -> ConvProblem:
 def key(problem: Problem) -> str:
     """Return a short unique text: the operation and every field other than its default, e.g. for tuning tables."""
     if isinstance(problem, PairProblem):
-        return f"{operation(problem)}: {key(problem.first)}; {key(problem.second)}"
+        form = " exact" if problem.exact else ""
+        resize = getattr(problem, "resize", None)
+        parts = [key(part) for part in (resize, problem.first, problem.second) if part is not None]
+        return f"{operation(problem)}{form}: {'; '.join(parts)}"
     values = ((field, getattr(problem, field.name)) for field in fields(problem))
     changed = (f"{field.name}={value}" for field, value in values if value != field.default)
     return " ".join([operation(problem), *changed])

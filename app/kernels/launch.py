@@ -20,7 +20,8 @@ from cupy_backends.cuda.api import driver
 from app.cuda.compiler import compile_kernel
 from app.cuda.memory import device_array
 from app.kernels.cublas import gemm_step
-from app.kernels.problems import Argument, Problem
+from app.kernels.plain_problems import Argument
+from app.kernels.problems import Problem
 from app.kernels.train.train import FOLDER
 from app.kernels.variant import (
     STATIC_SHARED_LIMIT,

@@ -9,30 +9,16 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Generic, TypeVar
 
+from app.kernels.plain_problems import (
+    ActivationProblem,
+    ArgmaxProblem,
+    Argument,
+    PoolProblem,
+    ResizeProblem,
+    SoftmaxProblem,
+    windows,
+)
 from app.precision import storage, wide
-
-ITEMSIZE = {"uint8": 1, "float16": 2, "float32": 4, "float64": 8}
-
-
-@dataclass(frozen=True)
-class Argument:
-    """One pointer argument: its dtype and how many elements it must hold (per image, or in all)."""
-
-    name: str
-    dtype: str
-    per_image: int = 0
-    fixed: int = 0
-    optional: bool = False
-
-
-def windows(size: int, window: int, stride: int, ceil: bool) -> int:
-    """Return the number of pooling windows along an axis of ``size`` pixels, at least ``window``.
-
-    ceil: pixels that fill no window get one that reaches over the border, if it begins inside the image.
-    """
-    if ceil:
-        return min(1 - (window - size) // stride, -(-size // stride))
-    return (size - window) // stride + 1
 
 
 @dataclass(frozen=True)
@@ -109,6 +95,17 @@ class LinearProblem:
     input_dtype: str = "float32"
     dtype: str = "float32"
     output_dtype: str = "float32"
+    exact: bool = False  # in float16x2: float16 holds the weights without loss
+
+    @property
+    def parts(self) -> int:
+        """Number of float16 whose sum is one input; of numbers of other types 1."""
+        return 2 if self.dtype == "float16x2" else 1
+
+    @property
+    def weight_parts(self) -> int:
+        """Number of float16 whose sum is one weight; of numbers of other types 1."""
+        return 1 if self.exact else self.parts
 
     @property
     def flops(self) -> int:
@@ -131,10 +128,14 @@ Half = TypeVar("Half", bound=ConvProblem | LinearProblem)
 
 @dataclass(frozen=True)
 class _Pair(Generic[Half]):
-    """Two layers of one kind, each with its epilogue; the second reads the results of the first."""
+    """Two layers of one kind, each with its epilogue; the second reads the results of the first.
+
+    exact: in float16x2, whether float16 holds the weights without loss, so that their low halves are zero.
+    """
 
     first: Half
     second: Half
+    exact: bool = False
 
     @property
     def dtype(self) -> str:
@@ -143,8 +144,13 @@ class _Pair(Generic[Half]):
 
     @property
     def parts(self) -> int:
-        """Number of float16 whose sum is one operand."""
+        """Number of float16 whose sum is one activation."""
         return 2 if self.dtype == "float16x2" else 1
+
+    @property
+    def weight_parts(self) -> int:
+        """Number of float16 whose sum is one weight."""
+        return 1 if self.exact else self.parts
 
     @property
     def flops(self) -> int:
@@ -159,124 +165,25 @@ class _Pair(Generic[Half]):
         return x, *(replace(given, name=name, dtype="float32") for name, given in parameters.items()), *results
 
 
+@dataclass(frozen=True)
 class ConvPairProblem(_Pair[ConvProblem]):
-    """Two convolutions: x (C, H, W), w1 (C, K, K, M), bias1 (M), w2, bias2, y (M, PH, PW)."""
+    """Two convolutions: x (C, H, W), w1 (C, K, K, M), bias1 (M), w2, bias2, y (M, PH, PW).
+
+    pixel_scale: a factor of the pixels that w1 does not include, if the weights are exact. resize: x holds smaller
+    images, which are enlarged first; None if there is nothing to enlarge.
+    """
+
+    pixel_scale: float = 1.0
+    resize: ResizeProblem | None = None
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """Return the arguments of a pair; x holds the images before they are enlarged."""
+        x, *others = super().arguments()
+        return (x if self.resize is None else self.resize.arguments()[0]), *others
 
 
 class LinearPairProblem(_Pair[LinearProblem]):
     """Two matrix products: x (inputs), w1 (inputs, outputs), bias1 (outputs), w2, bias2, y (outputs), labels (1)."""
-
-
-def _x_and_y(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
-    """Return the arguments of a kernel without parameters: elements that it reads and writes per image."""
-    return Argument("x", dtype, per_image=read), Argument("y", dtype, per_image=written)
-
-
-@dataclass(frozen=True)
-class PoolProblem:
-    """Average or maximum over window x window pixels, every ``stride`` pixels."""
-
-    channels: int
-    height: int
-    width: int
-    window: int
-    stride: int
-    is_max: bool
-    dtype: str = "float32"
-    ceil: bool = False  # windows over the border count, see app/layers/pool.py; False where there are none
-
-    def __post_init__(self) -> None:
-        """Without windows over the border it is the same problem as without ``ceil``: kernels are, too."""
-        if self.ceil and self.pooled == replace(self, ceil=False).pooled:
-            object.__setattr__(self, "ceil", False)
-
-    @property
-    def pooled(self) -> tuple[int, int]:
-        """Height and width of the output."""
-        height, width = (windows(size, self.window, self.stride, self.ceil) for size in (self.height, self.width))
-        return height, width
-
-    @property
-    def flops(self) -> int:
-        """One operation for each place of each window, by convention."""
-        return self.channels * prod(self.pooled) * self.window**2
-
-    def arguments(self) -> tuple[Argument, ...]:
-        """Return x (C, H, W), y (C, PH, PW)."""
-        return _x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * prod(self.pooled))
-
-
-@dataclass(frozen=True)
-class ResizeProblem:
-    """Bytes, interpolated between the four nearest pixels, to ``size`` x ``size``: see ``app/layers/resize.py``."""
-
-    channels: int
-    height: int
-    width: int
-    size: int
-    rule: str = "edge"  # or "course"
-    dtype: str = "uint8"
-
-    @property
-    def flops(self) -> int:
-        """Four products and three sums for each output, by convention."""
-        return 7 * self.channels * self.size**2
-
-    def arguments(self) -> tuple[Argument, ...]:
-        """Return x (C, H, W), y (C, size, size)."""
-        return _x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * self.size**2)
-
-
-@dataclass(frozen=True)
-class ActivationProblem:
-    """A function (relu, tanh or sigmoid) of each of ``size`` elements per image."""
-
-    size: int
-    function: str
-    dtype: str = "float32"
-
-    @property
-    def flops(self) -> int:
-        """One operation for each element, by convention."""
-        return self.size
-
-    def arguments(self) -> tuple[Argument, ...]:
-        """Return x (size), y (size)."""
-        return _x_and_y(self.dtype, self.size, self.size)
-
-
-@dataclass(frozen=True)
-class SoftmaxProblem:
-    """exp(x - max x), divided by its sum over ``classes`` values."""
-
-    classes: int
-    dtype: str = "float32"
-
-    @property
-    def flops(self) -> int:
-        """Four operations per value, by convention: subtraction, exponential, sum, division."""
-        return 4 * self.classes
-
-    def arguments(self) -> tuple[Argument, ...]:
-        """Return x (classes), y (classes)."""
-        return _x_and_y(self.dtype, self.classes, self.classes)
-
-
-@dataclass(frozen=True)
-class ArgmaxProblem:
-    """The index of the greatest of ``classes`` values, the first among equals."""
-
-    classes: int
-    dtype: str = "float32"
-
-    @property
-    def flops(self) -> int:
-        """One comparison per value."""
-        return self.classes
-
-    def arguments(self) -> tuple[Argument, ...]:
-        """Return x (classes), labels (1)."""
-        return Argument("x", self.dtype, per_image=self.classes), Argument("labels", "uint8", per_image=1)
 
 
 PairProblem = ConvPairProblem | LinearPairProblem

@@ -44,13 +44,16 @@ class Linear(Layer):
             y += bias.astype(x.dtype, copy=False)
         return y
 
-    def problem(self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, **types: str) -> LinearProblem | None:
+    def problem(
+        self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
+    ) -> LinearProblem | None:
         """Return the kernel's problem; its epilogue may hold an activation or an argmax."""
         last = epilogue[0] if epilogue else None
         if len(epilogue) > 1 or not isinstance(last, Activation | Argmax | None):
             return None
         activation = last.kind if isinstance(last, Activation) else ""
-        return LinearProblem(shape[0], self.outputs, bias, activation, isinstance(last, Argmax), **types)
+        types = input_dtype, dtype, output_dtype
+        return LinearProblem(shape[0], self.outputs, bias, activation, isinstance(last, Argmax), *types)
 
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None

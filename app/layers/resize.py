@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from app.kernels.problems import ResizeProblem
+from app.kernels.plain_problems import ResizeProblem
 from app.layers.base import Layer, Parameters, Shape
 
 MAX_SIZE = 1024  # a sum is at most 255 * (2 * size)**2 and half a divisor; it must stay below 2**31

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from app.kernels.problems import SoftmaxProblem
+from app.kernels.plain_problems import SoftmaxProblem
 from app.layers.base import Layer, Parameters, Shape
 
 

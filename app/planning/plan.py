@@ -11,7 +11,8 @@ from app.kernels.problems import ConvProblem, LinearProblem, operation
 from app.kernels.variant import Variant
 from app.layers import Argmax
 from app.network.graph import Graph
-from app.planning.matching import Choices, Node, flattened_late, serve
+from app.planning.matching import Choices, Node
+from app.planning.serving import flattened_late, serve
 from app.precision import BY_NAME, DTYPES
 
 IMAGES = "images"
@@ -50,9 +51,9 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
     if choices.precision == "auto":
         if has_tensor_cores:
             found = plan(graph, arch, replace(choices, precision="fp32x"), input_dtype=input_dtype)
-            # It is as exact as float32 if tensor cores serve every product; kernels of two layers have no float32.
-            split = all(node.problem.dtype == "float16x2" for node in found.nodes if node.parameters)
-            if split or choices.named_pairs:
+            # It is as exact as float32. The last product may have a kernel of its own: it is small, and float32.
+            split = [node.problem.dtype == "float16x2" for node in found.nodes if node.parameters]
+            if (all(split[:-1]) and any(split)) or choices.named_pairs:
                 return found
         return plan(graph, arch, replace(choices, precision="fp32"), input_dtype=input_dtype)
     if choices.precision == "fp32x" and not has_tensor_cores:

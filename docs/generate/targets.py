@@ -7,7 +7,7 @@ from math import prod
 from app.bench.document import fastest_row, first_row
 from app.bench.ladder.results import LIBRARY
 from app.bench.old_reports import best_total
-from app.kernels.problems import ITEMSIZE
+from app.kernels.plain_problems import ITEMSIZE
 from app.layers import Conv2d
 from app.network.definitions import NETWORKS
 from app.precision import SHORT, SINGLE

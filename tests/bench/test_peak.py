@@ -55,7 +55,7 @@ def test_split_operands_are_multiplied_several_times() -> None:
     assert executed(pair) == 2 * first.flops + 3 * second.flops
     assert _share(pair, "wgmma") == pytest.approx(executed(pair) / pair.flops / 9, rel=1e-2)
     products = [LinearProblem(1024, 128, dtype="float16x2"), LinearProblem(128, 10, argmax=True, dtype="float16x2")]
-    assert executed(LinearPairProblem(*products)) == 3 * (products[0].flops + products[1].flops)
+    assert executed(LinearPairProblem(products[0], products[1])) == 3 * (products[0].flops + products[1].flops)
     assert executed(HALF) == HALF.flops
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.cuda.compiler import compile_kernel
-from app.kernels.problems import ActivationProblem
+from app.kernels.plain_problems import ActivationProblem
 from tests.planted.__main__ import STEPS, planted
 
 SCRIPT = Path(__file__).parents[1] / "sanitize.sh"

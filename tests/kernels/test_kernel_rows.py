@@ -9,7 +9,8 @@ import pytest
 from app.cuda.compiler import ARCHITECTURES, architecture_number
 from app.errors import UserError
 from app.kernels import registry
-from app.kernels.problems import ITEMSIZE, ConvProblem, LinearProblem, Problem
+from app.kernels.plain_problems import ITEMSIZE
+from app.kernels.problems import ConvProblem, LinearProblem, Problem
 from app.kernels.registry import VARIANTS
 from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, LaunchConfig, Variant
 from app.planning.tuning import Tuning

@@ -12,7 +12,8 @@ from app.bench.ladder.cases import network_items
 from app.bench.ladder.tolerance import allowed
 from app.cli import main
 from app.errors import UserError
-from app.kernels.problems import ConvProblem, ResizeProblem
+from app.kernels.plain_problems import ResizeProblem
+from app.kernels.problems import ConvProblem
 from app.layers import Resize, Shape
 from app.layers.resize import MAX_SIZE
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86, Network

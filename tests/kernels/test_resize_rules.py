@@ -9,7 +9,7 @@ import pytest
 
 from app.errors import UserError
 from app.kernels.facts import key
-from app.kernels.problems import ResizeProblem
+from app.kernels.plain_problems import ResizeProblem
 from app.kernels.registry import variants
 from app.layers import Resize, Shape
 from app.layers.resize import MAX_SIZE, RULES

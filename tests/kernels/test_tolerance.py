@@ -5,15 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.kernels.problems import (
-    ActivationProblem,
-    ConvProblem,
-    LinearProblem,
-    PoolProblem,
-    Problem,
-    SoftmaxProblem,
-    operation,
-)
+from app.kernels.plain_problems import ActivationProblem, PoolProblem, SoftmaxProblem
+from app.kernels.problems import ConvProblem, LinearProblem, Problem, operation
 from app.kernels.variant import Variant
 from tests.support.kernel_cases import (
     GRID,

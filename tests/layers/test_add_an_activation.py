@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cuda.compiler import compile_kernel
-from app.kernels.problems import ActivationProblem
+from app.kernels.plain_problems import ActivationProblem
 from app.kernels.registry import variants
 from app.kernels.train.train import FOLDER
 from tests.support.contributing import ROOT, changed_files, copied, listed_files, run

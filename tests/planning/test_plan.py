@@ -10,11 +10,13 @@ import pytest
 
 from app.errors import UserError
 from app.kernels.facts import bytes_moved, key
-from app.kernels.problems import ArgmaxProblem, ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem, operation
+from app.kernels.plain_problems import ArgmaxProblem, PoolProblem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem, operation
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, Relu, Softmax
 from app.network.definitions import LENET5, NETWORKS, Network
-from app.planning.matching import Choices, flattened_late
+from app.planning.matching import Choices
 from app.planning.plan import IMAGES, LABELS, LOGITS, PIXELS, plan
+from app.planning.serving import flattened_late
 from app.precision import BY_NAME
 from tests.support.networks_for_tests import ODD, TEST_NETWORKS, multiplied, random_graph
 from tests.support.requests import named_choices

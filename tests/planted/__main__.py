@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 from app.cuda.device import describe_gpu
+from app.kernels.plain_problems import ActivationProblem
 from app.kernels.pointwise.pointwise import OTHER_ROWS
-from app.kernels.problems import ActivationProblem
 from app.kernels.variant import Variant
 
 STEPS = {"out_of_bounds": 90, "race": 91, "uninitialised": 92}

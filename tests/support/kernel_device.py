@@ -14,7 +14,8 @@ import pytest
 
 from app.cuda.compiler import compile_kernel
 from app.errors import UserError
-from app.kernels.problems import ActivationProblem, ConvProblem, LinearProblem, Problem
+from app.kernels.plain_problems import ActivationProblem
+from app.kernels.problems import ConvProblem, LinearProblem, Problem
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from tests.support.kernel_cases import Case, architecture, elements, input_shape

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from app.cuda.compiler import architecture_number, compile_kernel
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, ResizeProblem
+from app.kernels.plain_problems import ResizeProblem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem
 from app.network.definitions import Network
 from app.network.graph import Graph, build
 from app.network.reference import compute_reference

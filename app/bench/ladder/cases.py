@@ -14,7 +14,8 @@ from app.kernels.problems import ConvProblem, Problem, operation
 from app.kernels.variant import Variant
 from app.layers import Conv2d, Flatten, Layer, Parameters, Shape
 from app.network.graph import Graph, Step
-from app.planning.matching import Choices, pair_at
+from app.planning.matching import Choices
+from app.planning.pairs import pair_at
 from app.precision import OFFERED, SINGLE, wide
 
 MATRIX_OPERATIONS = ("conv", "gemm")

@@ -14,19 +14,8 @@ import cupy
 import numpy as np
 
 from app.bench.ladder.tolerance import Expected, is_coarse
-from app.kernels.problems import (
-    ActivationProblem,
-    ArgmaxProblem,
-    ConvPairProblem,
-    ConvProblem,
-    LinearPairProblem,
-    LinearProblem,
-    PairProblem,
-    PoolProblem,
-    Problem,
-    ResizeProblem,
-    SoftmaxProblem,
-)
+from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem, Problem
 from app.layers import ACTIVATIONS
 
 Half = ConvProblem | LinearProblem  # a layer with parameters

@@ -18,7 +18,8 @@ from app.bench.ladder.tolerance import allowed, rms
 from app.bench.timer import Clock
 from app.cuda.memory import DeviceMemoryError, device_array, uploaded
 from app.kernels.launch import Kernel, Launch
-from app.kernels.problems import Argument, ConvProblem, LinearProblem, PairProblem, Problem
+from app.kernels.plain_problems import Argument
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
 from app.kernels.variant import Parameters, Variant, tiles
 from app.runtime.result import Timing
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
-from app.kernels.problems import ITEMSIZE, Argument, ConvProblem
+from app.kernels.plain_problems import ITEMSIZE, Argument
+from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
     BLOCK,
     FLOATS,

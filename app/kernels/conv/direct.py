@@ -6,7 +6,8 @@ from math import prod
 
 import numpy as np
 
-from app.kernels.problems import ITEMSIZE, ConvProblem
+from app.kernels.plain_problems import ITEMSIZE
+from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
     BLOCK,
     FLOATS,

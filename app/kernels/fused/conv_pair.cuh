@@ -24,6 +24,16 @@ __device__ __forceinline__ int own_number() {
     return number % 128;
 }
 
+// The number of this thread's warpgroup. Through a shuffle the compiler knows that it is the same in the whole warp, and
+// keeps addresses that depend on it in uniform registers, where wgmma wants them.
+__device__ __forceinline__ int warpgroup_number() { return __shfl_sync(~0u, threadIdx.x / 128, 0); }
+
+// How many images each warpgroup takes at a time: fewer than Most if there are enough warpgroups for all images.
+template <int Most>
+__device__ __forceinline__ int images_each(int images, int warpgroups) {
+    return min(Most, (images + warpgroups - 1) / warpgroups);
+}
+
 // The bytes of a warpgroup's images on their way in, in pieces of 16, 49 an image: a thread's are numbers t and t + 128.
 // They lie in one run, which keeps a bus busy too: images may be in the host's page-locked memory.
 template <int Images>
@@ -31,12 +41,12 @@ struct Pieces {
     uint4 piece[(49 * Images + 127) / 128] = {};
 };
 
-// Those of images that do not exist stay as they are.
+// Those of images beyond ``count`` stay as they are.
 template <int Images>
-__device__ __forceinline__ void load_pieces(Pieces<Images> &pieces, const unsigned char *x, int first, int images,
+__device__ __forceinline__ void load_pieces(Pieces<Images> &pieces, const unsigned char *x, int first, int count,
                                             int t) {
     const uint4 *source = (const uint4 *)x + first * 49LL;
-    const int there = 49 * min(Images, images - first);
+    const int there = 49 * count;
 #pragma unroll
     for (int i = 0; i < sizeof(pieces) / sizeof(uint4); i++)
         if (t + 128 * i < there) pieces.piece[i] = __ldg(source + t + 128 * i);

@@ -1,11 +1,13 @@
 """Registry rows of the kernels that compute two convolutions at once, with ReLU and pooling after each."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from app.kernels.fused.scaling import Arrays, balance_convolutions, parts_of, scale_for
-from app.kernels.problems import Argument, ConvPairProblem
+from app.kernels.plain_problems import Argument
+from app.kernels.problems import ConvPairProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Variant, tiles
 from app.precision import storage
 
@@ -16,7 +18,7 @@ HOPPER = "sm_90 alone: its instructions are in no other card; lenet5's two convo
 POOLED_IMAGE, WINDOWS, FILTER_STEP = 9216, 2880, 2048
 
 
-def _refuses_convolutions(problem: ConvPairProblem) -> str | None:
+def _refuses_sizes(problem: ConvPairProblem) -> str | None:
     first, second = problem.first, problem.second
     if (first.sizes, second.sizes) != SIZES or first.input_dtype != "uint8":
         return "serves lenet5's convolutions of bytes alone"
@@ -27,8 +29,20 @@ def _refuses_convolutions(problem: ConvPairProblem) -> str | None:
     return None
 
 
+def _refuses_convolutions(problem: ConvPairProblem) -> str | None:
+    return "multiplies both halves of weights" if problem.exact else _refuses_sizes(problem)
+
+
+def _refuses_inexact(problem: ConvPairProblem) -> str | None:
+    return _refuses_features(problem, _refuses_sizes) if problem.exact else "serves weights exact in float16 alone"
+
+
 def _refuses_wgmma(problem: ConvPairProblem) -> str | None:
-    reason = _refuses_convolutions(problem)
+    return _refuses_features(problem, _refuses_convolutions)
+
+
+def _refuses_features(problem: ConvPairProblem, sizes: Callable[[ConvPairProblem], str | None]) -> str | None:
+    reason = sizes(problem)
     if reason is None and (problem.first.bias or problem.second.bias):
         return "adds no bias"
     if reason is None and problem.second.output_dtype != storage(problem.dtype):
@@ -36,26 +50,30 @@ def _refuses_wgmma(problem: ConvPairProblem) -> str | None:
     return reason
 
 
-def _walking(problem: ConvPairProblem, images: int, shared: int) -> LaunchConfig:
-    """Configure a block of three warpgroups, each of which takes ``images`` images at a time."""
+def _walking(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchConfig:
+    """Configure a block per multiprocessor, or per image if there are fewer images."""
     takes = (
-        Argument("filters1", "float16", fixed=problem.parts * 2 * 3 * 128 * 8),
-        Argument("filters2", "float16", fixed=problem.parts * problem.second.depth * problem.second.maps),
+        Argument("filters1", "float16", fixed=problem.weight_parts * 2 * 3 * 128 * 8),
+        Argument("filters2", "float16", fixed=problem.weight_parts * problem.second.depth * problem.second.maps),
         Argument("scales", "float32", fixed=2),
     )
-    launch = KernelLaunch(384, lambda n: (tiles(n, images), 1, 1), shared_bytes=shared, persistent=True)
+    launch = KernelLaunch(128 * warpgroups, lambda n: (n, 1, 1), shared_bytes=shared, persistent=True)
     return LaunchConfig(
         {"SHARED_BYTES": shared}, (launch,), packing=Packing(takes, partial(pack_convolutions, problem))
     )
 
 
 def _wgmma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    return _walking(problem, 4, 50 * FILTER_STEP + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
+    return _walking(problem, 4, 50 * FILTER_STEP + 4 * (2 * POOLED_IMAGE + 2 * WINDOWS) + 8)
 
 
 def _wgmma_split(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     stages = 12
-    return _walking(problem, 2, stages * (4 * FILTER_STEP + 16) + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS))
+    return _walking(problem, 3, stages * (4 * FILTER_STEP + 8 + 4) + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS))
+
+
+def _wgmma_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
+    return _walking(problem, 3, 50 * FILTER_STEP + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
 
 
 def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
@@ -107,7 +125,7 @@ def pack_convolutions(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarr
     filters1 = np.stack([window_fragments(part) for part in parts1])
     filters2 = np.stack([core_matrices(part) for part in parts2], axis=1)
     once = 1.0 if problem.parts == 1 else 0.5 / scale1  # activations of one part are not doubled
-    average = 0.5 * 0.25**2 / scale2  # from twice the sums
+    average = 0.5 * 0.25**2 / scale2 * problem.pixel_scale  # from twice the sums
     return [filters1.reshape(-1), filters2.reshape(-1), np.array([once, average], np.float32)]
 
 
@@ -209,5 +227,14 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         "none of them",
         _wgmma_split,
         dtypes=("float16x2",),
+    ),
+    _hopper_row(
+        4,
+        "wgmma_exact",
+        "step 3 for weights that are exact in float16: two products instead of three",
+        "none of them",
+        _wgmma_exact,
+        dtypes=("float16x2",),
+        refuses=_refuses_inexact,
     ),
 )

@@ -6,14 +6,14 @@
 // From: none of the systems.
 // Data: x (images, 28, 28) uint8; filters1, filters2 packed (see conv_pair.py) float16;
 //       scales (2), only the second is used; y (images, 64, 4, 4) float16.
-// Launch: one block per SM, three warpgroups that each walk over groups of four images on their own: while one pools
-//         in registers, the others keep the tensor cores busy.
+// Launch: one block per SM, four warpgroups that each walk over groups of two images on their own: while one pools
+//         in registers, the others keep the tensor cores busy. Few images are spread over all SMs, one a group.
 // Bound by: the tensor cores, and the issue slots that pooling takes from them; images in host memory: the bus.
 #include "bulk_copy.cuh"
 #include "conv_pair.cuh"
 
-constexpr int IMAGES = 4;  // per warpgroup at a time: the 256 columns of its products
-constexpr int WARPGROUPS = 3, THREADS = 128 * WARPGROUPS;
+constexpr int IMAGES = 2;  // per warpgroup at a time: the 128 columns of its products
+constexpr int WARPGROUPS = 4, THREADS = 128 * WARPGROUPS;
 constexpr int FILTERS2_BYTES = STEPS2 * FILTER2_STEP_BYTES;
 constexpr int POOLED_BYTES = IMAGES * POOLED_IMAGE_BYTES;
 constexpr int OWN_BYTES = POOLED_BYTES + 2 * WINDOWS_BYTES;  // per warpgroup
@@ -23,7 +23,7 @@ extern __shared__ __align__(128) unsigned char memory[];  // the second convolut
 
 // The second convolution of a group, or of the one image that it has, with ReLU and pooling.
 template <int Images>
-__device__ __forceinline__ void convolve2(float16 *y, const unsigned char *pooled, float scale, int first, int images) {
+__device__ __forceinline__ void convolve2(float16 *y, const unsigned char *pooled, float scale, int count) {
     const unsigned long long filter = make_smem_desc(shared_address(memory), 1024, 128);
     const unsigned long long pixels =
         make_smem_desc(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES * IMAGES / Images);
@@ -49,7 +49,7 @@ __device__ __forceinline__ void convolve2(float16 *y, const unsigned char *poole
             for (int row = 0; row < 4; row++) column[row] *= scale;
             const uint2 row = transposed(column, lane);
             const int map = number / 32 * 16 + half * 8 + lane / 4;
-            if (first + image < images) *(uint2 *)(y + (first + image) * 1024LL + map * 16 + lane % 4 * 4) = row;
+            if (image < count) *(uint2 *)(y + image * 1024 + map * 16 + lane % 4 * 4) = row;
         }
 }
 
@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_pair_wgmma(const unsigned char *__restrict__ x, const uint4 *__restrict__ filters1,
                     const uint4 *__restrict__ filters2, const float *__restrict__ scales, float16 *__restrict__ y,
                     int images) {
-    const int group = threadIdx.x / 128;
+    const int group = warpgroup_number();
     // Windows first: compute-sanitizer takes the overlapping pieces that are read of them for a longer one.
     unsigned char *windows = memory + FILTERS2_BYTES + group * OWN_BYTES;
     unsigned char *pooled = windows + 2 * WINDOWS_BYTES;
@@ -74,16 +74,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
 
     const float scale2 = scales[1];
-    const int stride = IMAGES * WARPGROUPS * gridDim.x;
-    int first = (blockIdx.x + group * gridDim.x) * IMAGES;
+    const int share = images_each<IMAGES>(images, WARPGROUPS * gridDim.x), stride = share * WARPGROUPS * gridDim.x;
+    int first = (blockIdx.x + group * gridDim.x) * share;
     Pieces<IMAGES> pieces;
-    load_pieces(pieces, x, first, images, own_number());
+    load_pieces(pieces, x, first, min(share, images - first), own_number());
     for (; first < images; first += stride) {
         const int t = own_number();
         const Places1 places = places1(IMAGES * ROW_BYTES, t);
         Filters1 filters = load_filters1(filters1, 0, t);
         half2 even[9];
-        const int passes = 2 * min(IMAGES, images - first);  // columns of missing images are garbage, never stored
+        const int count = min(share, images - first), passes = 2 * count;  // columns of missing images: never stored
         stage_windows(windows, pieces, 0, t);
         fence_proxy_async();
         warpgroup_barrier(1 + group);
@@ -95,10 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             wgmma_fence();
             convolve1(upper, lower, filters, windows + image % 2 * WINDOWS_BYTES, true);
             wgmma_commit_group();
-            if (odd && image + 1 < IMAGES) {
-                stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
-                if (image + 2 == IMAGES) load_pieces(pieces, x, first + stride, images, t);  // the next group's
-            }
+            if (odd && image + 1 < IMAGES) stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
             wgmma_wait_group(upper, lower);
             filters = load_filters1(filters1, !odd, t);
             half2 own[9];
@@ -120,9 +117,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int j = 0; j < 9; j++) even[j] = own[j];
         }
 
+        // The next group's images, after the last fence and before the long products.
+        load_pieces(pieces, x, first + stride, min(share, images - first - stride), t);
         mbarrier_wait(filters_there, 0);
-        // Not first + 1 < images, from which the compiler concludes too much about the stores: it would spill.
-        if (passes > 2) convolve2<IMAGES>(y, pooled, scale2, first, images);
-        else convolve2<1>(y, pooled, scale2, first, images);
+        if (passes > 2) convolve2<IMAGES>(y + first * 1024LL, pooled, scale2, count);
+        else convolve2<1>(y + first * 1024LL, pooled, scale2, count);
     }
 }

@@ -18,21 +18,37 @@ constexpr int TAPS = 25, TAP_BYTES = 4 * FILTER2_STEP_BYTES;  // high and low, t
 constexpr int STAGES = 12;                                    // taps in the ring
 constexpr int PART_BYTES = IMAGES * POOLED_IMAGE_BYTES;       // high parts, then low parts
 constexpr int OWN_BYTES = 2 * PART_BYTES + 2 * WINDOWS_BYTES;
-static_assert(STAGES * TAP_BYTES + WARPGROUPS * OWN_BYTES + 2 * STAGES * 8 == SHARED_BYTES, "laid out as in the row");
+static_assert(STAGES * TAP_BYTES + WARPGROUPS * OWN_BYTES + STAGES * (8 + 4) == SHARED_BYTES, "laid out as in the row");
 
 // Shared memory: the ring of taps, windows and pooled maps of each warpgroup, barriers.
 extern __shared__ __align__(128) unsigned char memory[];
 __device__ __forceinline__ unsigned long long *full() {
     return (unsigned long long *)(memory + STAGES * TAP_BYTES + WARPGROUPS * OWN_BYTES);
 }
-__device__ __forceinline__ unsigned long long *empty() { return full() + STAGES; }
+__device__ __forceinline__ unsigned *readers() { return (unsigned *)(full() + STAGES); }  // warps that are done with a tap
 
-// The second convolution of a group, or of the one image that it has (or none), with ReLU and pooling. One thread of the
-// block brings the taps that come next, unless this is the last round.
+// This warp is done with a tap. The last one brings the tap that takes its place, unless this is the last round.
+__device__ __forceinline__ void release_tap(const unsigned char *filters2, Ring<STAGES> &ring, int number,
+                                            bool last_round) {
+    if (own_number() % 32 == 0 && arrives_last(readers() + ring.stage, THREADS / 32) &&
+        (!last_round || number + STAGES < TAPS))
+        cp_async_bulk(memory + ring.stage * TAP_BYTES, filters2 + (number + STAGES) % TAPS * TAP_BYTES, TAP_BYTES,
+                      full() + ring.stage);
+    ring.advance();
+}
+
+// A warpgroup without images keeps step with the ring.
+__device__ __forceinline__ void skip_taps(const unsigned char *filters2, Ring<STAGES> &ring, bool last_round) {
+    for (int number = 0; number < TAPS; number++) {
+        mbarrier_wait(full() + ring.stage, ring.phase);
+        release_tap(filters2, ring, number, last_round);
+    }
+}
+
+// The second convolution of a group, or of the one image that it has, with ReLU and pooling.
 template <int Images>
 __device__ __forceinline__ void convolve2(float *y, const unsigned char *pooled, const unsigned char *filters2,
-                                          const float *scales, Ring<STAGES> &ring, int first, int images,
-                                          bool last_round) {
+                                          const float *scales, Ring<STAGES> &ring, int count, bool last_round) {
     const unsigned long long filter = make_smem_desc(shared_address(memory), 1024, 128);
     const unsigned long long pixels =
         make_smem_desc(shared_address(pooled), PLANE_BYTES * IMAGES, ROW_BYTES * IMAGES / Images);
@@ -57,14 +73,7 @@ __device__ __forceinline__ void convolve2(float *y, const unsigned char *pooled,
                       advance_desc(high, half * 2 * PLANE_BYTES * IMAGES), false);
         wgmma_commit_group();
         wgmma_wait_group(sums);
-        if (own_number() % 32 == 0) mbarrier_arrive(empty() + ring.stage);
-        if (threadIdx.x == 0 && (!last_round || number + STAGES < TAPS)) {
-            const int coming = (number + STAGES) % TAPS;  // the tap that takes this one's place
-            mbarrier_wait(empty() + ring.stage, ring.phase);
-            cp_async_bulk(memory + ring.stage * TAP_BYTES, filters2 + coming * TAP_BYTES, TAP_BYTES,
-                          full() + ring.stage);
-        }
-        ring.advance();
+        release_tap(filters2, ring, number, last_round);
 #pragma unroll
         for (int i = 0; i < 32 * Images; i++) total[i] += sums[i];
     }
@@ -79,8 +88,7 @@ __device__ __forceinline__ void convolve2(float *y, const unsigned char *pooled,
             const int map = number / 32 * 16 + half * 8 + lane / 4;
 #pragma unroll
             for (int row = 0; row < 4; row++)
-                if (first + image < images)
-                    y[(first + image) * 1024LL + map * 16 + row * 4 + lane % 4] = column[row] * scale2;
+                if (image < count) y[image * 1024 + map * 16 + row * 4 + lane % 4] = column[row] * scale2;
         }
 }
 
@@ -88,16 +96,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_pair_wgmma_split(const unsigned char *__restrict__ x, const uint4 *__restrict__ filters1,
                           const unsigned char *__restrict__ filters2, const float *__restrict__ scales,
                           float *__restrict__ y, int images) {
-    const int group = threadIdx.x / 128;
+    const int group = warpgroup_number();
     // Windows first: compute-sanitizer takes the overlapping pieces that are read of them for a longer one.
     unsigned char *windows = memory + STAGES * TAP_BYTES + group * OWN_BYTES;
     unsigned char *pooled = windows + 2 * WINDOWS_BYTES;
 
-    const int stride = IMAGES * WARPGROUPS * gridDim.x;
-    const int rounds = (images - (int)blockIdx.x * IMAGES + stride - 1) / stride;  // rounds of the first warpgroup
+    const int share = images_each<IMAGES>(images, WARPGROUPS * gridDim.x), stride = share * WARPGROUPS * gridDim.x;
+    const int rounds = (images - (int)blockIdx.x * share + stride - 1) / stride;  // rounds of the first warpgroup
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++)
-            mbarrier_init(full() + stage, 1), mbarrier_init(empty() + stage, THREADS / 32);
+            mbarrier_init(full() + stage, 1), readers()[stage] = 0;
         fence_mbarrier_init();
         for (int tap = 0; tap < STAGES; tap++)
             cp_async_bulk(memory + tap * TAP_BYTES, filters2 + tap * TAP_BYTES, TAP_BYTES, full() + tap);
@@ -106,16 +114,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     clear_padding(windows + WINDOWS_BYTES, own_number());
     __syncthreads();
 
-    int first = (blockIdx.x + group * gridDim.x) * IMAGES;
+    int first = (blockIdx.x + group * gridDim.x) * share;
     Pieces<IMAGES> pieces;
-    load_pieces(pieces, x, first, images, own_number());
-    // All warpgroups take part in every round, which the ring waits for: results beyond the images are not stored.
+    load_pieces(pieces, x, first, min(share, images - first), own_number());
     Ring<STAGES> ring;
     for (int round = 0; round < rounds; round++, first += stride) {
+        const bool last_round = round + 1 == rounds;
+        const int count = min(share, images - first), passes = 2 * count;  // columns of missing images: never stored
+        if (count <= 0) {
+            skip_taps(filters2, ring, last_round);
+            continue;
+        }
         const int t = own_number();
         const Places1 places = places1(IMAGES * ROW_BYTES, t);
         float even[18];
-        const int passes = 2 * min(IMAGES, images - first);  // columns of missing images are garbage, never stored
         stage_windows(windows, pieces, 0, t);
         fence_proxy_async();
         warpgroup_barrier(1 + group);
@@ -129,10 +141,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             convolve1(upper, lower, low, windows + image % 2 * WINDOWS_BYTES, true);
             convolve1(upper, lower, high, windows + image % 2 * WINDOWS_BYTES, false);
             wgmma_commit_group();
-            if (odd && image + 1 < IMAGES) {
-                stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
-                if (image + 2 == IMAGES) load_pieces(pieces, x, first + stride, images, t);  // the next group's
-            }
+            if (odd && image + 1 < IMAGES) stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
             wgmma_wait_group(upper, lower);
             const float scale1 = __ldg(scales);
             float own[18];
@@ -159,8 +168,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             for (int i = 0; i < 18; i++) even[i] = own[i];
         }
 
-        // Not first + 1 < images, from which the compiler concludes too much about the stores: it would spill.
-        if (passes > 2) convolve2<IMAGES>(y, pooled, filters2, scales, ring, first, images, round + 1 == rounds);
-        else convolve2<1>(y, pooled, filters2, scales, ring, first, images, round + 1 == rounds);
+        // The next group's images, after the last fence and before the long products.
+        load_pieces(pieces, x, first + stride, min(share, images - first - stride), t);
+        if (passes > 2) convolve2<IMAGES>(y + first * 1024LL, pooled, filters2, scales, ring, count, last_round);
+        else convolve2<1>(y + first * 1024LL, pooled, filters2, scales, ring, count, last_round);
     }
 }

@@ -29,6 +29,10 @@ def _refuses_products(problem: LinearPairProblem) -> str | None:
     return None
 
 
+def _refuses_products_mma(problem: LinearPairProblem) -> str | None:
+    return "multiplies both halves of weights" if problem.exact else _refuses_products(problem)
+
+
 def _configured(
     problem: LinearPairProblem,
     parameters: Parameters,
@@ -48,12 +52,13 @@ def _configured(
         "HAS_BIAS2": int(second.bias),
         "SPLIT": problem.parts - 1,
         "LOW_SCALE": LOW_SCALE,
+        "WEIGHT_PARTS": problem.weight_parts,
         "SHARED_BYTES": shared,
         **parameters,
     }
     launch = KernelLaunch(threads, lambda n: (tiles(n, parameters["ROWS"]), 1, 1), shared_bytes=shared)
     _, w1, bias1, w2, bias2, *_ = problem.arguments()
-    w1 = replace(w1, dtype="float16", fixed=problem.parts * w1.fixed)
+    w1 = replace(w1, dtype="float16", fixed=problem.weight_parts * w1.fixed)
     takes = (w1, bias1, replace(w2, fixed=w2_size or w2.fixed), bias2)
     return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
 
@@ -89,7 +94,7 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
     if stages > first.inputs // DEPTH[problem.dtype]:
         raise Unfit(f"{first.inputs} inputs do not fill {stages} stages")
     w2_size = 2 * first.outputs * CLASSES  # high and low parts
-    stage = problem.parts * 2 * DEPTH[problem.dtype] * (first.outputs + rows + 1)
+    stage = 2 * DEPTH[problem.dtype] * (problem.weight_parts * first.outputs + problem.parts * (rows + 1))
     shared = stages * (stage + 16) + 4 * w2_size + 8
     return _configured(problem, parameters, 2 * first.outputs + 128, shared, pack_for_wgmma, w2_size)
 
@@ -161,7 +166,7 @@ GEMM_PAIR_ROWS: tuple[Variant, ...] = (
         "two products, ReLU between and argmax after them: the first on tensor cores, the second in registers",
         "none of them",
         _products,
-        refuses=_refuses_products,
+        refuses=_refuses_products_mma,
         limits="sizes that fit whole tiles, no activation but ReLU",
         min_arch=80,
         tunables=PRODUCT_TUNABLES,

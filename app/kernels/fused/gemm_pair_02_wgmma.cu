@@ -15,10 +15,11 @@
 #include "second_product.cuh"
 #include "wgmma.cuh"
 
-constexpr int PARTS = SPLIT ? 2 : 1;                    // per operand
+constexpr int PARTS = SPLIT ? 2 : 1;                    // per number of an image
 constexpr int DEPTH = 128 / PARTS, PLANES = DEPTH / 8;  // terms of the sum at a time, eight a plane
 constexpr int STEPS = INPUTS / DEPTH;
-constexpr int W_PLANE_BYTES = HIDDEN * 16, W_PART_BYTES = PLANES * W_PLANE_BYTES, W_BYTES = PARTS * W_PART_BYTES;
+constexpr int W_PLANE_BYTES = HIDDEN * 16, W_PART_BYTES = PLANES * W_PLANE_BYTES;
+constexpr int W_BYTES = WEIGHT_PARTS * W_PART_BYTES;  // one part if weights are exact in float16
 constexpr int X_PLANE_BYTES = (ROWS + 1) * 16;  // odd multiples of 16: a row is stored to all planes without conflicts
 constexpr int X_PART_BYTES = PLANES * X_PLANE_BYTES;
 constexpr int STAGE_BYTES = W_BYTES + PARTS * X_PART_BYTES;
@@ -146,7 +147,7 @@ __device__ __forceinline__ void multiply_first(float (&values)[ROWS / 2], const 
             const unsigned long long high_x = advance_desc(x, k * X_PLANE_BYTES);
             wgmma_f16(partial, high_w, high_x, k == 0);
             if (SPLIT) {
-                wgmma_f16(cross, advance_desc(high_w, W_PART_BYTES), high_x, false);
+                if (WEIGHT_PARTS == 2) wgmma_f16(cross, advance_desc(high_w, W_PART_BYTES), high_x, false);
                 wgmma_f16(cross, high_w, advance_desc(high_x, X_PART_BYTES), false);
             }
         }

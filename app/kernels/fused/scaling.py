@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
+from app.kernels.problems import ConvPairProblem, LinearPairProblem, LinearProblem, PairProblem
 
 Arrays = Sequence[np.ndarray | None]
 LARGEST = 30_000  # limit of scaled numbers; float16 ends at 65,504
 SMALLEST_NORMAL = 2.0**-14  # float16's; smaller numbers lose bits
-BRIGHTEST = np.array([255.0])  # greatest pixel, for one channel
+BRIGHTEST = 255.0  # greatest pixel
 LARGEST_SCALE = 2.0**120  # also for zeros: their products vanish beside the others
 # If a bias is so much greater than the weights, float32 loses the products beside it, too.
 LARGEST_BIAS1, LARGEST_BIAS2 = 2.0**30, 2.0**40
@@ -51,16 +51,43 @@ def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.nd
     return high, ((values - high) * low_scale).astype(np.float16)
 
 
-def parts_of(problem: PairProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
-    """Return the float16 operands that stand for float64 values: rounded values, or both halves of ``split``."""
-    return [values.astype(np.float16)] if problem.parts == 1 else [*split(values, low_scale)]
+def parts_of(problem: PairProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
+    """Return the float16 operands that stand for float64 weights: rounded values, or both halves of ``split``."""
+    return [values.astype(np.float16)] if problem.weight_parts == 1 else [*split(values, low_scale)]
+
+
+def fits_exactly(problem: PairProblem | LinearProblem, arrays: Arrays) -> bool:
+    """Return whether float16 holds the weights that are multiplied as float16, scaled as for the kernel."""
+    if not all(array is None or np.isfinite(array).all() for array in arrays):
+        return False
+    if isinstance(problem, LinearProblem):
+        weights = [scaled_outputs(problem, arrays)[0]]
+    elif isinstance(problem, LinearPairProblem):
+        weights = [balance_products(problem, arrays)[0]]
+    else:
+        w1, _, w2 = balance_convolutions(problem, arrays)
+        weights = [w1 * scale_for(w1), w2 * scale_for(w2, arrays[3])]
+    return all(bool((values.astype(np.float16) == values).all()) for values in weights)
 
 
 def feature_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
     """Return the greatest value that any image can give each map of features: (maps) float64."""
-    w1, w2 = _filters(problem, arrays)
+    w2 = _filters(problem, arrays)[1]
     with np.errstate(invalid="ignore"):  # infinite weights
-        return _bounds(w2, arrays[3], _bounds(w1, arrays[1], BRIGHTEST))
+        found = _bounds(w2, arrays[3], activation_bounds(problem, arrays))
+    return _activated(problem.second.activation, found)
+
+
+def activation_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
+    """Return the greatest value that any image can give each map between the convolutions: (maps) float64."""
+    pixels = np.full(problem.first.channels, BRIGHTEST * problem.pixel_scale)
+    found = _bounds(_filters(problem, arrays)[0], arrays[1], pixels)
+    return _activated(problem.first.activation, found)
+
+
+def activation_scales(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
+    """Return the power of two for each map between the convolutions that brings it close to LARGEST: (maps) float64."""
+    return scales_for(activation_bounds(problem, arrays))
 
 
 def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
@@ -69,16 +96,19 @@ def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.n
     A sum of four activations of a map then comes close to LARGEST for some image, and exceeds it for none.
     """
     w1, w2 = _filters(problem, arrays)
-    scales = scales_for(4 * _bounds(w1, arrays[1], BRIGHTEST))
+    scales = scales_for(4 * _bounds(w1, arrays[1], np.full(len(w1), BRIGHTEST)))
     bias1 = None if arrays[1] is None else arrays[1].astype(np.float64) * scales
-    return (w1 * scales)[0], bias1, w2 / scales[:, None, None]
+    return (w1 * scales).reshape(-1, len(scales)), bias1, w2 / scales[:, None, None]
 
 
 def scale_features(problem: ConvPairProblem, arrays: Arrays) -> tuple[tuple[np.ndarray | None, ...], np.ndarray]:
     """Scale convolutions to bring features close to LARGEST; return parameters and the maps' factors (maps) float64."""
     w1, bias1, w2, bias2 = arrays
     assert w2 is not None
-    scales = scales_for(feature_bounds(problem, arrays))
+    bounds = feature_bounds(problem, arrays)
+    if problem.second.activation not in ("", "relu"):  # only these preserve a factor; the others end at 1
+        return (w1, bias1, w2, bias2), np.ones(len(bounds))
+    scales = scales_for(bounds)
     return (w1, bias1, _scaled(w2, scales), None if bias2 is None else _scaled(bias2, scales)), scales
 
 
@@ -103,6 +133,15 @@ def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.nda
         largest = np.maximum(largest, np.abs(bias1) / LARGEST_BIAS1)
     scales = scales_for(largest)
     return w1 * scales, None if bias1 is None else bias1 * scales, w2 / scales[:, None]
+
+
+def scaled_outputs(problem: LinearProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Scale the matrix (inputs, outputs) of one product by a power of two for each output; return it and these."""
+    w = arrays[0]
+    assert w is not None
+    w = w.astype(np.float64).reshape(problem.inputs, problem.outputs)
+    scales = scales_for(np.abs(w).max(axis=0))
+    return w * scales, scales
 
 
 def within_range(problem: PairProblem, arrays: Arrays) -> bool:
@@ -132,6 +171,11 @@ def _filters(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.n
         w1.astype(np.float64).reshape(first.channels, first.kernel**2, first.maps),
         w2.astype(np.float64).reshape(second.channels, second.kernel**2, second.maps),
     )
+
+
+def _activated(function: str, bounds: np.ndarray) -> np.ndarray:
+    """Return the bounds of an activation's results, given those of its input."""
+    return {"tanh": np.minimum(bounds, 1), "sigmoid": np.ones_like(bounds)}.get(function, bounds)
 
 
 def _bounds(weights: np.ndarray, bias: np.ndarray | None, inputs: np.ndarray) -> np.ndarray:

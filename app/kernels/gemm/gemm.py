@@ -2,7 +2,8 @@
 
 from functools import partial
 
-from app.kernels.problems import Argument, LinearProblem
+from app.kernels.plain_problems import Argument
+from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
     BLOCK,
     FLOATS,

@@ -17,6 +17,17 @@ __device__ __forceinline__ void mbarrier_arrive(unsigned long long *barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// Counts up to ``all`` and starts again at zero; returns whether this was the last. What each did before it counted is
+// done for the last one, as with a barrier.
+__device__ __forceinline__ bool arrives_last(unsigned *counter, int all) {
+    unsigned before;
+    asm volatile("atom.acq_rel.cta.shared::cta.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "r"(shared_address(counter)), "r"(all - 1)
+                 : "memory");
+    return before + 1 == unsigned(all);
+}
+
 // Waits until the phase of that parity is complete.
 __device__ __forceinline__ void mbarrier_wait(unsigned long long *barrier, int phase) {
     asm volatile("{ .reg .pred done;\n"

@@ -3,7 +3,7 @@
 from functools import partial
 from math import prod
 
-from app.kernels.problems import ITEMSIZE, ActivationProblem, PoolProblem, ResizeProblem
+from app.kernels.plain_problems import ITEMSIZE, ActivationProblem, PoolProblem, ResizeProblem
 from app.kernels.variant import (
     BLOCK,
     STATIC_SHARED_LIMIT,

@@ -1,0 +1,176 @@
+"""Find the kernel for the next layers: one layer with what can be fused into it, or two layers as a pair."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from app.errors import UserError
+from app.kernels import registry
+from app.kernels.facts import alone
+from app.kernels.fused.scaling import fits_exactly, scale_features, unscale_features, within_range
+from app.kernels.plain_problems import ResizeProblem
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, Problem, operation
+from app.kernels.variant import Variant
+from app.layers import Activation, Flatten, Resize
+from app.network.graph import Graph, Step
+from app.planning.matching import Choices, Node, candidates, problems_of, stored_parameters
+from app.planning.pairs import forms, pair_at
+from app.precision import BY_NAME
+
+# Halves of numbers beyond float16 are infinite; only the features of a pair are known to be in range.
+UNSCALED = "in fp32x it reads only what a kernel of two convolutions wrote"
+
+
+def serve(
+    graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None = None
+) -> Node:
+    """Find the kernel that starts at step ``at`` and takes the most layers. Raises UserError if there is none.
+
+    scales: the factors of its input, see ``Node``.
+    """
+    lead = _lead(graph, at)
+    steps = graph.steps[at + lead :]
+    head = steps[0].layer
+    if head.operation is None or (lead and head.operation != "gemm" and reorders(graph.steps[at])):
+        raise UserError(
+            f"layer {head.name} reads features in the order of {graph.steps[at].layer.name}, which the GPU gives to "
+            "fully connected layers only: put one between them, or use --device cpu"
+        )
+    pair = _pair(graph, at, arch, input_dtype, choices, scales) if choices.fuse else None
+    if pair is not None:
+        return pair
+    for candidate, taken in candidates(graph, steps, input_dtype, choices):
+        found = _single(graph, at, steps[0], candidate, arch, input_dtype, choices, scales)
+        if found is not None:
+            problem, served, arrays = found
+            own = choices.tuning.parameters(alone(problem), served[0], arch) if isinstance(problem, ConvProblem) else {}
+            return Node(head, graph.steps[at : at + lead + taken], problem, *served, arrays, settings_alone=own)
+    raise UserError(_why_unserved(graph, steps[0], arch, input_dtype, choices))
+
+
+def flattened_late(graph: Graph) -> Graph:
+    """Move every Flatten behind the activations that follow it; the results are the same.
+
+    Activations accept any order of features. The order of a Flatten exists on the GPU only in the rows of weights.
+    """
+    steps = list(graph.steps)
+    for at in range(len(steps) - 1):
+        step, after = steps[at : at + 2]
+        if isinstance(step.layer, Flatten) and isinstance(after.layer, Activation):
+            steps[at : at + 2] = Step(after.layer, step.in_shape, step.in_shape), step
+    return replace(graph, steps=tuple(steps))
+
+
+def reorders(step: Step) -> bool:
+    """Return whether this Flatten changes the order of the values in memory: of several maps with several pixels."""
+    channels, *pixels = step.in_shape
+    return channels > 1 and prod(pixels) > 1
+
+
+def _lead(graph: Graph, at: int) -> int:
+    """Return 1 if step ``at`` is a Flatten, which only determines how the next step reads its input; else 0."""
+    return int(isinstance(graph.steps[at].layer, Flatten))
+
+
+def _pair(
+    graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None
+) -> Node | None:
+    """A kernel for this layer and the next of its kind; None if there is none, or if one was named for either layer.
+
+    A Resize before two convolutions is computed with them, if a kernel can. Raises UserError if the kernel named for
+    both layers cannot serve them.
+    """
+    resize = graph.steps[at].layer if isinstance(graph.steps[at].layer, Resize) else None
+    start = at + (1 if resize else _lead(graph, at))
+    found = pair_at(graph, start, input_dtype, choices)
+    if found is None:
+        return None
+    problem, heads, taken = found
+    if resize is not None:
+        enlarging = resize.own_problem(graph.steps[at].in_shape, input_dtype, "uint8")
+        if not isinstance(problem, ConvPairProblem) or not isinstance(enlarging, ResizeProblem):
+            return None
+        problem = replace(problem, resize=enlarging)
+    named = choices.named_pairs.get(operation(problem))
+    reason = ""
+    scale = graph.pixel_scale(np.dtype(input_dtype)) if start == graph.scaled_at else None
+    for form in forms(problem, scale):
+        served = choices.tuning.choose(form, arch, named)
+        if served is None:
+            reason = f"it {named.refusal(form, arch)}; choose another kernel or --precision" if named else ""
+            continue
+        if isinstance(form, LinearPairProblem) and form.parts == 2 and scales is None:
+            reason = f"{UNSCALED}; choose another, or --precision fp16"
+            continue
+        arrays, written = stored_parameters(graph, at if resize is None else start, heads, form, input_dtype), None
+        if isinstance(form, LinearPairProblem):
+            arrays = arrays if scales is None else unscale_features(arrays, scales)
+        else:
+            scaled, found_scales = scale_features(form, arrays)
+            if _reads_scaled(graph, start + taken, arch, form.second.output_dtype, choices, found_scales):
+                arrays, written = scaled, found_scales
+        if form.exact and not fits_exactly(form, arrays):
+            reason = "float16 does not hold its weights without loss; take auto"
+        elif not within_range(form, arrays):
+            reason = "with these weights it would lose numbers; take auto, or a kernel of single layers"
+        else:
+            return Node(heads[0].layer, graph.steps[at : start + taken], form, *served, arrays, written)
+    if named is not None and resize is None:
+        raise UserError(f"kernel {named.name} does not support {'+'.join(head.layer.name for head in heads)}: {reason}")
+    return None
+
+
+def _reads_scaled(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray) -> bool:
+    """Return whether the kernel at step ``at`` divides the features' scales out: it multiplies in float16."""
+    if at >= len(graph.steps):
+        return False
+    reader = _pair(graph, at, arch, input_dtype, choices, scales)
+    if reader is not None or BY_NAME[choices.precision].dtype != "float16x2":
+        return reader is not None and isinstance(reader.problem, LinearPairProblem)
+    return graph.steps[at + _lead(graph, at)].layer.operation == "gemm" and (
+        serve(graph, at, arch, input_dtype, choices, scales).problem.dtype == "float16x2"
+    )
+
+
+def _single(
+    graph: Graph,
+    at: int,
+    head: Step,
+    problem: Problem,
+    arch: str,
+    input_dtype: str,
+    choices: Choices,
+    scales: np.ndarray | None,
+) -> tuple[Problem, tuple[Variant, dict[str, int]], tuple[np.ndarray | None, ...]] | None:
+    """Find the kernel of one layer: the problem as it solves it, the kernel with its settings, and the parameters."""
+    named = choices.requested(head.layer)
+    if not isinstance(problem, LinearProblem) or problem.dtype != "float16x2":
+        served = choices.tuning.choose(problem, arch, named)
+        return served and (problem, served, stored_parameters(graph, at, [head], problem, input_dtype))
+    if scales is None:  # see UNSCALED
+        return None
+    for form in (replace(problem, exact=True), problem):
+        served = choices.tuning.choose(form, arch, named)
+        if served is not None:
+            arrays = unscale_features(stored_parameters(graph, at, [head], form, input_dtype), scales)
+            if not form.exact or fits_exactly(form, arrays):
+                return form, served, arrays
+    return None
+
+
+def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices: Choices) -> str:
+    """Describe in one line the layer, and each variant's reason against it."""
+    layer, named = step.layer, choices.requested(step.layer)
+    problems = problems_of(graph, [step, graph.steps[-1]], 1, input_dtype, choices)  # last product: wide scores
+    who = named.name if named else "auto"
+    what = f"no {layer.operation} kernel ({who}) supports layer {layer.name} in {choices.precision}"
+    if not problems:
+        return f"{what} with {input_dtype} input: put a convolution or a fully connected layer first"
+    rows = [named] if named else registry.variants(layer.operation or "")
+    # Reasons of rows with the type; only if there are none, reasons of rows with other types.
+    able = [(row, problem) for row in rows for problem in problems if problem.dtype in row.dtypes]
+    asked = able or [(row, problems[0]) for row in rows]
+    refusals = {row.name: row.refusal(problem, arch) for row, problem in reversed(asked)}
+    reasons = "; ".join(f"{name} {reason}" for name, reason in refusals.items())
+    return f"{what} ({reasons}): choose another kernel or --precision"
