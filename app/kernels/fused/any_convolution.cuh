@@ -1,0 +1,248 @@
+// One convolution of the image in shared memory, of any sizes: for the kernel that computes two of them in turn. It also
+// lays out the memory that both share.
+#pragma once
+#include "common.cuh"
+#include "mma.cuh"
+
+constexpr int WARPS = THREADS / 32;
+
+// The images as pairs of neighbouring pixels, float16, with a border of zeros.
+constexpr int PAIR_ROWS = H1 + 2 * P1, PAIR_PITCH = W1 + 2 * P1, PAIR_PLANE = PAIR_ROWS * PAIR_PITCH;
+constexpr int PAIRS = C1 * PAIR_PLANE + 8;  // windows of eight pixels may end beyond the last row
+// The first convolution's maps, as words of two maps, with a border of zeros.
+// A pixel's words are followed by so many more that eight pixels lie in different banks, if whole steps of k fit a pixel.
+constexpr int MAP_WORDS = (M1 + 1) / 2, APART2 = POOL2 > 1 ? POOL2 * S2 : S2;  // pixels from one value to the next
+constexpr bool WHOLE = MAP_WORDS % 8 == 0;
+constexpr int PIXEL_WORDS = WHOLE ? MAP_WORDS + (APART2 % 2 ? 4 : APART2 % 4 ? 2 : 1) : MAP_WORDS;
+constexpr int MAP_PITCH = (PW1 + 2 * P2) * PIXEL_WORDS, MAP_END = (PH1 + 2 * P2) * MAP_PITCH;
+
+__device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+__device__ constexpr int least(int a, int b) { return a < b ? a : b; }
+
+// Shared memory: pairs, maps (high parts, low parts), filters of both, the image's bytes.
+constexpr int SLOTS1 = C1 * K1, STEPS1 = ceil_div(SLOTS1, 2), COLUMNS1 = ceil_div(M1, 8);
+constexpr int ROW_STEPS2 = ceil_div(K2 * MAP_WORDS, 8), STEPS2 = K2 * ROW_STEPS2, COLUMNS2 = ceil_div(M2, 8);
+constexpr int FILTERS1 = STEPS1 * COLUMNS1 * 32, FILTERS2 = STEPS2 * COLUMNS2 * 32;  // uint2, per part
+extern __shared__ __align__(16) unsigned char memory[];
+__device__ __forceinline__ half2 *pairs() { return (half2 *)memory; }
+__device__ __forceinline__ half2 *maps() { return pairs() + (PAIRS + 3) / 4 * 4; }
+constexpr int MAPS_SIZE = (MAPS_WORDS + 3) / 4 * 4;
+static_assert(MAPS_WORDS >= MAP_END + 8, "steps may end beyond the last row");
+__device__ __forceinline__ uint2 *filters_1() { return (uint2 *)(maps() + PARTS * MAPS_SIZE); }
+__device__ __forceinline__ uint2 *filters_2() { return filters_1() + WEIGHT_PARTS * FILTERS1; }
+__device__ __forceinline__ unsigned char *bytes() { return (unsigned char *)(filters_2() + WEIGHT_PARTS * FILTERS2); }
+
+// One convolution's sizes. Tile: 16 rows of a product. A pooled value of WINDOW pixels takes WINDOW_TILES half tiles'
+// pairs; without pooling a tile is 16 values.
+struct First {
+    static constexpr int OH = (H1 + 2 * P1 - K1) / S1 + 1, OW = (W1 + 2 * P1 - K1) / S1 + 1, PH = PH1, PW = PW1, S = S1;
+    static constexpr int POOL = POOL1, POOL_STEP = POOL1, MAPS = M1, COLUMNS = COLUMNS1, ROWS = 1, STEPS = STEPS1;
+    static constexpr bool MAX = MAX1, BIAS = HAS_BIAS1, SPLIT_X = false, SCALED = SCALED1;
+    typedef ACT1 Activation;
+    static constexpr bool IN_TURN = false;
+    static __device__ __forceinline__ int place(int row, int column) { return row * S * PAIR_PITCH + column * S; }
+    static __device__ constexpr int slot(int number) {
+        return number < SLOTS1 ? number / K1 * PAIR_PLANE + number % K1 * PAIR_PITCH : 0;
+    }
+    static __device__ __forceinline__ int low(int, int step, int t) { return slot(2 * step) + 2 * t; }
+    static __device__ __forceinline__ int high(int, int step, int t) { return slot(2 * step + 1) + 2 * t; }
+};
+struct Second {
+    static constexpr int IH = PH1 + 2 * P2, IW = PW1 + 2 * P2;
+    static constexpr int OH = (IH - K2) / S2 + 1, OW = (IW - K2) / S2 + 1, PH = PH2, PW = PW2, S = S2;
+    static constexpr int POOL = POOL2, POOL_STEP = POOL2, MAPS = M2, COLUMNS = COLUMNS2, ROWS = K2, STEPS = ROW_STEPS2;
+    static constexpr bool MAX = MAX2, BIAS = HAS_BIAS2, SPLIT_X = PARTS == 2, SCALED = false;
+    typedef ACT2 Activation;
+    static __device__ __forceinline__ int place(int row, int column) { return row * S * MAP_PITCH + column * S * PIXEL_WORDS; }
+    static __device__ __forceinline__ int low(int row, int step, int t) {
+        return row * MAP_PITCH + 8 * step + (WHOLE ? 8 * step / MAP_WORDS * (PIXEL_WORDS - MAP_WORDS) : 0) + t;
+    }
+    // Pixels are dealt to the rows g and g + 8 in turn where that keeps them in different banks.
+    static constexpr bool IN_TURN = PIXEL_WORDS * S2 % 8 != 4 && PIXEL_WORDS * S2 * 2 % 8 == 4;
+    static __device__ __forceinline__ int high(int row, int step, int t) { return low(row, step, t) + 4; }
+};
+
+template <typename L>
+struct Shape {
+    static constexpr int WINDOW = L::POOL * L::POOL, TILES = L::POOL > 1 ? (WINDOW + 1) / 2 : 1;  // per group of values
+    static constexpr int VALUES = L::POOL > 1 ? 8 : 16;                                             // of a group
+    static constexpr int GROUPS = ceil_div(L::PH * L::PW, VALUES);
+    static constexpr int NB = least(L::COLUMNS, 8);                               // columns of maps at a time
+    static constexpr int MOST = (L::SPLIT_X ? 8 : 16) / NB;                       // tiles at a time that registers hold
+    static constexpr int TOGETHER = least(MOST < 1 ? 1 : MOST, 4);
+    static constexpr int MT = least(TILES, TOGETHER), GT = TOGETHER / MT;         // tiles of a group, groups
+    static constexpr bool INCOMPLETE = (L::PH - 1) * L::POOL_STEP + L::POOL > L::OH || (L::PW - 1) * L::POOL_STEP + L::POOL > L::OW;
+    static __device__ __forceinline__ int value(int group, int g, int side) {
+        return L::POOL > 1 ? group * 8 + g : group * 16 + (L::IN_TURN ? 2 * g + side : g + 8 * side);
+    }
+    // Whether a half tile's pixel is one of its window that lies in the image.
+    static __device__ __forceinline__ bool counts(int value, int pixel) {
+        return pixel < WINDOW && (!INCOMPLETE || (value / L::PW * L::POOL_STEP + pixel / L::POOL < L::OH &&
+                                                  value % L::PW * L::POOL_STEP + pixel % L::POOL < L::OW));
+    }
+};
+
+__device__ __forceinline__ float greater(float a, float b) {  // NaN wins
+    float c;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+}
+__device__ __forceinline__ float fast_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+// An activation; in float16 to the precision of the results.
+template <typename F>
+__device__ __forceinline__ float activate(float x) {
+    if constexpr (PARTS == 1 && same_type<F, TANH>) {
+        const float e = fast_exp2(-2.885390082f * fabsf(x));
+        return copysignf(__fdividef(1.0f - e, 1.0f + e), x);
+    } else if constexpr (PARTS == 1 && same_type<F, SIGMOID>) {
+        return __fdividef(1.0f, 1.0f + fast_exp2(-1.442695041f * x));
+    } else {
+        return F::of(x);
+    }
+}
+
+// One convolution of the image in shared memory. store(value number, map, a, b): two neighbouring maps' results.
+template <typename L, typename Store>
+__device__ __forceinline__ void convolve(const half2 *x, const half2 *x_low, const uint2 *filters, const float *factors,
+                                         const float *bias, Store store) {
+    typedef Shape<L> H;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    constexpr int PART = L::ROWS * L::STEPS * L::COLUMNS * 32;
+    for (int first = warp * H::GT; first < H::GROUPS; first += WARPS * H::GT) {
+#pragma unroll 1
+        for (int nb0 = 0; nb0 < L::COLUMNS; nb0 += H::NB) {
+            constexpr int EVEN = (L::MAPS + 1) / 2 * 2;  // factors and biases are padded to it
+            float f[H::NB][2], c[H::NB][2], scale[H::NB][2];
+#pragma unroll
+            for (int n = 0; n < H::NB; n++)
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    const int map = min((nb0 + n) * 8 + 2 * t + j, EVEN - 1);
+                    f[n][j] = __ldg(factors + map);
+                    c[n][j] = L::BIAS ? __ldg(bias + map) : 0.0f;
+                    scale[n][j] = L::SCALED ? __ldg(factors + EVEN + map) : 1.0f;
+                }
+            auto activated = [&](int n, int j, float sum) {
+                const float value = activate<typename L::Activation>(L::BIAS ? fmaf(sum, f[n][j], c[n][j]) : sum * f[n][j]);
+                return L::SCALED ? value * scale[n][j] : value;
+            };
+            // The greatest sum stands for the greatest value: factors are positive, activations monotone.
+            auto finish = [&](int value, int n, float a, float b, int count) {
+                const int map = (nb0 + n) * 8 + 2 * t;
+                if (map >= L::MAPS) return;
+                if (L::POOL == 1 || L::MAX) store(value, map, activated(n, 0, a), activated(n, 1, b));
+                else store(value, map, a / count, b / count);
+            };
+            float best[H::GT][H::NB][2];
+            int counted[H::GT];
+#pragma unroll
+            for (int i = 0; i < H::GT; i++) {
+                counted[i] = 0;
+#pragma unroll
+                for (int n = 0; n < H::NB; n++) best[i][n][0] = best[i][n][1] = L::MAX ? __int_as_float(0xff800000) : 0.0f;
+            }
+#pragma unroll 1
+            for (int tile0 = 0; tile0 < H::TILES; tile0 += H::MT) {
+                // Values beyond the last one repeat it. In a whole window all pixels lie at fixed distances from the first.
+                int left[H::GT * H::MT], right[H::GT * H::MT];
+#pragma unroll
+                for (int i = 0; i < H::GT * H::MT; i++)
+#pragma unroll
+                    for (int side = 0; side < 2; side++) {
+                        const int value = min(H::value(first + i / H::MT, g, side), L::PH * L::PW - 1);
+                        const int pixel = L::POOL > 1 ? min(2 * (tile0 + i % H::MT) + side, H::WINDOW - 1) : 0;
+                        int down = pixel / L::POOL, across = pixel % L::POOL;
+                        const int row = value / L::PW * L::POOL_STEP, column = value % L::PW * L::POOL_STEP;
+                        if (H::INCOMPLETE) down = min(down, L::OH - 1 - row), across = min(across, L::OW - 1 - column);
+                        (side ? right : left)[i] = L::place(row, column) + L::place(down, across);
+                    }
+                float sums[H::GT * H::MT][H::NB][4] = {};
+#pragma unroll 1
+                for (int filter_row = 0; filter_row < L::ROWS; filter_row++) {
+                    float partial[H::GT * H::MT][H::NB][4] = {};
+                    float(&into)[H::GT * H::MT][H::NB][4] = L::SPLIT_X ? partial : sums;
+#pragma unroll
+                    for (int step = 0; step < L::STEPS; step++) {
+                        uint2 b[H::NB], b_low[H::NB];
+                        const uint2 *own = filters + ((filter_row * L::STEPS + step) * L::COLUMNS + nb0) * 32 + lane;
+#pragma unroll
+                        for (int n = 0; n < H::NB; n++) {
+                            if (L::COLUMNS % H::NB && nb0 + n >= L::COLUMNS) continue;
+                            b[n] = own[n * 32];
+                            if (WEIGHT_PARTS == 2) b_low[n] = own[PART + n * 32];
+                        }
+                        const int low = L::low(filter_row, step, t), high = L::high(filter_row, step, t);
+#pragma unroll
+                        for (int i = 0; i < H::GT * H::MT; i++) {
+                            const unsigned a[4] = {x[left[i] + low], x[right[i] + low], x[left[i] + high], x[right[i] + high]};
+                            unsigned a_low[4];
+                            if (L::SPLIT_X) {
+                                a_low[0] = x_low[left[i] + low], a_low[1] = x_low[right[i] + low];
+                                a_low[2] = x_low[left[i] + high], a_low[3] = x_low[right[i] + high];
+                            }
+#pragma unroll
+                            for (int n = 0; n < H::NB; n++) {
+                                if (L::COLUMNS % H::NB && nb0 + n >= L::COLUMNS) continue;
+                                const unsigned w[2] = {b[n].x, b[n].y};
+                                if (L::SPLIT_X) mma_f16(into[i][n], a_low, w);
+                                if (WEIGHT_PARTS == 2) {
+                                    const unsigned w_low[2] = {b_low[n].x, b_low[n].y};
+                                    mma_f16(into[i][n], a, w_low);
+                                }
+                                mma_f16(into[i][n], a, w);
+                            }
+                        }
+                    }
+                    if (L::SPLIT_X)
+#pragma unroll
+                        for (int i = 0; i < H::GT * H::MT; i++)
+#pragma unroll
+                            for (int n = 0; n < H::NB; n++)
+#pragma unroll
+                                for (int j = 0; j < 4; j++) sums[i][n][j] += partial[i][n][j];
+                }
+                if (L::POOL == 1) {
+#pragma unroll
+                    for (int i = 0; i < H::GT; i++)
+#pragma unroll
+                        for (int side = 0; side < 2; side++) {
+                            const int value = H::value(first + i, g, side);
+                            if (value < L::PH * L::PW)
+#pragma unroll
+                                for (int n = 0; n < H::NB; n++)
+                                    finish(value, n, sums[i][n][2 * side], sums[i][n][2 * side + 1], 1);
+                        }
+                } else {
+#pragma unroll
+                    for (int i = 0; i < H::GT * H::MT; i++)
+#pragma unroll
+                        for (int side = 0; side < 2; side++) {
+                            if (!H::counts(H::value(first + i / H::MT, g, side), 2 * (tile0 + i % H::MT) + side)) continue;
+                            counted[i / H::MT]++;
+#pragma unroll
+                            for (int n = 0; n < H::NB; n++)
+#pragma unroll
+                                for (int j = 0; j < 2; j++) {
+                                    float &so_far = best[i / H::MT][n][j];
+                                    const float sum = sums[i][n][2 * side + j];
+                                    if (L::MAX) so_far = greater(so_far, sum);
+                                    else so_far += activated(n, j, sum);
+                                }
+                        }
+                }
+            }
+            if (L::POOL > 1)
+#pragma unroll
+                for (int i = 0; i < H::GT; i++) {
+                    const int value = (first + i) * 8 + g;
+                    if (value < L::PH * L::PW)
+#pragma unroll
+                        for (int n = 0; n < H::NB; n++) finish(value, n, best[i][n][0], best[i][n][1], counted[i]);
+                }
+        }
+    }
+}
