@@ -13,7 +13,7 @@ from app.kernels.fused.any_pair import ANY_PAIR_ROW
 from app.kernels.fused.conv_pair import CONV_PAIR_ROWS
 from app.kernels.fused.gemm_pair import GEMM_PAIR_ROWS
 from app.kernels.gemm.gemm import GEMM_ROWS
-from app.kernels.gemm.wgmma import WGMMA_ROW
+from app.kernels.gemm.warpgroup import WARPGROUP_ROW
 from app.kernels.pointwise.pointwise import OTHER_ROWS
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
@@ -24,7 +24,7 @@ VARIANTS: list[Variant] = [
     *CONV_TENSOR_ROWS,
     *CONV_PATCH_ROWS,
     *GEMM_ROWS,
-    WGMMA_ROW,
+    WARPGROUP_ROW,
     ANY_PAIR_ROW,
     *CONV_PAIR_ROWS,
     *GEMM_PAIR_ROWS,

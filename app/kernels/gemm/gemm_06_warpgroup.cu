@@ -6,7 +6,7 @@
 // float16, split on the way to shared memory; a weight, too, unless it is exact in float16 (WEIGHT_PARTS). The tensor
 // cores cut off what they add: with two parts each stage is summed there, the stages in the usual way.
 // From: none of the systems.
-// Data: x (images, INPUTS) INPUT; w packed (see wgmma.py) float16; factors (OUTPUTS) from sums to values; bias (OUTPUTS) or
+// Data: x (images, INPUTS) INPUT; w packed (see warpgroup.py) float16; factors (OUTPUTS) from sums to values; bias (OUTPUTS) or
 //       null; y (images, OUTPUTS) OUTPUT.
 // Launch: a block for ROWS images and TILE outputs: a warpgroup for 64 outputs, and 128 producer threads.
 // Bound by: what the L2 cache delivers: every block reads all weights.
@@ -183,7 +183,7 @@ __device__ __forceinline__ void multiply(OUTPUT *y, const float *factors, const 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    gemm_wgmma(const INPUT *__restrict__ x, const unsigned char *__restrict__ w, const float *__restrict__ factors,
+    gemm_warpgroup(const INPUT *__restrict__ x, const unsigned char *__restrict__ w, const float *__restrict__ factors,
                const float *__restrict__ bias, OUTPUT *__restrict__ y, int images) {
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), t = threadIdx.x;
     const int image0 = blockIdx.x * ROWS, rows = min(ROWS, images - image0), first = blockIdx.y * TILE;

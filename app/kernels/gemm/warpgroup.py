@@ -91,10 +91,10 @@ def pack(problem: LinearProblem, tile: int, arrays: Sequence[np.ndarray | None])
     ]
 
 
-WGMMA_ROW = Variant(
+WARPGROUP_ROW = Variant(
     "gemm",
     6,
-    "wgmma",
+    "warpgroup",
     "warpgroup tensor-core products of 80 images, fed by warps that run ahead of them",
     "none",
     _configure,
