@@ -12,7 +12,7 @@ class Precision:
     stored: type of activations in memory between the layers.
     coarse: operands are rounded to 11 significant bits before the multiplication.
     offered: available on the command line. paired: kernels of two layers compute in it.
-    fallback: dtype for single layers, for lack of kernels in this precision; empty: there are such kernels.
+    fallback: dtype of the layers that no kernel serves in this precision; empty: kernels serve every single layer.
     peers: the precision of other systems to compare it with, one of the same accuracy by whatever means; empty: none.
     jax: JAX's name for the multiplication of float32. cudnn: name of cuDNN's row in ``bench``.
     """
@@ -74,7 +74,7 @@ BY_NAME = {row.name: row for row in ROWS}
 BY_DTYPE = {row.dtype: row for row in ROWS}
 OFFERED = tuple(row for row in ROWS if row.offered)
 PRECISIONS = tuple(row.name for row in OFFERED)  # available on the command line
-SINGLE = tuple(row for row in OFFERED if not row.fallback)  # with kernels for single layers
+SINGLE = tuple(row for row in OFFERED if not row.fallback)  # with kernels for every single layer
 OF_PEERS = tuple(row.name for row in ROWS if row.peers == row.name)  # available in other systems
 SHORT = {row.dtype: row.name for row in ROWS} | {"uint8": "u8"}  # names of types in tables
 DTYPES = tuple(BY_DTYPE)

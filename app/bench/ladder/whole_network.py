@@ -23,7 +23,7 @@ from app.runtime.cpu_session import CpuSession
 from app.runtime.request import DEFAULT_STREAMS
 from app.runtime.session import Session, default_chunk
 
-PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))  # precisions of only two-layer kernels last
+PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))  # precisions that not every single layer has last
 SECONDS = 0.5  # measured time per combination
 WARMUP = 2
 CPU_IMAGES = 1000  # with more, the processor would take longer than the card for everything else
