@@ -1,7 +1,6 @@
 """The requests to kernels without parameters, and the arguments of all kernels; see ``problems.py``."""
 
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import dataclass
 
 ITEMSIZE = {"uint8": 1, "float16": 2, "float32": 4, "float64": 8}
 
@@ -17,53 +16,9 @@ class Argument:
     optional: bool = False
 
 
-def windows(size: int, window: int, stride: int, ceil: bool) -> int:
-    """Return the number of pooling windows along an axis of ``size`` pixels, at least ``window``.
-
-    ceil: pixels that fill no window get one that reaches over the border, if it begins inside the image.
-    """
-    if ceil:
-        return min(1 - (window - size) // stride, -(-size // stride))
-    return (size - window) // stride + 1
-
-
-def _x_and_y(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
+def x_and_y(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
     """Return the arguments of a kernel without parameters: elements that it reads and writes per image."""
     return Argument("x", dtype, per_image=read), Argument("y", dtype, per_image=written)
-
-
-@dataclass(frozen=True)
-class PoolProblem:
-    """Average or maximum over window x window pixels, every ``stride`` pixels."""
-
-    channels: int
-    height: int
-    width: int
-    window: int
-    stride: int
-    is_max: bool
-    dtype: str = "float32"
-    ceil: bool = False  # windows over the border count, see app/layers/pool.py; False where there are none
-
-    def __post_init__(self) -> None:
-        """Without windows over the border it is the same problem as without ``ceil``: kernels are, too."""
-        if self.ceil and self.pooled == replace(self, ceil=False).pooled:
-            object.__setattr__(self, "ceil", False)
-
-    @property
-    def pooled(self) -> tuple[int, int]:
-        """Height and width of the output."""
-        height, width = (windows(size, self.window, self.stride, self.ceil) for size in (self.height, self.width))
-        return height, width
-
-    @property
-    def flops(self) -> int:
-        """One operation for each place of each window, by convention."""
-        return self.channels * prod(self.pooled) * self.window**2
-
-    def arguments(self) -> tuple[Argument, ...]:
-        """Return x (C, H, W), y (C, PH, PW)."""
-        return _x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * prod(self.pooled))
 
 
 @dataclass(frozen=True)
@@ -84,7 +39,7 @@ class ResizeProblem:
 
     def arguments(self) -> tuple[Argument, ...]:
         """Return x (C, H, W), y (C, size, size)."""
-        return _x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * self.size**2)
+        return x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * self.size**2)
 
 
 @dataclass(frozen=True)
@@ -102,7 +57,7 @@ class ActivationProblem:
 
     def arguments(self) -> tuple[Argument, ...]:
         """Return x (size), y (size)."""
-        return _x_and_y(self.dtype, self.size, self.size)
+        return x_and_y(self.dtype, self.size, self.size)
 
 
 @dataclass(frozen=True)
@@ -119,7 +74,7 @@ class SoftmaxProblem:
 
     def arguments(self) -> tuple[Argument, ...]:
         """Return x (classes), y (classes)."""
-        return _x_and_y(self.dtype, self.classes, self.classes)
+        return x_and_y(self.dtype, self.classes, self.classes)
 
 
 @dataclass(frozen=True)

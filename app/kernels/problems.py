@@ -13,12 +13,21 @@ from app.kernels.plain_problems import (
     ActivationProblem,
     ArgmaxProblem,
     Argument,
-    PoolProblem,
     ResizeProblem,
     SoftmaxProblem,
-    windows,
+    x_and_y,
 )
 from app.precision import storage, wide
+
+
+def windows(size: int, window: int, stride: int, ceil: bool) -> int:
+    """Return the number of pooling windows along an axis of ``size`` pixels, at least ``window``.
+
+    ceil: pixels that fill no window get one that reaches over the border, if it begins inside the image.
+    """
+    if ceil:
+        return min(1 - (window - size) // stride, -(-size // stride))
+    return (size - window) // stride + 1
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,40 @@ class ConvProblem:
             Argument("bias", wide(self.dtype), fixed=self.maps, optional=not self.bias),
             Argument("y", self.output_dtype, per_image=self.maps * prod(self.pooled)),
         )
+
+
+@dataclass(frozen=True)
+class PoolProblem:
+    """Average or maximum over window x window pixels, every ``stride`` pixels."""
+
+    channels: int
+    height: int
+    width: int
+    window: int
+    stride: int
+    is_max: bool
+    dtype: str = "float32"
+    ceil: bool = False  # windows over the border count, see app/layers/pool.py; False where there are none
+
+    def __post_init__(self) -> None:
+        """Without windows over the border it is the same problem as without ``ceil``: kernels are, too."""
+        if self.ceil and self.pooled == replace(self, ceil=False).pooled:
+            object.__setattr__(self, "ceil", False)
+
+    @property
+    def pooled(self) -> tuple[int, int]:
+        """Height and width of the output."""
+        height, width = (windows(size, self.window, self.stride, self.ceil) for size in (self.height, self.width))
+        return height, width
+
+    @property
+    def flops(self) -> int:
+        """One operation for each place of each window, by convention."""
+        return self.channels * prod(self.pooled) * self.window**2
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """Return x (C, H, W), y (C, PH, PW)."""
+        return x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * prod(self.pooled))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from app.cuda.compiler import KERNEL_DIR, architecture_number
-from app.kernels.plain_problems import ITEMSIZE, Argument, PoolProblem
-from app.kernels.problems import ConvProblem, LinearProblem, Problem
+from app.kernels.plain_problems import ITEMSIZE, Argument
+from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 from app.precision import storage, wide
 
 Grid = tuple[int, int, int]

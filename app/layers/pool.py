@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from app.kernels.plain_problems import PoolProblem, windows
+from app.kernels.problems import PoolProblem, windows
 from app.layers.base import Layer, Parameters, Shape
 
 

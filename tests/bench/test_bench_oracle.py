@@ -7,8 +7,8 @@ import pytest
 
 from app.bench.ladder.tolerance import allowed, rms
 from app.kernels.facts import key
-from app.kernels.plain_problems import ActivationProblem, PoolProblem, SoftmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
+from app.kernels.plain_problems import ActivationProblem, SoftmaxProblem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 from app.precision import storage
 from tests.support.kernel_cases import input_shape
 from tests.support.kernel_grid import convolution_pair, product_pair, typed

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, PoolProblem
-from app.kernels.problems import ConvProblem, LinearProblem, Problem
+from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem
+from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 from app.kernels.registry import variants
 from tests.support.kernel_cases import Case, architecture, batches, elements, grid_cases, small_cases, tuned_cases
 from tests.support.kernel_device import (

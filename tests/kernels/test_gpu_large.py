@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from app.bench.ladder.tolerance import Expected, is_coarse, terms
-from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PlainProblem, Problem
+from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PlainProblem, PoolProblem, Problem
 from app.kernels.registry import variants
 from tests.support.kernel_cases import OPERATIONS, Case, elements, served, weight_shape
 from tests.support.kernel_device import compile_selected, device_parameters, host_arrays, kernel_of, on_card

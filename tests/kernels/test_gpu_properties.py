@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from app.bench.ladder.tolerance import is_coarse
-from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
+from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 from app.kernels.registry import VARIANTS
 from app.kernels.variant import Variant
 from app.layers import ACTIVATIONS

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.kernels.plain_problems import ActivationProblem, PoolProblem, SoftmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, Problem, operation
+from app.kernels.plain_problems import ActivationProblem, SoftmaxProblem
+from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem, operation
 from app.kernels.variant import Variant
 from tests.support.kernel_cases import (
     GRID,

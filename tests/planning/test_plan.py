@@ -10,8 +10,8 @@ import pytest
 
 from app.errors import UserError
 from app.kernels.facts import bytes_moved, key
-from app.kernels.plain_problems import ArgmaxProblem, PoolProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem, operation
+from app.kernels.plain_problems import ArgmaxProblem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem, operation
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, Relu, Softmax
 from app.network.definitions import LENET5, NETWORKS, Network
 from app.planning.matching import Choices

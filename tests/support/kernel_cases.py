@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from app.cuda.device import describe_gpu, why_no_gpu
-from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
+from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from tests.support import kernel_grid

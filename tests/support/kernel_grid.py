@@ -4,13 +4,14 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
-from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem
+from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import (
     ConvPairProblem,
     ConvProblem,
     LinearPairProblem,
     LinearProblem,
     PairProblem,
+    PoolProblem,
     Problem,
     operation,
 )

@@ -13,8 +13,8 @@ import numpy as np
 
 from app.bench.ladder.tolerance import Expected, allowed, function_of, is_coarse, rms
 from app.kernels.facts import key
-from app.kernels.plain_problems import ActivationProblem, PoolProblem, ResizeProblem, SoftmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PlainProblem, Problem
+from app.kernels.plain_problems import ActivationProblem, ResizeProblem, SoftmaxProblem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PlainProblem, PoolProblem, Problem
 from app.kernels.variant import Variant
 from app.layers import ACTIVATIONS, Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Relu, Resize, Softmax
 from app.precision import storage, wide

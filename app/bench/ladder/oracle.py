@@ -14,8 +14,16 @@ import cupy
 import numpy as np
 
 from app.bench.ladder.tolerance import Expected, is_coarse
-from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem
-from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem, Problem
+from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
+from app.kernels.problems import (
+    ConvPairProblem,
+    ConvProblem,
+    LinearPairProblem,
+    LinearProblem,
+    PairProblem,
+    PoolProblem,
+    Problem,
+)
 from app.layers import ACTIVATIONS
 
 Half = ConvProblem | LinearProblem  # a layer with parameters

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, PoolProblem, ResizeProblem, SoftmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
+from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 from app.precision import BY_DTYPE, wide
 
 # The greatest relative error of one rounding, and the additional absolute error of subnormal results.

@@ -3,7 +3,8 @@
 from functools import partial
 from math import prod
 
-from app.kernels.plain_problems import ITEMSIZE, ActivationProblem, PoolProblem, ResizeProblem
+from app.kernels.plain_problems import ITEMSIZE, ActivationProblem, ResizeProblem
+from app.kernels.problems import PoolProblem
 from app.kernels.variant import (
     BLOCK,
     STATIC_SHARED_LIMIT,
