@@ -1,0 +1,107 @@
+"""Round weights to numbers that float16 holds exactly; weights not yet rounded compensate for each error.
+
+A layer is a product y = x w, where the rows of x are the inputs (of a convolution: the windows) that images give it.
+With
+
+    H = xᵀ x + λ I,  λ = DAMPING · the mean of xᵀ x's diagonal,   H⁻¹ = L Lᵀ (Cholesky, L lower triangular)
+
+the inputs i are rounded one after another: eᵢ = (wᵢ - float16(wᵢ)) / Lᵢᵢ, and wⱼ -= Lⱼᵢ eᵢ for every later input j.
+Inputs with the largest terms xᵢ wᵢ come first: float16 rounds large numbers most coarsely, and many others compensate.
+This update minimises the squared error of y that remains (Hassibi and Stork, "Second order derivatives for network
+pruning: Optimal Brain Surgeon", 1992); its Cholesky form is GPTQ's (Frantar et al. 2022, arXiv 2210.17323). A bias is
+the weight of one more input, which is always 1.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from app.errors import UserError
+from app.layers import Conv2d, Parameters
+from app.layers.conv2d import im2col, windows_of
+from app.network.graph import REFERENCE_CHUNK, Graph
+
+DAMPING = 0.01  # GPTQ's
+PIECE_BYTES = 64 << 20  # of x at a time
+
+
+@dataclass(frozen=True)
+class RoundedLayer:
+    """One layer's rounded weights and bias, float32, by name.
+
+    error: root mean square of what compensated rounding changes in y, over that of y, on the images of the rounding.
+    plain: the same where every number is rounded by itself.
+    """
+
+    name: str
+    arrays: Parameters
+    error: float
+    plain: float
+
+
+def round_layers(graph: Graph, images: np.ndarray) -> Iterator[RoundedLayer]:
+    """Round the layers in order; each reads what the rounded layers before it make of (N, C, H, W) uint8 images.
+
+    Equal arguments give equal bits on one machine. Raises UserError for weights beyond float16's range.
+    """
+    largest = float(np.finfo(np.float16).max)
+    for name, array in graph.parameters.items():
+        if np.abs(array).max() > largest:
+            raise UserError(f"{name} contains numbers beyond float16's range of {largest:,.0f}: keep it as float32")
+    for at, step in enumerate(graph.steps):
+        names = [name for name in step.layer.parameter_shapes(step.in_shape) if name in graph.parameters]
+        if not names:
+            continue
+        shapes = [graph.parameters[name].shape for name in names]
+        w = np.concatenate([graph.parameters[name].reshape(-1, shapes[0][-1]) for name in names]).astype(np.float64)
+        products = _products(graph, at, images, len(w))
+        found = compensated(w, products)
+        ends = np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1]
+        parts = zip(names, shapes, np.split(found.astype(np.float32), ends), strict=True)
+        arrays = {name: part.reshape(shape) for name, shape, part in parts}
+        graph = replace(graph, parameters={**graph.parameters, **arrays})
+        error, plain = (_relative_error(w, rounded, products) for rounded in (found, _in_half(w)))
+        yield RoundedLayer(step.layer.name, arrays, error, plain)
+
+
+def compensated(w: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """Round w (inputs, outputs) for inputs x with these products xᵀ x (inputs, inputs); all float64."""
+    order = np.argsort(-np.diag(products) * (w**2).sum(axis=1), kind="stable")
+    products, left = products[np.ix_(order, order)], w[order]
+    damping = DAMPING * np.trace(products) / len(products) or 1.0  # 1: all inputs are zero
+    factor = np.linalg.cholesky(np.linalg.inv(products + damping * np.eye(len(products))))
+    found = np.empty_like(w)
+    for i, place in enumerate(order):
+        found[place] = _in_half(left[i])
+        left[i + 1 :] -= np.outer(factor[i + 1 :, i], (left[i] - found[place]) / factor[i, i])
+    return found
+
+
+def _products(graph: Graph, at: int, images: np.ndarray, inputs: int) -> np.ndarray:
+    """Return xᵀ x (inputs, inputs) over all rows x that these images give the layer of step ``at``."""
+    step = graph.steps[at]
+    layer = step.layer
+    few = PIECE_BYTES // (8 * inputs * prod(step.out_shape[1:]))
+    few = min(max(few, 1), REFERENCE_CHUNK)
+    found = np.zeros((inputs, inputs))
+    for first in range(0, len(images), few):
+        x = graph.input_of(at, images[first : first + few], np.float64)
+        if isinstance(layer, Conv2d):
+            windows = windows_of(x, layer.kernel, layer.stride, layer.padding)
+            x = im2col(windows, np.empty(windows.size))
+        x = np.pad(x, ((0, 0), (0, inputs - x.shape[1])), constant_values=1)  # what a bias is multiplied by
+        found += x.T @ x
+    return found
+
+
+def _in_half(values: np.ndarray) -> np.ndarray:
+    """Return the nearest numbers that float16 holds."""
+    return values.astype(np.float16).astype(np.float64)
+
+
+def _relative_error(w: np.ndarray, rounded: np.ndarray, products: np.ndarray) -> float:
+    """Return |x (rounded - w)| / |x w| over all rows x, from xᵀ x; 0 where x w is zero."""
+    change, whole = (float(np.sum((products @ part) * part)) for part in (rounded - w, w))
+    return (max(change, 0.0) / whole) ** 0.5 if whole > 0 else 0.0
