@@ -96,14 +96,16 @@ def _check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None
             )
 
 
-def notice(execution: ExecutionPlan, choices: Choices) -> str | None:
-    """Return a note if ordinary kernels run although the choices and the precision allow fused ones; else None."""
+def notices(execution: ExecutionPlan, choices: Choices) -> list[str]:
+    """Return notes on the plan: exact weights; ordinary kernels, though the choices and precision allow fused ones."""
+    exact = ", ".join(node.head.name for node in execution.nodes if getattr(node.problem, "exact", False))
+    found = [f"weights exact in float16: two products instead of three in the kernels of {exact}"] if exact else []
     paired = choices.precision == "auto" or BY_NAME[choices.precision].paired
     left_to_us = choices.fuse and all(row is None for row in choices.kernels.values())
-    if not execution.unpaired or not left_to_us or not paired:
-        return None
-    where = f"with these weights and {execution.input_dtype} images on {execution.arch}"
-    return f"ordinary kernels run {', '.join(execution.unpaired)}: no fused one covers them {where}"
+    if execution.unpaired and left_to_us and paired:
+        where = f"with these weights and {execution.input_dtype} images on {execution.arch}"
+        found.append(f"ordinary kernels run {', '.join(execution.unpaired)}: no fused one covers them {where}")
+    return found
 
 
 def _with_buffers(nodes: list[Node], graph: Graph, arch: str, input_dtype: str) -> ExecutionPlan:

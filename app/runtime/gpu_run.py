@@ -12,7 +12,7 @@ from app.errors import UserError
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.matching import Choices
-from app.planning.plan import notice, plan
+from app.planning.plan import notices, plan
 from app.runtime import timing
 from app.runtime.clock import host_timed
 from app.runtime.request import DEFAULT_STREAMS, DEFAULT_WARMUP, RunRequest
@@ -69,8 +69,7 @@ def run_on_gpu(
         direct = session.direct is not None and session.replays(one_pass, outputs)
         use = None if cycle else timing.typical_usage(session, one_pass, outputs)
         resident = timing.on_card(session, one_pass, LAYER_REPEAT, request.warmup)
-        note = notice(execution, chosen)
-        notes = [note] if note else []
+        notes = notices(execution, chosen)
         if direct and pipeline.streams != DEFAULT_STREAMS:
             notes.append("--streams: without effect where the first kernel reads the images; add --chunk")
         if cycle is not None and request.warmup != DEFAULT_WARMUP:

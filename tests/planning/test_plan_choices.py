@@ -10,8 +10,10 @@ from app.kernels import registry
 from app.kernels.facts import alone, key
 from app.kernels.problems import ConvProblem, PairProblem
 from app.network.definitions import LENET5, Network
+from app.network.graph import build
+from app.network.weights import load_weights
 from app.planning.matching import Choices
-from app.planning.plan import LABELS, LOGITS, ExecutionPlan, plan
+from app.planning.plan import LABELS, LOGITS, ExecutionPlan, notices, plan
 from app.planning.tuning import Tuned, Tuning
 from app.precision import BY_NAME, wide
 from tests.support.networks_for_tests import TEST_NETWORKS, random_graph
@@ -54,6 +56,20 @@ def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, 
         assert x.dtype == ("uint8" if first else stored if at <= last else wide(stored))
         y = [argument.dtype for argument in rest if argument.name == "y"]
         assert set(y) <= {stored if at < last else wide(stored)}
+
+
+@pytest.mark.parametrize(
+    ("arch", "precision", "kernels"), [(ARCH, "auto", "conv1, fc1"), (ARCH, "fp16", ""), ("sm_80", "auto", "")]
+)
+def test_a_notice_says_that_weights_are_exact_in_float16(arch: str, precision: str, kernels: str) -> None:
+    """The shipped weights are; it names the kernels that multiply by them in two products."""
+    choices = Choices(precision)
+    found = notices(plan(build(LENET5, load_weights()), arch, choices), choices)
+    assert found == [
+        f"weights exact in float16: two products instead of three in the kernels of {each}"
+        for each in [kernels]
+        if each
+    ]
 
 
 @pytest.mark.parametrize(("kernel", "operation_"), [("half2", "conv"), ("tensor-core", "gemm")])

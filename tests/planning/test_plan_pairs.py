@@ -11,7 +11,7 @@ from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
 from app.planning.matching import Choices
-from app.planning.plan import LABELS, LOGITS, ExecutionPlan, notice, plan
+from app.planning.plan import LABELS, LOGITS, ExecutionPlan, notices, plan
 from app.planning.tuning import Tuned, Tuning
 from tests.support.networks_for_tests import ODD, multiplied, random_graph
 from tests.support.requests import named_choices
@@ -259,7 +259,7 @@ def test_a_notice_says_which_layers_no_fused_kernel_covers(
 ) -> None:
     """Where it was left to the program; empty: all are covered; None: the choices explain it."""
     choices = named_choices(**{"precision": "auto", **options})
-    found = notice(plan(random_graph(network, bias=False), arch, choices, input_dtype=input_dtype), choices)
-    assert bool(found) == bool(unpaired)
-    if found is not None:
-        assert "\n" not in found and f"run {unpaired}: " in found and f"{input_dtype} images on {arch}" in found
+    found = notices(plan(random_graph(network, bias=False), arch, choices, input_dtype=input_dtype), choices)
+    assert len(found) == bool(unpaired)
+    for note in found:
+        assert "\n" not in note and f"run {unpaired}: " in note and f"{input_dtype} images on {arch}" in note
