@@ -82,16 +82,6 @@ struct Shape {
     }
 };
 
-__device__ __forceinline__ float greater(float a, float b) {  // NaN wins
-    float c;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-    return c;
-}
-__device__ __forceinline__ float fast_exp2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 // An activation; in float16 to the precision of the results.
 template <typename F>
 __device__ __forceinline__ float activate(float x) {
@@ -104,6 +94,8 @@ __device__ __forceinline__ float activate(float x) {
         return F::of(x);
     }
 }
+
+constexpr int CUT_STEPS = 8;  // so many at most are summed where what is added is cut off
 
 // One convolution of the image in shared memory. store(value number, map, a, b): two neighbouring maps' results.
 template <typename L, typename Store>
@@ -196,14 +188,14 @@ __device__ __forceinline__ void convolve(const half2 *x, const half2 *x_low, con
                                 mma_f16(into[i][n], a, w);
                             }
                         }
-                    }
-                    if (L::SPLIT_X)
+                        if (!L::SPLIT_X || ((step + 1) % CUT_STEPS && step + 1 < L::STEPS)) continue;
 #pragma unroll
                         for (int i = 0; i < H::GT * H::MT; i++)
 #pragma unroll
                             for (int n = 0; n < H::NB; n++)
 #pragma unroll
-                                for (int j = 0; j < 4; j++) sums[i][n][j] += partial[i][n][j];
+                                for (int j = 0; j < 4; j++) sums[i][n][j] += partial[i][n][j], partial[i][n][j] = 0.0f;
+                    }
                 }
                 if (L::POOL == 1) {
 #pragma unroll

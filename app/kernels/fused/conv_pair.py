@@ -24,6 +24,8 @@ def _refuses_sizes(problem: ConvPairProblem) -> str | None:
         return "serves lenet5's convolutions of bytes alone"
     if first.padding or second.padding:
         return "does not pad"
+    if problem.resize is not None:
+        return "enlarges no images"
     if any((part.activation, part.pool, part.pool_is_max) != ("relu", 2, False) for part in (first, second)):
         return "serves ReLU and 2 x 2 average pooling alone"
     return None

@@ -5,8 +5,8 @@
 // window fall to one thread, which pools in registers. The columns are maps. Along k lies a row of the window: eight
 // neighbouring pixels of a channel in the first convolution; in the second all maps of neighbouring pixels, one after
 // another as they lie in memory. In float16x2 activations are the sum of two float16 (PARTS), and so are weights that are
-// not exact in float16 (WEIGHT_PARTS); sums of one row of the window are added in the usual way, since the tensor cores
-// cut off what they add.
+// not exact in float16 (WEIGHT_PARTS); sums of a row of the window, or of eight steps, are added in the usual way, since
+// the tensor cores cut off what they add.
 // From: fa19, k7, minidnn86, whose own kernels took one layer each.
 // Data: x (images, C1, H0, W0) uint8; filters1, filters2 packed (see any_pair.py) float16; factors1 (M1) from sums to
 //       values, with SCALED1 then (M1) for values; factors2 (M2); bias1 (M1), bias2 (M2) or null; all vectors padded to

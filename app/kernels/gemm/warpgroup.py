@@ -51,7 +51,7 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
         "TILE": tile,
         "ROWS": rows,
         "STAGES": stages,
-        "LAG": max(stages - 2, 1),
+        "LAG": min(max(stages - 2, 1), stages - 1),  # a lone stage is waited for
         "PRODUCER_REGISTERS": producers,
         "CONSUMER_REGISTERS": (REGISTERS - producers) // groups // 8 * 8,
         "SHARED_BYTES": stages * stage,

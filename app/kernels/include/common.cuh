@@ -19,6 +19,20 @@ constexpr bool same_type<T, T> = true;
 __device__ __forceinline__ float fused_multiply_add(float a, float b, float c) { return fmaf(a, b, c); }
 __device__ __forceinline__ double fused_multiply_add(double a, double b, double c) { return fma(a, b, c); }
 
+// The greater of two numbers; NaN wins (sm_80 and later).
+__device__ __forceinline__ float greater(float a, float b) {
+    float c;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+    return c;
+}
+
+// 2 to the power x, to about 22 bits.
+__device__ __forceinline__ float fast_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // Whether (row, column) is a pixel of the image, height x width. With padding a window may begin before it and end beyond
 // it, on zeros; without padding nothing is asked: kernels look at pixels alone, or check that themselves.
 template <int Padding>
