@@ -10,8 +10,9 @@ from app.kernels.facts import key
 from app.kernels.plain_problems import ActivationProblem, SoftmaxProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 from app.precision import storage
+from tests.support.drawn_pairs import DRAWN_PAIRS
 from tests.support.kernel_cases import input_shape
-from tests.support.kernel_grid import convolution_pair, product_pair, typed
+from tests.support.kernel_grid import convolution_pair, exactly, product_pair, typed
 from tests.support.kernel_oracle import expected_of
 
 IMAGES = 5
@@ -31,6 +32,9 @@ CASES: tuple[Problem, ...] = (
     ActivationProblem(12, "tanh"),
     SoftmaxProblem(10),
     *(typed(pair, dtype) for pair in PAIRS for dtype in ("float16", "float16x2")),
+    *(typed(DRAWN_PAIRS[at], "float16") for at in (0, 2, 10, 19)),
+    *(typed(exactly(DRAWN_PAIRS[at]), "float16x2") for at in (1, 7, 10, 13, 19)),
+    *(LinearProblem(72, 30, bias=True, activation="tanh", dtype="float16x2", exact=exact) for exact in (False, True)),
 )
 
 

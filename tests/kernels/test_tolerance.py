@@ -34,6 +34,7 @@ PROBLEMS: list[Problem] = [
     SoftmaxProblem(10),
 ]
 IMAGES = 7
+OWN_STORAGE = ("warpgroup",)  # reads what it multiplies, and no bytes
 
 
 DIRECT, HALF2 = row_of("conv", "direct"), row_of("conv", "half2")
@@ -141,7 +142,7 @@ def test_the_cases_cover_what_they_must() -> None:
         if convs:
             assert {(k, s) for k in range(1, 8) for s in (1, 2, 3)} <= {(p.kernel, p.stride) for p in convs}
             assert any(p.pool > 1 for p in convs) == any(p.pool_ceil for p in convs) == row.pools
-        if row.operation in STORED:
+        if row.operation in STORED and row.name not in OWN_STORAGE:
             pairs = {(p.input_dtype, p.output_dtype) for p in own}  # type: ignore[union-attr]
             assert {(x, y) for x in ("uint8", "float16", "float32") for y in ("float16", "float32")} <= pairs
         # Two convolutions on 67 images are more than NumPy does in a moment; test_gpu_pairs.py has more of them.

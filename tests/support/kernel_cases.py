@@ -10,11 +10,14 @@ from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolPr
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from tests.support import kernel_grid
+from tests.support.drawn_pairs import DRAWN_PAIRS
 from tests.support.kernel_grid import (
     EPILOGUES,
     PRODUCTS,
     SIZES,
     convolution_pair,
+    exactly,
+    exists_in,
     multiplied,
     network_convolutions,
     product_pair,
@@ -123,9 +126,17 @@ TUNED: dict[str, Sequence[Problem]] = {
         ConvProblem(4, 19, 23, 33, 5, bias=True, activation="relu", pool=2, pool_ceil=True),
         ConvProblem(4, 11, 17, 33, 5, bias=True, activation="relu", padding=3),
     ],
-    "gemm": [LinearProblem(70, 33, bias=True, activation="relu"), LinearProblem(70, 10, bias=True, argmax=True)],
+    "gemm": [
+        LinearProblem(70, 33, bias=True, activation="relu"),
+        LinearProblem(70, 10, bias=True, argmax=True),
+        *(LinearProblem(200, 130, bias=True, activation="relu", exact=exact) for exact in (False, True)),
+    ],
     "conv_pair": [convolution_pair()],
-    "gemm_pair": [product_pair(192, 96, 10, True, True), product_pair(1024, 128, 10)],
+    "gemm_pair": [
+        product_pair(192, 96, 10, True, True),
+        product_pair(1024, 128, 10),
+        replace(product_pair(1024, 128, 10), exact=True),
+    ],
     "pool": [PoolProblem(3, 37, 29, 3, 2, False), PoolProblem(3, 37, 30, 3, 2, False, ceil=True)],
 }
 # Few and small, for the sanitizers; each is served by a handful of blocks with ragged edges.
@@ -138,12 +149,20 @@ SMALL: dict[str, Sequence[Problem]] = {
         ConvProblem(3, 3, 7, 9, 5, 2, bias=True, padding=4),
         ConvProblem(1, 6, 9, 5, 4, input_dtype="uint8", padding=2),
     ],
-    "gemm": [LinearProblem(37, 19, bias=True, activation="relu"), LinearProblem(45, 10, argmax=True)],
-    "conv_pair": [convolution_pair(), convolution_pair(True, True)],
+    "gemm": [
+        LinearProblem(37, 19, bias=True, activation="relu"),
+        LinearProblem(45, 10, argmax=True),
+        *(LinearProblem(72, 65, bias=True, activation="relu", exact=exact) for exact in (False, True)),
+    ],
+    "conv_pair": [
+        *(convolution_pair(), convolution_pair(True, True), exactly(convolution_pair())),
+        *(DRAWN_PAIRS[0], exactly(DRAWN_PAIRS[1]), DRAWN_PAIRS[2], DRAWN_PAIRS[10]),
+    ],
     "gemm_pair": [
         product_pair(64, 32, 19, True, True),
         product_pair(128, 64, 10),
         product_pair(1024, 128, 10, True, True),
+        replace(product_pair(256, 128, 10, True, True), exact=True),
     ],
     "pool": [
         PoolProblem(3, 7, 9, 3, 2, True),
@@ -187,12 +206,15 @@ def architecture() -> str:
 def describe(problem: Problem) -> str:
     """A short text for test names: types, sizes, epilogue."""
     if isinstance(problem, PairProblem):
-        return f"{describe(problem.first)}--{describe(problem.second)}"
+        resize = getattr(problem, "resize", None)
+        source = "" if resize is None else f"{describe(resize)}--"
+        return f"{source}{describe(problem.first)}--{describe(problem.second)}" + "-exact" * problem.exact
     if not isinstance(problem, ConvProblem | LinearProblem):
         return "-".join([problem.dtype, *(str(value) for name, value in vars(problem).items() if name != "dtype")])
     kinds = f"{problem.input_dtype}*{problem.dtype}={problem.output_dtype}"
     if isinstance(problem, LinearProblem):
         epilogue = "-bias" * problem.bias + "-argmax" * problem.argmax + f"-{problem.activation or 'none'}"
+        epilogue += "-exact" * problem.exact
         return f"{kinds}-{problem.inputs}x{problem.outputs}{epilogue}"
     sizes = "{}x{}x{}-M{}-K{}S{}".format(*problem.sizes) + f"P{problem.padding}" * (problem.padding > 0)
     epilogue = "-bias" * problem.bias + "-" * bool(problem.activation) + problem.activation
@@ -210,7 +232,7 @@ def batches(problem: Problem) -> tuple[int, ...]:
 def served(row: Variant, problems: Iterable[Problem], *, store: bool = True) -> Iterator[Case]:
     """Those of the problems that the row serves, in each of its types. store: activations in that type, too."""
     for dtype in row.dtypes:
-        for problem in problems:
+        for problem in (problem for problem in problems if exists_in(problem, dtype)):
             case = Case(row, (typed if store else multiplied)(problem, dtype))
             if case.refusal is None:
                 yield case
@@ -264,7 +286,8 @@ def weight_shape(problem: ConvProblem | LinearProblem) -> tuple[int, ...]:
 def input_shape(problem: Problem) -> tuple[int, ...]:
     """Shape of one image's input."""
     if isinstance(problem, PairProblem):
-        return input_shape(problem.first)
+        resize = getattr(problem, "resize", None)
+        return input_shape(problem.first if resize is None else resize)
     if isinstance(problem, ConvProblem | PoolProblem | ResizeProblem):
         return problem.channels, problem.height, problem.width
     return (problem.arguments()[0].per_image,)

@@ -15,7 +15,7 @@ import pytest
 from app.cuda.compiler import compile_kernel
 from app.errors import UserError
 from app.kernels.plain_problems import ActivationProblem
-from app.kernels.problems import ConvProblem, LinearProblem, Problem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from tests.support.kernel_cases import Case, architecture, elements, input_shape
@@ -72,7 +72,7 @@ def host_arrays(problem: Problem, images: int) -> tuple[np.ndarray, list[np.ndar
 
 def device_parameters(problem: Problem, parameters: Mapping[str, np.ndarray]) -> list[np.ndarray | None]:
     """The arrays between x and y in the order and layout in which the problem takes them, float64."""
-    shape = input_shape(problem)
+    shape = input_shape(problem.first if isinstance(problem, PairProblem) else problem)
     arrays: list[np.ndarray | None] = []
     for layer in layers_of(problem):
         arrays += layer.device_parameters(shape, parameters, scale=1.0, flattened=None)

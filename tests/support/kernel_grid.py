@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any, TypeVar
 
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
@@ -21,6 +22,7 @@ from app.layers import ACTIVATIONS, Activation, Conv2d, Layer
 from app.layers.pool import Pool
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86
 from app.precision import storage, wide
+from tests.support.drawn_pairs import DRAWN_PAIRS
 
 Own = TypeVar("Own", bound=Problem)
 
@@ -71,6 +73,21 @@ def product_pair(inputs: int, hidden: int, classes: int, bias1: bool = False, bi
     )
 
 
+def exactly(problem: ConvPairProblem) -> ConvPairProblem:
+    """The problem for weights that float16 holds: they do not include the scale of the pixels."""
+    return replace(problem, exact=True, pixel_scale=1 / 255)
+
+
+def enlarging_pairs() -> list[ConvPairProblem]:
+    """Both convolutions of the networks that enlarge images; minidnn86's last pooling without and with ceil."""
+    found: list[ConvPairProblem] = []
+    halves = network_convolutions(fused=True)[2:]
+    for first, second in zip(halves[::2], halves[1::2], strict=True):
+        resize = ResizeProblem(1, 28, 28, first.height)
+        found.append(ConvPairProblem(replace(first, input_dtype="uint8"), second, resize=resize))
+    return [*found[:-1], *(replace(found[-1], second=replace(found[-1].second, pool_ceil=c)) for c in (False, True))]
+
+
 # Epilogues go round, so that each is met with several sizes.
 EPILOGUES = [(bias, function) for function in ("", *ACTIVATIONS) for bias in (False, True)]
 SIZES = [(kernel, stride) for kernel in range(1, 8) for stride in (1, 2, 3)]
@@ -102,6 +119,11 @@ CONVOLUTIONS = [
     ConvProblem(6, 4, 9, 8, 7, 2, activation="relu", padding=6),
     ConvProblem(3, 1, 2, 5, 4, 3, padding=3),
 ]
+# For the kernel whose steps are 64 inputs and whose tiles are 64, 128 or 192 outputs.
+RAGGED = [
+    *((8, 1, ""), (24, 300, "tanh"), (64, 64, "relu"), (72, 65, ""), (128, 7, "sigmoid"), (136, 129, "relu")),
+    *((520, 192, "tanh"), (1296, 32, "relu"), (1000, 193, ""), (4104, 160, "relu"), (200, 10, "")),
+]
 PRODUCTS = [
     LinearProblem(1024, 128, activation="relu"),
     LinearProblem(128, 10, argmax=True),
@@ -115,6 +137,10 @@ PRODUCTS = [
     LinearProblem(300, 257),
     LinearProblem(100_000, 33),
     LinearProblem(33, 100_000),
+    *(
+        LinearProblem(inputs, outputs, bias=outputs % 2 == 0, activation=activation, exact=exact)
+        for (inputs, outputs, activation), exact in product(RAGGED, (False, True))
+    ),
 ]
 OTHERS: list[Problem] = [
     PoolProblem(32, 24, 24, 2, 2, False),
@@ -149,7 +175,14 @@ OTHERS: list[Problem] = [
     ArgmaxProblem(10),
     ArgmaxProblem(256),
 ]
-CONVOLUTION_PAIRS = [convolution_pair(*biases) for biases in ((False, False), (True, True), (True, False))]
+LENET5_PAIRS = [convolution_pair(*biases) for biases in ((False, False), (True, True), (True, False))]
+NETWORK_PAIRS = enlarging_pairs()
+ANY_PAIRS = [*NETWORK_PAIRS, *DRAWN_PAIRS]
+CONVOLUTION_PAIRS = [
+    *LENET5_PAIRS,
+    exactly(LENET5_PAIRS[0]),
+    *(form for pair in ANY_PAIRS for form in (pair, exactly(pair))),
+]
 PRODUCT_PAIRS = [
     product_pair(1024, 128, 10),
     product_pair(1024, 128, 10, True, True),
@@ -158,6 +191,7 @@ PRODUCT_PAIRS = [
     product_pair(320, 64, 10),
     product_pair(128, 160, 1, True, True),
     product_pair(448, 256, 17),
+    *(replace(product_pair(*sizes), exact=True) for sizes in ((1024, 128, 10), (256, 128, 16, True, True))),
 ]
 GRID: dict[str, list[Problem]] = {
     "conv": [*CONVOLUTIONS],
@@ -193,9 +227,14 @@ def multiplied(problem: Own, dtype: str) -> Own:
     return typed(problem, dtype) if isinstance(problem, PairProblem) else replace(problem, dtype=dtype)
 
 
+def exists_in(problem: Problem, dtype: str) -> bool:
+    """Whether there is such a problem in that arithmetic: only that of split numbers asks what weights are exact."""
+    return dtype == "float16x2" or not getattr(problem, "exact", False)
+
+
 @cache
 def _typed_grid(name: str, dtypes: tuple[str, ...]) -> list[Problem]:
-    return [typed(problem, dtype) for dtype in dtypes for problem in GRID[name]]
+    return [typed(problem, dtype) for dtype in dtypes for problem in GRID[name] if exists_in(problem, dtype)]
 
 
 def problems(row: Variant) -> list[Problem]:

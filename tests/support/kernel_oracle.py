@@ -11,12 +11,20 @@ from zlib import crc32
 
 import numpy as np
 
-from app.bench.ladder.tolerance import Expected, allowed, function_of, is_coarse, rms
+from app.bench.ladder.tolerance import Expected, allowed, function_of, is_coarse, is_split, rms
 from app.kernels.facts import key
 from app.kernels.plain_problems import ActivationProblem, ResizeProblem, SoftmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PlainProblem, PoolProblem, Problem
+from app.kernels.problems import (
+    ConvPairProblem,
+    ConvProblem,
+    LinearProblem,
+    PairProblem,
+    PlainProblem,
+    PoolProblem,
+    Problem,
+)
 from app.kernels.variant import Variant
-from app.layers import ACTIVATIONS, Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Relu, Resize, Softmax
+from app.layers import ACTIVATIONS, Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax
 from app.precision import storage, wide
 from tests.support.kernel_cases import input_shape
 
@@ -86,14 +94,33 @@ def operands(problem: Problem, images: int) -> Operands:
     if isinstance(problem, PairProblem):
         x, first = operands(problem.first, images)
         _, second = operands(problem.second, 1)
-        both = {"layer1": first, "layer2": second}
+        if isinstance(problem, ConvPairProblem):
+            x = x if problem.resize is None else operands(problem.resize, images)[0]
+            first = {**first, "layer": first["layer"] / problem.pixel_scale}
+        both = {"layer1": held(problem, first), "layer2": held(problem, second)}
         return x, {name.replace("layer", own): array for own, given in both.items() for name, array in given.items()}
     x, arrays = drawn(base(problem), images)
+    if isinstance(problem, LinearProblem):
+        arrays = held(problem, arrays)
     if is_coarse(problem):
         return x, arrays
     stored = getattr(problem, "input_dtype", problem.dtype)
     x = x if x.dtype == np.uint8 else _as_stored(x, stored)
     return x, {name: _as_stored(array, wide(problem.dtype)) for name, array in arrays.items()}
+
+
+def held(problem: PairProblem | LinearProblem, parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A layer's parameters, its weights such as float16 holds if the problem says so."""
+    return {**parameters, "layer": _as_stored(parameters["layer"], "float16")} if problem.exact else parameters
+
+
+def enlarged(problem: PairProblem, x: np.ndarray) -> np.ndarray:
+    """What the first layer reads, float64."""
+    if not isinstance(problem, ConvPairProblem):
+        return x
+    if problem.resize is not None:
+        x = through(layers_of(problem.resize), x.astype(np.uint8), {}).astype(np.float64)
+    return x * problem.pixel_scale
 
 
 def _as_stored(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -124,14 +151,16 @@ def expected_of(
 ) -> Expected:
     """What must become of these operands, float64; all results flat."""
     layers = layers_of(problem)
+    if isinstance(problem, PairProblem):
+        x = enlarged(problem, x)
     if isinstance(problem, ResizeProblem):
         exact = run(layers, x.astype(np.uint8), parameters)
         return Expected(exact, exact)
     exact = run(layers, x, parameters)
     if isinstance(problem, PairProblem):
         between = through(layers_of(problem.first, "layer1"), x, parameters)
-        linear = [layer for layer in layers_of(problem.second, "layer2") if not isinstance(layer, Relu)]
-        magnitude = run(linear, between, {name: np.abs(array) for name, array in parameters.items()})
+        linear = [layer for layer in layers_of(problem.second, "layer2") if not isinstance(layer, Activation)]
+        magnitude = run(linear, np.abs(between), {name: np.abs(array) for name, array in parameters.items()})
         return Expected(exact, magnitude, plain_pair(problem, x, parameters))
     if isinstance(problem, ActivationProblem):
         magnitude = np.abs(exact)
@@ -141,7 +170,9 @@ def expected_of(
     else:
         linear = [layer for layer in layers if not isinstance(layer, Activation)]
         magnitude = run(linear, np.abs(x), {name: np.abs(array) for name, array in parameters.items()})
-    return Expected(exact, magnitude, plain(problem, x, parameters, in_half) if is_coarse(problem) else None)
+    if not is_coarse(problem) and not is_split(problem):
+        return Expected(exact, magnitude)
+    return Expected(exact, magnitude, plain(problem, x, parameters, in_half))
 
 
 def expected(problem: Problem, images: int, row: Variant) -> Expected:
@@ -154,7 +185,13 @@ def expected(problem: Problem, images: int, row: Variant) -> Expected:
 
 
 def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray], in_half: bool) -> np.ndarray:
-    """A plain implementation at the problem's precision: rounded operands; sums in float32, or term by term in half."""
+    """A plain implementation at the problem's precision: rounded operands; sums in float32, or term by term in half.
+
+    Of split operands one in float32, term by term.
+    """
+    if isinstance(problem, LinearProblem) and is_split(problem):
+        y = rounded_layer(problem, x, parameters["layer"], parameters.get("layer_bias"), to_single)
+        return run(layers_of(problem)[1:], y, {})
     narrow = to_half if storage(problem.dtype) == "float16" else to_tf32
     x, weights = narrow(x), narrow(parameters["layer"])
     bias = {name: array.astype(np.float32) for name, array in parameters.items() if name.endswith("_bias")}

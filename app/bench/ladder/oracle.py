@@ -13,7 +13,7 @@ from operator import add
 import cupy
 import numpy as np
 
-from app.bench.ladder.tolerance import Expected, is_coarse
+from app.bench.ladder.tolerance import Expected, is_coarse, is_split
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import (
     ConvPairProblem,
@@ -44,7 +44,7 @@ def expected(problem: Problem, x: cupy.ndarray, *parameters: cupy.ndarray | None
             window = problem.window, problem.stride, problem.is_max, problem.pooled
             found = [_pooled(values, *window) for values in (maps, abs(maps))]
         case ResizeProblem():
-            found = [_resized(problem, x.reshape(-1, problem.channels, problem.height, problem.width))] * 2
+            found = [_resized(problem, x.reshape(-1, *_image(problem)))] * 2
         case ActivationProblem():
             values = _activated(problem.function, x.astype(np.float64))
             found = [values, abs(values)]
@@ -62,11 +62,11 @@ def expected(problem: Problem, x: cupy.ndarray, *parameters: cupy.ndarray | None
 
 
 def _sums(problem: Half, x: cupy.ndarray, w: cupy.ndarray, bias: cupy.ndarray | None = None) -> list[cupy.ndarray]:
-    """Exact values and magnitudes; where operands are rounded also plain ones, in float16 with rounded sums."""
+    """Exact values and magnitudes; where operands are rounded or split also plain ones, whose sums are rounded."""
     results = [_layer(problem, x, w, bias), _magnitude(problem, x, w, bias)]
-    if is_coarse(problem):
-        narrow = _rounder(problem.dtype)
-        kept = narrow if problem.dtype == "float16" else None
+    if is_coarse(problem) or is_split(problem):
+        narrow = _rounder("float32" if is_split(problem) else problem.dtype)
+        kept = None if problem.dtype == "tfloat32" else narrow
         results.append(_layer(problem, narrow(x), narrow(w), bias, kept))
     return results
 
@@ -74,6 +74,10 @@ def _sums(problem: Half, x: cupy.ndarray, w: cupy.ndarray, bias: cupy.ndarray | 
 def _pair(problem: PairProblem, x: cupy.ndarray, *parameters: cupy.ndarray | None) -> list[cupy.ndarray]:
     """Exact values; the second layer's magnitudes; plain values: each layer stores, and sums grow in float32."""
     narrow = _rounder("float16" if is_coarse(problem) else "float32")
+    if isinstance(problem, ConvPairProblem):
+        if problem.resize is not None:
+            x = _resized(problem.resize, x.reshape(-1, *_image(problem.resize)))
+        x = x.astype(np.float64) * problem.pixel_scale
     exact = plain = x
     magnitude = None
     halves: tuple[Half, ...] = (problem.first, problem.second)
@@ -159,6 +163,10 @@ def _pooled(x: cupy.ndarray, window: int, stride: int, is_max: bool, size: tuple
     return reduce(add, places(x, 0.0)) / reduce(add, places(cupy.ones((1, 1, *x.shape[2:])), 0.0))
 
 
+def _image(problem: ResizeProblem) -> tuple[int, int, int]:
+    return problem.channels, problem.height, problem.width
+
+
 def _resized(problem: ResizeProblem, x: cupy.ndarray) -> cupy.ndarray:
     """Resize (images, C, H, W) bytes to (images, C, size, size) float64: weights times pixels, rounded or cut."""
     sums, unit = x.astype(np.float64), 2 * problem.size
@@ -177,5 +185,5 @@ def images_at_once(problem: Problem, budget: int = 64 << 20) -> int:
     sizes = [argument.per_image for argument in problem.arguments()]
     for half in (problem.first, problem.second) if isinstance(problem, PairProblem) else (problem,):
         if isinstance(half, ConvProblem):
-            sizes.append(half.maps * prod(half.convolved))
+            sizes += [half.channels * half.height * half.width, half.maps * prod(half.convolved)]
     return max(budget // (8 * max(sizes)), 1)

@@ -5,8 +5,8 @@
 | float64, float32 | element by element: (terms + 16) roundings of the sum of its terms' magnitudes |
 | float16, tfloat32 | maximum and RMS over the tensor: twice those of a plain implementation, plus float32's tolerance |
 | pairs of layers in float16 | as float16, but plus four roundings of the second layer's terms instead of float32's |
-| pairs of layers in float16x2 | maximum only: twice that of a plain float32 implementation, plus the same four
-roundings |
+| float16x2, layers alone and in pairs | maximum only: twice that of a plain float32 implementation, plus the same
+four roundings |
 | maximum pooling, resizing, ReLU alone, argmax | none |
 
 Activations other than ReLU may err by 8 more roundings of the result. An output that is stored more narrowly than it
@@ -32,7 +32,7 @@ ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 SUBNORMAL = {"float64": 1e-300, "float32": 1e-37, "float16": 2.0**-25}
 SLACK = 16  # roundings for bias, pooling, division and exponential
 OWN = 8  # roundings of an activation such as tanh; ReLU has none
-OF_PAIRS = 4  # roundings of the second layer's terms
+OF_PAIRS = 4  # roundings of the second layer's terms, and of a layer's alone in float16x2
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Expected:
 
     exact: without any rounding. magnitude: the size that rounding errors of each element scale with; for a pair it is
     that of the second layer with exact input. plain: the result of a plain implementation at the same precision (for
-    float16x2: in float32) before it is stored; None where operands are not rounded.
+    float16x2: in float32) before it is stored; None where operands are neither rounded nor split.
     """
 
     exact: Any
@@ -82,6 +82,11 @@ def is_coarse(problem: Problem) -> bool:
     return isinstance(problem, ConvProblem | LinearProblem | PairProblem) and BY_DTYPE[problem.dtype].coarse
 
 
+def is_split(problem: Problem) -> bool:
+    """Return whether operands are sums of two float16, so that results are as exact as float32's."""
+    return problem.dtype == "float16x2"
+
+
 def allowed(problem: Problem, expected: Expected) -> tuple[Any, float]:
     """Return the tolerance of each element, and of the errors' RMS over the tensor (infinite where it has none)."""
     if is_exact(problem):
@@ -90,7 +95,8 @@ def allowed(problem: Problem, expected: Expected) -> tuple[Any, float]:
     last = problem.second if isinstance(problem, PairProblem) else problem
     stored = getattr(last, "output_dtype", problem.dtype)
     size = np.abs(expected.exact)
-    roundings = OF_PAIRS if isinstance(problem, PairProblem) else terms(problem) + SLACK
+    few = isinstance(problem, PairProblem) or is_split(problem)
+    roundings = OF_PAIRS if few else terms(problem) + SLACK
     each = roundings * ROUNDING[computed] * expected.magnitude + SUBNORMAL[computed]
     if function_of(problem) not in ("", "relu"):
         each = each + OWN * ROUNDING[computed] * size

@@ -19,7 +19,7 @@ from app.bench.timer import Clock
 from app.cuda.memory import DeviceMemoryError, device_array, uploaded
 from app.kernels.launch import Kernel, Launch
 from app.kernels.plain_problems import Argument
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PairProblem, Problem
 from app.kernels.variant import Parameters, Variant, tiles
 from app.runtime.result import Timing
 
@@ -120,6 +120,10 @@ def _parameters(rng: np.random.Generator, problem: Problem) -> list[np.ndarray |
     """Return weights in the problem's layout and bias (or None), scaled so that results are around 1; [] without."""
     if isinstance(problem, PairProblem):
         both = [*_parameters(rng, problem.first), *_parameters(rng, problem.second)]
+        if isinstance(problem, ConvPairProblem) and both[0] is not None:
+            both[0] = both[0] / problem.pixel_scale
+        if problem.exact:
+            both = _held(both)
         wanted = problem.arguments()[1:]
         return [None if a is None else a.astype(b.dtype) for a, b in zip(both, wanted, strict=False)]
     if not isinstance(problem, ConvProblem | LinearProblem):
@@ -132,7 +136,13 @@ def _parameters(rng: np.random.Generator, problem: Problem) -> list[np.ndarray |
     magnitude = 128 if problem.input_dtype == "uint8" else 1
     w = rng.standard_normal(shape) / (magnitude * np.sqrt(prod(shape[:-1])))
     bias = rng.standard_normal(shape[-1]).astype(arguments["bias"].dtype) if problem.bias else None
-    return [w.astype(arguments["w"].dtype), bias]
+    parameters = [w.astype(arguments["w"].dtype), bias]
+    return _held(parameters) if getattr(problem, "exact", False) else parameters
+
+
+def _held(parameters: list[np.ndarray | None]) -> list[np.ndarray | None]:
+    """Return the parameters, w and bias of each layer in turn, with weights that float16 holds."""
+    return [a if at % 2 or a is None else a.astype(np.float16).astype(a.dtype) for at, a in enumerate(parameters)]
 
 
 def _worst(error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int) -> float:
