@@ -29,6 +29,12 @@ for tool in ${TOOLS-memcheck racecheck initcheck synccheck}; do
     for precision in fp16 fp32x; do # blocks of pairs go round twice, and a last group is one image
         check "$tool" main.py --device cuda --batch 1701 --chunk 1701 --repeat 1 --warmup 1 --precision "$precision"
     done
+    for network in fa19 minidnn86; do # images are enlarged in the kernel of two convolutions; chunks of 3, 3 and 1
+        for precision in fp16 fp32x; do
+            check "$tool" main.py --network "$network" --device cuda --batch 7 --chunk 3 --repeat 1 --warmup 1 \
+                --precision "$precision"
+        done
+    done
     check "$tool" main.py --device cuda --batch 7 --chunk 3 --repeat 1 --warmup 1 --no-fuse --conv constant --fc naive
     echo "== $tool: training"
     check "$tool" -m pytest -q -m gpu tests/training/test_gpu_training_kernels.py -p no:cacheprovider

@@ -1,4 +1,4 @@
-"""Sessions in several threads at once, on every route and in three precisions: the same bits as in one thread?
+"""Sessions in several threads at once, on every route, of several plans: the same bits as in one thread?
 
 ``python -m tests.soak --seconds 600`` needs a GPU; it ends with ``N batches, 0 differences``, and with exit code 1 if
 any result differed or a batch that came again was not captured as a graph.
@@ -7,7 +7,7 @@ any result differed or a batch that came again was not captured as a graph.
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Event
@@ -19,14 +19,26 @@ import numpy as np
 from app.console import Parser, guarded, whole_number
 from app.errors import UserError
 from app.interrupts import deferred_interrupts
-from app.network.definitions import LENET5
+from app.network.definitions import LENET5, MINIDNN86
+from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
-from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.networks_for_tests import random_graph, random_images, rounded
 from tests.support.requests import named_choices
 
 POOL = 700  # different images
-PRECISIONS = ("fp32", "fp32x", "fp16")
+# Without biases, as lenet5's shipped weights: only then a kernel reads its images over the bus. Those of minidnn86 are
+# enlarged on the card.
+GRAPHS: dict[str, Callable[[int], Graph]] = {
+    "lenet5": lambda seed: random_graph(LENET5, seed=seed, bias=False),
+    "lenet5 exact": lambda seed: rounded(random_graph(LENET5, seed=seed, bias=False)),
+    "minidnn86": lambda seed: random_graph(MINIDNN86, seed=seed),
+}
+PLANS = {
+    f"{name} {precision}": (name, precision)
+    for name, precisions in (("lenet5", "fp32 fp32x fp16"), ("lenet5 exact", "fp32x"), ("minidnn86", "fp32x fp16"))
+    for precision in precisions.split()
+}
 CHUNKS = (9, 32, 100, 1000)
 MOST_STREAMS = 4
 TIMES = 4  # that a batch comes again after its graph was captured
@@ -35,17 +47,20 @@ SHOWN = 10  # differences that are printed
 
 
 class Soak:
-    """What all threads share: plans, images and, for each precision, what one thread alone made of every image."""
+    """What all threads share: plans, images and, for each plan, what one thread alone made of every image."""
 
     def __init__(self, seed: int) -> None:
         from app.cuda.device import describe_gpu
 
         self.seed = seed
         self.images = random_images(LENET5, POOL, seed=seed)
-        # Without biases, as the shipped weights: only then a kernel reads images over the bus.
-        graph, arch = random_graph(LENET5, seed=seed, bias=False), describe_gpu()["architecture"]
-        self.plans = {name: plan(graph, arch, Choices(precision=name)) for name in PRECISIONS}
-        self.library = plan(graph, arch, named_choices(precision="fp32", kernels={"gemm": "cublas"}))
+        arch = describe_gpu()["architecture"]
+        graphs = {name: make(seed) for name, make in GRAPHS.items()}
+        self.plans = {
+            name: plan(graphs[network], arch, Choices(precision=precision))
+            for name, (network, precision) in PLANS.items()
+        }
+        self.library = plan(graphs["lenet5"], arch, named_choices(precision="fp32", kernels={"gemm": "cublas"}))
         self.labels: dict[str, np.ndarray] = {}
         self.logits: dict[str, np.ndarray] = {}
         for name, execution in self.plans.items():
@@ -61,7 +76,7 @@ class Thread:
     def __init__(self, soak: Soak, number: int) -> None:
         self._soak, self._number = soak, number
         self._rng = np.random.default_rng([soak.seed, number])
-        self._precision = ""
+        self._plan = ""
         self.batches: Counter[str] = Counter()
         self.differences: list[str] = []
 
@@ -71,13 +86,13 @@ class Thread:
             if self._rng.random() < 0.1:
                 self._library()
                 continue
-            self._precision = str(self._rng.choice(PRECISIONS))
+            self._plan = str(self._rng.choice(list(PLANS)))
             settings = {
                 "chunk": int(self._rng.choice(CHUNKS)),
                 "streams": int(self._rng.integers(1, MOST_STREAMS + 1)),
                 "always_in_chunks": bool(self._rng.integers(2)),
             }
-            with _session(self._soak.plans[self._precision], **settings) as session:
+            with _session(self._soak.plans[self._plan], **settings) as session:
                 routes = (self._page_locked, self._pageable, self._again, self._cycle)
                 for index in self._rng.integers(0, len(routes), self._rng.integers(1, 8)):
                     routes[index](session)
@@ -93,9 +108,9 @@ class Thread:
     def _run(self, session: Any, images: np.ndarray, outputs: Any, items: np.ndarray, route: str) -> None:
         """Run a batch into poisoned outputs and compare them."""
         session.run(images, _poisoned(outputs))
-        self._compare(route, items, outputs.labels, self._soak.labels[self._precision])
+        self._compare(route, items, outputs.labels, self._soak.labels[self._plan])
         if outputs.logits is not None:
-            self._compare(f"{route}, logits", items, outputs.logits, self._soak.logits[self._precision])
+            self._compare(f"{route}, logits", items, outputs.logits, self._soak.logits[self._plan])
         self.batches[route] += 1
 
     def _again(self, session: Any) -> None:
@@ -106,7 +121,7 @@ class Thread:
             self._run(session, images, outputs, items, "page-locked")
         route = "chunks replayed" if session.direct is None else "read over the bus"
         if not session.replays(images, outputs):
-            self.differences.append(f"{self._precision}: a batch of {len(items)} images was not captured")
+            self.differences.append(f"{self._plan}: a batch of {len(items)} images was not captured")
         for _ in range(TIMES):
             items = self._items(count=len(items))
             images[:] = self._soak.images[items]
@@ -117,7 +132,7 @@ class Thread:
         pair = self._outputs(session, len(items), logits=False), self._outputs(session, len(items), logits=False)
         batch = int(self._rng.integers(1, 4 * len(items)))
         for count, labels in session.cycle(self._pinned(items), batch, pair):
-            self._compare("cycle", items[:count], labels, self._soak.labels[self._precision])
+            self._compare("cycle", items[:count], labels, self._soak.labels[self._plan])
             self.batches["cycle"] += 1
 
     def _library(self) -> None:
@@ -142,7 +157,7 @@ class Thread:
         wanted = expected[items]
         if found.tobytes() != wanted.tobytes():
             rows = (found != wanted).reshape(len(items), -1).any(axis=1)
-            self.differences.append(f"{self._precision}, {what}: {rows.sum()} of {len(items)} images differ")
+            self.differences.append(f"{self._plan}, {what}: {rows.sum()} of {len(items)} images differ")
 
 
 def _poisoned(outputs: Any) -> Any:

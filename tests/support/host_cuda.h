@@ -1,5 +1,5 @@
-// What the training kernels need of CUDA and of common.cuh, for the processor: a block's threads are contexts that run
-// one after the other, each up to the next barrier. The order in which they run turns round at every barrier.
+// What kernels need of CUDA and of common.cuh, for the processor: a block's threads are contexts that run one after the
+// other, each up to the next barrier of its block or warp. The order in which they run turns round at every barrier.
 #pragma once
 #include <setjmp.h>
 #include <ucontext.h>
@@ -67,20 +67,28 @@ inline void store4(float *y, const float *values) {
 }
 
 namespace host {
+enum Awaited { NOTHING, OF_WARP, OF_BLOCK };  // whose other threads
 struct Thread {
     ucontext_t first;  // how it begins; from then on it goes on by jumps, which cost no system call
     jmp_buf place;
     std::vector<char> stack = std::vector<char>(64 << 10);
     bool begun = false, done = false;
+    Awaited awaited = NOTHING;
 };
 inline ucontext_t unused;
 inline jmp_buf scheduler;
 inline Thread *current;
 inline void (*body)(void **);
 inline void **arguments;
+inline void (*fresh)() = [] {};  // called before each block
 
 inline void yield() {
     if (!_setjmp(current->place)) _longjmp(scheduler, 1);
+}
+
+inline void wait(Awaited others) {
+    current->awaited = others;
+    yield();
 }
 
 inline void enter() {
@@ -103,17 +111,31 @@ inline void go_on(Thread &thread) {
     swapcontext(&unused, &thread.first);
 }
 
+// Lets threads first to last - 1 go on if those that are not done all wait for one another.
+inline void release(std::vector<Thread> &all, int first, int last, Awaited others) {
+    for (int i = first; i < last; i++)
+        if (!all[i].done && all[i].awaited != others) return;
+    for (int i = first; i < last; i++) all[i].awaited = NOTHING;
+}
+
 inline void run_block(std::vector<Thread> &all) {
     const int threads = all.size();
+    fresh();
     for (Thread &thread : all) thread.done = false;
-    for (int turn = 0, left = threads; left > 0; turn++)
+    for (int turn = 0, left = threads; left > 0; turn++) {
+        bool idle = true;
         for (int i = 0; i < threads; i++) {
             const int at = turn % 2 ? threads - 1 - i : i;
-            if (all[at].done) continue;
+            if (all[at].done || all[at].awaited != NOTHING) continue;
             threadIdx = {(unsigned)at, 0, 0};
             go_on(all[at]);
             left -= all[at].done;
+            idle = false;
         }
+        if (idle) abort();  // a barrier that not all come to
+        for (int warp = 0; warp < threads; warp += 32) release(all, warp, min(warp + 32, threads), OF_WARP);
+        release(all, 0, threads, OF_BLOCK);
+    }
 }
 
 template <class... Types, std::size_t... At>
@@ -126,19 +148,24 @@ void call(void (*kernel)(Types...), void **values) {
 }
 }  // namespace host
 
-inline void __syncthreads() { host::yield(); }
+inline void __syncthreads() { host::wait(host::OF_BLOCK); }
 
-// All threads of a warp must come here; they take turns, so what one left the others find after the next turn.
+// All threads of a warp must come here.
 template <typename T>
 inline T __shfl_xor_sync(unsigned, T value, int apart) {
     static T left[1024];
     const unsigned own = threadIdx.x;
     left[own] = value;
-    host::yield();
+    host::wait(host::OF_WARP);
     const T found = left[own ^ apart];
-    host::yield();
+    host::wait(host::OF_WARP);
     return found;
 }
+
+// The shared memory of a kernel that declares it without a size; full of NaN before each block.
+#define HOST_SHARED(bytes)                                                               \
+    alignas(128) unsigned char memory[bytes];                                            \
+    static bool poisoned = (host::fresh = [] { std::fill_n(memory, bytes, 0xFF); }, true);
 
 // The launch of the kernel that the file including this defines.
 #define HOST_LAUNCH(kernel)                                                                             \

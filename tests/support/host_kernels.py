@@ -23,6 +23,9 @@ from app.kernels.train.train import FOLDER
 from app.layers import Layer, Shape
 
 COMPILER = shutil.which("g++")
+SUPPORT = Path(__file__).parent
+IN_PLACE_OF = {"common.cuh": "host_cuda.h", "mma.cuh": "host_mma.h"}
+DYNAMIC = "extern __shared__"  # memory, SHARED_BYTES of it
 
 
 def guarded(array: np.ndarray) -> np.ndarray:
@@ -143,11 +146,15 @@ class HostKernel:
         library = place / "kernel.so"
         if not library.exists():
             place.mkdir(parents=True)
-            for file, text in sources(source).items():
-                (place / file).write_text(text, encoding="utf-8")
-            shutil.copy(Path(__file__).with_name("host_cuda.h"), place / "common.cuh")
-            shutil.copy(INCLUDE_DIR / "activations.cuh", place)
+            texts = sources(source)
+            replaced = {name: SUPPORT / own for name, own in IN_PLACE_OF.items() if name in texts}
+            replaced["activations.cuh"] = INCLUDE_DIR / "activations.cuh"
+            texts.update({name: path.read_text(encoding="utf-8") for name, path in replaced.items()})
             main = f'#include "common.cuh"\n#include "{source.name}"\nHOST_LAUNCH({entry})\n'
+            if any(DYNAMIC in text for text in texts.values()):
+                main += "HOST_SHARED(SHARED_BYTES)\n"
+            for file, text in texts.items():
+                (place / file).write_text(text.replace(DYNAMIC, "extern"), encoding="utf-8")
             (place / "main.cpp").write_text(main, encoding="utf-8")
             # Without unique symbols: the "shared memory" of two kernels must not become one.
             flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique", "-ffp-contract=off"]

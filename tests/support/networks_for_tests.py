@@ -174,6 +174,15 @@ def multiplied(graph: Graph, factor: float = 1.0, **own: float) -> Graph:
     return replace(graph, parameters=parameters)
 
 
+def rounded(graph: Graph) -> Graph:
+    """A copy of the graph with weights that float16 holds."""
+    parameters = {
+        name: array if name.endswith("_bias") else array.astype(np.float16).astype(np.float32)
+        for name, array in graph.parameters.items()
+    }
+    return replace(graph, parameters=parameters)
+
+
 def score_scale(graph: Graph, scores: np.ndarray) -> float:
     """The magnitude that rounding errors of the scores scale with: before the last bias centres them."""
     biases = [np.abs(array).max() for name, array in graph.parameters.items() if name.endswith("_bias")]

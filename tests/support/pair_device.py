@@ -13,7 +13,7 @@ from app.kernels.problems import ConvPairProblem, PairProblem
 from app.network.definitions import LENET5
 from app.network.graph import build
 from app.network.weights import load_weights
-from app.planning.matching import Choices
+from app.planning.matching import Choices, Node
 from app.planning.plan import plan
 from tests.support.kernel_cases import Case, architecture
 from tests.support.kernel_device import POISON, bits, host_arrays, kernel_of
@@ -25,17 +25,31 @@ PIECE = 2000  # images that the oracle takes at a time
 Arrays = list[np.ndarray | None]
 
 
+@cache
+def _shipped() -> tuple[Node, ...]:
+    return plan(build(LENET5, load_weights()), "sm_90a", Choices("fp32x")).nodes
+
+
 def weights(problem: PairProblem, kind: str) -> Arrays:
     """``random``, or ``shipped``: the bundled weights, for problems of lenet5 without biases."""
     if kind == "random":
         return host_arrays(problem, 1)[1]
-    convolutions, products = plan(build(LENET5, load_weights()), "sm_90a", Choices("fp32x")).nodes
-    return list((convolutions if isinstance(problem, ConvPairProblem) else products).parameters)
+    convolutions, products = _shipped()
+    if not isinstance(problem, ConvPairProblem):
+        return list(products.parameters)
+    w1, *others = convolutions.parameters
+    planned = convolutions.problem
+    assert w1 is not None and isinstance(planned, ConvPairProblem)
+    return [w1 * np.float32(planned.pixel_scale / problem.pixel_scale), *others]
 
 
 def has_shipped_weights(problem: PairProblem) -> bool:
     """Whether the bundled weights are for such a problem."""
-    return problem in [typed(pair, problem.dtype) for pair in (convolution_pair(), product_pair(1024, 128, 10))]
+    planned = [node.problem for node in _shipped()]
+    return problem in (
+        *planned,
+        *(typed(pair, problem.dtype) for pair in (convolution_pair(), product_pair(1024, 128, 10))),
+    )
 
 
 def images(problem: PairProblem, count: int, kind: str = "noise") -> np.ndarray:

@@ -1,0 +1,98 @@
+// mma.cuh and half.cuh for the processor: float16, and one warp's tensor-core products as Hopper sums them.
+//
+// The terms of a sum are exact. Beside the greatest of them, and of what was there before, they are cut off two bits
+// below float32's last, and so is their sum behind float32's last.
+#pragma once
+#include <cstring>
+
+typedef unsigned int half2;
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+
+inline float of_half(unsigned bits) {
+    const unsigned short low = (unsigned short)bits;
+    _Float16 value;
+    std::memcpy(&value, &low, 2);
+    return (float)value;
+}
+struct float16 {
+    unsigned short bits;
+    float16() = default;
+    explicit float16(float value) {
+        const _Float16 narrow = (_Float16)value;
+        std::memcpy(&bits, &narrow, 2);
+    }
+    operator float() const { return of_half(bits); }
+};
+inline half2 pack_half2(float16 low, float16 high) { return low.bits | unsigned(high.bits) << 16; }
+inline half2 pack_half2(float low, float high) { return pack_half2(float16(low), float16(high)); }
+inline float16 low_half(half2 pair) {
+    float16 value;
+    value.bits = (unsigned short)pair;
+    return value;
+}
+inline float16 high_half(half2 pair) { return low_half(pair >> 16); }
+
+template <typename T>
+inline T __ldg(const T *place) {
+    if ((uintptr_t)place % alignof(T)) abort();
+    return *place;
+}
+inline float __int_as_float(unsigned bits) {
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+inline float __fdividef(float a, float b) { return a / b; }
+inline float fast_exp2(float x) { return std::exp2(x); }
+inline float greater(float a, float b) { return a != a || a > b ? a : b; }
+template <typename T, typename U>
+constexpr bool same_type = false;
+template <typename T>
+constexpr bool same_type<T, T> = true;
+
+namespace host {
+inline double cut(double value, double unit) { return std::trunc(value / unit) * unit; }
+
+// One element of d: what it was, and 16 products.
+inline float grown(const double (&terms)[17]) {
+    double most = 0, plain = 0;
+    for (double term : terms) most = max(most, std::fabs(term)), plain += term;
+    if (!std::isfinite(plain)) return (float)plain;
+    if (most == 0) return 0;
+    const double last = std::ldexp(1.0, std::ilogb(most) - 25);
+    double sum = 0;
+    for (double term : terms) sum += cut(term, last);
+    return sum == 0 ? 0 : (float)cut(sum, std::ldexp(1.0, max(std::ilogb(sum), -126) - 23));
+}
+}  // namespace host
+
+// As in mma.cuh: lane = 4 g + t.
+inline void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    struct Operands {
+        float a[2][2][2], b[2][2];  // row g or g + 8, half of k, pair; half of k, pair
+    };
+    static Operands all[1024];
+    const int lane = threadIdx.x % 32;
+    Operands *warp = all + threadIdx.x / 32 * 32, &own = warp[lane];
+    for (int half = 0; half < 2; half++)
+        for (int pair = 0; pair < 2; pair++) {
+            for (int row = 0; row < 2; row++) own.a[row][half][pair] = of_half(a[2 * half + row] >> 16 * pair);
+            own.b[half][pair] = of_half(b[half] >> 16 * pair);
+        }
+    host::wait(host::OF_WARP);
+    for (int at = 0; at < 4; at++) {
+        double terms[17] = {d[at]};
+        for (int k = 0; k < 16; k++) {
+            const int half = k / 8, t = k % 8 / 2, pair = k % 2;
+            terms[1 + k] = double(warp[lane / 4 * 4 + t].a[at / 2][half][pair]) *
+                           warp[(lane % 4 * 2 + at % 2) * 4 + t].b[half][pair];
+        }
+        d[at] = host::grown(terms);
+    }
+    host::wait(host::OF_WARP);
+}
