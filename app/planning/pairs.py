@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.kernels.problems import ConvPairProblem, PairProblem
+from app.layers import Resize
 from app.network.graph import Graph, Step
 from app.planning.matching import PAIRS, Choices, candidates
 
@@ -13,8 +14,16 @@ def pair_at(
 ) -> tuple[PairProblem, tuple[Step, Step], int] | None:
     """Find the problem of step ``at`` and the next layer of its kind, whether or not a kernel serves it.
 
-    Also returns both layers' steps and the number of steps taken. None if a kernel was named for either layer.
+    A Resize at step ``at`` belongs to the two convolutions behind it. Also returns both layers' steps and the number of
+    steps taken. None if a kernel was named for either layer.
     """
+    first = graph.steps[at]
+    if isinstance(first.layer, Resize):
+        found = pair_at(graph, at + 1, input_dtype, choices)
+        resize = first.layer.own_problem(first.in_shape, input_dtype, input_dtype)
+        if found is None or resize is None or not isinstance(found[0], ConvPairProblem):
+            return None
+        return replace(found[0], resize=resize), found[1], found[2] + 1
     steps = graph.steps[at:]
     kind = steps[0].layer.operation or ""
     if kind not in PAIRS:
@@ -26,12 +35,12 @@ def pair_at(
         head = steps[taken] if taken < len(steps) else None
         if head is None or head.layer.operation != kind or choices.requested(head.layer) is not None:
             return None
-        found = next(candidates(graph, steps[taken:], reads, choices), None)
-        if found is None:
+        half = next(candidates(graph, steps[taken:], reads, choices), None)
+        if half is None:
             return None
         heads.append(head)
-        halves.append(found[0])
-        taken, reads = taken + found[1], halves[-1].output_dtype
+        halves.append(half[0])
+        taken, reads = taken + half[1], halves[-1].output_dtype
     return PAIRS[kind](*halves), (heads[0], heads[1]), taken
 
 

@@ -1,5 +1,6 @@
 """Find the kernel for the next layers: one layer with what can be fused into it, or two layers as a pair."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -8,11 +9,18 @@ import numpy as np
 from app.errors import UserError
 from app.kernels import registry
 from app.kernels.facts import alone
-from app.kernels.fused.scaling import fits_exactly, scale_features, unscale_features, within_range
-from app.kernels.plain_problems import ResizeProblem
-from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, Problem, operation
+from app.kernels.fused.scaling import Inexact, scale_features, unscale_features, within_range
+from app.kernels.problems import (
+    ConvPairProblem,
+    ConvProblem,
+    LinearPairProblem,
+    LinearProblem,
+    PairProblem,
+    Problem,
+    operation,
+)
 from app.kernels.variant import Variant
-from app.layers import Activation, Flatten, Resize
+from app.layers import Activation, Flatten
 from app.network.graph import Graph, Step
 from app.planning.matching import Choices, Node, candidates, problems_of, stored_parameters
 from app.planning.pairs import forms, pair_at
@@ -20,6 +28,7 @@ from app.precision import BY_NAME
 
 # Halves of numbers beyond float16 are infinite; only the features of a pair are known to be in range.
 UNSCALED = "in fp32x it reads only what a kernel of two convolutions wrote"
+LOSSY = "with these weights it would lose numbers"
 
 
 def serve(
@@ -46,7 +55,7 @@ def serve(
             problem, served, arrays = found
             own = choices.tuning.parameters(alone(problem), served[0], arch) if isinstance(problem, ConvProblem) else {}
             return Node(head, graph.steps[at : at + lead + taken], problem, *served, arrays, settings_alone=own)
-    raise UserError(_why_unserved(graph, steps[0], arch, input_dtype, choices))
+    raise UserError(_why_unserved(graph, steps[0], arch, input_dtype, choices, scales))
 
 
 def flattened_late(graph: Graph) -> Graph:
@@ -81,20 +90,16 @@ def _pair(
     A Resize before two convolutions is computed with them, if a kernel can. Raises UserError if the kernel named for
     both layers cannot serve them.
     """
-    resize = graph.steps[at].layer if isinstance(graph.steps[at].layer, Resize) else None
-    start = at + (1 if resize else _lead(graph, at))
+    start = at + _lead(graph, at)
     found = pair_at(graph, start, input_dtype, choices)
     if found is None:
         return None
     problem, heads, taken = found
-    if resize is not None:
-        enlarging = resize.own_problem(graph.steps[at].in_shape, input_dtype, "uint8")
-        if not isinstance(problem, ConvPairProblem) or not isinstance(enlarging, ResizeProblem):
-            return None
-        problem = replace(problem, resize=enlarging)
+    enlarges = isinstance(problem, ConvPairProblem) and problem.resize is not None
+    reads = start + enlarges  # the step of the first convolution
     named = choices.named_pairs.get(operation(problem))
     reason = ""
-    scale = graph.pixel_scale(np.dtype(input_dtype)) if start == graph.scaled_at else None
+    scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.scaled_at else None
     for form in forms(problem, scale):
         served = choices.tuning.choose(form, arch, named)
         if served is None:
@@ -103,20 +108,22 @@ def _pair(
         if isinstance(form, LinearPairProblem) and form.parts == 2 and scales is None:
             reason = f"{UNSCALED}; choose another, or --precision fp16"
             continue
-        arrays, written = stored_parameters(graph, at if resize is None else start, heads, form, input_dtype), None
+        arrays, written = stored_parameters(graph, at + enlarges, heads, form, input_dtype), None
         if isinstance(form, LinearPairProblem):
             arrays = arrays if scales is None else unscale_features(arrays, scales)
         else:
             scaled, found_scales = scale_features(form, arrays)
-            if _reads_scaled(graph, start + taken, arch, form.second.output_dtype, choices, found_scales):
+            if found_scales is not None and _reads_scaled(
+                graph, start + taken, arch, form.second.output_dtype, choices, found_scales
+            ):
                 arrays, written = scaled, found_scales
-        if form.exact and not fits_exactly(form, arrays):
+        if not within_range(form, arrays):
+            reason = f"{LOSSY}; take auto, or a kernel of single layers"
+        elif not _holds(form, *served, arrays):
             reason = "float16 does not hold its weights without loss; take auto"
-        elif not within_range(form, arrays):
-            reason = "with these weights it would lose numbers; take auto, or a kernel of single layers"
         else:
             return Node(heads[0].layer, graph.steps[at : start + taken], form, *served, arrays, written)
-    if named is not None and resize is None:
+    if named is not None and not enlarges:
         raise UserError(f"kernel {named.name} does not support {'+'.join(head.layer.name for head in heads)}: {reason}")
     return None
 
@@ -154,12 +161,27 @@ def _single(
         served = choices.tuning.choose(form, arch, named)
         if served is not None:
             arrays = unscale_features(stored_parameters(graph, at, [head], form, input_dtype), scales)
-            if not form.exact or fits_exactly(form, arrays):
+            if within_range(form, arrays) and _holds(form, *served, arrays):
                 return form, served, arrays
     return None
 
 
-def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices: Choices) -> str:
+def _holds(
+    form: PairProblem | LinearProblem, row: Variant, settings: dict[str, int], arrays: Sequence[np.ndarray | None]
+) -> bool:
+    """Return whether float16 holds the weights as the kernel packs them, if it multiplies no low halves."""
+    packing = row.config(form, settings).packing
+    if form.exact and packing is not None:
+        try:
+            packing.pack(arrays)
+        except Inexact:
+            return False
+    return True
+
+
+def _why_unserved(
+    graph: Graph, step: Step, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None
+) -> str:
     """Describe in one line the layer, and each variant's reason against it."""
     layer, named = step.layer, choices.requested(step.layer)
     problems = problems_of(graph, [step, graph.steps[-1]], 1, input_dtype, choices)  # last product: wide scores
@@ -171,6 +193,7 @@ def _why_unserved(graph: Graph, step: Step, arch: str, input_dtype: str, choices
     # Reasons of rows with the type; only if there are none, reasons of rows with other types.
     able = [(row, problem) for row in rows for problem in problems if problem.dtype in row.dtypes]
     asked = able or [(row, problems[0]) for row in rows]
-    refusals = {row.name: row.refusal(problem, arch) for row, problem in reversed(asked)}
+    otherwise = UNSCALED if scales is None else LOSSY  # of a kernel that serves the problem, but not these numbers
+    refusals = {row.name: row.refusal(problem, arch) or otherwise for row, problem in reversed(asked)}
     reasons = "; ".join(f"{name} {reason}" for name, reason in refusals.items())
     return f"{what} ({reasons}): choose another kernel or --precision"

@@ -84,8 +84,8 @@ CASES = {
     "accuracy --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "graph --network lenet": "unknown network 'lenet': .*; did you mean lenet5",
     "graph --conv winograd": "unknown conv kernel 'winograd': choose one of auto, .*direct"
-    ".*register-patch, mma, wgmma, wgmma-split$",
-    "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, .*tensor-core, split-k, mma, wgmma$",
+    ".*register-patch, mma-any, mma, wgmma, wgmma-split, wgmma-exact$",
+    "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, .*tensor-core, split-k, warpgroup, mma, wgmma$",
     "graph --pool most": "unknown pool kernel 'most': choose one of auto, direct",
     "graph --conv conv1=winograd": "unknown conv kernel 'winograd': choose one of .*register-patch$",
     "graph --conv conv1=naive": "unknown conv kernel 'naive'",

@@ -83,7 +83,7 @@ def test_scales_keep_small_and_large_filters_exact(dtype: str, factor1: float, f
     x, parameters = operands(problem, 2)
     parameters = {"layer1": parameters["layer1"] * factor1, "layer2": parameters["layer2"] * factor2}
     arrays, scales = scale_features(problem, device_parameters(problem, parameters))
-    assert within_range(problem, arrays)
+    assert scales is not None and within_range(problem, arrays)
     y = as_stored(features(problem, arrays, x), dtype)
     assert y.max() <= LARGEST
     wanted = run(layers_of(problem), x.astype(np.float64), parameters)

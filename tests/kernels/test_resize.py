@@ -1,5 +1,6 @@
 """Test enlarged images: the layer's definition, two bit-identical routes, and images that cannot be enlarged."""
 
+from dataclasses import replace
 from fractions import Fraction
 from math import floor, prod
 from pathlib import Path
@@ -13,7 +14,7 @@ from app.bench.ladder.tolerance import allowed
 from app.cli import main
 from app.errors import UserError
 from app.kernels.plain_problems import ResizeProblem
-from app.kernels.problems import ConvProblem
+from app.kernels.problems import ConvPairProblem, ConvProblem
 from app.layers import Resize, Shape
 from app.layers.resize import MAX_SIZE
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86, Network
@@ -182,9 +183,26 @@ def test_images_of_other_sizes_are_read_by_neither(network: Network) -> None:
 
 
 @ENLARGING
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_plans_differ_by_one_launch_and_fold_the_same_scale(network: Network, precision: str) -> None:
+@pytest.mark.parametrize("precision", ["fp32x", "fp16"])
+def test_a_pair_that_enlarges_differs_by_that_alone(network: Network, precision: str) -> None:
+    """Already enlarged images take the same kernels, with the same parameters."""
     small, large = (plan(graph, "sm_90a", Choices(precision)) for graph in both(network))
+    assert PIXELS not in small.buffers and PIXELS not in large.buffers
+    enlarging, plain = small.nodes[0].problem, large.nodes[0].problem
+    assert isinstance(enlarging, ConvPairProblem) and enlarging.resize is not None
+    assert replace(enlarging, resize=None) == plain
+    assert enlarging.arguments()[0].per_image == 28 * 28 and plain.arguments()[0].per_image == SIZES[network.name] ** 2
+    assert [node.problem for node in small.nodes[1:]] == [node.problem for node in large.nodes[1:]]
+    assert [node.variant for node in small.nodes] == [node.variant for node in large.nodes]
+    for one, other in zip(small.nodes, large.nodes, strict=True):
+        np.testing.assert_equal(one.parameters, other.parameters)
+        np.testing.assert_equal(one.scales, other.scales)
+
+
+@ENLARGING
+@pytest.mark.parametrize(("precision", "fuse"), [("fp32", True), ("fp16", False)])
+def test_plans_differ_by_one_launch_and_fold_the_same_scale(network: Network, precision: str, fuse: bool) -> None:
+    small, large = (plan(graph, "sm_90a", Choices(precision, fuse)) for graph in both(network))
     enlarge, *rest = small.nodes
     assert enlarge.name == "resize" and enlarge.writes == (PIXELS,) == (rest[0].reads,)
     assert small.buffers[PIXELS] == ("uint8", SIZES[network.name] ** 2) and PIXELS not in large.buffers
@@ -205,7 +223,9 @@ def test_plans_differ_by_one_launch_and_fold_the_same_scale(network: Network, pr
 def test_enlarging_is_an_item_of_its_own() -> None:
     items = {item.name: item for item in network_items(random_graph(FA19))}
     assert items["resize"].problems == {"uint8": ResizeProblem(1, 28, 28, 70)}
-    assert [name for name in items if name.startswith("resize")] == ["resize"]
+    pair = items["resize+conv1+tanh1+pool1+conv2"]
+    assert [name for name in items if name.startswith("resize")] == ["resize", pair.name]
+    assert {getattr(problem, "resize", None) for problem in pair.problems.values()} == {ResizeProblem(1, 28, 28, 70)}
     conv1 = items["conv1"].problems["float32"]
     assert isinstance(conv1, ConvProblem) and (conv1.input_dtype, conv1.height) == ("uint8", 70)
 
@@ -215,8 +235,10 @@ def test_the_benchmark_times_the_reference_on_bytes() -> None:
     from app.bench.ladder.ladder import cpu_row
 
     graph = random_graph(FA19)
-    row = cpu_row(next(item for item in network_items(graph) if item.name == "resize"), graph, 4)
-    assert row.dtype == "uint8" and row.ms is not None and row.ms > 0
+    resize, enlarging = (item for item in network_items(graph) if item.name.startswith("resize"))
+    for item, dtype in ((resize, "uint8"), (enlarging, "float16x2")):
+        row = cpu_row(item, graph, 4)
+        assert row.dtype == dtype and row.ms is not None and row.ms > 0
 
 
 # --- the application ------------------------------------------------------------------------------------------------

@@ -12,14 +12,14 @@ from app.bench.graphs import network_graph
 from app.cuda.compiler import ARCHITECTURES
 from app.errors import UserError
 from app.kernels import registry
-from app.kernels.problems import ConvPairProblem, LinearPairProblem
+from app.kernels.problems import PairProblem
 from app.layers import Tanh
 from app.network import shipped
 from app.network.definitions import LENET5
 from app.network.graph import Graph, find_network
 from app.network.toml import network_toml
 from app.network.weights import load_weights, save_weights
-from app.planning import matching, tuning
+from app.planning import serving, tuning
 from app.planning.choices import load_graph
 from app.planning.matching import Choices
 from app.planning.plan import plan
@@ -136,12 +136,12 @@ def test_names_are_looked_up_where_options_are_read(command: str, monkeypatch: p
 # it was before rows said which kernels are automatic. To make a kernel automatic, or to ship other times for a card, is
 # to change that file on purpose.
 CHOSEN = json.loads(Path(__file__).with_name("chosen_kernels.json").read_text(encoding="utf-8"))
-STORED = matching.stored_parameters
+STORED = serving.stored_parameters
 
 
-def _of_pairs_alone(graph: Graph, at: int, heads: Any, problem: Any, input_dtype: str) -> tuple[Any, ...]:
-    """Large weights need not be copied to know which kernel serves them; those of pairs are looked at."""
-    if isinstance(problem, ConvPairProblem | LinearPairProblem):
+def _where_looked_at(graph: Graph, at: int, heads: Any, problem: Any, input_dtype: str) -> tuple[Any, ...]:
+    """Large weights need not be copied to know which kernel serves them, but those that are scaled must."""
+    if isinstance(problem, PairProblem) or problem.dtype == "float16x2":
         return STORED(graph, at, heads, problem, input_dtype)
     return (None,) * sum(bool(head.layer.parameter_shapes(head.in_shape)) for head in heads)
 
@@ -160,7 +160,7 @@ def _chosen(graph: Graph, arch: str, choices: Choices) -> str:
 @pytest.mark.parametrize("network", sorted({name.split()[0] for name in CHOSEN}))
 def test_the_chosen_kernels(network: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(matching, "stored_parameters", _of_pairs_alone)
+    monkeypatch.setattr(serving, "stored_parameters", _where_looked_at)
     graph = network_graph(network)
     tables = {arch: tuning.load(card) for arch, card in REFERENCE_CARDS.items()}
     places = [(arch, arch, Tuning()) for arch in ARCHITECTURES]

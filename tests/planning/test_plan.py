@@ -92,7 +92,7 @@ def test_every_plan_is_sound(network: Network, precision: str, fuse: bool, kerne
     assert planned.nodes[-1].writes[-1] == LABELS and planned.buffers[LOGITS][1] == graph.classes
     # Images, logits, labels, two for activations, one for scores stored wide; enlarged images.
     assert len(planned.buffers) <= 6 + (PIXELS in planned.buffers)
-    assert (PIXELS in planned.buffers) == any(layer.keeps_bytes for layer in graph.network.layers)
+    assert (PIXELS in planned.buffers) == any(node.head.keeps_bytes for node in planned.nodes)
 
 
 @pytest.mark.parametrize("input_scale", [1 / 255, 0.3 / 255])

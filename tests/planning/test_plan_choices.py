@@ -39,10 +39,14 @@ def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, 
     row = BY_NAME[precision]
     multiplied, stored = row.dtype, row.stored
     products = [node.problem for node in planned.nodes if node.parameters]
-    # Split operands are in pairs of layers alone: what else there is multiplies in float32.
+    # Split operands are in pairs of layers, and in a product that reads what a pair scaled: others multiply in float32.
     alone_in = row.fallback or multiplied
-    for problem in products:
-        assert problem.dtype == (multiplied if isinstance(problem, PairProblem) else alone_in)
+    scaled = False
+    for node in planned.nodes:
+        if node.parameters:
+            paired = isinstance(node.problem, PairProblem)
+            assert node.problem.dtype == (multiplied if paired or scaled else alone_in)
+        scaled = node.scales is not None
     assert planned.arithmetic == (multiplied if any(p.dtype == multiplied for p in products) else alone_in)
     types = {name: dtype for name, (dtype, _) in planned.buffers.items()}
     assert types[LOGITS] == wide(stored), "scores are never rounded to half precision"

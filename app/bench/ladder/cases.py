@@ -49,8 +49,9 @@ class Item:
         return self.operation == "conv" and len(self.layers) == 1
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Apply the layers' NumPy references, one after the other."""
+        """Apply the layers' NumPy references, one after the other; behind a layer that keeps bytes in float32."""
         for layer in self.layers:
+            x = x.astype(np.float32) if x.dtype == np.uint8 and not layer.keeps_bytes else x
             x = layer.reference(x, parameters)
         return x
 
@@ -74,8 +75,7 @@ def _pair_item(graph: Graph, at: int) -> Item:
         if found is None:
             continue
         problem, _, taken = found
-        rows = registry.variants(operation(problem))
-        if any(row.refusal(problem, a) is None for row in rows for a in ARCHITECTURES):
+        if _is_served(problem):
             problems[precision.dtype] = problem
     return Item(tuple(step.layer for step in graph.steps[at : at + taken]), graph.steps[at].in_shape, problems)
 
@@ -84,7 +84,7 @@ def _item(graph: Graph, at: int, taken: int) -> Item:
     step, epilogue = graph.steps[at], [later.layer for later in graph.steps[at + 1 : at + 1 + taken]]
     after = graph.steps[at + 1 + taken :]
     problems: dict[str, Problem] = {}
-    for precision in SINGLE:
+    for precision in OFFERED:
         stored = precision.stored
         problem = step.layer.problem(
             step.in_shape,
@@ -94,9 +94,17 @@ def _item(graph: Graph, at: int, taken: int) -> Item:
             dtype=precision.dtype,
             output_dtype=stored if _has_matrix(after) else wide(stored),
         )
-        if problem is not None and problem not in problems.values():
+        if problem is None or problem in problems.values():
+            continue
+        if not precision.fallback or _is_served(problem):
             problems[problem.dtype] = problem
     return Item((step.layer, *epilogue), step.in_shape, problems)
+
+
+def _is_served(problem: Problem) -> bool:
+    """Return whether there is a kernel for it, on whichever card."""
+    rows = registry.variants(operation(problem))
+    return any(row.refusal(problem, arch) is None for row in rows for arch in ARCHITECTURES)
 
 
 def _has_matrix(steps: Sequence[Step]) -> bool:

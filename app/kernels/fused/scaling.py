@@ -24,6 +24,12 @@ SMALLEST, GREATEST = 2.0**-80, 2.0**80
 GREATEST_WEIGHT2 = 2.0**50
 LOW_SCALE = 2048  # factor of the low halves in a matrix product
 UNEVEN = 2.0**-14  # smallest accepted ratio of two maps' features without scaling
+# Smallest accepted bound of features that are split without scaling: two float16 end at 2**-36, and a bound is loose.
+SMALLEST_SPLIT = 2.0**-4
+
+
+class Inexact(Exception):  # noqa: N818 - a verdict, not an error
+    """Raised by ``parts_of`` if float16 does not hold weights that a problem calls exact."""
 
 
 def scales_for(largest: np.ndarray | float) -> np.ndarray:
@@ -52,37 +58,29 @@ def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.nd
 
 
 def parts_of(problem: PairProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
-    """Return the float16 operands that stand for float64 weights: rounded values, or both halves of ``split``."""
-    return [values.astype(np.float16)] if problem.weight_parts == 1 else [*split(values, low_scale)]
+    """Return the float16 operands that stand for float64 weights: rounded values, or both halves of ``split``.
 
-
-def fits_exactly(problem: PairProblem | LinearProblem, arrays: Arrays) -> bool:
-    """Return whether float16 holds the weights that are multiplied as float16, scaled as for the kernel."""
-    if not all(array is None or np.isfinite(array).all() for array in arrays):
-        return False
-    if isinstance(problem, LinearProblem):
-        weights = [scaled_outputs(problem, arrays)[0]]
-    elif isinstance(problem, LinearPairProblem):
-        weights = [balance_products(problem, arrays)[0]]
-    else:
-        w1, _, w2 = balance_convolutions(problem, arrays)
-        weights = [w1 * scale_for(w1), w2 * scale_for(w2, arrays[3])]
-    return all(bool((values.astype(np.float16) == values).all()) for values in weights)
+    Raises Inexact.
+    """
+    if problem.weight_parts == 2:
+        return [*split(values, low_scale)]
+    rounded = values.astype(np.float16)
+    if problem.exact and not (rounded == values).all():
+        raise Inexact
+    return [rounded]
 
 
 def feature_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
     """Return the greatest value that any image can give each map of features: (maps) float64."""
     w2 = _filters(problem, arrays)[1]
     with np.errstate(invalid="ignore"):  # infinite weights
-        found = _bounds(w2, arrays[3], activation_bounds(problem, arrays))
-    return _activated(problem.second.activation, found)
+        return _bounds(w2, arrays[3], activation_bounds(problem, arrays), problem.second.activation)
 
 
 def activation_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
     """Return the greatest value that any image can give each map between the convolutions: (maps) float64."""
     pixels = np.full(problem.first.channels, BRIGHTEST * problem.pixel_scale)
-    found = _bounds(_filters(problem, arrays)[0], arrays[1], pixels)
-    return _activated(problem.first.activation, found)
+    return _bounds(_filters(problem, arrays)[0], arrays[1], pixels, problem.first.activation)
 
 
 def activation_scales(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
@@ -101,13 +99,16 @@ def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.n
     return (w1 * scales).reshape(-1, len(scales)), bias1, w2 / scales[:, None, None]
 
 
-def scale_features(problem: ConvPairProblem, arrays: Arrays) -> tuple[tuple[np.ndarray | None, ...], np.ndarray]:
-    """Scale convolutions to bring features close to LARGEST; return parameters and the maps' factors (maps) float64."""
+def scale_features(problem: ConvPairProblem, arrays: Arrays) -> tuple[tuple[np.ndarray | None, ...], np.ndarray | None]:
+    """Scale convolutions to bring features close to LARGEST; return parameters and the maps' factors (maps) float64.
+
+    Activations that preserve no factor give features as they are, with factors of 1; None if some are too small for it.
+    """
     w1, bias1, w2, bias2 = arrays
     assert w2 is not None
     bounds = feature_bounds(problem, arrays)
-    if problem.second.activation not in ("", "relu"):  # only these preserve a factor; the others end at 1
-        return (w1, bias1, w2, bias2), np.ones(len(bounds))
+    if problem.second.activation not in ("", "relu"):
+        return (w1, bias1, w2, bias2), np.ones(len(bounds)) if _lie_within(bounds, SMALLEST_SPLIT, LARGEST) else None
     scales = scales_for(bounds)
     return (w1, bias1, _scaled(w2, scales), None if bias2 is None else _scaled(bias2, scales)), scales
 
@@ -144,13 +145,16 @@ def scaled_outputs(problem: LinearProblem, arrays: Arrays) -> tuple[np.ndarray, 
     return w * scales, scales
 
 
-def within_range(problem: PairProblem, arrays: Arrays) -> bool:
+def within_range(problem: PairProblem | LinearProblem, arrays: Arrays) -> bool:
     """Return whether the kernels lose no number that matters, whatever the image.
 
     Products read features of LARGEST at most; features of convolutions must be in range as they are to be stored.
     """
     if not all(array is None or np.isfinite(array).all() for array in arrays):
         return False
+    if isinstance(problem, LinearProblem):
+        _, scales = scaled_outputs(problem, arrays)
+        return _lie_within(np.where(scales == LARGEST_SCALE, 0, scales), SMALLEST, GREATEST)
     if isinstance(problem, LinearPairProblem):
         _, _, w2 = balance_products(problem, arrays)
         # Where features were scaled, float32's loss is negligible beside such scores, or was multiplied by more.
@@ -173,15 +177,15 @@ def _filters(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.n
     )
 
 
-def _activated(function: str, bounds: np.ndarray) -> np.ndarray:
-    """Return the bounds of an activation's results, given those of its input."""
-    return {"tanh": np.minimum(bounds, 1), "sigmoid": np.ones_like(bounds)}.get(function, bounds)
-
-
-def _bounds(weights: np.ndarray, bias: np.ndarray | None, inputs: np.ndarray) -> np.ndarray:
+def _bounds(weights: np.ndarray, bias: np.ndarray | None, inputs: np.ndarray, activation: str = "") -> np.ndarray:
     """Return the greatest magnitude of each output of (inputs, terms, outputs) weights, given that of each input."""
     sums = inputs @ np.abs(weights).sum(axis=1)
-    return sums if bias is None else sums + np.abs(bias)
+    shift = np.zeros(len(sums)) if bias is None else bias.astype(np.float64)
+    if activation == "sigmoid":
+        with np.errstate(over="ignore"):
+            return 1 / (1 + np.exp(-(sums + shift)))
+    bounds = sums + np.abs(shift)
+    return np.minimum(bounds, 1) if activation == "tanh" else bounds
 
 
 def _scaled(array: np.ndarray, scales: np.ndarray) -> np.ndarray:
