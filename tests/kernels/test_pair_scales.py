@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,12 +17,13 @@ from app.kernels.fused.gemm_pair import pack_for_wgmma, split_tf32
 from app.kernels.problems import ConvPairProblem, LinearPairProblem
 from app.kernels.registry import variants
 from app.network.graph import Graph
-from app.planning.matching import Choices, Node
+from app.planning.matching import Choices
 from app.planning.plan import plan
-from tests.support import pair_emulation
 from tests.support.kernel_device import device_parameters
 from tests.support.kernel_grid import convolution_pair, product_pair, row_of, typed
 from tests.support.kernel_oracle import layers_of, operands, run
+from tests.support.networks_for_tests import multiplied
+from tests.support.node_emulation import through
 from tests.support.pair_emulation import Packed, mma_convolutions, wgmma_products
 from tests.support.scaled_networks import (
     biased,
@@ -29,6 +31,7 @@ from tests.support.scaled_networks import (
     images,
     plain_errors,
     random_network,
+    rounded,
     scaled,
     shipped,
     unbiased,
@@ -56,27 +59,6 @@ BEYOND: list[Factors] = [
 ]
 
 
-def through(node: Node, x: np.ndarray) -> np.ndarray:
-    """What the pair's kernel makes of it, as stored: (images, elements)."""
-    problem = node.problem
-    packing = node.variant.config(problem, node.settings).packing
-    assert packing is not None and isinstance(problem, ConvPairProblem | LinearPairProblem)
-    packed = packing.pack(node.parameters)
-    assert all(array is None or np.isfinite(array).all() for array in packed)
-    if isinstance(problem, ConvPairProblem):
-        if node.variant.name == "mma":
-            y, _ = pair_emulation.mma_convolutions(problem, packed, x[:, 0])
-        else:
-            y = pair_emulation.convolutions(problem, packed, x[:, 0])
-    elif node.variant.name == "mma":
-        y = pair_emulation.products(problem, packed, x.astype(np.float64))
-    else:
-        y = pair_emulation.wgmma_products(problem, packed, x.astype(np.float64))[:, : problem.second.outputs]
-    stored = y.reshape(len(x), -1).astype(problem.second.output_dtype)
-    assert np.isfinite(stored).all()
-    return stored
-
-
 def on_pairs(graph: Graph, arch: str, precision: str) -> Callable[[np.ndarray], np.ndarray] | None:
     """What gives an image's scores; None where not all of the network is computed two layers at once."""
     planned = plan(graph, arch, Choices(precision))
@@ -84,6 +66,11 @@ def on_pairs(graph: Graph, arch: str, precision: str) -> Callable[[np.ndarray], 
         return None
     first, second = planned.nodes
     return lambda x: through(second, through(first, x)).astype(np.float64)
+
+
+@cache
+def rounded_unbiased() -> Graph:
+    return rounded(unbiased())
 
 
 @cache
@@ -130,6 +117,17 @@ def test_shipped_weights_scaled(arch: str, precision: str, factors: Factors) -> 
     check(scaled(shipped(), factors), arch, precision, usual_errors(shipped, precision))
 
 
+@pytest.mark.parametrize("factors", SCALED, ids=lambda factors: "-".join(f"{factor:g}" for factor in factors))
+def test_weights_that_float16_holds_take_fewer_products(factors: Factors) -> None:
+    """Scaled by powers of two, which keep them exact: at most the errors of float32."""
+    powers: Factors = tuple(2.0 ** round(np.log2(factor)) for factor in factors)
+    graph = scaled(rounded_unbiased(), powers)
+    assert all(getattr(node.problem, "exact", False) for node in plan(graph, "sm_90a", Choices("fp32x")).nodes)
+    check(graph, "sm_90a", "fp32x", usual_errors(rounded_unbiased, "fp32x"))
+    one_off = multiplied(graph, conv2=1 + 2.0**-12)
+    assert not getattr(plan(one_off, "sm_90a", Choices("fp32x")).nodes[0].problem, "exact", False)
+
+
 @BOTH
 @CARDS
 def test_powers_of_two_change_no_bit(arch: str, precision: str) -> None:
@@ -154,15 +152,14 @@ def test_what_float32_all_but_loses_runs_in_float32(arch: str, factors: Factors)
 
 def test_every_kernel_of_two_layers_is_met_above() -> None:
     met = set()
-    for arch in ("sm_80", "sm_90a"):
-        for precision in ("fp32x", "fp16"):
-            nodes = plan(unbiased(), arch, Choices(precision)).nodes
-            met |= {(node.variant.source, precision) for node in nodes}
+    for graph, arch, precision in product((unbiased(), rounded_unbiased()), ("sm_80", "sm_90a"), ("fp32x", "fp16")):
+        met |= {(node.variant.source, precision) for node in plan(graph, arch, Choices(precision)).nodes}
     wanted = {
         (row.source, {"float16": "fp16", "float16x2": "fp32x"}[dtype])
         for name in ("conv_pair", "gemm_pair")
         for row in variants(name)
         for dtype in row.dtypes
+        if row.name != "mma-any"  # see test_any_pair_scales.py
     }
     assert met == wanted
 

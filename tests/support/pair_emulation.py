@@ -10,7 +10,11 @@ import numpy as np
 
 from app.kernels.fused.gemm_pair import CLASSES, DEPTH
 from app.kernels.fused.scaling import LOW_SCALE
-from app.kernels.problems import ConvPairProblem, LinearPairProblem
+from app.kernels.gemm.warpgroup import DEPTH as STEP
+from app.kernels.gemm.warpgroup import MOST_TILE
+from app.kernels.problems import ConvPairProblem, LinearPairProblem, LinearProblem
+from app.kernels.variant import tiles
+from app.layers import ACTIVATIONS
 
 Packed = Sequence[np.ndarray | None]
 G, T = np.arange(32) // 4, np.arange(32) % 4  # lane = 4 g + t
@@ -118,7 +122,9 @@ def convolutions(problem: ConvPairProblem, packed: Packed, images: np.ndarray) -
     maps = np.stack(pooled)
     if split:
         high, low = both_halves(maps)
-        total = second_sums(parts2[:, 0], high) + second_sums(parts2[:, 0], low) + second_sums(parts2[:, 1], high)
+        total = second_sums(parts2[:, 0], high) + second_sums(parts2[:, 0], low)
+        if problem.weight_parts == 2:
+            total += second_sums(parts2[:, 1], high)
     else:
         total = second_sums(parts2[:, 0], maps)
     windows = twice_relu(total).reshape(64, 4, 2, len(images), 4, 2).sum(axis=(2, 5))  # map, row, image, column
@@ -197,6 +203,31 @@ def products(problem: LinearPairProblem, packed: Packed, x: np.ndarray) -> np.nd
     return (hidden @ w2.reshape(problem.second.inputs, -1) + (0 if bias2 is None else bias2)).ravel()
 
 
+def terms_of(problem: LinearPairProblem | LinearProblem) -> list[tuple[int, int]]:
+    """Which halves of weights and inputs are multiplied: high by high, then low by high."""
+    crossed = [(1, 0)] * (problem.weight_parts - 1) + [(0, 1)] * (problem.parts - 1)
+    return [(0, 0), *crossed]
+
+
+def warpgroup_product(problem: LinearProblem, packed: Packed, x: np.ndarray) -> np.ndarray:
+    """What the kernel of one product computes for (images, inputs), as stored, before it stores: (images, outputs)."""
+    w, factors, bias = packed
+    assert w is not None and factors is not None
+    tile = min(tiles(problem.outputs, 64) * 64, MOST_TILE)
+    words = w.astype(np.float64).reshape(-1, tiles(problem.inputs, STEP), problem.weight_parts, STEP * tile)
+    x = np.pad(x, ((0, 0), (0, -problem.inputs % STEP)))
+    parts = [half(x), half(LOW_SCALE * (x - half(x)))]
+    sums = np.zeros((len(x), len(words) * tile))
+    for across, step, k in np.ndindex(*words.shape[:2], STEP // 16):
+        own = slice(across * tile, (across + 1) * tile)
+        for w_part, x_part in terms_of(problem):
+            b = operand(words[across, step, w_part], 2 * k * tile * 8, tile * 8, 64, tile)
+            terms = parts[x_part][:, step * STEP + 16 * k :][:, :16] @ b
+            sums[:, own] += terms / (LOW_SCALE if w_part + x_part else 1)
+    y = sums[:, : problem.outputs] * factors + (0 if bias is None else bias)
+    return ACTIVATIONS[problem.activation]("").reference(y, {}) if problem.activation else y
+
+
 def wgmma_products(problem: LinearPairProblem, packed: Packed, x: np.ndarray) -> np.ndarray:
     """What the wgmma kernel computes for (images, inputs), as stored: (images, 16) scores, of which it stores some."""
     w1, bias1, fragments, bias2 = packed
@@ -206,8 +237,8 @@ def wgmma_products(problem: LinearPairProblem, packed: Packed, x: np.ndarray) ->
     depth, plane = DEPTH[problem.dtype], problem.first.outputs * 8  # numbers
     sums = np.zeros((len(x), problem.first.outputs))
     for k in range(0, problem.first.inputs, 16):
-        for w_part, x_part in ((0, 0), (1, 0), (0, 1))[: 3 if len(parts) == 2 else 1]:
-            start = ((k // depth * len(parts) + w_part) * depth + k % depth) // 8 * plane
+        for w_part, x_part in terms_of(problem):
+            start = ((k // depth * problem.weight_parts + w_part) * depth + k % depth) // 8 * plane
             terms = parts[x_part][:, k : k + 16] @ operand(words, start, plane, 64, problem.first.outputs)
             sums += terms / (LOW_SCALE if w_part + x_part else 1)
     scores = _by_classes(np.maximum(sums + (0 if bias1 is None else bias1), 0), fragments)

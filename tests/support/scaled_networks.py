@@ -54,6 +54,15 @@ def random_network(seed: int, hidden: int = 128, classes: int = 10) -> Graph:
     return random_graph(network, seed, bias=bool(seed % 2))
 
 
+def rounded(graph: Graph) -> Graph:
+    """The same with weights that float16 holds; biases may be any."""
+    parameters = {
+        name: array if name.endswith("_bias") else array.astype(np.float16).astype(np.float32)
+        for name, array in graph.parameters.items()
+    }
+    return replace(graph, parameters=parameters)
+
+
 unbiased, biased = cache(partial(random_network, 0)), cache(partial(random_network, 1))
 
 
@@ -69,7 +78,7 @@ def in_turn(graph: Graph, x: np.ndarray, narrow: Callable[[Any], Any]) -> np.nda
     for step in graph.steps[:-1]:
         layer = step.layer
         if not isinstance(layer, Conv2d | Linear):
-            y = layer.reference(y.astype(np.float32), graph.parameters)
+            y = layer.reference(y.astype(np.uint8 if layer.keeps_bytes else np.float32), graph.parameters)
             continue
         weights, bias = graph.parameters[layer.name] * scale, graph.parameters.get(f"{layer.name}_bias")
         types = {"input_dtype": "float32", "dtype": "float32", "output_dtype": "float32"}

@@ -1,0 +1,148 @@
+"""Networks of other sizes than lenet5's on the kernels that scale their numbers, emulated from packed parameters.
+
+Their scores are as exact as float32's, whatever the layers' scales and activations; or ordinary kernels run.
+"""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.kernels.problems import ArgmaxProblem, ConvPairProblem, LinearProblem
+from app.layers import ACTIVATIONS, Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Resize
+from app.network.definitions import Network
+from app.network.graph import Graph
+from app.planning.matching import Choices, Node
+from app.planning.plan import plan
+from tests.support.kernel_grid import row_of
+from tests.support.networks_for_tests import multiplied, random_graph
+from tests.support.node_emulation import through
+from tests.support.scaled_networks import errors, plain_errors, rounded, scaled
+
+Factors = tuple[float, float, float, float]
+FUNCTIONS = pytest.mark.parametrize("function", [*ACTIVATIONS])
+CARDS = pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+BOTH = pytest.mark.parametrize("precision", ["fp32x", "fp16"])
+SCALED: list[Factors] = [
+    (1, 1, 1, 1),
+    (1e-4, 1e-4, 1e4, 1e4),
+    (1e4, 1e4, 1e-4, 1e-4),
+    (1e-8, 1e-8, 1e8, 1e8),
+    (1e8, 1e-8, 1e8, 1e-8),
+    (1, 1e-8, 1e8, 1),
+]
+
+
+def network(function: str, enlarging: bool = False) -> Network:
+    """Padding, both kinds of pooling, windows over the border, odd numbers of maps; enlarging: images, first."""
+
+    def activation(name: str) -> Layer:
+        return ACTIVATIONS[function](name)
+
+    layers = [
+        *([Resize("resize", 34)] if enlarging else []),
+        *(Conv2d("conv1", 5, 5, padding=2), activation("one"), AvgPool("pool1", 2)),
+        *(Conv2d("conv2", 16, 3, stride=1 + enlarging), activation("two"), MaxPool("pool2", 3, ceil=True)),
+        *(Flatten("flatten"), Linear("fc1", 40), activation("three"), Linear("fc2", 10), Argmax("argmax")),
+    ]
+    return Network("other", "for tests", (1, 28, 28), tuple(layers))
+
+
+@cache
+def drawn(function: str, enlarging: bool = False, exact: bool = False) -> Graph:
+    graph = random_graph(network(function, enlarging))
+    return rounded(graph) if exact else graph
+
+
+@cache
+def images() -> np.ndarray:
+    """Bright ones, then dark ones."""
+    bright = np.random.default_rng(1).integers(0, 256, (2, 1, 28, 28)).astype(np.uint8)
+    return np.concatenate([bright, bright // 64])
+
+
+def nodes_of(graph: Graph, arch: str, precision: str) -> list[Node]:
+    return [n for n in plan(graph, arch, Choices(precision)).nodes if not isinstance(n.problem, ArgmaxProblem)]
+
+
+def scores(nodes: list[Node]) -> np.ndarray:
+    x = images()
+    for node in nodes:
+        x = through(node, x)
+    return x.astype(np.float64)
+
+
+def check(graph: Graph, nodes: list[Node], precision: str) -> None:
+    """Errors at most twice those of a plain implementation in that precision."""
+    found, limits = errors(scores(nodes), graph.reference(images())), plain_errors(graph, images(), precision)
+    assert (found <= 2 * limits).all(), f"{found}, a plain implementation's {limits}"
+
+
+@pytest.mark.parametrize("enlarging", [False, True])
+@pytest.mark.parametrize("exact", [False, True])
+@FUNCTIONS
+@BOTH
+@CARDS
+def test_networks_of_other_sizes_are_as_exact(
+    arch: str, precision: str, function: str, exact: bool, enlarging: bool
+) -> None:
+    graph = drawn(function, enlarging, exact)
+    convolutions, product, *_ = nodes = nodes_of(graph, arch, precision)
+    assert convolutions.variant.name == "mma-any" and isinstance(convolutions.problem, ConvPairProblem)
+    assert convolutions.problem.exact == (exact and precision == "fp32x")
+    assert (convolutions.problem.resize is not None) == enlarging
+    if arch == "sm_90a":
+        assert product.variant.name == "warpgroup" and isinstance(product.problem, LinearProblem)
+        assert product.problem.exact == (exact and precision == "fp32x")
+    check(graph, nodes, precision)
+
+
+@pytest.mark.parametrize("factors", SCALED, ids=lambda factors: "-".join(f"{factor:g}" for factor in factors))
+@FUNCTIONS
+@CARDS
+def test_layers_of_any_scale_are_as_exact_as_in_float32(arch: str, function: str, factors: Factors) -> None:
+    graph = scaled(drawn(function), factors)
+    nodes = nodes_of(graph, arch, "fp32x")
+    assert nodes[0].variant.name == "mma-any"
+    check(graph, nodes, "fp32x")
+
+
+def test_features_that_halves_would_lose_are_read_as_float32() -> None:
+    """Nothing scales what a tanh gives: the product behind it must not split numbers of 1e-8."""
+    nodes = nodes_of(multiplied(drawn("tanh"), conv2=1e-8, conv2_bias=1e-8), "sm_90a", "fp32x")
+    assert [node.problem.dtype for node in nodes] == ["float16x2", "float32", "float32"]
+    assert nodes[0].scales is None
+
+
+def test_features_of_a_sigmoid_may_all_be_small() -> None:
+    """Far below its greatest value, 1: how small, the biases say."""
+    graph = multiplied(drawn("sigmoid"), conv2=1.0, fc1=1e6)
+    graph.parameters["conv2_bias"] -= np.float32(14)
+    check(graph, nodes_of(graph, "sm_90a", "fp32x"), "fp32x")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["conv1", "conv2", "fc1"])
+def test_what_is_no_number_is_not_split(name: str, value: float) -> None:
+    graph = multiplied(drawn("relu"))  # a copy
+    graph.parameters[name].flat[-1] = value
+    nodes = [node for node in plan(graph, "sm_90a", Choices("fp32x")).nodes if node.parameters]
+    types = {node.head.name: node.problem.dtype for node in nodes}
+    paired = {"conv1": "float16x2"} if name == "fc1" else {"conv1": "float32", "conv2": "float32"}
+    assert types == {**paired, "fc1": "float32", "fc2": "float32"}
+
+
+@BOTH
+def test_a_named_kernel_of_one_product_is_used_or_the_reason_given(precision: str) -> None:
+    warpgroup = row_of("gemm", "warpgroup")
+    graph, choices = drawn("relu"), Choices(precision, kernels={"fc1": warpgroup})
+    assert warpgroup in [node.variant for node in plan(graph, "sm_90a", choices).nodes]
+    if precision == "fp32x":
+        alone = Choices(precision, kernels={"fc1": warpgroup, "conv": row_of("conv", "direct")})
+        with pytest.raises(UserError, match="warpgroup in fp32x it reads only what a kernel of two convolutions wrote"):
+            plan(graph, "sm_90a", alone)
+        lost = multiplied(graph)
+        lost.parameters["fc1"].flat[-1] = np.nan
+        with pytest.raises(UserError, match="warpgroup with these weights it would lose numbers"):
+            plan(lost, "sm_90a", choices)
