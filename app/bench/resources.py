@@ -8,7 +8,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -25,7 +25,7 @@ EXAMPLES: tuple[tuple[Network, tuple[str, ...]], ...] = (
     (LENET5, ("conv1", "conv2", "pool1", "fc1", "relu1", "argmax")),
     (FA19, ("resize", "softmax")),
 )
-# Operation of two layers → their common name in lenet5 without the number, and the pair's class.
+# Operation of two layers → their common name in the examples without the number, and the pair's class.
 EXAMPLE_PAIRS: dict[str, tuple[str, Any]] = {
     "conv_pair": ("conv", ConvPairProblem),
     "gemm_pair": ("fc", LinearPairProblem),
@@ -81,14 +81,22 @@ def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -
 def examples(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
     """Return example layers for the row's operation with their problems: alone in each type, then with an epilogue."""
     if row.operation in EXAMPLE_PAIRS:
-        name, pair = EXAMPLE_PAIRS[row.operation]
-        whole = [[_problems(LENET5, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
-        yield f"{name}1-2", [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
+        pairs = (_pairs(row, network) for network in (LENET5, FA19))
+        served = (found for found in pairs if any(row.refusal(problem, "sm_90a") is None for problem in found))
+        yield f"{EXAMPLE_PAIRS[row.operation][0]}1-2", next(served)
     for network, names in EXAMPLES:
         for layer in network.layers:
             if layer.name in names and layer.operation == row.operation:
                 asked = zip(*(_problems(network, layer.name, dtype)[:3] for dtype in row.dtypes), strict=True)
                 yield layer.name, [problem for alike in asked for problem in alike if problem is not None]
+
+
+def _pairs(row: Variant, network: Network) -> list[Problem]:
+    """Return the pair of the network's first two layers of the row's kind in each type, then for exact weights."""
+    name, pair = EXAMPLE_PAIRS[row.operation]
+    whole = [[_problems(network, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
+    found = [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
+    return [*found, *(replace(problem, exact=True) for problem in found if problem.parts == 2)]
 
 
 def _problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
@@ -102,7 +110,7 @@ def _problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
             shape,
             layers[index + 1 : end],
             bias=False,
-            input_dtype="uint8" if index == 0 else storage(dtype),
+            input_dtype="uint8" if all(layer.keeps_bytes for layer in layers[:index]) else storage(dtype),
             dtype=dtype,
             output_dtype=wide(dtype) if end == len(layers) else storage(dtype),
         )
