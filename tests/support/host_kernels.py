@@ -147,7 +147,7 @@ class HostKernel:
         if not library.exists():
             place.mkdir(parents=True)
             texts = sources(source)
-            replaced = {name: SUPPORT / own for name, own in IN_PLACE_OF.items() if name in texts}
+            replaced = {name: SUPPORT / own for name, own in IN_PLACE_OF.items()}
             replaced["activations.cuh"] = INCLUDE_DIR / "activations.cuh"
             texts.update({name: path.read_text(encoding="utf-8") for name, path in replaced.items()})
             main = f'#include "common.cuh"\n#include "{source.name}"\nHOST_LAUNCH({entry})\n'

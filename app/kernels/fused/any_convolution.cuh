@@ -31,6 +31,8 @@ static_assert(MAPS_WORDS >= MAP_END + 8, "steps may end beyond the last row");
 __device__ __forceinline__ uint2 *filters_1() { return (uint2 *)(maps() + PARTS * MAPS_SIZE); }
 __device__ __forceinline__ uint2 *filters_2() { return filters_1() + WEIGHT_PARTS * FILTERS1; }
 __device__ __forceinline__ unsigned char *bytes() { return (unsigned char *)(filters_2() + WEIGHT_PARTS * FILTERS2); }
+static_assert((PAIRS + 3) / 4 * 16 + PARTS * MAPS_SIZE * 4 + WEIGHT_PARTS * (FILTERS1 + FILTERS2) * 8 +
+                      (C1 * H0 * W0 + 15) / 16 * 16 == SHARED_BYTES, "the row must lay memory out alike");
 
 // One convolution's sizes. Tile: 16 rows of a product. A pooled value of WINDOW pixels takes WINDOW_TILES half tiles'
 // pairs; without pooling a tile is 16 values.
