@@ -53,7 +53,7 @@ def test_every_element(case: Case, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 2], ids=["w1", "w2"])
-@pytest.mark.parametrize("case", CASES[1::5], ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if not pair_of(case).exact][1::4], ids=str)
 def test_nan_in_a_weight_shows_in_all_that_depends_on_it(case: Case, place: int, folder: Path) -> None:
     """Of the first convolution: everything. Of the second: one map."""
     x, arrays = host_arrays(case.problem, 1)
