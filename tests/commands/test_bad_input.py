@@ -98,7 +98,9 @@ CASES = {
     "external link": Case(WEIGHTS, "conv1' .*link.*; store it", weights(conv1=h5py.ExternalLink("other.h5", "/conv1"))),
     "virtual dataset": Case(WEIGHTS, "conv1' is virtual.*; store it as", virtual),
     "huge dataset": Case(WEIGHTS, "conv1' declares 703,687,441,776,640 bytes.*; split the file", huge),
-    "weights of an unknown network": Case("graph --weights bad", "'resnet': choose one of lenet5", unknown_network),
+    "weights of an unknown network": Case(
+        "graph --weights bad", "'resnet', which is not listed, and does not define it", unknown_network
+    ),
     "missing images": Case(DATA, "bad does not exist; check the name"),
     "images directory": Case(DATA, "bad is a directory; name a file in it", Path.mkdir),
     "truncated IDX": Case(DATA, "bad is too short: 2351 of the 2352 bytes .*; get a fresh copy", content(IDX[:-1])),

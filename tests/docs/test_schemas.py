@@ -137,7 +137,7 @@ def taken(rng: random.Random, kinds: Sequence[tuple[Check, Any]]) -> Iterator[tu
 def test_figures_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each that is taken, some of the blocks are written."""
     monkeypatch.setattr(systems, "shipped_weights", dict)  # reading the weights takes a second
-    rng = random.Random(16)
+    rng = random.Random(17)
     good = {name: json.loads((FIGURES / name).read_text()) for name in (*FILES, OLD_REPORTS, *ORIGINALS.values())}
     for bench in (good[name] for name in BENCH.values()):  # fewer rows, so that what matters is hit more often
         for table in bench["tables"]:

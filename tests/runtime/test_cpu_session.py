@@ -27,7 +27,7 @@ def _classify(graph: Graph, images: np.ndarray, threads: int | None = None) -> t
 @pytest.mark.parametrize("batch", [1, 7, 31, 100])
 @pytest.mark.parametrize("network", TEST_NETWORKS)
 def test_labels_are_the_references(network: Network, batch: int) -> None:
-    graph, images = random_graph(network, bias=False), random_images(network, batch)
+    graph, images = random_graph(network), random_images(network, batch)
     labels, _ = _classify(graph, images)
     expected = graph.reference(images).argmax(axis=1)
     np.testing.assert_array_equal(labels, expected)
