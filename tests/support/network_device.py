@@ -22,7 +22,8 @@ from tests.support.random_networks import RandomNetwork
 # What the kernels round operands to, and the errors of their float32 sums: tensor cores cut where others round.
 NARROW: dict[str, Callable[[Any], Any]] = {"float32": to_single, "tfloat32": to_tf32, "float16": to_half}
 OF_SUMS = {"float32": 2.0**-24, "tfloat32": 2.0**-23, "float16": 2.0**-23, "float16x2": 2.0**-23}
-# Kernels of two layers scale numbers to float16's range: an operand errs by a share of itself and of the largest one.
+# Kernels of two layers, and of split operands, scale numbers to float16's range: an operand errs by a share of itself
+# and of the largest one.
 OF_PAIRS = {"float16": (2.0**-10, 2.0**-20), "float16x2": (2.0**-20, 2.0**-20)}
 # Runs one node on what it reads, (images, elements): its outputs, flat, in the order of its problem's arguments.
 LaunchNode = Callable[[Node, Any, int], Sequence[Any]]
@@ -109,7 +110,8 @@ def after_node(
     dtype = getattr(node.problem, "dtype", "float32")
     for layer in layers:
         if parameter_shapes(layer):
-            known, scale = _multiplied(layer, known, arrays, dtype, scale, isinstance(node.problem, PairProblem)), 1.0
+            scaled = isinstance(node.problem, PairProblem) or dtype == "float16x2"
+            known, scale = _multiplied(layer, known, arrays, dtype, scale, scaled), 1.0
         else:
             known = _passed(layer, known)
     last = node.problem.second if isinstance(node.problem, PairProblem) else node.problem
@@ -121,14 +123,14 @@ def after_node(
 
 
 def _multiplied(
-    layer: Described, known: Known, arrays: dict[str, np.ndarray], dtype: str, scale: float, in_pair: bool
+    layer: Described, known: Known, arrays: dict[str, np.ndarray], dtype: str, scale: float, scaled: bool
 ) -> Known:
     """Exact sums of the operands as the kernel rounds them; the errors of its sums, and those of its input."""
     x = known.value.astype(np.float64)
     w = arrays[layer.name].astype(np.float64) * scale
     bias = arrays.get(f"{layer.name}_bias")
     unrounded = np.zeros_like(x)
-    if in_pair:
+    if scaled:
         own, largest = OF_PAIRS[dtype]
         unrounded = own * np.abs(x) + largest * np.abs(x).max() + SUBNORMAL["float32"]
     else:
@@ -139,7 +141,7 @@ def _multiplied(
         added = bias.astype(np.float64).reshape(-1, *(1,) * (value.ndim - 2))
         value, magnitude = value + added, magnitude + np.abs(added)
     error = (terms + SLACK) * OF_SUMS[dtype] * magnitude + SUBNORMAL["float32"]
-    if in_pair:
+    if scaled:
         error = error + products(layer, known.error + unrounded, np.abs(w))
     return Known(value, error)
 

@@ -132,18 +132,20 @@ def emulated(node: Node, x: np.ndarray, images: int) -> list[np.ndarray]:
     Operands are rounded to the problem's type, sums to float32 at their end.
     """
     problem = node.problem
+    resize, pixel_scale = getattr(problem, "resize", None), getattr(problem, "pixel_scale", 1.0)
     halves = [problem.first, problem.second] if isinstance(problem, PairProblem) else [problem]
     arrays = list(node.parameters)
     y: Any = x
-    for half in halves:
+    for half in (*([] if resize is None else [resize]), *halves):
         y, own = y.reshape(images, *input_shape(half)), {}
         if isinstance(half, ConvProblem | LinearProblem):
-            narrow = NARROW["float32" if len(halves) > 1 else half.dtype]
+            # Split operands are as exact as float32.
+            narrow = NARROW["float32" if len(halves) > 1 or half.dtype == "float16x2" else half.dtype]
             weights, bias, *arrays = arrays
             own = {"layer": narrow(weights)} | ({} if bias is None else {"layer_bias": bias})
             if isinstance(half, ConvProblem):  # (C, K, K, M)
                 own["layer"] = own["layer"].reshape(half.channels, half.kernel, half.kernel, -1).transpose(1, 2, 0, 3)
-            y = narrow(y)
+            y = narrow(y) * (pixel_scale if half is halves[0] else 1.0)
         y = through(layers_of(half), y if isinstance(half, ResizeProblem) else y.astype(np.float64), own)
     results = [argument for argument in problem.arguments() if argument.name in ("y", "labels")]
     if len(results) == 1:
