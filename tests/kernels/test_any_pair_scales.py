@@ -20,6 +20,7 @@ from tests.support.networks_for_tests import multiplied, random_graph
 from tests.support.node_emulation import through
 from tests.support.scaled_networks import errors, plain_errors, rounded, scaled
 
+pytestmark = pytest.mark.usefixtures("untried_are_automatic")
 Factors = tuple[float, float, float, float]
 FUNCTIONS = pytest.mark.parametrize("function", [*ACTIVATIONS])
 CARDS = pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])

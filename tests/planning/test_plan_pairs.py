@@ -79,6 +79,7 @@ def test_other_cards_take_kernels_that_they_can_run(precision: str, arch: str, b
         assert node.variant.refusal(node.problem, arch, node.settings) is None and node.variant.only_arch is None
 
 
+@pytest.mark.usefixtures("untried_are_automatic")
 @pytest.mark.parametrize(
     ("arch", "network", "options", "arithmetic"),
     [

@@ -196,6 +196,5 @@ ANY_PAIR_ROW = Variant(
     min_arch=80,
     pools=True,
     reads_host=True,
-    automatic=True,
     instructions="mma",
 )

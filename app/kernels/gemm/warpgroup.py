@@ -105,6 +105,5 @@ WARPGROUP_ROW = Variant(
     only_arch=90,
     tunables={"ROWS": (40, 80)},
     defaults=lambda _: {"ROWS": 80},
-    automatic=True,
     instructions="wgmma",
 )
