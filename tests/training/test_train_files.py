@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import signal
 from contextlib import suppress
 from itertools import product
@@ -208,6 +209,7 @@ def test_two_trainings_into_one_place(train: Train, place: Path, refused: Refuse
     first = begin(place)
     wait_for((place / CHECKPOINT).exists)
     first.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WNOWAIT)  # it may still be writing until then
     (place / CHECKPOINT).rename(place / "own.checkpoint")  # as if the first epoch were not over yet
     wrong = f"process {first.pid} is training into {{}}: wait for its end, or name another --output"
     refused(MLP, wrong.format("mlp_trained.h5"))
