@@ -72,19 +72,24 @@ def _sums(problem: Half, x: cupy.ndarray, w: cupy.ndarray, bias: cupy.ndarray | 
 
 
 def _pair(problem: PairProblem, x: cupy.ndarray, *parameters: cupy.ndarray | None) -> list[cupy.ndarray]:
-    """Exact values; the second layer's magnitudes; plain values: each layer stores, and sums grow in float32."""
+    """Exact values; the second layer's magnitudes; plain values: each layer stores, and sums grow in float32.
+
+    Plain sums are of undivided pixels and scaled afterwards, as in the kernels. Sums of divided ones would be exact for
+    pixels of 255/255 and weights that float16 holds, an accuracy that no other pixel gets.
+    """
     narrow = _rounder("float16" if is_coarse(problem) else "float32")
-    if isinstance(problem, ConvPairProblem):
-        if problem.resize is not None:
-            x = _resized(problem.resize, x.reshape(-1, *_image(problem.resize)))
-        x = x.astype(np.float64) * problem.pixel_scale
-    exact = plain = x
+    if isinstance(problem, ConvPairProblem) and problem.resize is not None:
+        x = _resized(problem.resize, x.reshape(-1, *_image(problem.resize)))
+    exact = plain = x.astype(np.float64)
+    scale = problem.pixel_scale if isinstance(problem, ConvPairProblem) else 1.0
     magnitude = None
     halves: tuple[Half, ...] = (problem.first, problem.second)
     for half, w, bias in zip(halves, parameters[::2], parameters[1::2], strict=True):
+        exact = exact * scale
         magnitude = _magnitude(half, exact, w, bias)
         exact = _layer(half, exact, w, bias)
-        plain = _layer(half, narrow(plain), narrow(w), bias, _rounder("float32"))
+        plain = _layer(half, narrow(plain), narrow(w), bias, _rounder("float32"), scale)
+        scale = 1.0
     return [exact, magnitude, plain]
 
 
@@ -94,14 +99,17 @@ def _layer(
     w: cupy.ndarray,
     bias: cupy.ndarray | None,
     kept: Callable[[cupy.ndarray], cupy.ndarray] | None = None,
+    scale: float = 1.0,
 ) -> cupy.ndarray:
-    """Return the layer in float64, term by term. kept: what each partial sum is rounded to."""
+    """Return the layer in float64, term by term. kept: what each partial sum, then scaled, is rounded to."""
     shape = (problem.maps, *problem.convolved) if isinstance(problem, ConvProblem) else (problem.outputs,)
     sums = cupy.zeros((len(x), *shape))
     for a, b in _terms(problem, x.astype(np.float64), w.astype(np.float64)):
         sums += a * b
         if kept is not None:
             sums = kept(sums)
+    if scale != 1 and kept is not None:
+        sums = kept(sums * scale)
     if bias is not None:
         sums = sums + bias.astype(np.float64).reshape(-1, *(1,) * (len(shape) - 1))
     values = _activated(problem.activation, sums)
