@@ -68,12 +68,7 @@ def find_targets(
     if row is None:
         raise UserError(f"a sweep needs one {operation} kernel, not auto: choose one (see 'kernels')")
     values = parse_settings(request.set or (), row)
-    own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
-    if request.precision not in (None, *own):  # a plan would take the kernel's first type instead
-        raise UserError(
-            f"{operation} kernel '{row.name}' does not compute in {request.precision}, only in {', '.join(own)}: "
-            "change --precision"
-        )
+    precision = precision_of(row, request.precision)
     layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
     if not layers:
         raise UserError(f"network {graph.network.name} has no {operation} layer: name another with --network")
@@ -84,7 +79,7 @@ def find_targets(
     notes: list[str] = []
     for layer in layers if request.layer is None else [request.layer]:
         try:
-            problem = problem_of(graph, layer, row, arch, request.precision or Choices.precision, request.fused)
+            problem = problem_of(graph, layer, row, arch, precision, request.fused)
             targets.append(make_target(layer, problem, row, request.batch, arch, values, known))
         except UserError as error:
             notes.append(f"{layer} left out: {error}")
@@ -96,6 +91,20 @@ def find_targets(
     if not targets:
         raise refusal
     return targets, notes
+
+
+def precision_of(row: Variant, wanted: str | None) -> str:
+    """Return the precision to sweep a kernel in: the wanted one, else fp32 or the kernel's first.
+
+    Raises UserError if the kernel does not compute in the wanted one: a plan would take the kernel's first instead.
+    """
+    own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
+    if wanted not in (None, *own):
+        raise UserError(
+            f"{row.operation} kernel '{row.name}' does not compute in {wanted}, only in {', '.join(own)}: "
+            "change --precision"
+        )
+    return wanted or (Choices.precision if Choices.precision in own else own[0])
 
 
 def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
