@@ -88,7 +88,7 @@ def _pair(problem: PairProblem, x: cupy.ndarray, *parameters: cupy.ndarray | Non
         exact = exact * scale
         magnitude = _magnitude(half, exact, w, bias)
         exact = _layer(half, exact, w, bias)
-        plain = _layer(half, narrow(plain), narrow(w), bias, _rounder("float32"), scale)
+        plain = _layer(half, narrow(plain), narrow(w), bias, _rounder("float32"), scale=scale)
         scale = 1.0
     return [exact, magnitude, plain]
 
@@ -99,6 +99,7 @@ def _layer(
     w: cupy.ndarray,
     bias: cupy.ndarray | None,
     kept: Callable[[cupy.ndarray], cupy.ndarray] | None = None,
+    *,
     scale: float = 1.0,
 ) -> cupy.ndarray:
     """Return the layer in float64, term by term. kept: what each partial sum, then scaled, is rounded to."""
