@@ -41,6 +41,9 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     with device.gpu_errors():  # page-locked memory may run out
         data, graph = load_data(request, graph, where == "cuda")
     batch = batch_size(request, data)
+    if data.labels is None and request.images.labels is None:
+        told = f"{data.source} has no labels: the answers are compared with nothing; --labels FILE names labels"
+        print(f"note: {told}", file=sys.stderr)
     watch.lap("data")
     # Run.
     if where == "cpu":
@@ -88,8 +91,8 @@ def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset,
                 raise UserError(f"{option} is for Fashion-MNIST: leave it out with --data")
         labels = None if wanted.labels is None or unlabelled else Path(wanted.labels)
         data = load_files(wanted.data, labels, allocate, unlabelled=unlabelled)
-        if data.labels is None and not unlabelled:
-            raise UserError(f"{wanted.data} has no labels: name them with --labels FILE, or give --labels none")
+        if data.labels is None and request.min_accuracy is not None:
+            raise UserError(f"--min-accuracy needs labels: name those of {wanted.data} with --labels FILE")
     fitting = _fitting(graph, data)
     if unlabelled:
         return replace(data, labels=None), fitting

@@ -54,7 +54,9 @@ class ImagesRequest:
     data_dir: Path | None = data_dir_option()
     data: Path | None = data_option()
     labels: str | None = option(
-        "IDX file of the correct labels for --data; 'none': do not check the answers", metavar="FILE"
+        "IDX file of the correct labels for --data (default: those in its file, if any); 'none': do not check the "
+        "answers",
+        metavar="FILE",
     )
     cycle: bool = option("repeat the images until --batch is reached", False)
 

@@ -127,7 +127,9 @@ CASES = {
     "pixels as floats": Case(HDF5, r"x in bad .*in 0 … 255; scale them to \[0, 1\]", hdf5(x=X * 255, y=Y)),
     "y of probabilities": Case(HDF5, "y in bad is not one-hot: each row must contain one 1", hdf5(x=X, y=Y / 2)),
     "too few in y": Case(HDF5, "2 labels but .*3 images; name files that belong together", hdf5(x=X, y=Y[:2])),
-    "no y": Case(HDF5, "bad has no labels: name them with --labels FILE, or give --labels none", hdf5(x=X)),
+    "no y to count": Case(
+        f"{HDF5} --min-accuracy 0.5", "--min-accuracy needs labels: name those of bad with --labels FILE", hdf5(x=X)
+    ),
     "missing labels": Case(LABELS, "bad does not exist; check the name"),
     "labels directory": Case(LABELS, "bad is a directory; name a file in it", Path.mkdir),
     "too few labels": Case(LABELS, "bad has 2 labels but .* 3 images; name files", idx(np.zeros(2, np.uint8))),
@@ -135,7 +137,9 @@ CASES = {
         LABELS, "label 10, but the network has classes 0 to 9: .*--labels none", idx(np.full(3, 10, np.uint8))
     ),
     "labels alone": Case("--labels {good}/labels --device cpu", "--labels FILE needs --data FILE"),
-    "no labels": Case("--data {good}/images --device cpu", "has no labels: name them .* or give --labels none"),
+    "no labels to count": Case(
+        "--data {good}/images --device cpu --min-accuracy 1", "--min-accuracy needs labels: name"
+    ),
     "batch beyond the data": Case(f"{UNLABELLED} --batch 4", "--batch 4 is more than the 3 images .*: add --cycle"),
     "directory without data": Case(
         "--data-dir bad --device cpu", "t10k-images.*gz is not in bad.*python -m data_tools fetch", Path.mkdir

@@ -136,6 +136,17 @@ def test_unlabelled(more: tuple[str, ...], run: Run, tmp_path: Path, fashion: tu
     assert "Accuracy: unlabelled" in out
 
 
+def test_images_without_labels_are_compared_with_nothing(
+    own: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*CPU, *own[:2], "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith(f"note: {own[1]} has no labels: ") and err.count("\n") == 1
+    assert main([*CPU, *own[:2], "--labels", "none", "--json", "-"]) == 0
+    asked, nothing = capsys.readouterr()
+    assert nothing == "" and json.loads(out)["accuracy"] == json.loads(asked)["accuracy"]
+
+
 def test_recheck(run: Run, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main_job, "RECHECKED", 5)
     stored, sample, every = (run(*a)[2] for a in (("--batch", "100"), own, (*own, "--recheck")))
