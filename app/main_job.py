@@ -3,7 +3,6 @@
 import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -16,10 +15,11 @@ from app.network.reference import compute_reference, load_reference
 from app.network.weights import Weights
 from app.planning.choices import load_graph
 from app.report import as_text, document, publish
+from app.runtime.images import UNLABELLED, load_images
 from app.runtime.request import RunRequest
 from app.runtime.result import Outcome
 from app.runtime.startup import Stopwatch
-from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
+from data_tools.dataset import Dataset
 
 RECHECKED = 1000  # images to recompute without stored reference labels
 DEFAULT_BATCH = 10_000
@@ -73,34 +73,12 @@ def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset,
     Mistakes in the options are reported before Fashion-MNIST is fetched.
     """
     wanted = request.images
-    allocate = _pinned if on_gpu else None
-    unlabelled = wanted.labels == "none"
+    unlabelled = wanted.labels == UNLABELLED
     if unlabelled and request.min_accuracy is not None:
         raise UserError("--min-accuracy needs labels: leave it out with --labels none")
-    if wanted.data is None:
-        if wanted.labels is not None and not unlabelled:
-            raise UserError("--labels FILE needs --data FILE; Fashion-MNIST has its own labels")
-        split = wanted.split or "test"
-        announced = announce_fashion_mnist(split)
-        _fitting(graph, announced)
-        batch_size(request, announced)
-        data = load_fashion_mnist(split, wanted.data_dir, allocate)
-    else:
-        for option, value in (("--data-dir", wanted.data_dir), ("--split", wanted.split)):
-            if value is not None:
-                raise UserError(f"{option} is for Fashion-MNIST: leave it out with --data")
-        labels = None if wanted.labels is None or unlabelled else Path(wanted.labels)
-        data = load_files(wanted.data, labels, allocate, unlabelled=unlabelled)
-        if data.labels is None and request.min_accuracy is not None:
-            raise UserError(f"--min-accuracy needs labels: name those of {wanted.data} with --labels FILE")
-    fitting = _fitting(graph, data)
-    if unlabelled:
-        return replace(data, labels=None), fitting
-    if data.labels is not None and data.labels.max() >= graph.classes:
-        raise UserError(
-            f"{data.source} has label {data.labels.max()}, but the network has classes 0 to {graph.classes - 1}: "
-            "use labels of the same classes, or --labels none"
-        )
+    data, fitting = load_images(wanted, graph, partial(batch_size, request), _pinned if on_gpu else None)
+    if data.labels is None and request.min_accuracy is not None:
+        raise UserError(f"--min-accuracy needs labels: name those of {wanted.data} with --labels FILE")
     return data, fitting
 
 
@@ -109,26 +87,6 @@ def _pinned(nbytes: int) -> np.ndarray:
     from app.cuda.memory import pinned_array
 
     return pinned_array((nbytes,), np.uint8)
-
-
-def _fitting(graph: Graph, data: Dataset) -> Graph:
-    """Return the network's graph for images of this shape and dtype. Raises UserError if there is none."""
-    shape, network = data.images.shape[1:], graph.network
-    fitting = graph.reading(shape)
-    if fitting is None:
-        either = "".join(f" or {step.out_shape}" for step in graph.steps[:1] if step.layer.keeps_bytes)
-        same = shape[0] == network.input_shape[0]
-        remedy = "resize them" if same else "name images with as many channels by --data"
-        raise UserError(
-            f"{data.source} has images of shape {shape} (channels, height, width), "
-            f"but network {network.name} reads {network.input_shape}{either}: {remedy}, or name another network"
-        )
-    if fitting.steps[0].layer.keeps_bytes and data.images.dtype != np.uint8:
-        raise UserError(
-            f"{data.source} contains fractions of pixel values, but network {network.name} enlarges whole ones: "
-            "store its images as uint8"
-        )
-    return fitting
 
 
 def batch_size(request: RunRequest, data: Dataset) -> int:

@@ -47,7 +47,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImagesRequest:
+class LabelledImages:
     """Which images to classify: Fashion-MNIST's, or those of the file ``data``."""
 
     split: str | None = option("Fashion-MNIST images to use (default: test)", choices=("test", "train"))
@@ -58,6 +58,12 @@ class ImagesRequest:
         "answers",
         metavar="FILE",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagesRequest(LabelledImages):
+    """The same, repeated on request."""
+
     cycle: bool = option("repeat the images until --batch is reached", False)
 
 

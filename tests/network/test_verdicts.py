@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app import main_job
 from app.cli import main
 from app.layers import Argmax, Flatten, Linear, Parameters, Relu, Softmax, Tanh
 from app.network import shipped
@@ -119,7 +118,7 @@ def test_features_that_a_kernel_loses_fail(bias: bool, dtype: str) -> None:
 def shipped_weights(release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
     """lenet5 and mlp with random weights; the test images are random, and the shipped answers to them are right."""
     data = Dataset(IMAGES[:, None], TRUTH, None, "random", "test")
-    monkeypatch.setattr(main_job, "load_fashion_mnist", lambda *_: data)
+    monkeypatch.setattr("app.runtime.images.load_fashion_mnist", lambda *_: data)
     capsys.readouterr()
     return release
 
