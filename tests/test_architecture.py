@@ -22,6 +22,7 @@ FLOORS = (
     "app.console",
     "app.options",
     "app.text",
+    "app.pictures",
     "app.figures",
     "app.cuda",
     "app.kernels",
@@ -41,7 +42,15 @@ FLOORS = (
     "app.cli",
     "docs",
 )
-WITHOUT_CUPY = ("app.layers", "app.network", "app.interchange", "data_tools", "app.commands.options", "app.files")
+WITHOUT_CUPY = (
+    "app.layers",
+    "app.network",
+    "app.interchange",
+    "data_tools",
+    "app.commands.options",
+    "app.files",
+    "app.pictures",
+)
 SOURCES = ("", "app/**/", "data_tools/**/", "docs/**/", "tests/**/")
 PROGRAM = [path for folder in ("app", "data_tools") for path in (ROOT / folder).rglob("*.py")]
 # What only measuring, training and foreign files need, and where it may be imported; names of commands' modules are
@@ -52,6 +61,7 @@ EXTRAS = {
     "onnx": ("app/interchange",),
     "onnxruntime": ("app/interchange",),
     "jax": ("app/bench/peers",),
+    "PIL": ("app/pictures",),
     "matplotlib": ("app/bench", "app/figures.py", "app/training", "data_tools"),
 }
 # Parsed options stay at the door: bodies of commands take typed requests, which the type checker sees through.

@@ -1,0 +1,78 @@
+"""Find picture files: in folders, in lists of files, and among the names that a user gave."""
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from app.errors import UserError
+from app.files.hdf5 import printable
+from app.files.reading import read_file
+
+LIST = ".txt"
+MAX_LIST_BYTES = 64 << 20
+# Endings of the files that a folder contributes.
+READ = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
+# Pictures that cannot be read: reading says so, where leaving them out would hide them.
+UNREAD = (".heic", ".heif", ".avif", ".jxl", ".jp2")
+
+
+def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
+    """Return the picture files that these paths name, in the order given; a file named twice comes twice.
+
+    A folder stands for the pictures in it, by their endings, and in its subfolders: in natural order (2 before 10),
+    hidden files and folders left out. A file with the ending .txt lists files and folders, one a line, or separated
+    by zero bytes (``find -print0``); ``-`` is such a list on standard input. Relative names in a list start from the
+    working directory. Any other name is taken as a picture, whether it exists or not: reading it says what is wrong.
+
+    Raises UserError for a list or a folder that cannot be read, and for a folder without pictures.
+    """
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if str(path) == "-":
+            found += _listed(sys.stdin.buffer.read())
+        elif path.suffix.lower() == LIST and not path.is_dir():
+            found += _listed(read_file(path, MAX_LIST_BYTES))
+        else:
+            found += _pictures(path)
+    return found
+
+
+def _listed(content: bytes) -> Iterator[Path]:
+    """Yield the pictures of a list."""
+    separator = b"\0" if b"\0" in content else b"\n"
+    for line in content.split(separator):
+        name = os.fsdecode(line if separator == b"\0" else line.removesuffix(b"\r"))
+        if name.strip():
+            yield from _pictures(Path(name))
+
+
+def _pictures(path: Path) -> Iterator[Path]:
+    """Yield the path itself, or the pictures in and below the folder."""
+    if not path.is_dir():
+        yield path
+        return
+    count = 0
+    for folder, folders, names in os.walk(path, onerror=_raise):
+        folders[:] = sorted((name for name in folders if not name.startswith(".")), key=_natural)
+        for name in sorted((name for name in names if _is_picture(name)), key=_natural):
+            count += 1
+            yield Path(folder, name)
+    if not count:
+        raise UserError(f"{printable(str(path))} holds no pictures ({', '.join(READ)}): name another folder")
+
+
+def _is_picture(name: str) -> bool:
+    return not name.startswith(".") and name.lower().endswith((*READ, *UNREAD))
+
+
+def _natural(name: str) -> tuple[list[tuple[int, str]], str]:
+    """Sort key: numbers by value, letters without case; the name itself decides between equals."""
+    parts = re.split(r"([0-9]+)", name.casefold())
+    return [(int(part) if at % 2 else 0, "" if at % 2 else part) for at, part in enumerate(parts)], name
+
+
+def _raise(error: OSError) -> None:
+    where = printable(str(error.filename))
+    raise UserError(f"cannot read the folder {where}: {error.strerror}; check its permissions") from error
