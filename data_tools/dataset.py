@@ -94,7 +94,15 @@ def _images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:
     x = channels_first(x, f"x in {path}")
     if x.dtype != np.uint8 and not (x.dtype.kind == "f" and x.dtype.itemsize in (4, 8)):
         raise UserError(f"x in {path} is {x.dtype}; store it as uint8, or as float32 or float64 in [0, 1]")
-    integers = x.dtype == np.uint8 or _holds_pixels(x, path)
+    return bytes_or_floats(x, f"x in {path}", allocate)
+
+
+def bytes_or_floats(x: np.ndarray, source: str, allocate: Allocate = pageable) -> np.ndarray:
+    """Copy bytes as they are, floats that are all k/255 as bytes, and other floats in [0, 1] as float32.
+
+    source: the array, for errors. Raises UserError for floats that are not finite or not in [0, 1].
+    """
+    integers = x.dtype == np.uint8 or _holds_pixels(x, source)
     dtype = np.dtype(np.uint8 if integers else np.float32)
     images = allocate(x.size * dtype.itemsize).view(dtype).reshape(x.shape)
     for start in range(0, len(x), CHUNK):
@@ -105,7 +113,7 @@ def _images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:
     return images
 
 
-def _holds_pixels(x: np.ndarray, path: Path) -> bool:
+def _holds_pixels(x: np.ndarray, source: str) -> bool:
     """Return whether floats are all k/255 for an integer k; UserError if they are not finite or not in [0, 1]."""
     integers = True
     for start in range(0, len(x), CHUNK):
@@ -113,7 +121,7 @@ def _holds_pixels(x: np.ndarray, path: Path) -> bool:
         low, high = rows.min(), rows.max()
         if not (low >= 0 and high <= 1):  # min and max return NaN if there is one: this form then fails
             found = f"in {low:g} … {high:g}" if np.isfinite([low, high]).all() else "that are not finite"
-            raise UserError(f"x in {path} contains values {found}; scale them to [0, 1], or store pixels as uint8")
+            raise UserError(f"{source} contains values {found}; scale them to [0, 1], or store pixels as uint8")
         scaled = rows * 255
         integers = integers and bool((np.abs(scaled - np.rint(scaled)) <= INTEGER_TOLERANCE).all())
     return integers

@@ -33,6 +33,7 @@ FLOORS = (
     "app.planning",
     "data_tools",
     "app.runtime",
+    "app.classifier",
     "app.report",
     "app.training",
     "app.commands.options",

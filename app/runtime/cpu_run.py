@@ -7,6 +7,7 @@ import numpy as np
 from app.cuda import device
 from app.errors import UserError
 from app.network.graph import REFERENCE_CHUNK, Graph
+from app.planning.request import NetworkRequest
 from app.runtime.clock import clocked
 from app.runtime.cpu_session import CpuSession, progress_bar
 from app.runtime.request import DEFAULT_STREAMS, DEFAULT_WARMUP, RunRequest
@@ -19,7 +20,9 @@ def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int) -> 
 
     Raises UserError for options of the GPU alone.
     """
-    _check_options(request)
+    check_network_options(request.network)
+    if request.compare is not None:
+        raise _for_the_gpu(f"--compare {request.compare}")
     session = CpuSession(graph)
     images = data.images
     labels = np.full(min(batch, len(images)), 255, np.uint8)
@@ -64,18 +67,21 @@ def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int) -> 
     )
 
 
-def _check_options(request: RunRequest) -> None:
-    network = request.network
+def check_network_options(network: NetworkRequest) -> None:
+    """Raise UserError for options of the GPU alone."""
     for option, name in network.kernels.items():
         if name != "auto":
             raise UserError(f"--{option} {name} chooses a GPU kernel: leave it out on the CPU")
     for given, option in (
         (network.latency, "--latency"),
         (network.precision not in ("auto", "fp32"), f"--precision {network.precision}"),
-        (request.compare is not None, f"--compare {request.compare}"),
     ):
         if given:
-            raise UserError(f"{option} is for the GPU: leave it out on the CPU")
+            raise _for_the_gpu(option)
+
+
+def _for_the_gpu(option: str) -> UserError:
+    return UserError(f"{option} is for the GPU: leave it out on the CPU")
 
 
 def _without_effect(request: RunRequest) -> tuple[str, ...]:

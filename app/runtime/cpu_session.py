@@ -55,8 +55,18 @@ class CpuSession:
         """Return how many threads this many images keep busy: each chunk keeps one busy."""
         return min(self.threads, -(-images // self.chunk_for(images)))
 
-    def run(self, images: np.ndarray, labels: np.ndarray, progress: Callable[[int], object] | None = None) -> None:
-        """Classify (N, C, H, W) images into labels (N) uint8. progress: called with the number of images done."""
+    def run(
+        self,
+        images: np.ndarray,
+        labels: np.ndarray,
+        progress: Callable[[int], object] | None = None,
+        *,
+        scores: np.ndarray | None = None,
+    ) -> None:
+        """Classify (N, C, H, W) images into labels (N) uint8 and, if given, scores (N, classes) float32.
+
+        progress: called with the number of images done.
+        """
         chunk = self.chunk_for(len(images))
 
         def classify(start: int) -> None:
@@ -70,7 +80,9 @@ class CpuSession:
                 spent[layer.name] = now - last
                 last = now
 
-            labels[start : start + chunk] = self.graph.forward(part, np.float32, after_layer)[1]
+            found, labels[start : start + chunk] = self.graph.forward(part, np.float32, after_layer)
+            if scores is not None:
+                scores[start : start + chunk] = found
             with self._lock:
                 for name, seconds in spent.items():
                     self.seconds[name] = self.seconds.get(name, 0.0) + seconds

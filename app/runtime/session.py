@@ -166,9 +166,15 @@ class Session:
         """Return whether ``run`` replays a CUDA graph for these arrays: the last two runs or more were on them."""
         return self._graph.holds(_arrays(images, outputs))
 
-    def submit(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None) -> None:
-        """Enqueue a batch and return at once. The images must not change until ``wait`` returns."""
-        self._submit(images, outputs, zip(pieces(len(images), self.chunk), itertools.cycle(self.stream_buffers)), mark)
+    def submit(
+        self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None, *, chunk: int | None = None
+    ) -> None:
+        """Enqueue a batch and return at once. The images must not change until ``wait`` returns.
+
+        chunk: images per chunk, at most the session's, which is the default.
+        """
+        parts = pieces(len(images), chunk or self.chunk)
+        self._submit(images, outputs, zip(parts, itertools.cycle(self.stream_buffers)), mark)
 
     def _submit(
         self,

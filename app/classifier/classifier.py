@@ -1,0 +1,120 @@
+"""``Classifier``: a network with its weights, ready to classify arrays of images on the GPU or the CPU."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.classifier.arguments import BadArgumentError, check_choice, host_batch, network_request
+from app.classifier.engines import CpuEngine, GpuEngine
+from app.cuda import device as devices
+from app.layers import Softmax
+from app.planning.choices import load_graph
+from app.planning.request import NetworkRequest
+from app.precision import PRECISIONS
+from app.runtime.cpu_run import check_network_options
+
+
+class Classifier:
+    """Gives the labels of images: ``labels = classifier(images)``. A context manager; any number of calls.
+
+    graph: the network with its weights. classes: their names, or None if the weights name none. device: ``cuda`` or
+    ``cpu``. why_cpu: why ``auto`` took the CPU, in one line; else None.
+
+    Threads may share a classifier: its calls then take turns, and ``logits`` and ``probabilities`` are those of the
+    calling thread's own last call.
+    """
+
+    def __init__(
+        self, network_or_weights: str | Path = "lenet5", *, device: str = "auto", precision: str = "auto"
+    ) -> None:
+        """Load a network by its name, or the file of a network (``.toml``) or of weights (HDF5).
+
+        device: ``auto`` (a GPU if there is one), ``cuda`` or ``cpu``. precision: as the option ``--precision``. Raises
+        UserError, which for wrong names is also a ValueError.
+        """
+        check_choice("precision", precision, ("auto", *PRECISIONS))
+        self._open(network_request(network_or_weights, precision), device)
+
+    @classmethod
+    def of(cls, request: NetworkRequest, device: str = "auto") -> Classifier:
+        """Make the classifier of a command's options. Raises UserError."""
+        classifier = cls.__new__(cls)
+        classifier._open(request, device)
+        return classifier
+
+    def _open(self, request: NetworkRequest, device: str) -> None:
+        check_choice("device", device, ("auto", "cuda", "cpu"))
+        self.graph, weights, chosen = load_graph(request)
+        self.weights = weights
+        self.classes = weights.classes
+        self.device, self.why_cpu = devices.choose(device)
+        if self.device == "cpu":
+            check_network_options(request)
+        self._engine: CpuEngine | GpuEngine | None = CpuEngine() if self.device == "cpu" else GpuEngine(chosen)
+        self._softmax = any(isinstance(step.layer, Softmax) for step in self.graph.steps[-2:])
+        self._lock = threading.Lock()
+        self._last = threading.local()
+
+    def __call__(self, images: Any) -> np.ndarray:
+        """Classify images; return their labels, (N,) uint8, or () for one image.
+
+        images: (N, H, W) or (N, C, H, W), or one image (H, W) or, of several channels, (C, H, W); uint8 pixels, or
+        floats in [0, 1]. Objects are light on a black background. Networks that enlarge images take uint8 images of
+        their size before or after it. Raises UserError; for images of another type, range or shape it is also a
+        ValueError.
+        """
+        batch = host_batch(images, self.graph)
+        count = len(batch.images)
+        with self._lock:
+            if self._engine is None:
+                raise BadArgumentError("the classifier is closed: make another one")
+            if count:
+                labels, scores = self._engine.run(batch.graph, batch.images)
+            else:
+                labels, scores = np.empty(0, np.uint8), np.empty((0, self.graph.classes), np.float32)
+        self._last.scores = scores[0] if batch.single else scores
+        return labels.reshape(()) if batch.single else labels
+
+    @property
+    def logits(self) -> np.ndarray:
+        """Scores of the last call, (N, classes) or (classes,), float32. Raises UserError before the first call.
+
+        Of a network that ends in a softmax: the logarithms of its probabilities.
+        """
+        scores = self._scores()
+        if not self._softmax:
+            return scores
+        with np.errstate(divide="ignore"):
+            return np.log(scores)
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """Probabilities of the last call, (N, classes) or (classes,), float32: the softmax of the logits."""
+        scores = self._scores()
+        if self._softmax:
+            return scores
+        exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
+        return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+    def _scores(self) -> np.ndarray:
+        scores = getattr(self._last, "scores", None)
+        if scores is None:
+            raise BadArgumentError("nothing was classified yet in this thread: call the classifier first")
+        return scores
+
+    def close(self) -> None:
+        """Free what it holds, above all on the card; the last results stay readable."""
+        with self._lock:
+            if self._engine is not None:
+                self._engine.close()
+            self._engine = None
+
+    def __enter__(self) -> Classifier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
