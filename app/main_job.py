@@ -50,7 +50,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
         from app.runtime.cpu_run import run_on_cpu
 
         watch.lap("import")
-        outcome = run_on_cpu(request, graph, data, batch)
+        outcome = run_on_cpu(request, graph, data, batch, watch.lap)
     else:
         from app.runtime.gpu_run import run_on_gpu
 

@@ -33,6 +33,7 @@ DEVICES = {
     "driver {driver} (CUDA {driver_cuda}), CUDA {cuda}, CuPy {cupy}",
     "cpu": "CPU: {name}, {threads} threads, NumPy {numpy}",
 }
+ENGINE = ", ONNX Runtime {onnxruntime}"
 TRACED = (
     "H2D {h2d_ms:.3f} ms, kernels {kernels_ms:.3f} ms, D2H {d2h_ms:.3f} ms, together {span_ms:.3f} ms; "
     "{overlap:.0%} of copy time behind kernels"
@@ -163,7 +164,7 @@ def _head(report: Mapping[str, Any], width: int) -> list[str]:
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report["settings"].items())
     more = ", …" if report["batch"] > len(report["first_labels"]) else ""
     pairs = [
-        ("device", DEVICES[device["kind"]].format_map(device)),
+        ("device", (DEVICES[device["kind"]] + ENGINE * ("onnxruntime" in device)).format_map(device)),
         ("weights", f"{weights['path']} (sha256 {weights['sha256'][:12]}…{unvouched})"),
         ("images", f"{report['data']['source']} ({report['data']['dtype']})"),
         ("settings", settings),

@@ -59,8 +59,8 @@ PROGRAM = [path for folder in ("app", "data_tools") for path in (ROOT / folder).
 EXTRAS = {
     "torch": ("app/bench", "app/interchange"),
     "safetensors": ("app/interchange",),
-    "onnx": ("app/interchange",),
-    "onnxruntime": ("app/interchange",),
+    "onnx": ("app/interchange", "app/runtime/onnx_session.py"),
+    "onnxruntime": ("app/interchange", "app/runtime/onnx_session.py"),
     "jax": ("app/bench/peers",),
     "PIL": ("app/pictures",),
     "matplotlib": ("app/bench", "app/figures.py", "app/training", "data_tools"),

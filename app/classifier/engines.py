@@ -14,6 +14,7 @@ from app.planning import tuning
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.runtime.cpu_session import CpuSession
+from app.runtime.onnx_session import cpu_session
 
 if TYPE_CHECKING:
     from app.runtime.session import Session
@@ -24,17 +25,24 @@ LEAST_CHUNK = 64  # images; sessions for fewer would be replaced at the next lar
 
 
 class CpuEngine:
-    """Runs images on the CPU."""
+    """Runs images on the CPU; a session for each size of images is made at the first call."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[Shape, CpuSession] = {}
 
     def run(self, graph: Graph, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Classify (N, C, H, W) images; return labels (N,) uint8 and scores (N, classes) float32."""
         labels = np.empty(len(images), np.uint8)
         scores = np.empty((len(images), graph.classes), np.float32)
-        CpuSession(graph).run(images, labels, scores=scores)
+        shape = graph.network.input_shape
+        if shape not in self._sessions:
+            self._sessions[shape] = cpu_session(graph)
+        self._sessions[shape].run(images, labels, scores=scores)
         return labels, scores
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Free the sessions."""
+        self._sessions.clear()
 
 
 class GpuEngine:

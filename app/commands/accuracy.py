@@ -22,7 +22,8 @@ from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
 from app.precision import SHORT
 from app.report import publish
-from app.runtime.cpu_session import CpuSession, progress_bar
+from app.runtime.cpu_session import progress_bar
+from app.runtime.onnx_session import cpu_engine, cpu_session
 from app.runtime.request import DEFAULT_STREAMS
 from app.text import Column, paragraph, table
 from data_tools.dataset import Dataset, load_fashion_mnist
@@ -53,7 +54,8 @@ def accuracy(request: AccuracyRequest) -> int:
         ]
     if not any(row["correct"] for row in rows):
         raise UserError(f"no network ran: {rows[0]['verdict']}")
-    document = {"schema": SCHEMA, "device": "NumPy on the CPU" if where == "cpu" else "GPU", "networks": rows}
+    by = f"{cpu_engine().engine} on the CPU" if where == "cpu" else "GPU"
+    document = {"schema": SCHEMA, "device": by, "networks": rows}
     publish(document, _text, request.output)
     return int(any(row["passed"] is False for row in rows))
 
@@ -111,7 +113,7 @@ def _on_cpu(graph: Graph, images: np.ndarray) -> np.ndarray:
     """Labels (N,)."""
     labels = np.empty(len(images), np.uint8)
     with progress_bar(len(images), desc=graph.network.name, unit="im", leave=False) as progress:
-        CpuSession(graph).run(images, labels, progress)
+        cpu_session(graph).run(images, labels, progress)
     return labels
 
 

@@ -17,15 +17,16 @@ IMAGES, SCORES, LABELS = "images", "scores", "labels"  # the model's input and o
 OPERATORS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
 
 
-def onnx_model(description: Description, arrays: Mapping[str, np.ndarray]) -> Any:
+def onnx_model(description: Description, arrays: Mapping[str, np.ndarray], dtype: str = "uint8") -> Any:
     """Return the ModelProto of the described network. arrays: float32, as in weights files.
 
-    Input ``images``: (N, C, H, W) uint8. Outputs ``scores``: (N, classes) float32, what the argmax chooses from, and
-    ``labels``: (N,) int64. Enlarging is whole-number arithmetic, so that it is exact. Equal arguments give equal
-    models.
+    Input ``images``: (N, C, H, W) of ``dtype``, bytes or floats. Outputs ``scores``: (N, classes) float32, what the
+    argmax chooses from, and ``labels``: (N,) int64. Enlarging is whole-number arithmetic, so that it is exact. Equal
+    arguments give equal models.
     """
     onnx = library()
     helper, types = onnx.helper, onnx.TensorProto
+    pixels = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     network = description.network
     graph = _Graph(helper, onnx.numpy_helper, description.input_scale, to_channels_first(network, arrays))
     shape = network.input_shape
@@ -37,7 +38,7 @@ def onnx_model(description: Description, arrays: Mapping[str, np.ndarray]) -> An
         helper.make_graph(
             graph.nodes,
             network.name,
-            [helper.make_tensor_value_info(IMAGES, types.UINT8, ["N", *network.input_shape])],
+            [helper.make_tensor_value_info(IMAGES, pixels, ["N", *network.input_shape])],
             [helper.make_tensor_value_info(name, *about) for name, about in last.items()],
             graph.constants,
         ),

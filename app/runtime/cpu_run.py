@@ -10,20 +10,24 @@ from app.network.graph import REFERENCE_CHUNK, Graph
 from app.planning.request import NetworkRequest
 from app.runtime.clock import clocked
 from app.runtime.cpu_session import CpuSession, progress_bar
+from app.runtime.onnx_session import cpu_session
 from app.runtime.request import DEFAULT_STREAMS, DEFAULT_WARMUP, RunRequest
 from app.runtime.result import LayerTime, Outcome, Timing, count_passes
 from data_tools.dataset import Dataset
 
 
-def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int) -> Outcome:
+def run_on_cpu(
+    request: RunRequest, graph: Graph, data: Dataset, batch: int, lap: Callable[[str], object] = lambda _: None
+) -> Outcome:
     """Classify ``batch`` of the images, in several passes if there are fewer, and measure.
 
-    Raises UserError for options of the GPU alone.
+    lap: called with ``engine`` when the engine is ready. Raises UserError for options of the GPU alone.
     """
     check_network_options(request.network)
     if request.compare is not None:
         raise _for_the_gpu(f"--compare {request.compare}")
-    session = CpuSession(graph)
+    session = cpu_session(graph)
+    lap("engine")
     images = data.images
     labels = np.full(min(batch, len(images)), 255, np.uint8)
     repeat = request.repeat or 1
@@ -41,28 +45,30 @@ def run_on_cpu(request: RunRequest, graph: Graph, data: Dataset, batch: int) -> 
     threads = session.threads_for(len(labels))
     layers = tuple(
         LayerTime(
-            name=step.layer.name,
-            kernel="NumPy",
+            name=part.name,
+            kernel=session.engine,
             images=batch,
-            timing=Timing(tuple(seconds[step.layer.name] * 1e3 / threads for seconds in spent)),
-            flops=step.layer.flops(step.in_shape) * batch,
-            nbytes=step.activation_bytes * batch,
+            timing=Timing(tuple(seconds[part.name] * 1e3 / threads for seconds in spent)),
+            flops=part.flops * batch,
+            nbytes=part.nbytes * batch,
         )
-        for step in graph.steps
+        for part in session.parts
     )
     slowest = max(layers, key=lambda layer: layer.timing.median)
     share = slowest.timing.median / sum(layer.timing.median for layer in layers)
+    where = f"{slowest.name} took {share:.0%} of the layers' time"
+    if len(layers) == 1 < len(graph.steps):
+        where = f"{session.engine} gives one time for the whole graph, none for a layer"
+    convolutions = {step.layer.name for step in graph.steps if step.layer.operation == "conv"}
     return Outcome(
-        device=device.describe_cpu(threads),
+        device={**device.describe_cpu(threads), **session.software},
         settings={"threads": threads, "chunk": session.chunk_for(len(labels)), "runs": repeat},
         labels=labels,
         cycle=cycle if batch > len(images) else None,
         end_to_end=Timing(tuple(samples)),
         layers=layers,
-        op_times=tuple(
-            layer for step, layer in zip(graph.steps, layers, strict=True) if step.layer.operation == "conv"
-        ),
-        limit=f"limited by compute ({threads} threads): {slowest.name} took {share:.0%} of the layers' time",
+        op_times=tuple(layer for layer in layers if layer.name in convolutions),
+        limit=f"limited by compute ({threads} threads): {where}",
         notes=_without_effect(request),
     )
 

@@ -1,10 +1,11 @@
-"""The CPU session: the NumPy references in cache-sized chunks, one thread per core."""
+"""The CPU session: the NumPy references in cache-sized chunks, one thread per core; ``OnnxSession`` is like it."""
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -32,12 +33,24 @@ def progress_bar(total: int, **looks: Any) -> Iterator[Callable[[int], None]]:
         yield progress
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a session times by itself; flops and bytes of one image."""
+
+    name: str
+    flops: int
+    nbytes: int
+
+
 class CpuSession:
     """A graph ready to run on the processor, in float32. Labels do not depend on the number of threads.
 
-    seconds: layer name → time spent in it so far, summed over the threads. Each thread works on chunks, so the matrix
-    library underneath should use one thread (main.py sets that).
+    seconds: name of a part → time spent in it so far, summed over the threads. Each thread works on chunks, so the
+    matrix library underneath should use one thread (main.py sets that).
     """
+
+    engine = "NumPy"
+    software: Mapping[str, str] = {}  # further libraries that compute → versions
 
     def __init__(self, graph: Graph) -> None:
         keep_freed_memory()
@@ -55,6 +68,12 @@ class CpuSession:
         """Return how many threads this many images keep busy: each chunk keeps one busy."""
         return min(self.threads, -(-images // self.chunk_for(images)))
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What ``seconds`` has a time of: every layer."""
+        steps = self.graph.steps
+        return tuple(Part(one.layer.name, one.layer.flops(one.in_shape), one.activation_bytes) for one in steps)
+
     def run(
         self,
         images: np.ndarray,
@@ -71,16 +90,7 @@ class CpuSession:
 
         def classify(start: int) -> None:
             part = images[start : start + chunk]
-            spent: dict[str, float] = {}
-            last = perf_counter()
-
-            def after_layer(layer: Layer) -> None:
-                nonlocal last
-                now = perf_counter()
-                spent[layer.name] = now - last
-                last = now
-
-            found, labels[start : start + chunk] = self.graph.forward(part, np.float32, after_layer)
+            found, labels[start : start + chunk], spent = self.compute(part)
             if scores is not None:
                 scores[start : start + chunk] = found
             with self._lock:
@@ -93,3 +103,16 @@ class CpuSession:
         with ThreadPoolExecutor(self.threads) as pool:
             for _ in pool.map(classify, range(0, len(images), chunk)):
                 pass
+
+    def compute(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+        """Return scores (B, classes) and labels (B) of one chunk (B, C, H, W), and the seconds in each part."""
+        spent: dict[str, float] = {}
+        last = perf_counter()
+
+        def after_layer(layer: Layer) -> None:
+            nonlocal last
+            now = perf_counter()
+            spent[layer.name] = now - last
+            last = now
+
+        return *self.graph.forward(images, np.float32, after_layer), spent

@@ -1,0 +1,98 @@
+"""The CPU session by ONNX Runtime: it runs the network that ``export`` writes."""
+
+import os
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from app.errors import UserError
+from app.files.checks import shown
+from app.interchange.named_arrays import Description
+from app.interchange.onnx_export import IMAGES, LABELS, SCORES, onnx_model
+from app.network.graph import Graph
+from app.runtime.cpu_session import CpuSession, Part
+
+ENGINE = "LENET_CPU_ENGINE"  # names the engine; unset: ONNX Runtime where it is installed
+NUMPY, ONNX_RUNTIME = "numpy", "onnxruntime"
+WHOLE = "whole graph"
+REMEDY = "pip install 'lenet5-inference[cpu]'"
+
+
+def cpu_session(graph: Graph) -> CpuSession:
+    """Return a session of ``cpu_engine()``."""
+    return cpu_engine()(graph)
+
+
+def cpu_engine() -> type[CpuSession]:
+    """Return the session that ``$LENET_CPU_ENGINE`` names; else ONNX Runtime's, or NumPy's where it is not installed.
+
+    Raises UserError for an unknown engine, and for ``onnxruntime`` where it cannot be loaded.
+    """
+    wanted = os.environ.get(ENGINE, "")
+    if wanted not in ("", NUMPY, ONNX_RUNTIME):
+        raise UserError(f"{ENGINE} is {shown(wanted)}: set it to {NUMPY} or {ONNX_RUNTIME}, or unset it")
+    if wanted == NUMPY:
+        return CpuSession
+    try:
+        _onnx_runtime()
+    except ImportError as error:
+        if wanted == ONNX_RUNTIME:
+            raise UserError(f"{ENGINE}={wanted} needs ONNX Runtime ({shown(str(error))}): {REMEDY}") from None
+        return CpuSession
+    return OnnxSession
+
+
+def _onnx_runtime() -> Any:
+    """Import ONNX Runtime, and the package that models are made with. Raises ImportError."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the import: it would report to its maker
+    import onnx  # noqa: F401
+    import onnxruntime
+
+    return onnxruntime
+
+
+class OnnxSession(CpuSession):
+    """A graph ready to run on the processor by ONNX Runtime, in float32. Raises ImportError where it is not installed.
+
+    Every thread runs whole chunks of its own through the same model, like NumPy's threads. ONNX Runtime fuses layers:
+    it has one time, for the whole graph.
+    """
+
+    engine = "ONNX Runtime"
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self._library = _onnx_runtime()
+        self.software = {"onnxruntime": self._library.__version__}
+        self._models: dict[str, Any] = {}
+        self._model_of("uint8")
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The whole graph: its images and labels, and every layer's FLOPs."""
+        flops = sum(step.layer.flops(step.in_shape) for step in self.graph.steps)
+        return (Part(WHOLE, flops, int(np.prod(self.graph.network.input_shape)) + 1),)
+
+    def compute(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+        """Return scores (B, classes) and labels (B) of one chunk (B, C, H, W), and the seconds in the whole graph."""
+        if images.dtype != np.uint8:
+            images = images.astype(np.float32, copy=False)
+        model = self._model_of(images.dtype.name)
+        start = perf_counter()
+        scores, labels = model.run([SCORES, LABELS], {IMAGES: np.ascontiguousarray(images)})
+        return scores, labels, {WHOLE: perf_counter() - start}
+
+    def _model_of(self, dtype: str) -> Any:
+        """Return ONNX Runtime's session for images of this type, made once."""
+        with self._lock:
+            if dtype not in self._models:
+                scale = self.graph.pixel_scale(np.dtype(dtype))
+                model = onnx_model(Description(self.graph.network, scale, None), self.graph.parameters, dtype)
+                settings = self._library.SessionOptions()
+                settings.intra_op_num_threads = settings.inter_op_num_threads = 1  # the chunks run at the same time
+                settings.log_severity_level = 4
+                self._models[dtype] = self._library.InferenceSession(
+                    model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+                )
+            return self._models[dtype]
