@@ -13,9 +13,9 @@ from app.files.reading import read_file
 LIST = ".txt"
 MAX_LIST_BYTES = 64 << 20
 # Endings of the files that a folder contributes.
-READ = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
+READ = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm")
 # Pictures that cannot be read: reading says so, where leaving them out would hide them.
-UNREAD = (".heic", ".heif", ".avif", ".jxl", ".jp2")
+UNREAD = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2")
 
 
 def find_pictures(paths: Iterable[Path | str]) -> list[Path]:

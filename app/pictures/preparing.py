@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 INVERT = ("auto", "yes", "no")
-TRIMMED_AT = 512  # pixels of the longer edge, at most, where the border is looked for: averages are free of noise
-TOLERANCE = 13  # of 255: what differs less from the border's colour belongs to the border; 5 %, as the authors'
+TRIMMED_AT = 256  # pixels of the longer edge, at most, where the border is looked for: averaging removes noise
+TOLERANCE = 20  # of 255: what differs less from the border in every colour belongs to it; JPEG noise stays below
 SHARPENED = 50  # percent of the difference from a Gaussian of radius 1
 
 

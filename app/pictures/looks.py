@@ -1,0 +1,61 @@
+"""Show what the network sees, and say where it differs from Fashion-MNIST."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from app.files.hdf5 import printable
+from app.files.writing import replacing
+
+MOST_SHOWN = 400  # pictures in a grid
+CELL, TEXT, GAP = 96, 14, 6  # pixels: an image's edge at least, its name's height, the space between cells
+LETTERS = 16  # of a name
+PAPER, INK = (64, 72, 88), "white"
+
+MEAN = 72.94  # brightness of Fashion-MNIST's training images, of 255
+# Where the mean of a training image lies: 1 % are darker, 1 % brighter. And where means of many of them lie: between
+# sandals alone (34.9) and coats alone (98.3), with a margin of 3.
+ONE, MANY = (16, 146), (32, 101)
+
+
+def save_grid(path: Path, images: Sequence[np.ndarray], names: Sequence[str], overwrite: bool = True) -> None:
+    """Write a PNG of prepared images, each (C, H, W) uint8 and all of one shape, with their names below.
+
+    At most the first 400 are drawn. Raises UserError if the file cannot be written.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
+    shown = images[:MOST_SHOWN]
+    height, width = shown[0].shape[1:]
+    factor = max(1, round(CELL / max(height, width)))
+    across, down = max(factor * width, CELL) + GAP, factor * height + TEXT + GAP
+    columns = math.ceil(math.sqrt(len(shown)))
+    grid = Image.new("RGB", (columns * across + GAP, -(-len(shown) // columns) * down + GAP), PAPER)
+    draw, font = ImageDraw.Draw(grid), ImageFont.load_default()
+    for at, (pixels, name) in enumerate(zip(shown, names, strict=False)):
+        left, top = GAP + at % columns * across, GAP + at // columns * down
+        picture = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+        grid.paste(picture.resize((factor * width, factor * height), Image.Resampling.NEAREST), (left, top))
+        text = printable(name, LETTERS).replace("…", "...").encode("ascii", "replace").decode()  # the font has no more
+        draw.text((left, top + factor * height + 1), text, INK, font)
+    with replacing(path, overwrite=overwrite) as temporary:
+        grid.save(temporary, "PNG")
+
+
+def brightness_note(mean: float, count: int) -> str | None:
+    """Return a note if the mean brightness, 0 to 255, of so many prepared pictures is far from Fashion-MNIST's.
+
+    The range narrows from that of single training images to that of many, whichever classes they are of. It means
+    nothing for weights trained on other data.
+    """
+    low, high = (many + (one - many) / math.sqrt(count) for one, many in zip(ONE, MANY, strict=True))
+    if low <= mean <= high:
+        return None
+    return (
+        f"the pictures' mean brightness is {mean:.0f} of 255, Fashion-MNIST's {MEAN:.0f}: "
+        "look at --show FILE.png, and try --invert"
+    )
