@@ -48,14 +48,17 @@ def test_each_family_of_instructions_has_its_own_peak(problem: ConvProblem, inst
 
 
 def test_split_operands_are_multiplied_several_times() -> None:
-    """Three products for each that counts; two where one factor is a byte, which float16 holds whole."""
+    """Three products for each that counts; two where float16 holds one factor whole; one where it holds both."""
     first = ConvProblem(1, 28, 28, 32, 5, activation="relu", pool=2, input_dtype="uint8", dtype="float16x2")
     second = replace(CONV, activation="relu", pool=2, dtype="float16x2")
     pair = ConvPairProblem(first, second)
     assert executed(pair) == 2 * first.flops + 3 * second.flops
+    assert executed(replace(pair, exact=True)) == first.flops + 2 * second.flops
     assert _share(pair, "wgmma") == pytest.approx(executed(pair) / pair.flops / 9, rel=1e-2)
     products = [LinearProblem(1024, 128, dtype="float16x2"), LinearProblem(128, 10, argmax=True, dtype="float16x2")]
-    assert executed(LinearPairProblem(products[0], products[1])) == 3 * (products[0].flops + products[1].flops)
+    both, flops = LinearPairProblem(products[0], products[1]), products[0].flops + products[1].flops
+    assert executed(both) == 3 * flops and executed(replace(both, exact=True)) == 2 * flops
+    assert [executed(replace(products[0], exact=exact)) // products[0].flops for exact in (False, True)] == [3, 2]
     assert executed(HALF) == HALF.flops
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.kernels.facts import bytes_moved, key
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem, Problem
 from app.runtime.statistics import speedup
 
 SCHEMA = "lenet5-inference/bench/1"
@@ -80,14 +80,23 @@ def peak_name(instructions: str, dtype: str) -> str:
 def executed(problem: Problem) -> int:
     """Return the operations per image that the card carries out.
 
-    With split operands it multiplies three times for each product that counts, or twice if one operand is an unsplit
-    byte.
+    In fp32x it multiplies the float16 parts of both operands, without low part x low part: three times for each product
+    that counts, twice if one operand has a single part (a byte, or a weight exact in float16), once if both have.
     """
-    if isinstance(problem, PairProblem):
-        return executed(problem.first) + executed(problem.second)
-    if isinstance(problem, ConvProblem | LinearProblem) and problem.dtype == "float16x2":
-        return problem.flops * (2 if problem.input_dtype == "uint8" else 3)
-    return problem.flops
+    match problem:
+        case ConvPairProblem() | LinearPairProblem():
+            layers, exact = [problem.first, problem.second], problem.exact
+        case ConvProblem():
+            layers, exact = [problem], False
+        case LinearProblem():
+            layers, exact = [problem], problem.exact
+        case _:
+            return problem.flops
+    return sum(layer.flops * _multiplications(layer, exact) for layer in layers)
+
+
+def _multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> int:
+    return 1 if layer.dtype != "float16x2" else 3 - (layer.input_dtype == "uint8") - exact
 
 
 def rates(problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "") -> Rates:
