@@ -35,18 +35,21 @@ def batch() -> Batch:
 def rows(batch: Batch, *candidates: Candidate, rounds: int = 1) -> list[dict[str, Any]]:
     """Their rows in the document, after so many rounds."""
     found = entrants([*candidates], len(batch.images))
-    in_turn(found, batch, rounds, lambda: None)
+    in_turn(found, batch, rounds, lambda _: None)
     return [entrant.row(batch) for entrant in found]
 
 
 def test_engines_run_in_turn_and_are_closed(batch: Batch) -> None:
     diary: list[str] = []
-    steps: list[int] = []
+    steps: list[str] = []
     found = entrants([fake(name, batch.truth, diary) for name in "abc"])
-    in_turn(found, batch, 2, lambda: steps.append(1))
+    in_turn(found, batch, 2, steps.append)
     order = [name for index, name in enumerate(diary) if index == 0 or diary[index - 1] != name]
     assert order == [*"abc", *"abc", *"bca", "a closed", "b closed", "c closed"]
-    assert len(steps) == 9
+    assert steps == [
+        *(f"{name} fp32: " for name in "abc"),
+        *(f"{name} fp32, round {n}" for n in (1, 2) for name in [*"abc"][n - 1 :] + [*"abc"][: n - 1]),
+    ]
     for row in (entrant.row(batch) for entrant in found):
         assert row["end_to_end_ms"]["runs"] >= 4 and row["on_card_ms"]["runs"] == 2
         assert (row["correct"], row["changed"], row["unsteady"], row["wrong"]) == (40, 0, 0, False)
@@ -128,6 +131,31 @@ def test_the_fastest_setting_enters_for_each_measurement(batch: Batch) -> None:
     assert [tried["reason"] for tried in row["tried"]] == ["", "no such layout", "", "", ""]
     closed = [entry for entry in diary if entry.endswith("closed")]
     assert closed[:2] == ["slow closed", "slower closed"] and len(closed) == 4, "only two engines are kept"
+
+
+def test_the_time_for_trials_is_limited_but_each_engine_has_one(batch: Batch) -> None:
+    makes = {name: fake(name, batch.truth, []).makes[""] for name in ("first", "second")}
+    found = entrants([Candidate("x", "fp32", False, makes), Candidate("y", "fp32", False, makes, "x")])
+    in_turn(found, batch, 1, lambda _: None, seconds=0.0)
+    for row in (entrant.row(batch) for entrant in found):
+        assert row["settings"] == dict.fromkeys(("end_to_end_ms", "on_card_ms"), "first") and not row["reason"]
+        assert [tried["reason"] for tried in row["tried"]] == ["", "not tried: 0 s of trials were over"]
+
+
+def test_slow_engines_try_first_what_suits_a_similar_engine(batch: Batch) -> None:
+    diary: list[str] = []
+
+    class Slow(FakeEngine):
+        def enqueue(self) -> None:
+            sleep(0.003 * (self.name == "a"))
+            super().enqueue()
+
+    quick = {name: fake(name, batch.truth, [], Slow).makes[""] for name in "ab"}
+    slow = {name: fake(name, batch.truth, diary).makes[""] for name in ("like a", "like b")}
+    likes = {name: name[-1] for name in slow}
+    found = [Candidate("slow", "fp32", False, slow, "quick", likes), Candidate("quick", "fp32", False, quick)]
+    row, _ = rows(batch, *found)
+    assert [tried["setting"] for tried in row["tried"]] == ["like b", "like a"]
 
 
 def test_settings_are_all_there_are_ways() -> None:

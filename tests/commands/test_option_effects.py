@@ -51,8 +51,8 @@ WORK = {
     "graph": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --wide",
     "kernels": "--resources --arch --json --wide",
     "precompile": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --all",
-    "bench": "--network --shape --batch --batches --only --peers --scenario --training --precision --rounds --l2 "
-    "--noise --json --wide --plot --save-tuning",
+    "bench": "--network --shape --batch --batches --only --peers --scenario --training --precision --rounds --seconds "
+    "--l2 --noise --json --wide --plot --save-tuning",
     "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --json --wide --plot",
     "profile": "--batch --network --weights --conv --fc --pool --latency --precision --no-fuse --streams --chunk "
     "--trace --counters --json --wide",
@@ -69,11 +69,12 @@ REFUSED = {
     "accuracy --device cpu --precision fp16": "--precision is for the GPU",
     "bench --precision fp32": "--precision needs --peers or --scenario",
     "bench --rounds 3": "--rounds needs --peers or --scenario",
+    "bench --seconds 3": "--seconds needs --peers",
     **{f"bench --training {option}": f"{option.split()[0]} is not for --training" for option in (
-        "--only direct", "--rounds 3", "--precision fp32", "--network k7", "--batch 5",
+        "--only direct", "--rounds 3", "--seconds 3", "--precision fp32", "--network k7", "--batch 5",
     )},
     **{f"bench --scenario offline {option}": f"{option.split()[0]} is not for --scenario" for option in (
-        "--only direct", "--rounds 3",
+        "--only direct", "--rounds 3", "--seconds 3",
     )},
     **{f"bench {whole} {option}": f"{option.split()[0]} is for timing kernels" for option in (
         "--shape 3,9,9,2,5,1", "--batches 5,6", "--l2 warm", "--noise 0.1", "--plot plots", "--save-tuning",

@@ -1,11 +1,13 @@
-"""``main.py bench --peers``: the application beside PyTorch and JAX, same weights, images and card, in turn."""
+"""``main.py bench --peers``: the application beside other systems, same weights, images and card, in turn."""
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,14 @@ from app.report import publish
 
 DEFAULT_ROUNDS = 7
 SCHEMA = "lenet5-inference/peers/1"
-OURS, JAX = "ours", "jax-jit"
+OURS, EAGER, JAX = "ours", "torch-eager", "jax-jit"
 # Engine → mode of torch.compile; None: not compiled. Each is tried in several settings (torch.settings).
-MODES = {"torch-eager": None, "torch-max-autotune": "max-autotune", "torch-reduce-overhead": "reduce-overhead"}
+MODES = {EAGER: None, "torch-max-autotune": "max-autotune", "torch-reduce-overhead": "reduce-overhead"}
 ENGINES = (OURS, *MODES, JAX)
+NO_TENSORRT = (
+    "TensorRT has no row: it is a toolkit of its own, with its own licence. If you have it: python main.py export "
+    "--network {network} --out model.onnx && trtexec --onnx=model.onnx --shapes=images:{images} --fp16"
+)
 PACKAGES = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "jax", "jaxlib", "numpy")
 
 
@@ -49,11 +55,17 @@ def compare(request: BenchRequest) -> int:
         batch = load_batch(request.network, request.batch)
         found = candidates(wanted, request.precision, ours)
         entrants = [Entrant(candidate, pinned_array((len(batch.images),), np.uint8)) for candidate in found]
-        with tqdm(total=len(entrants) * (rounds + 1), desc="peers", unit=" turns", disable=None) as progress:
-            in_turn(entrants, batch, rounds, progress.update)
+        trials = sum(len(candidate.makes) for candidate in found)
+        with tqdm(total=trials + len(entrants) * rounds, desc="peers", unit=" turns", disable=None) as progress:
+
+            def step(what: str) -> None:
+                progress.set_postfix_str(what)
+                progress.update()
+
+            in_turn(entrants, batch, rounds, step, request.seconds or inf)
     rows = [entrant.row(batch) for entrant in entrants]
     options = {"network": request.network, "batch": request.batch, "rounds": rounds}
-    options |= {"precision": request.precision, "only": request.only}
+    options |= {"precision": request.precision, "only": request.only, "seconds": request.seconds}
     given = "".join(f" --{name} {value}" for name, value in options.items() if value)
     document = {
         "schema": SCHEMA,
@@ -66,6 +78,7 @@ def compare(request: BenchRequest) -> int:
         "rounds": rounds,
         "rows": rows,
         "ratios": ratios(rows),
+        "notes": [NO_TENSORRT.format(network=request.network, images="x".join(map(str, batch.images.shape)))],
     }
     publish(document, as_text, request.output)
     return int(any(row["wrong"] for row in rows))
@@ -89,8 +102,10 @@ def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[
     for own in OF_PEERS if precision is None else (BY_NAME[precision].peers,):
         for name, mode in MODES.items():
             if name in wanted:
-                torch = partial(TorchEngine, precision=own, mode=mode)
-                found.append(Candidate(name, own, False, {str(s): partial(torch, setting=s) for s in settings(mode)}))
+                torch, tried = partial(TorchEngine, precision=own, mode=mode), settings(mode)
+                makes = {str(setting): partial(torch, setting=setting) for setting in tried}
+                likes = {str(setting): str(replace(setting, graph=True)) for setting in tried if mode}
+                found.append(Candidate(name, own, False, makes, EAGER if mode else "", likes))
         if JAX in wanted:
             jax = partial(JaxEngine, precision=own)
             found.append(Candidate(JAX, own, False, {"whole": jax, "pieces": partial(jax, in_pieces=True)}))

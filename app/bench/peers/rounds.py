@@ -5,15 +5,16 @@ several passes over resident images are enqueued back to back, timed from the fi
 divided. End to end: one call from images in page-locked memory to readable labels, with the device idle before it.
 
 A framework has several ways to run the same network. Each is tried for a moment. The fastest one for each of the two
-measurements enters the rounds.
+measurements enters the rounds. If the time for trials is limited, every engine still tries its most promising setting.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from operator import itemgetter
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,11 +25,11 @@ from app.network.graph import Graph
 from app.runtime.clock import clocked
 from app.runtime.statistics import median, summary
 
-PASSES = 10
-WARMUP, UNTIMED = 5, 2  # untimed runs after an engine is made, and at the start of each turn
+LEAST_PASSES, PASSES, SERIES_MS = 2, 10, 20.0  # passes in one series: as many as take SERIES_MS, within the limits
+WARMUP, UNTIMED = 4, 2  # untimed runs after an engine is made, and at the start of each turn
 TURN_MS = 60.0  # per measurement and turn
-LEAST_RUNS, MOST_RUNS = 10, 300
-LEAST_SERIES = 5  # series of passes per turn
+LEAST_RUNS, MOST_RUNS = 5, 300
+LEAST_SERIES = 3  # series of passes per turn
 TRIES = 5  # timed runs that choose between settings
 ON_CARD, END_TO_END = "on_card_ms", "end_to_end_ms"
 MEASUREMENTS = (END_TO_END, ON_CARD)
@@ -77,29 +78,35 @@ class Candidate:
     """An engine that is not made yet.
 
     makes: setting → function that makes the engine from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to
-    write to, both page-locked. The fastest setting is measured; the others may fail.
+    write to, both page-locked. The fastest setting is measured; the others may fail. like: an engine that is cheaper to
+    try; the settings are tried in the order of its times. likes: setting → its similar setting of that engine.
     """
 
     engine: str
     precision: str
     ours: bool
     makes: Mapping[str, Make]
+    like: str = ""
+    likes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Entrant:
     """A candidate and its results.
 
-    settings: measurement → fastest setting. tried: setting → its times in a few runs, or why it did not run. labels:
-    setting → labels of its first timed run. unsteady: number of timed runs with other labels.
+    waiting: settings that were not tried yet. settings: measurement → fastest setting. tried: each setting's times in a
+    few runs, or why it did not run. labels: setting → labels of its first timed run. unsteady: number of timed runs
+    with other labels.
     """
 
     candidate: Candidate
     host_labels: np.ndarray
-    engines: dict[str, Engine] = field(default_factory=dict)  # setting → labels
+    waiting: list[str] = field(default_factory=list)
+    engines: dict[str, Engine] = field(default_factory=dict)  # by setting
     settings: dict[str, str] = field(default_factory=dict)
     tried: list[dict[str, Any]] = field(default_factory=list)
-    runs: int = LEAST_RUNS
+    runs: int = LEAST_RUNS  # end to end, per turn
+    passes: int = 1  # per series
     note: str = ""
     reason: str = ""
     arithmetic: str | None = None
@@ -107,15 +114,33 @@ class Entrant:
     labels: dict[str, np.ndarray] = field(default_factory=dict)
     unsteady: int = 0
 
-    def start(self, batch: Batch) -> None:
-        """Make the engines, warm them up and keep the fastest. Slow steps such as compiling happen here."""
-        for setting, make in self.candidate.makes.items():
-            reason = self._guarded(partial(self._try, setting, make, batch))
-            if reason:
-                self.tried.append({"setting": setting, ON_CARD: None, END_TO_END: None, "reason": reason})
-                self._drop(setting)
-        if not self.settings:
-            self.reason = self.tried[0]["reason"]
+    def __post_init__(self) -> None:
+        self.waiting = list(self.candidate.makes)
+
+    @property
+    def title(self) -> str:
+        """Name the candidate: ``torch-eager fp16``."""
+        return f"{self.candidate.engine} {self.candidate.precision}"
+
+    def sort(self, tried: Sequence["Entrant"]) -> None:
+        """Let settings wait in the order of the times of the engine that the candidate is like."""
+        own, times = self.candidate, dict[str, float]()
+        for other in tried:
+            if (other.candidate.engine, other.candidate.precision) == (own.like, own.precision):
+                times = {known["setting"]: known[ON_CARD] for known in other.tried if not known["reason"]}
+        self.waiting.sort(key=lambda setting: times.get(own.likes.get(setting, ""), inf))
+
+    def try_next(self, batch: Batch, late: str = "") -> None:
+        """Make the next engine, warm it up and time it briefly. Slow steps such as compiling happen here.
+
+        late: why no further setting may be tried; the first one is tried in any case.
+        """
+        setting = self.waiting.pop(0)
+        reason = late if self.tried and late else self._guarded(partial(self._try, setting, batch))
+        if reason:
+            self.tried.append({"setting": setting, ON_CARD: None, END_TO_END: None, "reason": reason})
+            self._drop(setting)
+        self.reason = "" if self.settings else self.tried[0]["reason"]
 
     def turn(self) -> None:
         """Run one round, if any engine is left."""
@@ -134,13 +159,14 @@ class Entrant:
         if setting in self.engines:
             self.engines.pop(setting).close()
 
-    def _try(self, setting: str, make: Make, batch: Batch) -> None:
+    def _try(self, setting: str, batch: Batch) -> None:
         """Time the setting in a few runs, and close the engines that are the fastest in neither measurement."""
-        self.engines[setting] = engine = make(batch.graph, batch.images, self.host_labels)
+        self.engines[setting] = engine = self.candidate.makes[setting](batch.graph, batch.images, self.host_labels)
+        self.passes = 1
         with engine.active():
             for _ in range(WARMUP):
-                for measurement in MEASUREMENTS:
-                    self._timed(engine, measurement)
+                last = {name: self._timed(engine, name) for name in MEASUREMENTS}
+            self.passes = _passes(last[ON_CARD])
             took = {name: median([self._timed(engine, name) for _ in range(TRIES)]) for name in MEASUREMENTS}
         self.tried.append({"setting": setting, **took, "reason": ""})
         ran = [known for known in self.tried if not known["reason"]]
@@ -151,9 +177,10 @@ class Entrant:
         kept = self.engines[self.settings[END_TO_END]]
         self.note, self.arithmetic = kept.note, kept.arithmetic
         self.runs = min(max(ceil(TURN_MS / fastest[END_TO_END][END_TO_END]), LEAST_RUNS), MOST_RUNS)
+        self.passes = _passes(fastest[ON_CARD][ON_CARD])
 
     def _turn(self) -> None:
-        for measurement, runs in ((END_TO_END, self.runs), (ON_CARD, max(ceil(self.runs / PASSES), LEAST_SERIES))):
+        for measurement, runs in ((END_TO_END, self.runs), (ON_CARD, max(ceil(self.runs / self.passes), LEAST_SERIES))):
             setting = self.settings[measurement]
             engine = self.engines[setting]
             with engine.active():
@@ -175,11 +202,11 @@ class Entrant:
         engine.synchronize()
 
         def passes() -> None:
-            for _ in range(PASSES):
+            for _ in range(self.passes):
                 engine.enqueue()
             engine.synchronize()
 
-        return clocked(passes)[1] / PASSES
+        return clocked(passes)[1] / self.passes
 
     def _guarded(self, action: Callable[[], None]) -> str:
         """Return why the action failed, empty if it did not. A peer may fail in any way; an error of ours that is no
@@ -207,20 +234,37 @@ class Entrant:
         return row
 
 
-def in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callable[[], object]) -> None:
-    """Start all entrants, then run ``rounds`` rounds; another one begins each. step: called after start and turn."""
+def in_turn(
+    entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callable[[str], object], seconds: float = inf
+) -> None:
+    """Try the settings of all entrants, then run ``rounds`` rounds; another one begins each.
+
+    step: called with a description before each trial and each turn. seconds: no trial begins later, except an entrant's
+    first.
+    """
+    until, late = perf_counter() + seconds, f"not tried: {seconds:g} s of trials were over"
+    alike = [entrant for entrant in entrants if entrant.candidate.like]
     try:
-        for entrant in entrants:
-            entrant.start(batch)
-            step()
+        for group in ([entrant for entrant in entrants if entrant not in alike], alike):
+            for entrant in group:
+                entrant.sort(entrants)
+            while waiting := [entrant for entrant in group if entrant.waiting]:
+                for entrant in waiting:
+                    step(f"{entrant.title}: {entrant.waiting[0]}")
+                    entrant.try_next(batch, late if perf_counter() > until else "")
         for index in range(rounds):
             first = index % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:
+                step(f"{entrant.title}, round {index + 1}")
                 entrant.turn()
-                step()
     finally:
         for entrant in entrants:
             entrant.close()
+
+
+def _passes(ms: float) -> int:
+    """Return the number of passes of ``ms`` in one series."""
+    return min(max(ceil(SERIES_MS / max(ms, 1e-6)), LEAST_PASSES), PASSES)
 
 
 def one_line(error: Exception) -> str:

@@ -40,14 +40,15 @@ def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
     if any(entry["on_card_ms"]["each"] for entry in document["ratios"]):
         title = "Speed-up of ours (the peer's median ÷ ours)"
         parts.append([title, *table(RATIOS, _ratios(document["ratios"]), width)])
-    notes = [line for row in document["rows"] for note in _notes(row) for line in paragraph(note, width)]
+    remarks = [*(note for row in document["rows"] for note in _notes(row)), *document.get("notes", ())]
+    notes = [line for remark in remarks for line in paragraph(remark, width)]
     return "\n\n".join("\n".join(lines) for lines in (*parts, notes) if lines)
 
 
 def _header(document: Mapping[str, Any], width: int) -> list[str]:
     pairs = {
         "software": ", ".join(f"{name} {version}" for name, version in document["software"].items()),
-        "on card": "passes over resident images enqueued back to back, ÷ their number; until the device is idle",
+        "on card": "2 to 10 passes over resident images, back to back, until the device is idle; ÷ their number",
         "end to end": "from the call, device idle, with bytes in page-locked memory to readable labels on the host",
         "clock": f"the host's, for all; {document['rounds']} rounds, in each every engine in turn; medians of all "
         "rounds together, in ms",
@@ -84,6 +85,7 @@ def _notes(row: Mapping[str, Any]) -> Iterator[str]:
         yield start + row["note"]
     if len(row["tried"]) > 1 and not row["reason"]:
         best = ", ".join(f"{title}: {row['settings'][measure]}" for measure, title in MEASURES.items())
-        yield f"{start}best of {len(row['tried'])} settings {best}"
+        ran = sum(not tried["reason"] for tried in row["tried"])
+        yield f"{start}best of {ran} settings {best}"
     if row["unsteady"]:
         yield f"{start}{row['unsteady']} timed runs gave other labels"

@@ -19,6 +19,7 @@ from app.layers.flatten import channel_first_rows
 from app.layers.pool import Pool
 from app.network.graph import Graph, Step
 
+SPARE = 3  # blocks that are poisoned in the memory that PyTorch hands out next
 UNCAPTURED = {None: None, "max-autotune": "max-autotune-no-cudagraphs", "reduce-overhead": "default"}
 CAPTURE_WARMUP = 3
 
@@ -41,13 +42,13 @@ class Setting:
 
 
 def settings(mode: str | None) -> list[Setting]:
-    """Return the settings to try.
+    """Return the settings to try, the most promising first: of eager, graphs, which spare it its launches.
 
-    Pieces are tried only in a graph: the card would wait for their launches. Each compiled setting takes long to make.
-    So only two are tried: the mode's own way, and pieces in a graph.
+    Pieces are tried only in a graph: the card would wait for their launches.
     """
-    ways = [(False, False), (True, True)] if mode else [(False, False), (False, True), (True, True)]
-    return [Setting(layout, *way) for layout, way in product((False, True), ways)]
+    whole, plain, in_pieces = (False, True), (False, False), (True, True)
+    ways = [plain, whole, in_pieces] if mode else [whole, in_pieces, plain]
+    return [Setting(layout, *way) for way, layout in product(ways, (False, True))]
 
 
 class TorchEngine(Engine):
@@ -81,7 +82,9 @@ class TorchEngine(Engine):
         count = len(images)
         l2_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) if device == "cuda" else 0
         self._piece = piece_size(graph, count, 2 if half else 4, int(l2_bytes)) if setting.pieces else count
-        self.note = f"pieces of {self._piece:,}" if setting.pieces and self._piece < count else ""
+        if setting.pieces and self._piece == count:
+            raise UserError("the batch is one piece")
+        self.note = f"pieces of {self._piece:,}" if setting.pieces else ""
         self._classify: Any = classifier(graph, torch, half=half, channels_last=setting.channels_last, device=device)
         if mode is not None:
             if self._piece == count:
@@ -102,8 +105,7 @@ class TorchEngine(Engine):
 
     def load(self) -> None:
         self._images.copy_(self._host)
-        if self._labels is not None:  # graphs write to the same memory again
-            self._labels.fill_(UNWRITTEN)
+        self._poison()
 
     def enqueue(self) -> None:
         if not self._captures:
@@ -123,9 +125,7 @@ class TorchEngine(Engine):
 
     def wipe(self) -> None:
         self._images.zero_()
-        for labels in (self._labels, self._whole_labels):
-            if labels is not None:
-                labels.fill_(UNWRITTEN)
+        self._poison()
 
     def run(self) -> None:
         if not self._captures:
@@ -142,6 +142,14 @@ class TorchEngine(Engine):
         self._classify = self._images = self._labels = self._whole_labels = self._pass = self._whole = None
         if self._device == "cuda":
             self._torch.cuda.empty_cache()
+
+    def _poison(self) -> None:
+        """Overwrite the labels, where graphs write them again, and the memory that the next labels are put in."""
+        for labels in (self._labels, self._whole_labels):
+            if labels is not None:
+                labels.fill_(UNWRITTEN)
+        spare = [self._torch.full_like(self._host_labels, UNWRITTEN, device=self._device) for _ in range(SPARE)]
+        spare.clear()
 
     def _classified(self) -> Any:
         """Return the labels of the images on the card, piece by piece."""

@@ -18,8 +18,8 @@ examples:
   python main.py bench --shape 12,33,33,24,5,1
                                              one convolution: C,H,W,M,K,S
   python main.py bench --peers               the application, PyTorch and JAX
-  python main.py bench --peers --batch 1 --only ours,torch-reduce-overhead
-  python main.py bench --peers --network k7 --only ours,torch-eager
+  python main.py bench --peers --batch 1 --only ours,torch-eager,jax-jit
+  python main.py bench --peers --network k7 --precision fp16 --seconds 60
   python main.py bench --scenario offline    an MLPerf LoadGen scenario
   python main.py bench --training            epochs of training
 
@@ -31,7 +31,11 @@ median is steady (see --noise). bench flushes the L2 cache between runs, unless
 
 # Options of the timing of kernels alone, and further options that the other jobs refuse.
 OF_KERNELS = ("shape", "batches", "l2", "noise", "plot", "save_tuning")
-NOT_OF = {"peers": (), "scenario": ("only", "rounds"), "training": ("only", "rounds", "precision", "network", "batch")}
+NOT_OF = {
+    "peers": (),
+    "scenario": ("only", "rounds", "seconds"),
+    "training": ("only", "rounds", "seconds", "precision", "network", "batch"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +67,11 @@ class BenchRequest:
     training: bool = option("time training of lenet5 and mlp, also with NumPy on this CPU", False, exclusive=True)
     precision: str | None = option("time only this precision (default: all)", choices=PRECISIONS)
     rounds: int | None = option("number of runs of each engine (default: 7)", type=whole_number(1, 1000), metavar="N")
+    seconds: int | None = option(
+        "with --peers: after N seconds try no further settings of other systems (default: try all)",
+        type=whole_number(1, 100_000),
+        metavar="N",
+    )
     l2: str = option(
         "flush the L2 cache between runs (cold, the default) or not (warm)",
         "cold",
@@ -80,6 +89,7 @@ class BenchRequest:
         job = next((name for name in NOT_OF if getattr(self, name)), None)
         if job is None:
             self._refuse(("precision", "rounds"), "needs --peers or --scenario: add one of them, or leave it out")
+            self._refuse(("seconds",), "needs --peers: add it, or leave --seconds out")
             if self.shape is not None and self.network != BenchRequest.network:
                 raise UserError(f"--network {self.network} and --shape {self.shape}: name one or the other")
         else:
