@@ -3,14 +3,13 @@
 docs/report.md describes the schema. Its version changes when a field is removed or changes its meaning.
 """
 
-import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from app.console import coloured
+from app.files.json_text import json_text
 from app.files.writing import replacing
 from app.network.accuracy import Accuracy, Agreement
 from app.network.graph import Graph
@@ -19,7 +18,7 @@ from app.output import Output
 from app.precision import SHORT
 from app.runtime.result import Cycle, LayerTime, Outcome, Timing
 from app.runtime.startup import own
-from app.runtime.statistics import summary
+from app.runtime.statistics import stored, summary
 from app.text import WIDTH, Column, fields, format_ms, paragraph, table, terminal_width
 from data_tools.dataset import Dataset
 
@@ -125,7 +124,7 @@ def _compare(outcome: Outcome, agreement: Agreement | None) -> dict[str, Any] | 
     }
 
 
-def _percentiles(timing: Timing) -> dict[str, float | None]:
+def _percentiles(timing: Timing) -> dict[str, Any]:
     return summary(timing.samples, (50, 90, 99)) | {"min": min(timing.samples)}
 
 
@@ -138,6 +137,7 @@ def _layer(layer: LayerTime, among: Iterable[LayerTime] = ()) -> dict[str, Any]:
         "images": layer.images,
         "ms": ms,
         "spread_ms": layer.timing.spread,
+        "samples": stored(layer.timing.samples),
         "gflop": layer.flops / 1e9,
         "tflops": layer.flops / ms / 1e9 if ms else 0.0,
         "gbytes_per_s": layer.nbytes / ms / 1e6 if ms else 0.0,
@@ -270,18 +270,9 @@ def _times(report: Mapping[str, Any], width: int) -> list[str]:
     return [f"Times for {report['batch']:,} images", *fields(pairs, width)]
 
 
-def _finite(value: Any) -> Any:
-    """Replace numbers that JSON lacks by null: a margin is infinite where softmax leaves exactly 0."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def write_json(report: Mapping[str, Any], path: Path | None) -> None:
     """Write the report to a file, whole or not at all, or to standard output if ``path`` is None."""
-    text = json.dumps(_finite(report), indent=2, allow_nan=False) + "\n"
+    text = json_text(report)
     if path is None:
         sys.stdout.write(text)
         return

@@ -160,8 +160,9 @@ def test_json_round_trip(outcome: Outcome, tmp_path: Path, capsys: pytest.Captur
 def test_percentiles() -> None:
     told = report(GPU)
     expected = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "min": 1.0, "runs": 100}
-    assert told["end_to_end_ms"] == pytest.approx(expected)
-    on_card = {"p50": 0.5, "p90": None, "p99": None, "min": 0.5, "runs": 2, "images": 40}
+    assert told["end_to_end_ms"] == {**expected, "samples": [*range(100, 0, -1)]}
+    on_card = {"p50": 0.5, "p90": None, "p99": None, "min": 0.5, "runs": 2, "samples": [0.5, 0.7], "images": 40}
+    assert told["layers"][0]["samples"] == [2.0, 3.0, 4.0]
     assert told["on_card_ms"] == on_card
     assert told["images_per_s"] == pytest.approx(BATCH / 50e-3)
     assert "p50 50.000 ms, p90 90.000 ms, p99 99.000 ms over 100 runs" in as_text(told)
@@ -264,3 +265,11 @@ def test_weights_without_a_checksum_are_told() -> None:
 def test_class_names() -> None:
     assert report(CPU)["first_labels"] == list(CLASSES[:6])
     assert report(CPU, data=replace(DATA, classes=None))["first_labels"] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_lists_of_numbers_take_one_line_and_nothing_is_changed(tmp_path: Path) -> None:
+    told = report(GPU, data=replace(DATA, source="[\n 1,\n 2\n]"))
+    write_json(told, tmp_path / "report.json")
+    text = (tmp_path / "report.json").read_text()
+    assert '"samples": [2.0, 3.0, 4.0]' in text
+    assert json.loads(text) == json.loads(json.dumps(told))

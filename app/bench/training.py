@@ -27,7 +27,7 @@ from app.network.toml import network_toml
 from app.processor import usable_cores
 from app.report import publish
 from app.runtime.clock import clocked
-from app.runtime.statistics import median
+from app.runtime.statistics import median, stored
 from app.text import INDENT, WIDTH, Column, format_factor, paragraph, table
 from app.training import loop
 from app.training.cpu_engine import CpuEngine, cpu_pool
@@ -85,8 +85,8 @@ def run_training(request: BenchRequest) -> int:
     return 0
 
 
-def measure(case: Case, arch: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Return medians of the card and of NumPy, and each kernel's share of the card's time. Raises UserError."""
+def measure(case: Case, arch: str) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return times of the card and of NumPy, and each kernel's share of the card's time. Raises UserError."""
     with exit_on_interrupt():
         from app.cuda.memory import DeviceMemoryError
         from app.training.gpu.engine import GpuEngine
@@ -103,10 +103,13 @@ def measure(case: Case, arch: str) -> tuple[dict[str, float], dict[str, float]]:
     with deferred_interrupts() as check_interrupt, cpu_pool(1) as pool:
         reference = CpuEngine(job, pool, Alone(), check_interrupt)
         a_batch = _batch_seconds(reference, batches[: 1 + NUMPY_BATCHES])
+    numpy_seconds = [seconds * IMAGES / case.batch for seconds in a_batch]
     return {
-        "seconds_per_epoch": seconds,
-        "images_per_second": IMAGES / seconds,
-        "numpy_seconds_per_epoch": a_batch * IMAGES / case.batch,
+        "seconds_per_epoch": median(seconds),
+        "images_per_second": IMAGES / median(seconds),
+        "samples": stored(seconds),
+        "numpy_seconds_per_epoch": median(numpy_seconds),
+        "numpy_samples": stored(numpy_seconds),
     }, shares
 
 
@@ -122,16 +125,16 @@ def _job(case: Case) -> Job:
     return Job(settings, model, images, labels, loop.start(model, settings), "cuda")
 
 
-def _epoch_seconds(engine: loop.Engine, settings: Settings, progress: Progress) -> float:
+def _epoch_seconds(engine: loop.Engine, settings: Settings, progress: Progress) -> list[float]:
     for _ in range(1 + EPOCHS):
         progress = loop.run_epoch(engine, settings, progress, lambda *_: None)
-    return median([result.seconds for result in progress.history[1:]])
+    return [result.seconds for result in progress.history[1:]]
 
 
-def _batch_seconds(engine: loop.Engine, batches: Sequence[np.ndarray]) -> float:
-    """Return the median seconds of a batch; the first batch does not count."""
+def _batch_seconds(engine: loop.Engine, batches: Sequence[np.ndarray]) -> list[float]:
+    """Return the seconds of each batch but the first, which warms up."""
     taken = [clocked(partial(engine.train, [batch], 1, step))[1] for step, batch in enumerate(batches)]
-    return median(taken[1:]) / 1e3
+    return [ms / 1e3 for ms in taken[1:]]
 
 
 def _shares(engine: Any, batches: Sequence[np.ndarray], arch: str) -> dict[str, float]:

@@ -21,13 +21,14 @@ def run_on_cpu(
 ) -> Outcome:
     """Classify ``batch`` of the images, in several passes if there are fewer, and measure.
 
-    lap: called with ``engine`` when the engine is ready. Raises UserError for options of the GPU alone.
+    lap: called with ``engine`` when another engine than NumPy is ready. Raises UserError for options of the GPU alone.
     """
     check_network_options(request.network)
     if request.compare is not None:
         raise _for_the_gpu(f"--compare {request.compare}")
     session = cpu_session(graph)
-    lap("engine")
+    if session.software:
+        lap("engine")
     images = data.images
     labels = np.full(min(batch, len(images)), 255, np.uint8)
     repeat = request.repeat or 1

@@ -33,8 +33,9 @@ class Timing:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The fields of a JSON row: ``ms``, the median; ``spread_ms``; ``runs``."""
-        return {"ms": self.median, "spread_ms": self.spread, "runs": len(self.samples)}
+        """The fields of a JSON row: ``ms``, the median; ``spread_ms``; ``runs``; ``samples``."""
+        samples = statistics.stored(self.samples)
+        return {"ms": self.median, "spread_ms": self.spread, "runs": len(samples), "samples": samples}
 
 
 @dataclass(frozen=True)

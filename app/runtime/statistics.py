@@ -5,6 +5,7 @@ Percentiles are nearest ranks, as in MLPerf's LoadGen: always one of the samples
 
 from collections.abc import Sequence
 from math import ceil, floor, sqrt
+from typing import Any
 
 SHOWN = (10, 50, 90, 99)
 
@@ -28,9 +29,14 @@ def percentile(samples: Sequence[float], q: int) -> float | None:
     return nearest_rank(samples, q) if supported else None
 
 
-def summary(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, float | None]:
-    """Return ``p10``, ``p50`` and so on, each None if there are too few samples, and the number of ``runs``."""
-    return {**{f"p{q}": percentile(samples, q) for q in shown}, "runs": len(samples)}
+def summary(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, Any]:
+    """Return ``p10``, ``p50`` and so on, each None for too few samples; ``runs``, their number; ``samples``."""
+    return {**{f"p{q}": percentile(samples, q) for q in shown}, "runs": len(samples), "samples": stored(samples)}
+
+
+def stored(samples: Sequence[float]) -> list[float]:
+    """Return samples as documents store them, in order and to a millionth: of a millisecond, that is a nanosecond."""
+    return [round(float(sample), 6) for sample in samples]
 
 
 def half_width(samples: Sequence[float]) -> float:

@@ -113,8 +113,9 @@ def test_nearest_rank(q: int, expected: int) -> None:
 
 
 def test_quantiles_of_too_few_samples_are_none() -> None:
-    assert summary([2.5]) == {"p10": None, "p50": 2.5, "p90": None, "p99": None, "runs": 1}
-    assert summary([2.5] * 10) == {"p10": 2.5, "p50": 2.5, "p90": 2.5, "p99": None, "runs": 10}
+    assert summary([2.5]) == {"p10": None, "p50": 2.5, "p90": None, "p99": None, "runs": 1, "samples": [2.5]}
+    ten = {"p10": 2.5, "p50": 2.5, "p90": 2.5, "p99": None, "runs": 10, "samples": [2.5] * 10}
+    assert summary([2.5] * 10) == ten
     assert None not in summary([2.5] * 100).values()
 
 

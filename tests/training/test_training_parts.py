@@ -202,7 +202,7 @@ def test_bench_defers_ctrl_c_while_threads_work(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(engine, "GpuEngine", lambda *_: None)
     monkeypatch.setattr(bench, "IMAGES", 64)
-    monkeypatch.setattr(bench, "_epoch_seconds", lambda *_: 1.0)
+    monkeypatch.setattr(bench, "_epoch_seconds", lambda *_: [1.0])
     monkeypatch.setattr(bench, "_shares", lambda *_: {})
     monkeypatch.setattr(bench, "_batch_seconds", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -29,6 +29,7 @@ class Result:
     ms: float | None = None
     spread_ms: float | None = None
     runs: int = 0
+    samples: Sequence[float] = ()
     error: float | None = None
     settings: Mapping[str, int] = field(default_factory=dict)
     note: str = ""
@@ -176,5 +177,5 @@ def table_document(table: Table, peaks: Peaks) -> dict[str, Any]:
             found = rates(table.problems[row.dtype], row.dtype, table.images, row.ms, peaks, row.instructions)
             share = None if row.kind == CPU else found.share  # shares are of the card's peaks
             figures = vars(found) | {"share": share} | _ratios(table.rows, index)
-        rows.append(vars(row) | {"settings": dict(row.settings), "rates": figures})
+        rows.append(vars(row) | {"settings": dict(row.settings), "samples": [*row.samples], "rates": figures})
     return vars(table) | {"problems": {dtype: key(own) for dtype, own in table.problems.items()}, "rows": rows}

@@ -185,8 +185,8 @@ def _measure_point(target: Target, parameters: dict[str, int], measure: Measure)
         target.wrong.append({"parameters": parameters, "reason": str(verdict)})
     else:
         tflops = target.problem.flops * target.images / timing.median / 1e9
-        times = {"ms": timing.median, "spread_ms": timing.spread, "tflops": tflops}
-        target.points.append({"parameters": parameters, **times, "error_share": error})
+        times = {name: timing.row[name] for name in ("ms", "spread_ms", "samples")}
+        target.points.append({"parameters": parameters, **times, "tflops": tflops, "error_share": error})
 
 
 def _measure_rival(target: Target, measure: Measure) -> None:

@@ -16,7 +16,7 @@ from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan
 from app.report import publish
 from app.runtime.request import DEFAULT_STREAMS
-from app.runtime.statistics import speedup
+from app.runtime.statistics import speedup, stored
 from app.text import WIDTH, Column, format_ms, paragraph, table
 
 SCHEMA = "lenet5-inference/pipeline-sweep/1"
@@ -25,7 +25,7 @@ CHUNKS = (250, 500, 1000, 1250, 2000, 2500, 5000, 10_000)
 REPEAT = 50
 WARMUP = 5
 Setting = tuple[int, int]  # streams, images per chunk
-Figures = Mapping[str, float | None]  # ms and p90_ms end to end; overlap: share of copy time behind kernels
+Figures = Mapping[str, Any]  # ms, p90_ms and samples end to end; overlap: share of copy time behind kernels
 Measure = Callable[[int, int], Figures | None]  # None: it does not fit in device memory
 
 
@@ -45,7 +45,8 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
             outputs = session.outputs(len(images))
             timing = measure.end_to_end(session, images, outputs, REPEAT, WARMUP)
             use = measure.typical_usage(session, images, outputs)
-            return {"ms": timing.median, "p90_ms": timing.percentile(90), "overlap": use.overlap}
+            times = {"ms": timing.median, "p90_ms": timing.percentile(90), "samples": stored(timing.samples)}
+            return {**times, "overlap": use.overlap}
 
     points = measure_all(grid, run)
     if points:
