@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,18 @@ from app.files.reading import first_bytes, present
 from app.network import shipped
 from app.options import option
 
-INPUTS = ("weights", "data", "labels", "resume", "file", "symbol")
+INPUTS = ("weights", "data", "labels", "resume", "file", "symbol", "paths")
 # Option → the first bytes of a file from an earlier run, which may be replaced. None: the command decides.
 OUTPUTS = {
     "output": None,
     "out": None,
+    "show": None,
     "json": re.compile(rb'\Z|\{\s*"schema": "lenet5-inference/(?!tuning/|old-reports/)'),  # the program reads those two
     "trace": re.compile(rb'\Z|\{"traceEvents": '),
 }
+POSITIONAL = {"file": "FILE", "paths": "PATH"}
 START_BYTES = 64
-NO_FILE = {"json": "-", "labels": "none"}  # option → a value that is not a file
+NO_FILE = {"json": "-", "labels": "none", "out": "-", "paths": "-"}  # option → a value that is not a file
 
 
 def wide_option() -> Any:
@@ -47,12 +48,14 @@ def check_outputs(options: Mapping[str, object]) -> None:
     options: name → value, None if it was not given.
     """
     written = _files(options, OUTPUTS)
-    for name, path in written.items():
+    for name, path in written:
         check_writable(path, f"--{name}")
-    for (name, path), (other, read) in combinations((written | _files(options, INPUTS)).items(), 2):
-        if name in written and _same(path, read):
-            raise UserError(f"--{name} {path} is the same file as --{other} {read}: name different files")
-    for name, path in written.items():
+    named = [(f"{POSITIONAL.get(name, f'--{name}')} {path}", path) for name, path in written + _files(options, INPUTS)]
+    for at, (name, path) in enumerate(written):
+        for other, read in named[at + 1 :]:
+            if _same(path, read):
+                raise UserError(f"--{name} {path} is the same file as {other}: name different files")
+    for name, path in written:
         ours = OUTPUTS[name]
         if ours is not None and present(path) and not ours.match(first_bytes(path, START_BYTES)):
             raise UserError(
@@ -61,10 +64,10 @@ def check_outputs(options: Mapping[str, object]) -> None:
             )
 
 
-def check_new(path: Path, overwrite: bool) -> None:
-    """Raise UserError if ``--out`` exists and ``--overwrite`` was not given."""
+def check_new(path: Path, overwrite: bool, option: str = "--out") -> None:
+    """Raise UserError if the option's file exists and ``--overwrite`` was not given."""
     if os.path.lexists(path) and not overwrite:
-        raise UserError(f"{path} exists: name another --out, or replace it with --overwrite")
+        raise UserError(f"{path} exists: name another {option}, or replace it with --overwrite")
 
 
 def check_writable(path: Path, option: str) -> None:
@@ -87,10 +90,11 @@ def check_writable(path: Path, option: str) -> None:
         raise UserError(f"{option} {path} is a file that the project ships in {shipped.FOLDER}: name another file")
 
 
-def _files(options: Mapping[str, object], names: Iterable[str]) -> dict[str, Path]:
-    """Return the files that these options name."""
-    given = {name: options.get(name) for name in names}
-    return {name: Path(str(value)) for name, value in given.items() if value not in (None, NO_FILE.get(name))}
+def _files(options: Mapping[str, object], names: Iterable[str]) -> list[tuple[str, Path]]:
+    """Return the files that these options name, each with its option."""
+    given = [(name, options.get(name)) for name in names]
+    each = [(name, one) for name, value in given for one in (value if isinstance(value, list) else [value])]
+    return [(name, Path(str(value))) for name, value in each if value not in (None, NO_FILE.get(name))]
 
 
 def _same(one: Path, other: Path) -> bool:

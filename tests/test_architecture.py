@@ -34,6 +34,7 @@ FLOORS = (
     "data_tools",
     "app.runtime",
     "app.classifier",
+    "app.predict",
     "app.report",
     "app.training",
     "app.commands.options",
@@ -63,6 +64,7 @@ EXTRAS = {
     "onnxruntime": ("app/interchange", "app/runtime/onnx_session.py"),
     "jax": ("app/bench/peers",),
     "PIL": ("app/pictures",),
+    "pyarrow": ("app/predict",),
     "matplotlib": ("app/bench", "app/figures.py", "app/training", "data_tools"),
 }
 # Parsed options stay at the door: bodies of commands take typed requests, which the type checker sees through.

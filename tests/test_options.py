@@ -2,6 +2,7 @@
 
 from dataclasses import FrozenInstanceError, dataclass, fields
 from pathlib import Path
+from types import UnionType
 from typing import get_args, get_origin, get_type_hints
 
 import pytest
@@ -59,7 +60,11 @@ def test_help_has_the_groups_and_the_words(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("name", [*COMMANDS, "run"])
 def test_every_command_has_a_frozen_request_that_its_types_describe(name: str) -> None:
-    needed = {"import": ["weights.bin", "--out", "weights.h5"], "export": ["--out", "model.onnx"]}
+    needed = {
+        "predict": ["photo.png"],
+        "import": ["weights.bin", "--out", "weights.h5"],
+        "export": ["--out", "model.onnx"],
+    }
     line = {"sweep": ["--pipeline"], **needed}.get(name, [])
     check(request_of(name, parser_of(name).parse_args(line)))
 
@@ -70,7 +75,8 @@ def check(request: object) -> None:
         value = getattr(request, one.name)
         with pytest.raises(FrozenInstanceError):
             setattr(request, one.name, value)
-        kinds = [get_origin(kind) or kind for kind in get_args(hints[one.name]) or (hints[one.name],)]
+        either = get_args(hints[one.name]) if isinstance(hints[one.name], UnionType) else (hints[one.name],)
+        kinds = [get_origin(kind) or kind for kind in either]
         assert isinstance(value, tuple(kinds)), one.name
         if hasattr(value, "__dataclass_fields__"):
             check(value)

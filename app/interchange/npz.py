@@ -25,15 +25,23 @@ def read(content: bytes, asked: Asked) -> Source:
 
 def read_npz(content: bytes) -> NamedArrays:
     """Read all arrays. Raises BadValueError for damage, and for arrays of objects, which would be pickles."""
+    arrays = read_arrays(content, MAX_BYTES)
+    text = arrays.pop(DESCRIPTION, None)
+    return NamedArrays(arrays, None if text is None else described(_text(text)))
+
+
+def read_arrays(content: bytes, max_bytes: int) -> dict[str, np.ndarray]:
+    """Read all arrays of an NPZ file that unpack to at most ``max_bytes``: name → array, read-only.
+
+    Raises BadValueError for damage, and for arrays of objects, which would be pickles.
+    """
     try:
-        members = _members(content)
+        members = _members(content, max_bytes)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError) as error:
         if isinstance(error, BadValueError):
             raise
         raise BadValueError(f"is no zip archive that can be read: {shown(str(error))}; get a fresh copy") from None
-    arrays = {name: _array(name, member) for name, member in members.items()}
-    text = arrays.pop(DESCRIPTION, None)
-    return NamedArrays(arrays, None if text is None else described(_text(text)))
+    return {name: read_array(shown(name), member) for name, member in members.items()}
 
 
 def npz_content(named: NamedArrays) -> bytes:
@@ -57,14 +65,14 @@ def _text(array: np.ndarray) -> str:
         return ""
 
 
-def _members(content: bytes) -> dict[str, bytes]:
+def _members(content: bytes, max_bytes: int) -> dict[str, bytes]:
     """Return the unpacked members; their declared sizes are checked before anything is unpacked."""
     members: dict[str, bytes] = {}
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         listed = archive.infolist()
         size = sum(member.file_size for member in listed)
-        if len(listed) > MAX_ARRAYS or size > MAX_BYTES:
-            limits = f"at most {MAX_ARRAYS:,} arrays and {MAX_BYTES:,} bytes are read"
+        if len(listed) > MAX_ARRAYS or size > max_bytes:
+            limits = f"at most {MAX_ARRAYS:,} arrays and {max_bytes:,} bytes are read"
             raise BadValueError(f"holds {len(listed):,} arrays of {size:,} bytes; {limits}: store less in it")
         for member in listed:
             name = member.filename.removesuffix(".npy")
@@ -76,8 +84,11 @@ def _members(content: bytes) -> dict[str, bytes]:
     return members
 
 
-def _array(name: str, content: bytes) -> np.ndarray:
-    """Return the array of one member, a view of its bytes."""
+def read_array(name: str, content: bytes) -> np.ndarray:
+    """Return the array of an NPY file, a read-only view of its content. name: the subject of errors.
+
+    Raises BadValueError for damage, for no numbers, and for objects, which would be pickles.
+    """
     stream = io.BytesIO(content)
     try:
         version = npy.read_magic(stream)
@@ -87,10 +98,12 @@ def _array(name: str, content: bytes) -> np.ndarray:
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote
             shape, in_columns, dtype = _HEADERS[version](stream)
     except Exception as error:  # NumPy parses the header as Python, which fails in many ways
-        raise BadValueError(f"{shown(name)} is no array: {shown(str(error))}; save it again") from None
+        raise BadValueError(f"{name} is no array: {shown(str(error))}; save it again") from None
     if dtype.hasobject:
-        raise BadValueError(f"{shown(name)} contains pickled objects, which may run code; store plain numbers")
+        raise BadValueError(f"{name} contains pickled objects, which may run code; store plain numbers")
     data = memoryview(content)[stream.tell() :]
+    if 0 in shape:
+        raise BadValueError(f"{name} is empty, its shape is {shape}; save it with content")
     if min(shape, default=1) < 1 or prod(shape) * dtype.itemsize != len(data):
-        raise BadValueError(f"{shown(name)} does not have the bytes that its shape needs; get a fresh copy")
+        raise BadValueError(f"{name} does not have the bytes that its shape needs; get a fresh copy")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if in_columns else "C")

@@ -44,14 +44,16 @@ USAGE = {
     "--device cdua": "invalid choice: 'cdua' .*; did you mean cuda",
     "train --optimiser adam": "invalid choice: 'adam' .*; did you mean adamw",
     "tarin": "unknown command 'tarin': .*; did you mean train",
-    "zzz": "unknown command 'zzz': there are networks",
-    "benchmark": "unknown command 'benchmark': there are networks, accuracy, .*, train; did you mean bench",
+    "zzz": "unknown command 'zzz': there are predict",
+    "benchmark": "unknown command 'benchmark': there are predict, networks, .*, train; did you mean bench",
     "Bench": "unknown command 'Bench': .*; did you mean bench",
     "graph --no-fus": "unrecognized arguments: --no-fus; did you mean --no-fuse",
     "graph --batch 5": "unrecognized arguments: --batch 5; did you mean --arch",
     "graph --precision fp8": "--precision: invalid choice: 'fp8'",
     "kernels conv": "unrecognized arguments: conv",
     "kernels --what": "unrecognized arguments: --what",
+    "predict --top 3": "the following arguments are required: PATH",
+    "predict a.png --top 0": "--top: 0 is not between 1",
     "networks mlp fa19": "unrecognized arguments: fa19",
     "precompile everything": "unrecognized arguments: everything",
     "precompile --precision fp8": "--precision: invalid choice: 'fp8'",
@@ -74,6 +76,8 @@ USAGE = {
 }
 # What is wrong shows on every machine: names and values are looked at before a GPU is.
 CASES = {
+    "predict a.npy --out labels.txt": "--out labels.txt has no known ending: let it end with one of .csv, .jsonl, .npy",
+    "predict a.npy --out missing/labels.csv": "--out missing/labels.csv cannot be written: .*; name a file in",
     "networks lenet6": "unknown network 'lenet6': choose one of .*; did you mean lenet5",
     "networks missing.toml": "missing.toml does not exist; check the name",
     "networks --toml": "--toml prints one network: name it, as in main.py networks lenet5 --toml",

@@ -46,6 +46,7 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
 }
 # Of the other commands: options that work wherever the command does.
 WORK = {
+    "predict": "--out --overwrite --top --logits --show --invert --network --weights --device --precision --batch",
     "networks": "--toml --json --wide",
     "accuracy": "--network --weights --device --precision --data-dir --json --wide",
     "graph": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --wide",
@@ -64,6 +65,8 @@ WORK = {
 }
 # Options that another option, or the CPU, leaves without effect.
 REFUSED = {
+    "predict images --invert yes": "--invert is for pictures",
+    "predict images --device cpu --precision fp16": "--precision fp16 is for the GPU",
     "kernels --arch sm_80": "--arch sm_80 needs --resources",
     "precompile --arch sm_90a --all --precision fp16": "--all compiles every precision",
     "accuracy --device cpu --precision fp16": "--precision is for the GPU",

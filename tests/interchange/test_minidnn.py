@@ -101,7 +101,7 @@ def test_the_weights_file_is_only_replaced_when_asked(place: Path, refuses: Refu
     refuses(COMMAND, "new.h5 exists: name another --out, or replace it with --overwrite")
     assert (place / "new.h5").read_text() == "mine"
     assert main([*COMMAND, "--overwrite"]) == 0
-    refuses([*COMMAND[:-1], "old.bin", "--overwrite"], "--out old.bin is the same file as --file old.bin")
+    refuses([*COMMAND[:-1], "old.bin", "--overwrite"], "--out old.bin is the same file as FILE old.bin")
 
 
 def test_the_report_s_network(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from app.options import add_options, read_request
 
 # Every command except the main job, with its summary, in the order of ``main.py --help``.
 COMMANDS = {
+    "predict": "Classify your own pictures or arrays; write CSV, JSON and others.",
     "networks": "List every network: input, layers, parameters, FLOPs, accuracy.",
     "accuracy": "Count every network's correct answers; compare with old reports.",
     "graph": "Print a network: shapes, FLOPs, bytes, each layer's kernel.",

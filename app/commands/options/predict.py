@@ -1,0 +1,72 @@
+"""``main.py predict``: its options."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.console import whole_number
+from app.options import option
+from app.precision import PRECISIONS
+from app.runtime.request import device_option
+
+EPILOG = """\
+examples:
+  python main.py predict photo.jpg
+      the class of one picture, with its probability
+  python main.py predict photos/ --out labels.csv
+      all pictures in a folder and its subfolders
+  python main.py predict photos/ --top 3 --show seen.png
+      the three likeliest classes; seen.png shows what the network saw
+  python main.py predict images.npy --weights mine.h5 --out labels.npz --logits
+      an array of images, with your own weights
+  find photos -newer labels.csv -print0 | python main.py predict - --out new.csv
+      the pictures of a list on standard input
+
+PATH is a picture, a folder of pictures, a file of arrays (IDX, HDF5, NPY, NPZ),
+a list of pictures (.txt, one a line or separated by zero bytes), or - for such
+a list on standard input. Pictures are prepared as those of Fashion-MNIST were;
+reading them needs Pillow: pip install 'lenet5-inference[pictures]'.
+
+The ending of --out names the format: .csv, .jsonl, .npy, .npz or .parquet.
+Without --out, a few images give a table, many give CSV. docs/predict.md
+describes the columns.
+
+exit codes: 0 every image has its answer; 2 a usage, data or device error, an
+interruption, or pictures that cannot be read: the others have their answers
+nevertheless; 3 a bug.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest:
+    paths: list[str] = option(
+        "pictures, folders, arrays, lists of pictures, or -", name="paths", nargs="+", metavar="PATH"
+    )
+    out: str | None = option(
+        "file to write: .csv, .jsonl (JSON lines), .npy, .npz or .parquet; '-': CSV on standard output "
+        "(default: a table of up to 40 images, or CSV)",
+        metavar="FILE",
+    )
+    overwrite: bool = option("replace an existing --out or --show file", False)
+    top: int = option(
+        "number of classes to name, the likeliest first (default: 1)", 1, type=whole_number(1), metavar="K"
+    )
+    logits: bool = option("also write the logits, the scores before the softmax", False)
+    show: Path | None = option("also write what the network saw: a PNG of the first 400 images")
+    invert: str | None = option(
+        "negate pictures: auto (default) those with a light border, as the network wants light objects on black",
+        choices=("auto", "yes", "no"),
+    )
+    network: str | None = option(
+        "name of the network, or its .toml file (default: the network of --weights, else lenet5)",
+        metavar="NAME",
+        group="network",
+    )
+    weights: Path | None = option("HDF5 file of weights, which may name the classes (default: the shipped ones)")
+    device: str = device_option()
+    precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
+    batch: int | None = option(
+        "number of images to classify at a time; the answers do not depend on it (default: 4096 on a GPU, 128 for "
+        "each core of the CPU)",
+        type=whole_number(1, 1 << 20),
+        metavar="N",
+    )

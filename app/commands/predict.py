@@ -1,0 +1,161 @@
+"""``main.py predict``: classify pictures and arrays, and write the answers."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from app.classifier import Classifier
+from app.commands.options.predict import PredictRequest
+from app.cuda import device
+from app.errors import UserError
+from app.interrupts import exit_on_interrupt
+from app.network.graph import REFERENCE_CHUNK
+from app.output import check_new
+from app.pictures import MOST_SHOWN, brightness_note, require_pillow, save_grid
+from app.planning.request import NetworkRequest
+from app.predict.columns import Layout
+from app.predict.inputs import Input, Part, Seen, cut, gather, size
+from app.predict.writers import STDOUT, check_ending, writer
+from app.processor import usable_cores
+from app.runtime.cpu_session import progress_bar
+from app.runtime.images import fitting
+from app.text import fields, terminal_width
+from data_tools.dataset import Dataset
+from data_tools.fashion_mnist import CLASSES
+
+TABLE = 40  # images that standard output shows as a table
+GPU_BATCH = 4096
+BATCH_BYTES = 256 << 20  # the default batch has at most so many bytes of images
+
+
+@dataclass
+class Tally:
+    """What was classified so far. shown, names: the first images and what to call them, for --show."""
+
+    images: int = 0
+    brightness: float = 0.0
+    shown: list[np.ndarray] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+    def add(self, part: Part, show: bool) -> None:
+        """Count the images of a part, and keep the first ones, of the size of the very first."""
+        images = part.images
+        scale = 1 if images.dtype == np.uint8 else 255
+        self.images += len(images)
+        self.brightness += float(images.mean(axis=(1, 2, 3), dtype=np.float64).sum()) * scale
+        left = MOST_SHOWN - len(self.shown)
+        if show and (not self.shown or images.shape[1:] == self.shown[0].shape):
+            self.shown.extend(np.rint(images[:left] * scale).astype(np.uint8))
+            self.names += part.names[:left]
+
+
+def predict(request: PredictRequest) -> int:
+    """Classify, write and tell. Returns 0. Raises UserError: before anything is written, or for unreadable pictures."""
+    check_ending(request.out)
+    if request.out not in (None, STDOUT):
+        check_new(Path(str(request.out)), request.overwrite)
+    if request.show is not None:
+        require_pillow()
+        check_new(request.show, request.overwrite, "--show")
+    inputs = gather(request.paths)
+    total = sum(map(size, inputs))
+    if not total:
+        raise UserError("there is nothing to classify: the list names no pictures")
+    if request.invert is not None and not any(isinstance(one, list) for one in inputs):
+        raise UserError("--invert is for pictures: leave it out for arrays, which are classified as they are")
+    network = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
+    with exit_on_interrupt():
+        classifier = Classifier.of(network, request.device)
+    with classifier:
+        return _run(request, inputs, total, classifier)
+
+
+def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifier: Classifier) -> int:
+    graph = classifier.graph
+    if request.top > graph.classes:
+        raise UserError(f"--top {request.top}: network {graph.network.name} has {graph.classes} classes")
+    for one in inputs:
+        if isinstance(one, Dataset):
+            fitting(graph, one)
+    channels, height, width = graph.network.input_shape
+    shape = (channels, height, width)
+    alone = len(inputs) == 1 and isinstance(inputs[0], Dataset)
+    layout = Layout(
+        classifier.classes,
+        request.top,
+        request.logits,
+        paths=not alone,
+        numbers=any(isinstance(one, Dataset) for one in inputs),
+    )
+    batch = request.batch or min(_images_at_a_time(classifier), max(1, BATCH_BYTES // prod(shape)))
+    seen, tally = Seen(), Tally()
+    begin = perf_counter()
+    with (
+        writer(request.out, request.overwrite, readable=total <= TABLE and not request.logits) as write,
+        progress_bar(total, unit=" images", unit_scale=True) as progress,
+    ):
+        for part in cut(inputs, shape, request.invert or "auto", batch, seen):
+            if len(part.images):
+                labels = classifier(part.images)
+                write(layout.columns(part, labels, classifier.logits, classifier.probabilities))
+                tally.add(part, request.show is not None)
+            progress(part.taken)
+        if not tally.images:
+            raise _nothing(seen)
+        if request.show is not None:
+            save_grid(request.show, tally.shown, tally.names, request.overwrite)
+    seconds = perf_counter() - begin
+    print("\n".join(_report(request, classifier, seen, tally, seconds)), file=sys.stderr)
+    if seen.unreadable:
+        _list(seen)
+        raise UserError(f"{seen.unreadable:,} of {seen.pictures:,} pictures cannot be read; the others are classified")
+    return 0
+
+
+def _images_at_a_time(classifier: Classifier) -> int:
+    return GPU_BATCH if classifier.device == "cuda" else REFERENCE_CHUNK * usable_cores()
+
+
+def _nothing(seen: Seen) -> UserError:
+    """Return the error where no image was classified, and list the faults of several pictures."""
+    if seen.unreadable == 1:
+        return UserError(seen.faults[0])
+    _list(seen)
+    return UserError(f"none of the {seen.unreadable:,} pictures can be read; nothing is written")
+
+
+def _list(seen: Seen) -> None:
+    for fault in seen.faults:
+        print(f"unreadable: {fault}", file=sys.stderr)
+    if seen.unreadable > len(seen.faults):
+        print(f"unreadable: {seen.unreadable - len(seen.faults):,} more", file=sys.stderr)
+
+
+def _report(request: PredictRequest, classifier: Classifier, seen: Seen, tally: Tally, seconds: float) -> list[str]:
+    """Format what was done, where, and what the user should know of it."""
+    where = device.describe_gpu()["name"] if classifier.device == "cuda" else "the CPU"
+    count = f"{tally.images:,} image{'s' * (tally.images != 1)}"
+    head = f"{classifier.graph.network.name}: {count} in {seconds:.2f} s ({tally.images / seconds:,.0f} images/s)"
+    about = {
+        "where": where + (f": {classifier.why_cpu}" if classifier.why_cpu else ""),
+        "negated": _negated(request, seen),
+        "animated": f"{seen.animated:,} files have several frames or pages: the first is classified",
+        "note": brightness_note(tally.brightness / tally.images, tally.images) if classifier.classes == CLASSES else "",
+        "written": ", ".join(str(path) for path in (request.out, request.show) if path not in (None, STDOUT)),
+    }
+    if not seen.animated:
+        del about["animated"]
+    return [head, *fields([(name, told) for name, told in about.items() if told], terminal_width())]
+
+
+def _negated(request: PredictRequest, seen: Seen) -> str:
+    """Say how many pictures were negated, and by which rule."""
+    if not seen.pictures:
+        return ""
+    rule = {"yes": "all", "no": "none"}.get(request.invert or "", "those with a light border")
+    return f"{seen.inverted:,} of {seen.pictures - seen.unreadable:,} pictures ({rule}; --invert)"

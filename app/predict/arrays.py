@@ -1,0 +1,71 @@
+"""Read arrays of images: IDX, HDF5, NPY and NPZ files, told from pictures by their first bytes."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from app.errors import UserError
+from app.files.checks import BadValueError, shown
+from app.files.formats import START_BYTES, recognise
+from app.files.reading import first_bytes, read_file
+from app.interchange.npz import read_array, read_arrays
+from data_tools.colour import channels_first
+from data_tools.dataset import Dataset, bytes_or_floats, load_files
+from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC
+
+NAMES = ("x", "images")  # of the array of images in an NPZ file; a single array may have any name
+
+
+def reader(path: Path) -> Callable[[Path], Dataset] | None:
+    """Return the function that reads this kind of file; None for a picture, and for what cannot be read at all."""
+    try:
+        start = first_bytes(path, START_BYTES)
+    except (UserError, OSError):
+        return None
+    return _read_idx_or_hdf5 if start.startswith(OLD_MAGIC) else READERS.get(recognise(start) or "")
+
+
+def _read_idx_or_hdf5(path: Path) -> Dataset:
+    return load_files(path, None, unlabelled=True)
+
+
+def _read_npy(path: Path) -> Dataset:
+    content = read_file(path, MAX_FILE_BYTES)
+    try:
+        return _dataset(read_array("its content", content), path, str(path))
+    except BadValueError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _read_npz(path: Path) -> Dataset:
+    try:
+        arrays = read_arrays(read_file(path, MAX_FILE_BYTES), MAX_BYTES)
+    except BadValueError as error:
+        raise UserError(f"{path}: {error}") from error
+    name = next((name for name in (*NAMES, *arrays) if name in arrays), None)
+    if name is None or (name not in NAMES and len(arrays) > 1):
+        known = ", ".join(map(shown, arrays)) or "nothing"
+        raise UserError(f"{path} contains {known}; store the images as {' or '.join(NAMES)}, or as its only array")
+    return _dataset(arrays[name], path, f"{shown(name)} in {path}")
+
+
+def _dataset(array: np.ndarray, path: Path, name: str) -> Dataset:
+    """Make (N, C, H, W) of one image (H, W), of (N, H, W), or of images with 1 or 3 channels. Raises UserError."""
+    if array.dtype != np.uint8 and not (array.dtype.kind == "f" and array.dtype.itemsize in (4, 8)):
+        raise UserError(f"{name} is {array.dtype}; store it as uint8, or as float32 or float64 in [0, 1]")
+    if array.ndim not in (2, 3, 4) or array.size == 0:
+        wanted = "(H, W), (N, H, W) or, with 1 or 3 channels C, (N, C, H, W) or (N, H, W, C)"
+        raise UserError(f"{name} has shape {array.shape}; it must be {wanted} and at least one image")
+    images = channels_first(array, name) if array.ndim == 4 else array.reshape(-1, 1, *array.shape[-2:])
+    return Dataset(bytes_or_floats(images, name), None, None, str(path), None)
+
+
+# What ``recognise`` calls the content → its reader.
+READERS: dict[str, Callable[[Path], Dataset]] = {
+    "an IDX file": _read_idx_or_hdf5,
+    "a gzip file": _read_idx_or_hdf5,
+    "an HDF5 file": _read_idx_or_hdf5,
+    "a NumPy array (.npy)": _read_npy,
+    "a NumPy archive (.npz)": _read_npz,
+}

@@ -1,0 +1,30 @@
+"""Run ``main.py predict`` on the CPU, in an empty folder that holds the first test images."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from data_tools.fashion_mnist import open_split
+
+Predict = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def fashion(first_hundred: None) -> np.ndarray:
+    """The first hundred test images, (100, 28, 28)."""
+    return open_split("test")[0]
+
+
+@pytest.fixture
+def predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Predict:
+    """Runs the command in its folder; returns exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        return (main(["predict", "--device", "cpu", *arguments]), *capsys.readouterr())
+
+    return run
