@@ -23,8 +23,8 @@ def predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     """Runs the command in its folder; returns exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str) -> tuple[int, str, str]:
+    def run(*arguments: str, where: str = "--device cpu") -> tuple[int, str, str]:
         capsys.readouterr()
-        return (main(["predict", "--device", "cpu", *arguments]), *capsys.readouterr())
+        return (main(["predict", *where.split(), *arguments]), *capsys.readouterr())
 
     return run

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app import main_job
 from app.classifier import Classifier
 from app.cli import main
 from app.commands import predict as command
+from app.network.accuracy import Accuracy
 from app.network.definitions import LENET5
 from app.network.weights import load_weights, save_weights
-from app.runtime import cpu_run
+from app.runtime.result import Outcome
 from app.text import WIDTH
 from data_tools.fashion_mnist import CLASSES
 from data_tools.idx import write_idx
@@ -35,26 +37,31 @@ FILES: dict[str, Callable[[Path, np.ndarray], object]] = {
 }
 
 
+ON_GPU = [
+    pytest.param(f"--device cuda --precision {name}", marks=pytest.mark.gpu) for name in ("fp32x", "fp32", "fp16")
+]
+
+
 @pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("where", ["--device cpu", *ON_GPU])
 def test_labels_are_those_of_the_main_job(
-    name: str, predict: Predict, fashion: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    name: str, where: str, predict: Predict, fashion: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the bit, whatever the file and the batch."""
     FILES[name](Path(name), fashion)
-    told: list[np.ndarray] = []
-    real = cpu_run.run_on_cpu
-    # The main job reads no NPY and no NPZ.
     FILES["images"](Path("same"), fashion)
+    told: list[np.ndarray] = []
 
-    def run_on_cpu(*arguments: Any) -> Any:
-        told.append(real(*arguments).labels)
-        return real(*arguments)
+    def check(graph: Any, weights: Any, data: Any, outcome: Outcome, *more: Any) -> Accuracy:
+        told.append(outcome.labels)
+        return real(graph, weights, data, outcome, *more)
 
-    monkeypatch.setattr(cpu_run, "run_on_cpu", run_on_cpu)
-    data = "same" if ".np" in name else name
-    assert main(["--device", "cpu", "--data", data, "--labels", "none"]) == 0
+    real = main_job.check
+    monkeypatch.setattr(main_job, "check", check)
+    data = "same" if ".np" in name else name  # the main job reads no NPY and no NPZ
+    assert main([*where.split(), "--data", data, "--labels", "none", "--repeat", "1"]) == 0
     for batch in ("7", "4096"):
-        assert predict(name, "--out", "labels.npy", "--overwrite", "--batch", batch)[0] == 0
+        assert predict(name, "--out", "labels.npy", "--overwrite", "--batch", batch, where=where)[0] == 0
         found = np.load("labels.npy")
         np.testing.assert_array_equal(found["label"], told[0])
         np.testing.assert_array_equal(found["number"], np.arange(100))
@@ -169,7 +176,11 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
     "other colours": ("bad.npy", np.zeros((2, 3, 28, 28), np.uint8), "name images with as many channels"),
     "half an array": ("bad.npy", b"\x93NUMPY\1\0v\0{'descr'", "bad.npy: its content is no array"),
     "half an archive": ("bad.npz", b"PK\3\4" + bytes(22) + b"\5\0\0\0x.npy", "bad.npz: is no zip archive"),
-    "half an IDX": ("bad", b"\0\0\x08\x03\0\0\0\1\0\0\0\x1c\0\0\0\x1c" + bytes(9), "bad is too short"),
+    "half an IDX": (
+        "bad",
+        b"\0\0\x08\x03\0\0\0\1\0\0\0\x1c\0\0\0\x1c" + bytes(9),
+        "bad declares 784 bytes of content, more than its 25",
+    ),
     "too many classes": ("good.npy --top 11", b"", "--top 11: network lenet5 has 10 classes"),
     "an existing file": ("good.npy --out bad.csv", b"", "bad.csv exists: name another --out, or replace it with"),
     "its own input": ("good.npy --out good.npy --overwrite", b"", "--out good.npy is the same file as PATH good.npy"),
@@ -211,12 +222,3 @@ def test_a_full_disk_leaves_nothing(predict: Predict, fashion: np.ndarray, monke
     monkeypatch.setattr(os, "fsync", full)
     check_error(*predict("images.npy", "--out", "labels.csv"), "cannot write .*labels.csv: No space left on device")
     assert listing(Path()) == before
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["fp32x", "fp32", "fp16"])
-def test_gpu_labels_are_those_of_the_cpu(precision: str, predict: Predict, fashion: np.ndarray) -> None:
-    np.save("images.npy", fashion)
-    assert predict("images.npy", "--out", "cpu.npy")[0] == 0
-    assert main(["predict", "images.npy", "--device", "cuda", "--precision", precision, "--out", "gpu.npy"]) == 0
-    np.testing.assert_array_equal(np.load("gpu.npy")["label"], np.load("cpu.npy")["label"])
