@@ -15,7 +15,7 @@ from app.console import Parser, guarded
 from app.errors import UserError
 from app.files.writing import replacing
 from app.interrupts import exit_with
-from docs.generate import gains, pictures, systems, tables, targets
+from docs.generate import gains, peers, pictures, systems, tables, targets
 from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
 
 ROOT = Path(__file__).parents[2]
@@ -108,11 +108,15 @@ SYSTEMS = Document(
     ROOT / "docs" / "systems.md",
     {
         "commands": systems.commands,
+        "goals": peers.goals,
         **{network: partial(systems.system, network) for network in systems.SYSTEMS},
         "training": systems.training,
     },
 )
-README = Document(ROOT / "README.md", {"accuracy": partial(systems.accuracies, systems.SYSTEMS)})
+README = Document(
+    ROOT / "README.md",
+    {"peers": peers.every_network, "accuracy": partial(systems.accuracies, systems.SYSTEMS)},
+)
 DOCUMENTS = (KERNELS, SYSTEMS, README)
 
 

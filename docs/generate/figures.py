@@ -25,13 +25,15 @@ NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
 BENCH = {network: f"h100_bench_{network}.json" for network in NETWORKS}
 PROFILE, RESOURCES, OLD_REPORTS = "h100_profile_lenet5.json", "kernels_resources.json", old_reports.PATH.name
 PEERS = {network: f"h100_peers_{network}.json" for network in (*NETWORKS, "mlp")}
+ONE_IMAGE = {"lenet5": "h100_peers_lenet5_batch1.json"}  # beside the peers, too
 TRAINING = "h100_train.json"
 # File → its schema in docs/schemas/, and the command that makes it.
 FILES = {
     **{file: ("bench", f"bench --network {name} --batches 100,1000,5000,10000") for name, file in BENCH.items()},
     PROFILE: ("profile", "profile --counters --precision fp32 --chunk 1000"),
     RESOURCES: ("kernels", "kernels --resources"),
-    **{file: ("peers", f"bench --peers --network {name} --only ours,torch-eager") for name, file in PEERS.items()},
+    **{file: ("peers", f"bench --peers --network {name} --rounds 5 --seconds 60") for name, file in PEERS.items()},
+    **{file: ("peers", f"bench --peers --network {name} --batch 1 --seconds 40") for name, file in ONE_IMAGE.items()},
     TRAINING: ("training", "bench --training"),
 }
 # Network → correct answers with the report's own weights: the networks whose original weights can be had.

@@ -2,27 +2,23 @@
 
 from collections.abc import Iterable, Mapping
 
-from app.bench.document import Row, first_row
+from app.bench.document import Row
 from app.bench.old_reports import beside_old
-from app.bench.peers.peers import OURS
 from app.commands.networks import describe, shipped_weights
 from app.network.accuracy import COUNTED
 from app.network.definitions import NETWORKS
-from app.precision import BY_NAME
-from app.runtime.statistics import speedup
-from app.text import format_factor, format_ms
-from docs.generate.figures import BENCH, OLD_REPORTS, ORIGINALS, PEERS, TRAINING, Figures, command_of
+from app.text import format_factor
+from docs.generate.figures import BENCH, OLD_REPORTS, ONE_IMAGE, ORIGINALS, PEERS, TRAINING, Figures, command_of
+from docs.generate.peers import NOT_YET, whole_pass
 from docs.generate.tables import markdown, table
 
 SYSTEMS = tuple(PEERS)  # compared with ours in stored figures; a further network needs no block
-EAGER = "torch-eager"
-NOT_YET = "Not measured yet: run `{}`."
 
 
 def commands(figures: Figures) -> str:
     """Write the command of every figure outside kernels.md; for an unmeasured one, the command to run."""
     makers = []
-    for name in (*PEERS.values(), TRAINING):
+    for name in (*PEERS.values(), *ONE_IMAGE.values(), TRAINING):
         document = figures.optional(name) or {}
         own = f"{document['command']} --json docs/benchmarks/{name}" if "command" in document else command_of(name)
         makers.append(own)
@@ -30,7 +26,7 @@ def commands(figures: Figures) -> str:
 
 
 def system(network: str, figures: Figures) -> str:
-    """Write the network, its report's op times beside ours, its whole pass beside PyTorch's, and its accuracy."""
+    """Write the network, its report's op times beside ours, its whole pass beside others', and its accuracy."""
     row = describe(NETWORKS[network], shipped_weights().get(network))
     size = " × ".join(map(str, row["input"][1:]))
     layers = " → ".join(map(_layer, row["layers"]))
@@ -38,7 +34,7 @@ def system(network: str, figures: Figures) -> str:
     if network in BENCH:
         title, head, rows = beside_old(figures[BENCH[network]], figures.old[network])
         parts.append(f"{title}\n\n{markdown(head, rows)}")
-    parts.append(_whole_pass(figures.optional(PEERS[network]), network))
+    parts.append(whole_pass(network, figures))
     parts.append(f"Correct answers:\n\n{answers(network, figures)}")
     return "\n\n".join(parts)
 
@@ -81,29 +77,6 @@ def accuracies(networks: Iterable[str], figures: Figures) -> str:
 
 def _shares(shares: Mapping[str, float]) -> list[str]:
     return [f"{shares[count]:.2%}" if count in shares else "" for count in map(str, COUNTED)]
-
-
-def _whole_pass(document: Row | None, network: str) -> str:
-    """Ours in every precision, beside PyTorch eager in the precision that is as exact."""
-    title = "Whole pass, compared with PyTorch eager on the same layers"
-    if document is None:
-        return f"{title}. {NOT_YET.format(command_of(PEERS[network]))}"
-    lines = []
-    for own in (row for row in document["rows"] if row["engine"] == OURS):
-        against = BY_NAME[own["precision"]].peers
-        peer = first_row(document["rows"], engine=EAGER, precision=against)
-        cells = [_beside(own, peer, measure) for measure in ("on_card_ms", "end_to_end_ms")]
-        lines.append([own["precision"], against, *cells[0], *cells[1], own["reason"]])
-    head = ["here", "PyTorch", "on the card, ms", "PyTorch ms", "×", "end to end, ms", "PyTorch ms", "×", ""]
-    where = f"{document['images']:,} images, {document['device']['name']}, {document['date']}"
-    torch = document["software"].get("torch", "")
-    return f"{title} ({where}, PyTorch {torch}):\n\n{markdown(head, lines, 2)}"
-
-
-def _beside(own: Row, peer: Row, measure: str) -> list[str]:
-    """Our median, the peer's, and how many times as fast ours is."""
-    ours, theirs = ((row.get(measure) or {}).get("p50") for row in (own, peer))
-    return [format_ms(ours), format_ms(theirs), format_factor(speedup(theirs, ours))]
 
 
 def training(figures: Figures) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.bench import old_reports
 from app.bench.graphs import network_graph
 from app.bench.ladder.cases import network_items, rungs
 from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table
@@ -61,3 +62,10 @@ def figures_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def figures(figures_folder: Path) -> Figures:
     return Figures(figures_folder)
+
+
+@pytest.fixture
+def old_figures(tmp_path: Path) -> Figures:
+    """The old reports alone."""
+    (tmp_path / OLD_REPORTS).write_text(old_reports.PATH.read_text())
+    return Figures(tmp_path)

@@ -16,7 +16,6 @@ from docs.generate.__main__ import DOCUMENTS, KERNELS, README, SYSTEMS, Document
 from docs.generate.figures import BENCH, FILES, OLD_REPORTS, PEERS, PROFILE, RESOURCES, TRAINING, Figures, command_of
 from docs.generate.tables import bench_command
 from docs.generate.targets import FIRST_LAYER
-from tests.bench.test_peers import DOCUMENT
 from tests.docs.conftest import store
 from tests.support.peers_for_tests import CARD, CPU_USED
 from tests.support.schemas import mistakes
@@ -169,25 +168,10 @@ TRAINING_DOCUMENT: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def old_figures(tmp_path: Path) -> Figures:
-    """The old reports alone."""
-    (tmp_path / OLD_REPORTS).write_text(old_reports.PATH.read_text())
-    return Figures(tmp_path)
-
-
 def test_what_is_not_measured_says_so(old_figures: Figures, release: Path) -> None:
     for name in ("mlp", "training"):
         assert "Not measured yet: run `python main.py bench --" in SYSTEMS.block(name, old_figures)
     assert ("column sums", "4.9%") in rows(SYSTEMS.block("training", old_figures))
-
-
-def test_whole_pass_beside_pytorch(old_figures: Figures, tmp_path: Path, release: Path) -> None:
-    store(DOCUMENT, tmp_path / PEERS["mlp"])
-    made = SYSTEMS.block("mlp", old_figures)
-    assert "10,000 images, Some Card, 2026-01-01 00:00 UTC, PyTorch 2.99" in made
-    assert ("fp32x", "fp32", "0.5000", "3.0000", "6.00", "1.0000", "3.5000", "3.50", "") in rows(made)
-    assert ("fp16", "fp16", "0.1000", "", "", "0.2000", "", "", "") in rows(made)  # PyTorch's did not run
 
 
 def test_original_weights_stand_beside_the_report_and_ours(figures: Figures) -> None:
