@@ -14,6 +14,8 @@ import numpy as np
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
+Box = tuple[int, int, int, int]
+"""Left, top, right and bottom, in pixels."""
 INVERT = ("auto", "yes", "no")
 TRIMMED_AT = 256  # pixels of the longer edge, at most, where the border is looked for: averaging removes noise
 TOLERANCE = 20  # of 255: what differs less from the border in every colour belongs to it; JPEG noise stays below
@@ -38,14 +40,14 @@ def prepare(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -
     """
     channels, height, width = shape
     mode = {1: "L", 3: "RGB"}[channels]
-    border, box = _border(image)
-    light = float(np.dot(border, (0.299, 0.587, 0.114))) >= 128
+    border, box = _trimmed(image)
+    light = _array(border.convert("L")).item() >= 128
     inverted = invert == "yes" or (invert == "auto" and light and channels == 1)
     if image.size == (width, height):
         pixels = _array(image.convert(mode))
         return Prepared(255 - pixels if inverted else pixels, inverted)
     small = _array(_scaled(image, box, (width, height)).convert(mode))
-    ground = _array(_pixel(border).convert(mode))
+    ground = _array(border.convert(mode))
     if inverted:
         small, ground = 255 - small, 255 - ground
     if channels == 1 and ground.item() < 128:
@@ -57,24 +59,27 @@ def prepare(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -
     return Prepared(pixels, inverted)
 
 
-def _border(image: Picture) -> tuple[np.ndarray, tuple[float, float, float, float]]:
-    """Return the border's colour, RGB, and the box (left, top, right, bottom) of what differs from it.
+def _trimmed(image: Picture) -> tuple[Picture, Box]:
+    """Return a pixel of the border's colour, RGB, and the box of what differs from it: all, if nothing does.
 
-    The colour is the median of the outermost pixels. A picture of one colour has a box of all.
+    The colour is the median of the outermost pixels.
     """
-    factor = max(1, -(-max(image.size) // TRIMMED_AT))
+    from PIL import Image
+
+    factor = -(-max(image.size) // TRIMMED_AT)
     small = np.asarray(image.reduce(factor).convert("RGB")).astype(np.int16)
     frame = np.concatenate([small[0], small[-1], small[:, 0], small[:, -1]])
     border = np.median(frame, axis=0).astype(np.int16)
     differs = np.abs(small - border).max(axis=2) > TOLERANCE
     rows, columns = (np.flatnonzero(differs.any(axis=axis)) for axis in (1, 0))
-    if not rows.size:
-        return border, (0, 0, *image.size)
-    right, bottom = (factor * (1 + at[-1]) for at in (columns, rows))
-    return border, (factor * columns[0], factor * rows[0], min(right, image.width), min(bottom, image.height))
+    box = (0, 0, *image.size)
+    if rows.size:
+        left, top, right, bottom = (int(at) * factor for at in (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1))
+        box = (left, top, min(right, image.width), min(bottom, image.height))
+    return Image.fromarray(border.astype(np.uint8)[None, None]), box
 
 
-def _scaled(image: Picture, box: tuple[float, float, float, float], most: tuple[int, int]) -> Picture:
+def _scaled(image: Picture, box: Box, most: tuple[int, int]) -> Picture:
     """Scale what is in the box, as large as fits in ``most`` (width, height), and sharpen it."""
     from PIL import ImageFilter
     from PIL.Image import Resampling
@@ -95,9 +100,3 @@ def _array(image: Picture) -> np.ndarray:
     """Return (C, H, W) uint8."""
     pixels = np.asarray(image)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-
-
-def _pixel(colour: np.ndarray) -> Picture:
-    from PIL import Image
-
-    return Image.fromarray(colour.astype(np.uint8)[None, None])
