@@ -4,7 +4,12 @@ import ctypes
 import mmap
 import os
 import resource
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from itertools import product
+from pathlib import Path
 
 THREAD_BYTES = 128 << 20
 """Address space of a thread: its stack, malloc's arena, the matrix library's buffer and a chunk's arrays. Loading the
@@ -23,6 +28,60 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(M_TRIM_THRESHOLD, 1 << 30)
         library.mallopt(M_MMAP_THRESHOLD, 32 << 20)
+
+
+class _OneBlasThread:
+    """How many blocks of ``one_blas_thread`` run, and the numbers of threads from before the first of them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.blocks = 0
+        self.before: list[int] = []
+
+
+_one = _OneBlasThread()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """While the block runs, let OpenBLAS, NumPy's matrix library, use one thread per call: in the whole process.
+
+    For blocks that call it from a thread per core. Where a program imported NumPy without limiting the library, the
+    threads of such calls would wait for each other for most of the time. Other matrix libraries are left alone.
+    """
+    libraries = _openblas()
+    with _one.lock:
+        if not _one.blocks:
+            _one.before = [get() for get, _ in libraries]
+            for _, set_threads in libraries:
+                set_threads(1)
+        _one.blocks += 1
+    try:
+        yield
+    finally:
+        with _one.lock:
+            _one.blocks -= 1
+            if not _one.blocks:
+                for (_, set_threads), threads in zip(libraries, _one.before, strict=True):
+                    set_threads(threads)
+
+
+@cache
+def _openblas() -> Sequence[tuple[Callable[[], int], Callable[[int], object]]]:
+    """Return the functions that get and set the number of threads of each OpenBLAS in this process.
+
+    Builds name them differently: NumPy's own wheels (from 2.0, then before it), and the system's.
+    """
+    found = []
+    with suppress(OSError):
+        mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        paths = {line.partition("/")[2] for line in mapped if "blas" in line.rpartition("/")[2]}
+        for path, prefix, suffix in product(sorted(paths), ("scipy_openblas", "openblas"), ("64_", "")):
+            with suppress(OSError, AttributeError):
+                library = ctypes.CDLL(f"/{path}", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+                names = (f"{prefix}_{verb}_num_threads{suffix}" for verb in ("get", "set"))
+                found.append((library[next(names)], library[next(names)]))
+    return found
 
 
 def check_room(threads: int = 1) -> None:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from app.interrupts import deferred_interrupts
 from app.layers import Layer
 from app.network.graph import REFERENCE_CHUNK, Graph
-from app.processor import check_room, keep_freed_memory, usable_cores
+from app.processor import check_room, keep_freed_memory, one_blas_thread, usable_cores
 
 
 @contextmanager
@@ -45,8 +45,8 @@ class Part:
 class CpuSession:
     """A graph ready to run on the processor, in float32. Labels do not depend on the number of threads.
 
-    seconds: name of a part → time spent in it so far, summed over the threads. Each thread works on chunks, so the
-    matrix library underneath should use one thread (main.py sets that).
+    seconds: name of a part → time spent in it so far, summed over the threads. Each thread works on chunks, while
+    the matrix library underneath uses one thread per call.
     """
 
     engine = "NumPy"
@@ -100,7 +100,7 @@ class CpuSession:
                     progress(len(part))
 
         # If a chunk fails, or the user interrupts, map drops the chunks that have not begun.
-        with ThreadPoolExecutor(self.threads) as pool:
+        with one_blas_thread(), ThreadPoolExecutor(self.threads) as pool:
             for _ in pool.map(classify, range(0, len(images), chunk)):
                 pass
 

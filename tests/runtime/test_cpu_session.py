@@ -1,6 +1,8 @@
 """The CPU session: the reference's labels, whatever the batch and the number of threads."""
 
 import threading
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from app import processor
 from app.layers import Parameters, Relu
 from app.network.definitions import LENET5, Network
 from app.network.graph import REFERENCE_CHUNK, Graph
-from app.processor import usable_cores
+from app.processor import _openblas, one_blas_thread, usable_cores
 from app.runtime.cpu_session import CpuSession
 from tests.support.networks_for_tests import TEST_NETWORKS, random_graph, random_images
 
@@ -146,3 +148,38 @@ def test_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delattr(processor.os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(processor.os, "cpu_count", lambda: None)
     assert usable_cores() == 1
+
+
+@pytest.fixture
+def openblas() -> Iterator[Callable[[], int]]:
+    """The number of threads of OpenBLAS, which a program has left at 3."""
+    libraries = _openblas()
+    if not libraries:
+        pytest.skip("NumPy computes with another matrix library here")
+    get, set_threads = libraries[0]
+    before = get()
+    set_threads(3)
+    yield get
+    set_threads(before)
+
+
+def test_openblas_has_one_thread_per_call(openblas: Callable[[], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, real, seen = random_graph(LENET5), Graph.forward, set()
+
+    def forward(*arguments: Any) -> Any:
+        seen.add(openblas())
+        return real(*arguments)
+
+    monkeypatch.setattr(Graph, "forward", forward)
+    _classify(graph, random_images(LENET5, 9))
+    assert (seen, openblas()) == ({1}, 3)
+
+
+def test_the_last_of_several_blocks_gives_openblas_its_threads_back(openblas: Callable[[], int]) -> None:
+    first, second = one_blas_thread(), one_blas_thread()
+    with pytest.raises(KeyError), first:
+        second.__enter__()
+        raise KeyError
+    assert openblas() == 1
+    second.__exit__(None, None, None)
+    assert openblas() == 3
