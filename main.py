@@ -20,5 +20,12 @@ except KeyboardInterrupt:
     print("error: interrupted; nothing half-written was left, run the same command again", file=sys.stderr)
     sys.exit(2)
 
+
+def run() -> None:
+    """Run the program: the console command of the installed package."""
+    leave_on_interrupt()
+    exit_with(main())
+
+
 if __name__ == "__main__":
     exit_with(main())

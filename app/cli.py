@@ -16,10 +16,10 @@ from app.runtime.startup import Stopwatch
 
 # Command → the module with its body, a function of the command's name, for commands outside app/commands.
 BODIES = {
-    "bench": "app.bench.ladder.job",
-    "sweep": "app.bench.sweep.job",
-    "profile": "app.bench.profile.job",
-    "train": "app.training.command",
+    "bench": "bench.ladder.job",
+    "sweep": "bench.sweep.job",
+    "profile": "bench.profile.job",
+    "train": "training.command",
 }
 
 
@@ -45,7 +45,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     if name == "run":
         return _main_job(request)
     with exit_on_interrupt():
-        command = importlib.import_module(BODIES.get(name, f"app.commands.{identifier(name)}"))
+        command = importlib.import_module(f"{__package__}.{BODIES.get(name, f'commands.{identifier(name)}')}")
     code: int = getattr(command, identifier(name))(request)
     return code
 

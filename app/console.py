@@ -17,7 +17,7 @@ from app.files import checks
 from app.interrupts import INTERRUPTED, interruptible
 
 USER_ERROR = 2
-OWN_PACKAGES = ("app", "data_tools", "tests")
+OWN_PACKAGES = (__name__.partition(".")[0], "data_tools", "tests")
 TRACEBACK = "LENET_TRACEBACK"
 MAX_SHOWN = 300  # characters shown of a bug's message
 BUG = 3  # not 1: that means a failed accuracy check

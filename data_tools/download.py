@@ -70,7 +70,7 @@ def download(url: str, target: Path, max_bytes: int) -> None:
 
 def _attempt(url: str, target: Path, max_bytes: int) -> tuple[int | None, str]:
     """Transfer once → the exit code of the process that did, None if it was too slow, and why there is no file."""
-    transfer = "data_tools.transfer"
+    transfer = f"{__package__}.transfer"
     process = child_process.start(transfer, url, str(target.absolute()), max_bytes, stdout=subprocess.PIPE)
     with process, tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=not sys.stderr.isatty()) as progress:
         try:

@@ -24,10 +24,10 @@ def start(module: str, *arguments: str | int, **options: Any) -> subprocess.Pope
 
 
 def _program(module: str, arguments: tuple[str | int, ...]) -> str:
-    places = [str(Path(__file__).parents[2]), *(place or str(Path.cwd()) for place in sys.path)]
+    places = [str(Path(__file__).parents[__name__.count(".")]), *(place or str(Path.cwd()) for place in sys.path)]
     return (
         f"import sys; sys.path[:0] = {places!r}\n"
-        f"from app.files.child_process import end_with_parent; end_with_parent({os.getpid()})\n"
+        f"from {__name__} import end_with_parent; end_with_parent({os.getpid()})\n"
         f"from {module} import main; main(*{arguments!r})"
     )
 

@@ -46,7 +46,7 @@ def _start() -> Child:
     with theirs:
         try:
             environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-            process = child_process.start("app.files.hdf5_child", stdin=theirs.fileno(), env=environment)
+            process = child_process.start(f"{__package__}.hdf5_child", stdin=theirs.fileno(), env=environment)
         except BaseException:
             ours.close()
             raise

@@ -47,7 +47,7 @@ def read(path: Path, asked: Asked) -> tuple[str, Source]:
     content = read_file(path, MAX_BYTES)
     found = _format(path, content[:START_BYTES])
     try:
-        source: Source = importlib.import_module(f"app.interchange.{found.module}").read(content, asked)
+        source: Source = importlib.import_module(f"{__package__}.{found.module}").read(content, asked)
         check_numbers(source.arrays)
     except BadValueError as error:
         raise UserError(f"{path}: {error}") from error

@@ -16,12 +16,13 @@ class Stopwatch:
     """One-off costs in ms. spent: name → time booked so far, in the order of first booking.
 
     It begins where main.py does, and books the time of the process before that, the interpreter's start-up, under
-    ``start``. In a program other than main.py it begins when it is made.
+    ``start``. In other programs it begins when it is made.
     """
 
     def __init__(self) -> None:
         self._last = perf_counter()
-        began = getattr(sys.modules.get("__main__"), "STARTED", None)
+        mains = (sys.modules.get(name) for name in ("__main__", "lenet5_inference.main"))
+        began = next((began for main in mains if (began := getattr(main, "STARTED", None)) is not None), None)
         self.spent: dict[str, float] = {}
         if began is not None:
             ours = self._last - began

@@ -59,7 +59,7 @@ def identifier(command: str) -> str:
 
 
 def _options_module(name: str) -> ModuleType:
-    return importlib.import_module(f"app.commands.options.{identifier(name)}")
+    return importlib.import_module(f"{__package__}.{identifier(name)}")
 
 
 def _request_type(name: str) -> type:

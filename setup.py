@@ -1,0 +1,97 @@
+"""Build the package that pip installs: ``lenet5_inference``, with the tree's app/, data_tools/ and weights/ in it.
+
+In the tree, programs import ``app`` and ``data_tools``. Installed, such names would clash with other packages'. There
+they are lenet5_inference.app and lenet5_inference.data_tools, in every import statement, and messages name the
+installed commands. All other settings are in pyproject.toml.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
+
+PACKAGE = "lenet5_inference"
+ROOT = Path(__file__).parent
+FOLDERS = ("app", "data_tools", "weights")
+OTHERS = ("main.py", "docs/benchmarks/old_reports.json")
+INIT = '''"""LeNet-5 and other small networks on NVIDIA GPUs and on the CPU: ``Classifier``."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lenet5_inference.app.classifier import Classifier
+
+__all__ = ["Classifier"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the classifier when it is needed: commands that need no NumPy start without it."""
+    if name != "Classifier":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from lenet5_inference.app.classifier import Classifier
+
+    return Classifier
+'''
+IMPORTS = re.compile(r"^(\s*(?:from|import) )(?=(?:app|data_tools)[. ])", re.MULTILINE)
+WORDS = {  # what the tree's programs say → what the installed ones do
+    "python main.py": "lenet5-inference",
+    "main.py": "lenet5-inference",
+    "python -m data_tools": f"python -m {PACKAGE}.data_tools",
+    "pip install -e '.[": "pip install 'lenet5-inference[",
+    "run make run, or pip install": "pip install",
+    "run make run, then . .venv/bin/activate": "pip install --force-reinstall lenet5-inference",
+    "make run installs it": "pip install --force-reinstall lenet5-inference",
+    "run: git checkout -- weights": "run: pip install --force-reinstall lenet5-inference",
+}
+# Longer ones first; a path is no word.
+SAID = re.compile('(?<!/ ")(' + "|".join(map(re.escape, sorted(WORDS, key=len, reverse=True))) + ")")
+
+
+def installed(text: str) -> str:
+    """Return the text of a module as it is installed."""
+    return IMPORTS.sub(rf"\1{PACKAGE}.", SAID.sub(lambda found: WORDS[found[1]], text))
+
+
+def sources() -> list[str]:
+    """Return the paths of all files of the package, in the tree."""
+    paths = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return sorted([*(path.as_posix() for path in paths if "__pycache__" not in path.parts), *OTHERS])
+
+
+class BuildPackage(build_py):
+    """Writes the package, with the tree's files in it. An editable install is the tree itself and has no package."""
+
+    def run(self) -> None:
+        if self.editable_mode:
+            return
+        package = Path(self.build_lib, PACKAGE)
+        shutil.rmtree(package, ignore_errors=True)  # an earlier build may have left files that are gone
+        for name in sources():
+            target = package / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.suffix == ".py":
+                target.write_text(installed((ROOT / name).read_text("utf-8")), "utf-8")
+            else:
+                shutil.copyfile(ROOT / name, target)
+        (package / "__init__.py").write_text(INIT, "utf-8")
+        shutil.copyfile(package / "main.py", package / "__main__.py")
+
+    def get_source_files(self) -> list[str]:
+        return sources()
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        return [str(Path(self.build_lib, PACKAGE, name)) for name in (*sources(), "__init__.py", "__main__.py")]
+
+
+class EditableTree(editable_wheel):
+    """Installs the dependencies alone: the tree's programs are ``python main.py`` and ``python -m data_tools``."""
+
+    def run(self) -> None:
+        self.distribution.packages, self.distribution.entry_points = [], {}
+        super().run()
+
+
+setup(packages=[PACKAGE], cmdclass={"build_py": BuildPackage, "editable_wheel": EditableTree})
