@@ -1,6 +1,8 @@
 """Check what a program gives to a classifier: names, and arrays of images."""
 
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from app.network.toml import SUFFIX
 from app.planning.request import NetworkRequest
 from data_tools.dataset import bytes_or_floats
 
+DLPACK_CARDS = (2, 13)  # kDLCUDA, kDLCUDAManaged
 FLOATS = [np.dtype(f"f{size}").name for size in (2, 4, 8)]
 
 
@@ -30,6 +33,18 @@ class Batch:
     images: Any
     graph: Graph
     single: bool
+
+
+def lies_on_card(images: Any) -> bool:
+    """Return whether the array says that it is in a GPU's memory. Needs no CuPy."""
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(images, cupy.ndarray):
+        return True  # at once: the rest takes microseconds
+    device = getattr(images, "__dlpack_device__", None)
+    if device is not None:
+        with suppress(Exception):  # libraries report arrays of other kinds in several ways
+            return device()[0] in DLPACK_CARDS
+    return hasattr(images, "__cuda_array_interface__")
 
 
 def network_request(network_or_weights: str | Path, precision: str) -> NetworkRequest:

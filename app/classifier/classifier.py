@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.classifier.arguments import BadArgumentError, check_choice, host_batch, network_request
-from app.classifier.engines import CpuEngine, GpuEngine
+from app.classifier.arguments import BadArgumentError, check_choice, host_batch, lies_on_card, network_request
+from app.classifier.cpu_engine import CpuEngine
 from app.cuda import device as devices
 from app.layers import Softmax
 from app.planning.choices import load_graph
+from app.planning.matching import Choices
 from app.planning.request import NetworkRequest
 from app.precision import PRECISIONS
 from app.runtime.cpu_run import check_network_options
+
+if TYPE_CHECKING:
+    from app.classifier.gpu_engine import GpuEngine
 
 
 class Classifier:
@@ -54,33 +58,53 @@ class Classifier:
         self.device, self.why_cpu = devices.choose(device)
         if self.device == "cpu":
             check_network_options(request)
-        self._engine: CpuEngine | GpuEngine | None = CpuEngine() if self.device == "cpu" else GpuEngine(chosen)
+        self._engine: CpuEngine | GpuEngine | None = CpuEngine() if self.device == "cpu" else _gpu_engine(chosen)
         self._softmax = any(isinstance(step.layer, Softmax) for step in self.graph.steps[-2:])
         self._lock = threading.Lock()
         self._last = threading.local()
 
-    def __call__(self, images: Any) -> np.ndarray:
+    def __call__(self, images: Any, *, on_card: bool = False, stream: Any = None) -> Any:
         """Classify images; return their labels, (N,) uint8, or () for one image.
 
         images: (N, H, W) or (N, C, H, W), or one image (H, W) or, of several channels, (C, H, W); uint8 pixels, or
         floats in [0, 1]. Objects are light on a black background. Networks that enlarge images take uint8 images of
-        their size before or after it. Raises UserError; for images of another type, range or shape it is also a
-        ValueError.
+        their size before or after it. An array on the card, of CuPy, PyTorch, JAX or another library, is read where it
+        is, and whether floats are in [0, 1] is not checked.
+
+        stream: where images on the card are ready, and where the work is enqueued: of CuPy or PyTorch, or a pointer;
+        None for CuPy's current one. on_card: return CuPy arrays, also from ``logits`` and ``probabilities``, without
+        waiting: use them on the same stream, and keep the images until it has passed. Otherwise all results are NumPy
+        arrays.
+
+        Raises UserError; for images of another type, range or shape it is also a ValueError.
         """
-        batch = host_batch(images, self.graph)
-        count = len(batch.images)
-        with self._lock:
-            if self._engine is None:
-                raise BadArgumentError("the classifier is closed: make another one")
-            if count:
-                labels, scores = self._engine.run(batch.graph, batch.images)
-            else:
-                labels, scores = np.empty(0, np.uint8), np.empty((0, self.graph.classes), np.float32)
-        self._last.scores = scores[0] if batch.single else scores
-        return labels.reshape(()) if batch.single else labels
+        carded = lies_on_card(images)
+        batch = None if carded else host_batch(images, self.graph)
+        try:
+            with self._lock:
+                engine = self._engine
+                if engine is None:
+                    raise BadArgumentError("the classifier is closed: make another one")
+                if batch is not None and not on_card and stream is None:
+                    labels, scores = engine.run(batch.graph, batch.images)
+                    single = batch.single
+                elif isinstance(engine, CpuEngine):
+                    why = self.why_cpu or "it was made with device='cpu'"
+                    raise BadArgumentError(f"arrays and streams on a card need a classifier on a GPU: {why}")
+                else:
+                    given = images if batch is None else batch.images
+                    labels, scores, single = engine.run_on_card(self.graph, given, stream)
+                    single = single if batch is None else batch.single
+                    if not on_card:
+                        labels, scores = engine.fetched(labels, scores, stream)
+        except Exception:
+            with devices.gpu_errors():  # entered only here: calls on the card count microseconds
+                raise
+        self._last.scores = scores[0] if single else scores
+        return labels.reshape(()) if single else labels
 
     @property
-    def logits(self) -> np.ndarray:
+    def logits(self) -> Any:
         """Scores of the last call, (N, classes) or (classes,), float32. Raises UserError before the first call.
 
         Of a network that ends in a softmax: the logarithms of its probabilities.
@@ -92,15 +116,15 @@ class Classifier:
             return np.log(scores)
 
     @property
-    def probabilities(self) -> np.ndarray:
+    def probabilities(self) -> Any:
         """Probabilities of the last call, (N, classes) or (classes,), float32: the softmax of the logits."""
         scores = self._scores()
         if self._softmax:
             return scores
-        exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
+        exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
         return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
-    def _scores(self) -> np.ndarray:
+    def _scores(self) -> Any:
         scores = getattr(self._last, "scores", None)
         if scores is None:
             raise BadArgumentError("nothing was classified yet in this thread: call the classifier first")
@@ -118,3 +142,10 @@ class Classifier:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _gpu_engine(chosen: Choices) -> GpuEngine:
+    """Make the engine; its imports load CuPy."""
+    from app.classifier.gpu_engine import GpuEngine
+
+    return GpuEngine(chosen)

@@ -25,6 +25,15 @@ def device_array(elements: int, dtype: str) -> cupy.ndarray:
     return cupy.ndarray((elements,), dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
+def unplaced_array(elements: int, dtype: str) -> cupy.ndarray:
+    """Return an array without memory, to bind a launch whose argument is moved before every call.
+
+    It lies at an address that no card ever maps.
+    """
+    memory = cupy.cuda.UnownedMemory(16, elements * np.dtype(dtype).itemsize, None, cupy.cuda.Device().id)
+    return cupy.ndarray((elements,), dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+
 def uploaded(array: np.ndarray) -> cupy.ndarray:
     """Copy a contiguous host array to a flat one on the device; it has arrived when this returns.
 

@@ -4,10 +4,10 @@ import ctypes
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-import cupy
 import numpy as np
 
 from app.cuda.graph_capture import DEVICE_WIDE
+from app.cuda.streams import borrowed
 from app.errors import UserError
 from app.kernels.variant import LibraryGemm
 
@@ -24,7 +24,7 @@ def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> C
     def step(stream: int, images: int) -> None:
         m, n, k = action.sizes(images)
         # The binding takes CuPy's current stream, not the handle's.
-        with cupy.cuda.Stream.from_external(Borrowed(stream)):
+        with borrowed(stream):
             # cuBLAS is column-major: it computes cᵀ = bᵀ aᵀ.
             handle.library.sgemm(
                 *(handle.value, handle.library.CUBLAS_OP_N, handle.library.CUBLAS_OP_N, n, m, k),
@@ -32,17 +32,6 @@ def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> C
             )
 
     return step
-
-
-class Borrowed:
-    """Another owner's stream, given by its pointer, in the form that CuPy takes."""
-
-    def __init__(self, pointer: int) -> None:
-        self._pointer = pointer
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        """Version of the protocol, pointer."""
-        return 0, self._pointer
 
 
 class Handle:

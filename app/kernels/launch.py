@@ -138,12 +138,12 @@ class Launch:
         self._images = ctypes.c_int(images)
         arguments = kernel.arguments()
         self._names = dict(zip([a.name for a in (*arguments, *config.workspace)], self._pointers, strict=True))
-        # Pointers that move from piece to piece: pointer, start address, bytes per image.
-        self._moving = [
-            (pointer, pointer.value, argument.per_image * np.dtype(argument.dtype).itemsize)
-            for pointer, argument in zip(self._pointers, arguments, strict=False)
+        # Pointers that move from piece to piece, by the argument's place: pointer, start address, bytes per image.
+        self._moving = {
+            place: (pointer, pointer.value, argument.per_image * np.dtype(argument.dtype).itemsize)
+            for place, (pointer, argument) in enumerate(zip(self._pointers, arguments, strict=False))
             if argument.per_image and pointer.value is not None
-        ]
+        }
         self._module = kernel.module()
         self._steps = [self._step(action) for action in config.actions]
 
@@ -158,11 +158,19 @@ class Launch:
             raise ValueError(f"{self.kernel.variant.source} is bound for 1 to {self.capacity} images, not {images}")
         for first in range(0, images, self._piece):
             count = min(self._piece, images - first)
-            for pointer, start, stride in self._moving:
+            for pointer, start, stride in self._moving.values():
                 pointer.value = start + first * stride
             self._images.value = count
             for step in self._steps:
                 step(stream, count)
+
+    def move(self, place: int, address: int) -> None:
+        """Let the argument at ``place`` lie at another address from the next call on: of the images, or of results.
+
+        The memory there is as large as what was bound and aligned to 16 bytes; the caller keeps it.
+        """
+        pointer, _, stride = self._moving[place]
+        self._moving[place] = pointer, address, stride
 
     def _step(self, action: Action) -> Step:
         match action:
