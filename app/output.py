@@ -15,7 +15,7 @@ from app.files.reading import first_bytes, present
 from app.network import shipped
 from app.options import option
 
-INPUTS = ("weights", "data", "labels", "resume", "file", "symbol", "paths")
+INPUTS = ("weights", "data", "labels", "resume", "file", "symbol", "paths", "before", "after")
 # Option → the first bytes of a file from an earlier run, which may be replaced. None: the command decides.
 OUTPUTS = {
     "output": None,

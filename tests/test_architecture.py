@@ -36,6 +36,7 @@ FLOORS = (
     "app.classifier",
     "app.predict",
     "app.report",
+    "app.compare",
     "app.training",
     "app.commands.options",
     "app.bench",

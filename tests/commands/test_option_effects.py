@@ -57,6 +57,7 @@ WORK = {
     "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --json --wide --plot",
     "profile": "--batch --network --weights --conv --fc --pool --latency --precision --no-fuse --streams --chunk "
     "--trace --counters --json --wide",
+    "compare": "--fail-above --ignore-settings --json --wide",
     "import": "--out --overwrite --network --symbol --size --rule --pixel-scale",
     "export": "--out --overwrite --network",
     "train": "--network --resume --output --overwrite --device --images --validation --data-dir --data --labels "

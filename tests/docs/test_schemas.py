@@ -18,7 +18,7 @@ from app.bench.ladder.cases import network_items
 from app.bench.peers import peers
 from app.bench.profile import job
 from app.bench.sweep import pipeline, text
-from app.commands import accuracy, kernels, networks
+from app.commands import accuracy, compare, kernels, networks
 from app.errors import UserError
 from app.files.checks import BadValueError, Check, parsed_json
 from app.kernels.facts import key
@@ -33,7 +33,7 @@ from docs.generate.figures import BENCH, FIGURES, FILES, OLD_REPORTS, ORIGINALS,
 from tests.fuzz.mutate import garbled
 from tests.support.schemas import mistakes
 
-WRITERS = (results, peers, job, scenario, pipeline, text, training, accuracy, kernels, networks, tuning)
+WRITERS = (results, peers, job, scenario, pipeline, text, training, accuracy, compare, kernels, networks, tuning)
 DESCRIPTIONS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(SCHEMAS.glob("*.json"))}
 # Stored, but not described: reports of the version before, and what people copied from the old systems.
 OLDER = {"lenet5-inference/report/2", "lenet5-inference/old-reports/1", "lenet5-inference/original-weights/1"}

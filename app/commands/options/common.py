@@ -21,6 +21,7 @@ COMMANDS = {
     "bench": "Check and time every kernel, layer by layer (GPU).",
     "sweep": "Find the best tile sizes of one kernel for this card (GPU).",
     "profile": "Time the kernels, copies and CUDA calls of python main.py (GPU).",
+    "compare": "Compare two reports: what became slower or faster.",
     "import": "Turn a weights file of another system into one of this program.",
     "export": "Write a network and its weights as ONNX, safetensors or NPZ.",
     "train": "Train a network on Fashion-MNIST, on a GPU or slowly on the CPU.",

@@ -1,0 +1,182 @@
+"""What each kind of report timed, with which settings and on which machine. Pure."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.files.checks import BadValueError, shown
+from app.runtime.statistics import median
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One timed row. median: in ``unit``, ms or s, as the samples are; older reports have no samples."""
+
+    name: str
+    median: float
+    samples: tuple[float, ...]
+    unit: str = "ms"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How to read a kind of report. settings: what must be equal; machine: likewise, of the machine; software: the
+    versions that are told where they differ."""
+
+    rows: Callable[[Document], Iterator[Timed | None]]
+    settings: Callable[[Document], Mapping[str, Any]]
+    machine: Callable[[Document], Mapping[str, Any]]
+    software: Callable[[Document], Mapping[str, Any]]
+
+
+def _row(name: str, part: Mapping[str, Any] | None, time: str = "ms", samples: str = "samples") -> Timed | None:
+    """Return the row; None for one without a time."""
+    if part is None or not part.get(time):
+        return None
+    if not isinstance(name, str):
+        raise BadValueError(f"{shown(name)} is no name")
+    unit = "s" if "seconds" in time else "ms"
+    found = Timed(name, part[time], tuple(part.get(samples, ())), unit)
+    if not all(type(value) in (int, float) and 0 < value < 1e12 for value in (found.median, *found.samples)):
+        raise BadValueError(f"{name} has a time that is none")
+    return found
+
+
+def _report(document: Document) -> Iterator[Timed | None]:
+    yield _row("on the card", document["on_card_ms"], "p50")
+    yield _row("end to end", document["end_to_end_ms"], "p50")
+    yield _row("raw copy", document["raw_copy_ms"], "p50")
+    if document["compare"] is not None:
+        yield _row(f"end to end in {document['compare']['precision']}", document["compare"]["end_to_end_ms"], "p50")
+    for layer in document["layers"]:
+        yield _row(layer["name"], layer)
+    for layer in document["op_times"] if document["device"]["kind"] == "cuda" else ():  # on the CPU: the layers again
+        yield _row(f"{layer['name']} alone", layer)
+
+
+def _bench(document: Document) -> Iterator[Timed | None]:
+    for table in document["tables"]:
+        for row in table["rows"]:
+            yield _row(f"{table['item']} {row['name']} {row['dtype']}", row)
+    for batch in document["batches"]:
+        for row in batch["whole_program"]:
+            yield _row(f"program of {batch['images']} images, {row['conv']} {row['precision']}", row)
+
+
+def _peers(document: Document) -> Iterator[Timed | None]:
+    for row in document["rows"]:
+        for name, field in (("on the card", "on_card_ms"), ("end to end", "end_to_end_ms")):
+            yield _row(f"{row['engine']} {row['precision']} {name}", row[field], "p50")
+
+
+def _scenario(document: Document) -> Iterator[Timed | None]:
+    for row in document["rows"]:
+        yield _row(row["precision"], row.get("latency_ms"), "p50")
+        yield _row(f"{row['precision']} identical", row.get("identical_ms"), "p50")
+
+
+def _training(document: Document) -> Iterator[Timed | None]:
+    for row in document["rows"]:
+        name = f"{row['network']} {row['hidden'] or ''}".rstrip() + f", batch {row['batch']}"
+        yield _row(name, row, "seconds_per_epoch")
+        yield _row(f"{name}, NumPy", row, "numpy_seconds_per_epoch", "numpy_samples")
+
+
+def _train(document: Document) -> Iterator[Timed | None]:
+    seconds = [epoch["seconds"] for epoch in document["epochs"]]
+    if seconds:
+        yield _row("an epoch", {"seconds": median(seconds), "samples": seconds}, "seconds")
+
+
+def _sweep(document: Document) -> Iterator[Timed | None]:
+    for layer in document["layers"]:
+        for point in layer["points"]:
+            parameters = " ".join(f"{name}={value}" for name, value in point["parameters"].items())
+            yield _row(f"{layer['layer']} {parameters}", point)
+
+
+def _pipeline(document: Document) -> Iterator[Timed | None]:
+    for point in document["points"]:
+        yield _row(f"{point['streams']} streams, chunks of {point['chunk']}", point)
+
+
+def _of(*names: str) -> Callable[[Document], Mapping[str, Any]]:
+    """Return a function that takes these fields out of a document."""
+    return lambda document: {name: document[name] for name in names}
+
+
+def _run(document: Document) -> Mapping[str, Any]:
+    """Settings of the main job, without the numbers of runs."""
+    settings = {name: value for name, value in document["settings"].items() if name not in ("runs", "layer_runs")}
+    return {
+        "network": document["network"]["name"],
+        "images": document["data"]["dtype"],
+        **{name: document[name] for name in ("precision", "batch")},
+        **settings,
+    }
+
+
+def _processors(document: Document) -> Mapping[str, Any]:
+    """Names of the card and of the processor, of which rows may be there, too."""
+    named = {"device": document["device"]["name"]}
+    return named | ({"cpu": document["cpu"]["name"]} if "cpu" in document else {})
+
+
+def _versions(document: Document) -> Mapping[str, Any]:
+    """Versions of driver and libraries, and the weights of the main job."""
+    names = ("driver", "cuda", "cupy", "numpy", "onnxruntime")
+    weights = {"weights": document["weights"]["sha256"][:12]} if "weights" in document else {}
+    found = {name: document["device"].get(name) for name in names if name in document["device"]}
+    return {**found, **document.get("software", {}), **weights}
+
+
+def _card(document: Document) -> Mapping[str, Any]:
+    return {"device": document["card"]}
+
+
+def _nothing(document: Document) -> Mapping[str, Any]:
+    return {}
+
+
+def _train_settings(document: Document) -> Mapping[str, Any]:
+    return {**document["settings"], "workers": document["workers"]}
+
+
+# Schema → how to read it.
+KINDS = {
+    "lenet5-inference/report/4": Kind(_report, _run, _processors, _versions),
+    "lenet5-inference/bench/1": Kind(_bench, _of("subject", "images", "settings"), _processors, _versions),
+    "lenet5-inference/peers/1": Kind(_peers, _of("network", "images"), _processors, _versions),
+    "lenet5-inference/scenario/1": Kind(_scenario, _of("scenario", "network", "images"), _processors, _versions),
+    "lenet5-inference/training/1": Kind(_training, _nothing, _processors, _versions),
+    "lenet5-inference/train/1": Kind(_train, _train_settings, _nothing, _nothing),
+    "lenet5-inference/sweep/1": Kind(
+        _sweep, _of("network", "operation", "variant", "precision", "fused", "images"), _card, _nothing
+    ),
+    "lenet5-inference/pipeline-sweep/1": Kind(_pipeline, _of("network", "precision", "images"), _card, _nothing),
+}
+
+
+def timed(document: Document) -> dict[str, Timed]:
+    """Return the timed rows of a report by name. Raises BadValueError for a report that is not whole."""
+    found = [row for row in _whole(KINDS[document["schema"]].rows, document) if row is not None]
+    return {row.name: row for row in found}
+
+
+def context(document: Document) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return machine, settings and software of a report. Raises BadValueError for a report that is not whole."""
+    kind = KINDS[document["schema"]]
+    machine, settings, software = (_whole(read, document) for read in (kind.machine, kind.settings, kind.software))
+    return dict(machine), dict(settings), dict(software)
+
+
+def _whole(read: Callable[[Document], Any], document: Document) -> Any:
+    try:
+        found = read(document)
+        return [*found] if isinstance(found, Iterator) else dict(found)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        if isinstance(error, BadValueError):
+            raise
+        raise BadValueError(f"a field is missing or of another type ({type(error).__name__}: {error})") from None

@@ -1,0 +1,214 @@
+"""Test ``main.py compare``: every kind of report, refusals, exit codes, and documents that are broken."""
+
+import json
+import random
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import main
+from app.compare.rows import KINDS, context, timed
+from app.files.checks import BadValueError, parsed_json
+from app.text import WIDTH
+from docs.generate.figures import FIGURES
+from tests.fuzz.mutate import garbled
+from tests.support.peers_for_tests import CARD, CPU_USED
+from tests.support.schemas import mistakes
+from tests.support.shell import Refuses
+
+TIMES = [2.0, 2.1, 1.9, 2.0, 2.05, 1.95, 2.02, 1.98]
+QUANTILES = {"p50": 2.0, "samples": TIMES}
+ROW = {"name": "direct", "dtype": "float32", "ms": 2.0, "samples": TIMES}
+POINT = {"parameters": {"BM": 32}, "ms": 2.0, "samples": TIMES}
+# The fields that compare reads, of a document of each kind, and the names of its rows.
+REPORT: dict[str, Any] = {
+    "device": CARD,
+    "network": {"name": "lenet5"},
+    "weights": {"sha256": "0" * 64},
+    "data": {"dtype": "uint8"},
+    "precision": "fp16",
+    "batch": 100,
+    "settings": {"streams": 4, "runs": 8},
+    "on_card_ms": QUANTILES,
+    "end_to_end_ms": QUANTILES,
+    "raw_copy_ms": None,
+    "compare": None,
+    "layers": [{"name": "conv1+relu1", "ms": 2.0, "samples": TIMES}],
+    "op_times": [{"name": "conv1", "ms": 2.0, "samples": TIMES}],
+}
+PROGRAM = {"conv": "auto", "precision": "fp32", "ms": 2.0, "samples": TIMES}
+BENCH = {
+    "device": CARD,
+    "cpu": CPU_USED,
+    "subject": "network lenet5",
+    "images": 100,
+    "settings": {"l2": "cold"},
+    "tables": [{"item": "conv1", "rows": [ROW, {**ROW, "name": "cublas", "ms": None}]}],
+    "batches": [{"images": 100, "whole_program": [PROGRAM]}],
+}
+EPOCHS = {"network": "mlp", "hidden": 100, "batch": 256, "seconds_per_epoch": 2.0, "samples": TIMES}
+EPOCHS |= {"numpy_seconds_per_epoch": 2.0, "numpy_samples": TIMES}
+DOCUMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "report/4": (REPORT, {"on the card", "end to end", "conv1+relu1", "conv1 alone"}),
+    "bench/1": (BENCH, {"conv1 direct float32", "program of 100 images, auto fp32"}),
+    "peers/1": (
+        {
+            "device": CARD,
+            "network": "lenet5",
+            "images": 100,
+            "software": {"torch": "2"},
+            "rows": [{"engine": "ours", "precision": "fp32", "on_card_ms": QUANTILES, "end_to_end_ms": None}],
+        },
+        {"ours fp32 on the card"},
+    ),
+    "scenario/1": (
+        {
+            "device": CARD,
+            "network": "lenet5",
+            "scenario": "offline",
+            "images": 100,
+            "rows": [{"precision": "fp32", "latency_ms": QUANTILES, "identical_ms": QUANTILES}, {"precision": "fp16"}],
+        },
+        {"fp32", "fp32 identical"},
+    ),
+    "training/1": (
+        {"device": CARD, "cpu": CPU_USED, "rows": [EPOCHS]},
+        {"mlp 100, batch 256", "mlp 100, batch 256, NumPy"},
+    ),
+    "train/1": ({"settings": {}, "workers": 1, "epochs": [{"seconds": time} for time in TIMES]}, {"an epoch"}),
+    "sweep/1": (
+        {
+            "card": "Some Card",
+            "network": "lenet5",
+            "operation": "conv",
+            "variant": "direct",
+            "precision": "fp32",
+            "fused": False,
+            "images": 100,
+            "layers": [{"layer": "conv1", "points": [POINT]}],
+        },
+        {"conv1 BM=32"},
+    ),
+    "pipeline-sweep/1": (
+        {
+            "card": "Some Card",
+            "network": "lenet5",
+            "precision": "auto",
+            "images": 100,
+            "points": [
+                {"streams": 2, "chunk": 50, "ms": 2.0, "samples": TIMES},
+                {"streams": 3, "chunk": 50, "ms": None},
+            ],
+        },
+        {"2 streams, chunks of 50"},
+    ),
+}
+Compare = Callable[..., tuple[int, str, dict[str, Any]]]
+
+
+def slowed(value: Any, factor: float) -> Any:
+    """The document with every time multiplied."""
+    if isinstance(value, dict):
+        return {name: slowed(inner, factor) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [slowed(inner, factor) for inner in value]
+    return value * factor if isinstance(value, float) else value
+
+
+def stored(path: Path, kind: str, document: dict[str, Any]) -> Path:
+    path.write_text(json.dumps({"schema": f"lenet5-inference/{kind}", **document}))
+    return path
+
+
+@pytest.fixture
+def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
+    """Compares two documents of a kind; returns exit code, text and JSON."""
+
+    def run(kind: str, before: dict[str, Any], after: dict[str, Any], *options: str) -> tuple[int, str, dict[str, Any]]:
+        paths = stored(tmp_path / "a.json", kind, before), stored(tmp_path / "b.json", kind, after)
+        target = tmp_path / "compared.json"
+        code = main(["compare", *map(str, paths), "--json", str(target), *options])
+        found = json.loads(target.read_text())
+        assert not mistakes(found)
+        out = capsys.readouterr().out
+        assert max(map(len, out.splitlines())) <= WIDTH or str(tmp_path) in out
+        return code, out, found
+
+    return run
+
+
+def test_every_kind_has_its_document() -> None:
+    assert {f"lenet5-inference/{kind}" for kind in DOCUMENTS} == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_what_became_slower_or_faster_is_told(kind: str, compared: Compare) -> None:
+    document, names = DOCUMENTS[kind]
+    for factor, expected in ((1.0, "same"), (1.5, "slower"), (0.5, "faster")):
+        code, out, found = compared(kind, document, slowed(document, factor), "--fail-above", "3%")
+        assert {row["name"] for row in found["rows"]} == names
+        assert {row["verdict"] for row in found["rows"]} == {expected}
+        assert all(row["percent"] == pytest.approx(100 * factor - 100) for row in found["rows"])
+        assert code == (expected == "slower") and set(found["failed"]) == (names if code else set())
+        assert f"{len(names)} {expected}" in out and ("FAILED" in out) is bool(code)
+
+
+def test_stored_documents_of_every_kind_are_read() -> None:
+    read = 0
+    for path in FIGURES.glob("*.json"):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["schema"] in KINDS:
+            assert timed(document) and context(document)[0]
+            read += 1
+    assert read > 8
+
+
+def test_other_machines_and_settings_are_refused(tmp_path: Path, compared: Compare, refuses: Refuses) -> None:
+    other = {**REPORT, "device": {**CARD, "name": "Other Card", "driver": "600"}, "batch": 200}
+    first, second = stored(tmp_path / "1", "report/4", REPORT), stored(tmp_path / "2", "report/4", other)
+    refuses(["compare", first, second], "different machines .device: 'Some Card', 'Other Card'.*--ignore-settings")
+    third = stored(tmp_path / "3", "report/4", {**REPORT, "batch": 200})
+    refuses(["compare", first, third], "different settings .batch: 100, 200.*--ignore-settings")
+    code, out, found = compared("report/4", REPORT, other, "--ignore-settings")
+    assert code == 0 and [one["name"] for one in found["differences"]] == ["device", "batch", "driver"]
+    assert "driver: None → 600" in out
+
+
+def test_versions_and_runs_may_differ_and_single_rows_are_named(compared: Compare) -> None:
+    other = deepcopy(REPORT)
+    other |= {"device": {**CARD, "cupy": "15"}, "settings": {"streams": 4, "runs": 100}, "op_times": []}
+    other["layers"][0] |= {"samples": []}
+    _, out, found = compared("report/4", REPORT, other)
+    assert found["only_before"] == ["conv1 alone"] and "only before: conv1 alone" in out
+    (row,) = (row for row in found["rows"] if row["name"] == "conv1+relu1")
+    assert row["interval"] is None and row["verdict"] == "unknown" and "too few samples" in out
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, refuses: Refuses) -> None:
+    good = stored(tmp_path / "good", "report/4", REPORT)
+    refuses(["compare", good, tmp_path / "missing"], "missing does not exist")
+    refuses(["compare", good, stored(tmp_path / "bench", "bench/1", BENCH)], "different kinds")
+    refuses(["compare", good, stored(tmp_path / "old", "report/2", REPORT)], "report/2' has no times")
+    refuses(["compare", good, stored(tmp_path / "bad", "report/4", {})], "wrong content.*missing")
+    broken = {**REPORT, "on_card_ms": {"p50": "soon"}}
+    refuses(["compare", good, stored(tmp_path / "bad", "report/4", broken)], "on the card has a time that is none")
+    train = {"settings": {}, "workers": 1, "epochs": []}
+    refuses(["compare", *[stored(tmp_path / "t", "train/1", train)] * 2], "no timed row in common")
+    refuses(["compare", good, good, "--json", good], "same file")
+    refuses(["compare", good, good, "--fail-above", "much"], "not a percentage such as 3%")
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_documents_that_are_broken_at_random_are_read_or_refused(kind: str) -> None:
+    rng = random.Random(kind)
+    for _ in range(150):
+        try:
+            document = parsed_json(garbled(rng, {"schema": f"lenet5-inference/{kind}", **DOCUMENTS[kind][0]}))
+            if isinstance(document, dict) and document.get("schema") == f"lenet5-inference/{kind}":
+                assert all(row.median > 0 for row in timed(document).values())
+                context(document)
+        except BadValueError as error:
+            assert str(error).isprintable()
