@@ -61,8 +61,9 @@ PROGRAM = [path for folder in ("app", "data_tools") for path in (ROOT / folder).
 EXTRAS = {
     "torch": ("app/bench", "app/interchange"),
     "safetensors": ("app/interchange",),
-    "onnx": ("app/interchange", "app/runtime/onnx_session.py"),
-    "onnxruntime": ("app/interchange", "app/runtime/onnx_session.py"),
+    "cudnn": ("app/bench/peers",),
+    "onnx": ("app/bench/peers", "app/interchange", "app/runtime/onnx_session.py"),
+    "onnxruntime": ("app/bench/peers", "app/interchange", "app/runtime/onnx_session.py"),
     "jax": ("app/bench/peers",),
     "PIL": ("app/pictures",),
     "pyarrow": ("app/predict",),

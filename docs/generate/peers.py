@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from app.bench.document import Row, first_row
-from app.bench.peers.peers import EAGER, JAX, OURS
+from app.bench.peers.peers import CUDNN, EAGER, JAX, ONNX, OURS
 from app.bench.peers.text import MEASURES
 from app.runtime.statistics import speedup
 from app.text import format_factor, format_ms
@@ -17,6 +17,8 @@ TITLES = {
     "torch-max-autotune": "torch.compile max-autotune",
     "torch-reduce-overhead": "torch.compile reduce-overhead",
     JAX: "JAX",
+    CUDNN: "PyTorch with cuDNN's graphs",
+    ONNX: "ONNX Runtime",
 }
 ON_CARD, END_TO_END = MEASURES
 LEAST = {ON_CARD: 3.0, END_TO_END: 2.5}  # times as fast as the fastest peer

@@ -13,7 +13,7 @@ import pytest
 from app.bench import batch as batch_module
 from app.bench.batch import Batch
 from app.bench.peers import peers
-from app.bench.peers.peers import ENGINES, MODES, OURS, candidates, engines, output_to_stderr
+from app.bench.peers.peers import ENGINES, OURS, candidates, engines, output_to_stderr
 from app.bench.peers.text import as_text, ratios
 from app.cli import main
 from app.errors import UserError
@@ -84,7 +84,7 @@ def test_candidates() -> None:
 
     every = candidates(ENGINES, None, no_engine)
     assert {row.precision for row in every if row.ours} == set(PRECISIONS)
-    assert len([row for row in every if not row.ours]) == 3 * (len(MODES) + 1)
+    assert len([row for row in every if not row.ours]) == 3 * (len(ENGINES) - 1)
     few = candidates(engines("ours,jax-jit"), "fp16", no_engine)
     assert [(row.engine, row.precision) for row in few] == [("ours", "fp16"), ("jax-jit", "fp16")]
     accurate = candidates(["ours", "torch-eager"], "fp32x", no_engine)

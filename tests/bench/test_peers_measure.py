@@ -14,8 +14,9 @@ from app.bench.peers.jax import JaxEngine
 from app.bench.peers.jax import _applied as jax_layer
 from app.bench.peers.peers import OURS
 from app.bench.peers.rounds import Candidate, Engine, in_turn, one_line
-from app.bench.peers.torch import Setting, TorchEngine, own_code, settings
-from app.bench.peers.torch import _enlarging as torch_module
+from app.bench.peers.torch import Setting, TorchEngine, settings
+from app.bench.peers.torch_network import _enlarging as torch_module
+from app.bench.peers.torch_network import own_code
 from app.errors import UserError
 from app.layers import Resize, Shape
 from app.network.definitions import LENET5, NETWORKS, Network

@@ -15,10 +15,13 @@ from tqdm import tqdm
 
 from app.bench.batch import check_ready, load_batch
 from app.bench.document import utc_date
+from app.bench.peers.cudnn_graph import CudnnEngine
 from app.bench.peers.jax import JaxEngine
+from app.bench.peers.onnx_runtime import SETTINGS as ONNX_SETTINGS
+from app.bench.peers.onnx_runtime import OnnxEngine
 from app.bench.peers.rounds import Candidate, Entrant, in_turn
 from app.bench.peers.text import as_text, ratios
-from app.bench.peers.torch import TorchEngine, settings
+from app.bench.peers.torch import Setting, TorchEngine, settings
 from app.commands.options.bench import BenchRequest
 from app.cuda import device
 from app.errors import UserError
@@ -29,15 +32,18 @@ from app.report import publish
 
 DEFAULT_ROUNDS = 7
 SCHEMA = "lenet5-inference/peers/1"
-OURS, EAGER, JAX = "ours", "torch-eager", "jax-jit"
+OURS, EAGER, JAX, CUDNN, ONNX = "ours", "torch-eager", "jax-jit", "cudnn-graph", "onnx-runtime"
 # Engine → mode of torch.compile; None: not compiled. Each is tried in several settings (torch.settings).
 MODES = {EAGER: None, "torch-max-autotune": "max-autotune", "torch-reduce-overhead": "reduce-overhead"}
-ENGINES = (OURS, *MODES, JAX)
+ENGINES = (OURS, *MODES, JAX, CUDNN, ONNX)
 NO_TENSORRT = (
     "TensorRT has no row: it is a toolkit of its own, with its own licence. If you have it: python main.py export "
     "--network {network} --out model.onnx && trtexec --onnx=model.onnx --shapes=images:{images} --fp16"
 )
-PACKAGES = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "jax", "jaxlib", "numpy")
+PACKAGES = (
+    *("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "jax", "jaxlib", "numpy"),
+    *("nvidia-cudnn-frontend", "onnxruntime-gpu"),
+)
 
 
 def compare(request: BenchRequest) -> int:
@@ -109,6 +115,14 @@ def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[
         if JAX in wanted:
             jax = partial(JaxEngine, precision=own)
             found.append(Candidate(JAX, own, False, {"whole": jax, "pieces": partial(jax, in_pieces=True)}))
+        others: list[tuple[str, Any, list[Setting]]] = [
+            (CUDNN, CudnnEngine, [setting for setting in settings(None) if setting.channels_last]),
+            (ONNX, OnnxEngine, ONNX_SETTINGS),
+        ]
+        for name, make, tried in others:
+            if name in wanted:
+                each = {str(setting): partial(make, precision=own, setting=setting) for setting in tried}
+                found.append(Candidate(name, own, False, each))
     return found
 
 

@@ -17,7 +17,7 @@ examples:
   python main.py bench --batches 100,1000,10000 --plot plots --json bench.json
   python main.py bench --shape 12,33,33,24,5,1
                                              one convolution: C,H,W,M,K,S
-  python main.py bench --peers               the application, PyTorch and JAX
+  python main.py bench --peers               the application, PyTorch, JAX, …
   python main.py bench --peers --batch 1 --only ours,torch-eager,jax-jit
   python main.py bench --peers --network k7 --precision fp16 --seconds 60
   python main.py bench --scenario offline    an MLPerf LoadGen scenario
@@ -56,7 +56,7 @@ class BenchRequest:
     batches: str | None = option("several batch sizes; the main table shows the largest", metavar="N,N,…")
     only: str | None = option("time only these kernels; with --peers: only these engines", metavar="NAME,…")
     peers: bool = option(
-        "time the application, PyTorch and JAX in turn on the same card",
+        "time the application, PyTorch, JAX and further systems in turn on the same card",
         False,
         group="the whole application instead of kernels (on Fashion-MNIST test images)",
         exclusive=True,
