@@ -66,7 +66,7 @@ USAGE = {
     "profile --streams 0": "--streams: 0 is not between 1 and 64",
     "train --epochs 0": "--epochs: 0 is not between 1",
     "train --storage float64": "--storage: invalid choice: 'float64' .*; did you mean float16",
-    "compare a b --fail-above -1%": "--fail-above: -1 is not at least 0",
+    "compare a b --fail-above much": "--fail-above: 'much' is not a percentage such as 3%",
     "train --rate 0": "--rate: 0 is not above 0",
     "train --rate nan": "--rate: nan is not above 0",
     "train --l2 much": "--l2: 'much' is not a number",
