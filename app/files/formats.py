@@ -13,6 +13,8 @@ _BEGINNINGS = {
     rb"II\*\0|MM\0\*": "a TIFF picture",
     rb"RIFF.{4}WEBP": "a WebP picture",
     rb"BM.{4}\0{4}": "a BMP picture",
+    rb".{4}ftyp(hei[cmsx]|mif1|msf1)": "a HEIC picture",
+    rb".{4}ftypavi[fs]": "an AVIF picture",
     re.escape(HDF5): "an HDF5 file",
     rb"\x93NUMPY": "a NumPy array (.npy)",
     rb"%PDF-": "a PDF document",

@@ -72,7 +72,8 @@ def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> Picture:
             frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
             with _one_large if image.width * image.height > LARGE else nullcontext():
                 image.seek(0)
-                upright = _plain(ImageOps.exif_transpose(image), name)
+                ImageOps.exif_transpose(image, in_place=True)
+                upright = _plain(image, name)
     except UnreadablePicture:
         raise
     except UserError as error:
@@ -125,4 +126,5 @@ def _plain(image: Picture, name: str) -> Picture:
         above = image.convert("RGBA")
         image = Image.new("RGB", above.size, "white")
         image.paste(above, mask=above)
-    return image.convert("L" if image.mode in ("1", "L") else "RGB")
+    mode = "L" if image.mode in ("1", "L") else "RGB"
+    return image if image.mode == mode else image.convert(mode)
