@@ -24,6 +24,7 @@ from app.predict.writers import STDOUT, check_ending, writer
 from app.processor import usable_cores
 from app.runtime.cpu_session import progress_bar
 from app.runtime.images import fitting
+from app.runtime.onnx_session import cpu_engine
 from app.text import fields, terminal_width
 from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import CLASSES
@@ -99,12 +100,11 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
         writer(request.out, request.overwrite, readable=total <= TABLE and not request.logits) as write,
         progress_bar(total, unit=" images", unit_scale=True) as progress,
     ):
-        for part in cut(inputs, shape, request.invert or "auto", batch, seen):
+        for part in cut(inputs, shape, request.invert or "auto", batch, seen, progress):
             if len(part.images):
                 labels = classifier(part.images)
                 write(layout.columns(part, labels, classifier.logits, classifier.probabilities))
                 tally.add(part, request.show is not None)
-            progress(part.taken)
         if not tally.images:
             raise _nothing(seen)
         if request.show is not None:
@@ -118,6 +118,7 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
 
 
 def _images_at_a_time(classifier: Classifier) -> int:
+    # On the CPU a full chunk for every core: sums are then those of one call with all images, to the bit.
     return GPU_BATCH if classifier.device == "cuda" else REFERENCE_CHUNK * usable_cores()
 
 
@@ -138,19 +139,24 @@ def _list(seen: Seen) -> None:
 
 def _report(request: PredictRequest, classifier: Classifier, seen: Seen, tally: Tally, seconds: float) -> list[str]:
     """Format what was done, where, and what the user should know of it."""
-    where = device.describe_gpu()["name"] if classifier.device == "cuda" else "the CPU"
+    on_gpu = classifier.device == "cuda"
+    where = device.describe_gpu()["name"] if on_gpu else f"the CPU, by {cpu_engine().engine}"
     count = f"{tally.images:,} image{'s' * (tally.images != 1)}"
     head = f"{classifier.graph.network.name}: {count} in {seconds:.2f} s ({tally.images / seconds:,.0f} images/s)"
     about = {
-        "where": where + (f": {classifier.why_cpu}" if classifier.why_cpu else ""),
+        "where": where + (f" ({classifier.why_cpu})" if classifier.why_cpu else ""),
         "negated": _negated(request, seen),
-        "animated": f"{seen.animated:,} files have several frames or pages: the first is classified",
+        "animated": _animated(seen.animated),
         "note": brightness_note(tally.brightness / tally.images, tally.images) if classifier.classes == CLASSES else "",
         "written": ", ".join(str(path) for path in (request.out, request.show) if path not in (None, STDOUT)),
     }
-    if not seen.animated:
-        del about["animated"]
     return [head, *fields([(name, told) for name, told in about.items() if told], terminal_width())]
+
+
+def _animated(files: int) -> str:
+    """Say that only a part of some files is classified."""
+    some = "1 file has" if files == 1 else f"{files:,} files have"
+    return f"{some} several frames or pages: the first is classified" if files else ""
 
 
 def _negated(request: PredictRequest, seen: Seen) -> str:

@@ -1,7 +1,7 @@
 """The images to classify: what the user's paths name, cut into parts that fit memory, in the order given."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -26,14 +26,13 @@ Input = Dataset | list[Path]
 class Part:
     """Some of the images: (n, C, H, W) uint8, or float32 in [0, 1]. paths: the file of each, numbers: its place there.
 
-    pictures: whether they are files of their own. taken: how many there would be if all could be read.
+    pictures: whether they are files of their own.
     """
 
     paths: list[str]
     numbers: list[int]
     images: np.ndarray
     pictures: bool
-    taken: int
 
     @property
     def names(self) -> list[str]:
@@ -50,6 +49,19 @@ class Seen:
     animated: int = 0
     unreadable: int = 0
     faults: list[str] = field(default_factory=list)
+
+    def note(self, found: tuple[Prepared, int] | UnreadablePicture) -> Prepared | None:
+        """Count a picture, prepared and with the number of its frames, or unreadable; return it if it is readable."""
+        self.pictures += 1
+        if isinstance(found, UnreadablePicture):
+            self.unreadable += 1
+            if len(self.faults) < LISTED:
+                self.faults.append(str(found))
+            return None
+        prepared, frames = found
+        self.inverted += prepared.inverted
+        self.animated += frames > 1
+        return prepared
 
 
 def gather(paths: Iterable[str]) -> list[Input]:
@@ -75,24 +87,41 @@ def size(one: Input) -> int:
     return len(one) if isinstance(one, list) else len(one.images)
 
 
-def cut(inputs: Iterable[Input], shape: PictureShape, invert: str, most: int, seen: Seen) -> Iterator[Part]:
-    """Yield the images in parts of at most ``most``; pictures are prepared for ``shape``, by threads that work ahead.
+def cut(
+    inputs: Iterable[Input],
+    shape: PictureShape,
+    invert: str,
+    most: int,
+    seen: Seen,
+    progress: Callable[[int], object],
+) -> Iterator[Part]:
+    """Yield the images in parts of ``most``, the last one of an input with the rest, so that none is much smaller.
 
-    seen: updated as pictures are read. Parts may be empty, where no picture of them can be read.
+    Pictures are prepared for ``shape``, by threads that work ahead. seen: updated as they are read. progress: called
+    with the number of images as they are read, or of an array when its part is done. Parts may be empty, where no
+    picture of them can be read.
     """
     for one in inputs:
         if isinstance(one, list):
-            yield from _cut_pictures(one, shape, invert, most, seen)
+            yield from _cut_pictures(one, shape, invert, most, seen, progress)
             continue
         # Fractions stay together: whether images are k/255, and so become bytes, is a property of the whole file.
-        step = most if one.images.dtype == np.uint8 else len(one.images)
-        for start in range(0, len(one.images), step):
-            images = one.images[start : start + step]
-            numbers = [*range(start, start + len(images))]
-            yield Part([one.source] * len(images), numbers, images, False, len(images))
+        parts = max(1, len(one.images) // most) if one.images.dtype == np.uint8 else 1
+        ends = [*range(most, parts * most, most), len(one.images)]
+        for start, end in zip([0, *ends], ends, strict=False):
+            numbers = [*range(start, end)]
+            yield Part([one.source] * len(numbers), numbers, one.images[start:end], False)
+            progress(len(numbers))
 
 
-def _cut_pictures(paths: Sequence[Path], shape: PictureShape, invert: str, most: int, seen: Seen) -> Iterator[Part]:
+def _cut_pictures(
+    paths: Sequence[Path],
+    shape: PictureShape,
+    invert: str,
+    most: int,
+    seen: Seen,
+    progress: Callable[[int], object],
+) -> Iterator[Part]:
     def made(path: Path) -> tuple[Prepared, int] | UnreadablePicture:
         try:
             picture = read_picture(path, MAX_PIXELS)
@@ -109,27 +138,14 @@ def _cut_pictures(paths: Sequence[Path], shape: PictureShape, invert: str, most:
             ahead.extend((path, pool.submit(made, path)) for path in islice(left, 2 * most - len(ahead)))
             if not ahead:
                 return
-            now = [ahead.popleft() for _ in range(min(most, len(ahead)))]
-            yield _part([(path, future.result()) for path, future in now], shape, seen)
+            count = most if len(ahead) == 2 * most else len(ahead)
+            names, pixels = [], []
+            for path, future in (ahead.popleft() for _ in range(count)):
+                if (prepared := seen.note(future.result())) is not None:
+                    names.append(str(path))
+                    pixels.append(prepared.pixels)
+                progress(1)
+            images = np.stack(pixels) if pixels else np.empty((0, *shape), np.uint8)
+            yield Part(names, [0] * len(names), images, True)
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _part(
-    results: Sequence[tuple[Path, tuple[Prepared, int] | UnreadablePicture]], shape: PictureShape, seen: Seen
-) -> Part:
-    names, pixels = [], []
-    for path, found in results:
-        seen.pictures += 1
-        if isinstance(found, UnreadablePicture):
-            seen.unreadable += 1
-            if len(seen.faults) < LISTED:
-                seen.faults.append(str(found))
-            continue
-        prepared, frames = found
-        seen.inverted += prepared.inverted
-        seen.animated += frames > 1
-        names.append(str(path))
-        pixels.append(prepared.pixels)
-    images = np.stack(pixels) if pixels else np.empty((0, *shape), np.uint8)
-    return Part(names, [0] * len(names), images, True, len(results))
