@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.console import coloured
+from app.cuda import device as devices
 from app.files.json_text import json_text
 from app.files.writing import replacing
 from app.network.accuracy import Accuracy, Agreement
@@ -27,12 +28,6 @@ SHOWN_LABELS = 6
 SHOWN_DIFFERENCES = 10
 DIFFERENCE = "  image {index}: {label} instead of {reference}, float64 margin {margin:.3g} ({kind})"
 VERDICTS = {True: "PASSED", False: "FAILED", None: "not judged"}
-DEVICES = {
-    "cuda": "{name} ({architecture}, {multiprocessors} SMs), "
-    "driver {driver} (CUDA {driver_cuda}), CUDA {cuda}, CuPy {cupy}",
-    "cpu": "CPU: {name}, {threads} threads, NumPy {numpy}",
-}
-ENGINE = ", ONNX Runtime {onnxruntime}"
 TRACED = (
     "H2D {h2d_ms:.3f} ms, kernels {kernels_ms:.3f} ms, D2H {d2h_ms:.3f} ms, together {span_ms:.3f} ms; "
     "{overlap:.0%} of copy time behind kernels"
@@ -164,7 +159,7 @@ def _head(report: Mapping[str, Any], width: int) -> list[str]:
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report["settings"].items())
     more = ", …" if report["batch"] > len(report["first_labels"]) else ""
     pairs = [
-        ("device", (DEVICES[device["kind"]] + ENGINE * ("onnxruntime" in device)).format_map(device)),
+        ("device", devices.as_text(device)),
         ("weights", f"{weights['path']} (sha256 {weights['sha256'][:12]}…{unvouched})"),
         ("images", f"{report['data']['source']} ({report['data']['dtype']})"),
         ("settings", settings),

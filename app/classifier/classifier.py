@@ -15,7 +15,7 @@ from app.layers import Softmax
 from app.planning.choices import load_graph
 from app.planning.matching import Choices
 from app.planning.request import NetworkRequest
-from app.precision import PRECISIONS
+from app.precision import PRECISIONS, SHORT
 from app.runtime.cpu_run import check_network_options
 
 if TYPE_CHECKING:
@@ -82,9 +82,7 @@ class Classifier:
         batch = None if carded else host_batch(images, self.graph)
         try:
             with self._lock:
-                engine = self._engine
-                if engine is None:
-                    raise BadArgumentError("the classifier is closed: make another one")
+                engine = self._opened()
                 if batch is not None and not on_card and stream is None:
                     labels, scores = engine.run(batch.graph, batch.images)
                     single = batch.single
@@ -123,6 +121,23 @@ class Classifier:
             return scores
         exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
         return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+    @property
+    def precision(self) -> str:
+        """The precision that computes, the coarsest of any layer. Raises UserError before the first call."""
+        arithmetic = self._opened().arithmetic
+        if arithmetic is None:
+            raise BadArgumentError("the precision is chosen at the first call: call the classifier first")
+        return SHORT[arithmetic]
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the device, and the software that computed so far, as reports do. Raises UserError if closed."""
+        return self._opened().describe()
+
+    def _opened(self) -> CpuEngine | GpuEngine:
+        if self._engine is None:
+            raise BadArgumentError("the classifier is closed: make another one")
+        return self._engine
 
     def _scores(self) -> Any:
         scores = getattr(self._last, "scores", None)

@@ -40,6 +40,7 @@ class GpuEngine:
 
     def __init__(self, choices: Choices) -> None:
         card = device.describe_gpu()
+        self.arithmetic: str | None = None  # coarsest type of any layer's multiplication, once that is planned
         self._arch = card["architecture"]
         self._choices = replace(choices, tuning=tuning.load(card["name"]))
         self._card = cupy.cuda.Device()
@@ -79,7 +80,9 @@ class GpuEngine:
         return session
 
     def _plan(self, form: Form, graph: Graph) -> ExecutionPlan:
-        return plan(graph, self._arch, self._choices, input_dtype=form[1])
+        found = plan(graph, self._arch, self._choices, input_dtype=form[1])
+        self.arithmetic = found.arithmetic
+        return found
 
     def run_on_card(self, graph: Graph, images: Any, stream: Any = None) -> tuple[cupy.ndarray, cupy.ndarray, bool]:
         """Enqueue images on a stream, None for CuPy's current one; return labels, scores, and whether it is one image.
@@ -124,6 +127,11 @@ class GpuEngine:
         if not batch.single and images.dtype == array.dtype:
             self._given[array.shape[1:], array.dtype] = running
         return images, running, batch.single
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the card, as reports do."""
+        with self._card:
+            return device.describe_gpu()
 
     def close(self) -> None:
         """Free the memory of all sessions."""

@@ -3,7 +3,7 @@
 import ctypes
 import importlib.util
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,12 @@ from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 
 OLDEST_ARCHITECTURE = (7, 5)
+_TEXTS = {
+    "cuda": "{name} ({architecture}, {multiprocessors} SMs), "
+    "driver {driver} (CUDA {driver_cuda}), CUDA {cuda}, CuPy {cupy}",
+    "cpu": "CPU: {name}, {threads} threads, NumPy {numpy}",
+}
+_ENGINE = ", ONNX Runtime {onnxruntime}"
 _REMEDIES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("free memory of the GPU and of this machine, or do less at once", (2,)),  # 2: also page-locked memory's error
     ("wait for the other program that has the GPU for itself, or choose another GPU", (46, 216)),
@@ -157,6 +163,11 @@ def describe_cpu(threads: int) -> dict[str, Any]:
     import numpy
 
     return {"kind": "cpu", "name": _processor(), "threads": threads, "numpy": numpy.__version__}
+
+
+def as_text(device: Mapping[str, Any]) -> str:
+    """Format what ``describe_gpu`` or ``describe_cpu`` returned, and the software that computes on it, in one line."""
+    return (_TEXTS[device["kind"]] + _ENGINE * ("onnxruntime" in device)).format_map(device)
 
 
 def _kernel_driver() -> str | None:
