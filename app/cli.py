@@ -20,6 +20,7 @@ BODIES = {
     "sweep": "bench.sweep.job",
     "profile": "bench.profile.job",
     "train": "training.command",
+    "evaluate": "evaluate.command",
 }
 
 

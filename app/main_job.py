@@ -15,8 +15,8 @@ from app.network.reference import compute_reference, load_reference
 from app.network.weights import Weights
 from app.planning.choices import load_graph
 from app.report import as_text, document, publish
-from app.runtime.images import UNLABELLED, load_images
-from app.runtime.request import RunRequest
+from app.runtime.images import load_images
+from app.runtime.request import UNLABELLED, RunRequest
 from app.runtime.result import Outcome
 from app.runtime.startup import Stopwatch
 from data_tools.dataset import Dataset

@@ -15,12 +15,13 @@ from app.files.reading import first_bytes, present
 from app.network import shipped
 from app.options import option
 
-INPUTS = ("weights", "data", "labels", "resume", "file", "symbol", "paths", "before", "after")
+INPUTS = ("weights", "data", "labels", "against", "resume", "file", "symbol", "paths", "before", "after")
 # Option → the first bytes of a file from an earlier run, which may be replaced. None: the command decides.
 OUTPUTS = {
     "output": None,
     "out": None,
     "show": None,
+    "html": None,
     "json": re.compile(rb'\Z|\{\s*"schema": "lenet5-inference/(?!tuning/|old-reports/)'),  # the program reads those two
     "trace": re.compile(rb'\Z|\{"traceEvents": '),
 }

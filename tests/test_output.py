@@ -30,7 +30,7 @@ def test_every_option_that_names_a_file_is_known_as_read_or_written() -> None:
         action.dest
         for parser in parsers().values()
         for action in parser._actions
-        if action.metavar == "FILE" or action.type is Path
+        if action.metavar in ("FILE", "OTHER") or action.type is Path
     }
     # Two are folders; predict's paths may be those, too.
     assert named | {"paths"} == {*INPUTS, *OUTPUTS, "data_dir", "plot"}

@@ -8,10 +8,8 @@ import numpy as np
 
 from app.errors import UserError
 from app.network.graph import Graph
-from app.runtime.request import LabelledImages
+from app.runtime.request import UNLABELLED, LabelledImages
 from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
-
-UNLABELLED = "none"  # value of --labels
 
 
 def load_images(

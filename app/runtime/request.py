@@ -12,6 +12,7 @@ from app.precision import PRECISIONS
 
 DEFAULT_STREAMS = 4  # chunks in flight at once
 DEFAULT_WARMUP = 5  # untimed runs
+UNLABELLED = "none"  # value of --labels
 
 
 def device_option() -> Any:

@@ -90,6 +90,10 @@ CASES = {
     "accuracy --network vgg": "unknown network 'vgg': choose one of lenet5",
     "accuracy --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "graph --network lenet": "unknown network 'lenet': .*; did you mean lenet5",
+    "evaluate --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "evaluate --against vgg": "unknown network 'vgg': choose one of lenet5",
+    "evaluate --against missing.h5": "missing.h5 does not exist",
+    "evaluate --html missing/folder": "--html missing/folder cannot be written: .*; name a file in",
     "graph --conv winograd": "unknown conv kernel 'winograd': choose one of auto, .*direct"
     ".*register-patch, mma-any, mma, wgmma, wgmma-split, wgmma-exact$",
     "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, .*tensor-core, split-k, warpgroup, mma, wgmma$",

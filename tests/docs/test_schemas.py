@@ -20,6 +20,7 @@ from app.bench.profile import job
 from app.bench.sweep import pipeline, text
 from app.commands import accuracy, compare, kernels, networks
 from app.errors import UserError
+from app.evaluate import results as evaluation
 from app.files.checks import BadValueError, Check, parsed_json
 from app.kernels.facts import key
 from app.planning import tuning
@@ -33,7 +34,21 @@ from docs.generate.figures import BENCH, FIGURES, FILES, OLD_REPORTS, ORIGINALS,
 from tests.fuzz.mutate import garbled
 from tests.support.schemas import mistakes
 
-WRITERS = (results, peers, job, scenario, pipeline, text, training, accuracy, compare, kernels, networks, tuning)
+WRITERS = (
+    results,
+    peers,
+    job,
+    scenario,
+    pipeline,
+    text,
+    training,
+    accuracy,
+    compare,
+    evaluation,
+    kernels,
+    networks,
+    tuning,
+)
 DESCRIPTIONS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(SCHEMAS.glob("*.json"))}
 # Stored, but not described: reports of the version before, and what people copied from the old systems.
 OLDER = {"lenet5-inference/report/2", "lenet5-inference/old-reports/1", "lenet5-inference/original-weights/1"}

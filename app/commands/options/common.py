@@ -15,6 +15,7 @@ COMMANDS = {
     "predict": "Classify your own pictures or arrays; write CSV, JSON and others.",
     "networks": "List every network: input, layers, parameters, FLOPs, accuracy.",
     "accuracy": "Count every network's correct answers; compare with old reports.",
+    "evaluate": "Show what a network gets wrong, or how two networks differ.",
     "graph": "Print a network: shapes, FLOPs, bytes, each layer's kernel.",
     "kernels": "List every kernel: its idea, origin, limits and number types.",
     "precompile": "Compile the kernels of python main.py before its first run.",

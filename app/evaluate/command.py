@@ -1,0 +1,120 @@
+"""``main.py evaluate``: what a network gets right and wrong, as text, JSON and a page."""
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from app.classifier import Classifier
+from app.classifier.arguments import network_request
+from app.errors import UserError
+from app.evaluate.page import page
+from app.evaluate.request import EvaluateRequest
+from app.evaluate.results import Answers, document
+from app.evaluate.text import as_text
+from app.files.writing import replacing
+from app.output import check_new
+from app.planning.request import NetworkRequest
+from app.precision import PRECISIONS
+from app.report import publish
+from app.runtime.cpu_session import progress_bar
+from app.runtime.images import fitting, load_images
+from data_tools.dataset import Dataset
+
+PER_CALL = 1000  # images classified between two steps of the progress bar
+
+
+def evaluate(request: EvaluateRequest) -> int:
+    """Classify, judge the answers, publish. Returns 0. Raises UserError; then no file is written."""
+    if request.html is not None:
+        check_new(request.html, request.overwrite, "--html")
+    asked = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
+    with Classifier.of(asked, request.device) as classifier:
+        other = None if request.against is None else _other(asked, classifier, request.against)
+        if classifier.why_cpu is not None:
+            print(f"note: running on the CPU: {classifier.why_cpu}", file=sys.stderr)
+        data = _load(request, classifier, other)
+        found = _classify(classifier, data.images)
+        where = classifier.describe()
+    second = None
+    if other is not None:
+        with other:
+            second = _classify(other, data.images)
+    names = classifier.classes
+    if names is None and data.classes is not None and len(data.classes) == classifier.graph.classes:
+        names = data.classes
+    report = document(where, data, names, found, second)
+    if request.html is not None:
+        text = page(report, data.images)
+        with replacing(request.html, overwrite=request.overwrite) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    publish(report, as_text, request.output)
+    return 0
+
+
+def _other(asked: NetworkRequest, classifier: Classifier, against: str) -> Classifier:
+    """Return the classifier to compare with: of another precision, network or weights file. Raises UserError."""
+    if against not in PRECISIONS:
+        request = network_request(against, asked.precision)
+    elif classifier.device == "cpu":
+        raise UserError(f"--against {against} is a precision of the GPU: name another network or weights file")
+    else:
+        request = replace(asked, precision=against)
+    other = Classifier.of(request, classifier.device)
+    if other.graph.classes != classifier.graph.classes or (
+        other.classes and classifier.classes and other.classes != classifier.classes
+    ):
+        other.close()
+        raise UserError(f"--against {against} has other classes: compare networks that tell the same classes apart")
+    return other
+
+
+def _load(request: EvaluateRequest, classifier: Classifier, other: Classifier | None) -> Dataset:
+    """Load as many images as are asked for. Raises UserError if nothing can be judged by them."""
+
+    def check(data: Dataset) -> None:
+        if request.batch is not None and request.batch > len(data.images):
+            raise UserError(f"--batch {request.batch} is more than the {len(data.images)} images of {data.source}")
+        if data.labels is None and other is None:
+            raise UserError(
+                f"{data.source} has no labels to judge the answers by: name them with --labels FILE, or compare two "
+                "networks with --against OTHER"
+            )
+
+    data, _ = load_images(request.images, classifier.graph, check, None)
+    check(data)
+    if other is not None:
+        fitting(other.graph, data)
+    if data.labels is None:
+        print(f"note: {data.source}, without labels: only changed answers are compared", file=sys.stderr)
+    labels = None if data.labels is None else data.labels[: request.batch]
+    return replace(data, images=data.images[: request.batch], labels=labels)
+
+
+def _classify(classifier: Classifier, images: np.ndarray) -> Answers:
+    """Classify (N, C, H, W) images. Raises UserError if a probability is not finite."""
+    parts = []
+    with progress_bar(len(images), desc=classifier.graph.network.name, unit=" images", leave=False) as progress:
+        for start in range(0, len(images), PER_CALL):
+            labels = classifier(images[start : start + PER_CALL])
+            with np.errstate(invalid="ignore"):  # of scores that are not finite; reported below
+                parts.append((labels, classifier.probabilities))
+            progress(len(labels))
+    labels, probabilities = (np.concatenate(part) for part in zip(*parts, strict=True))
+    lost = int((~np.isfinite(probabilities).all(axis=1)).sum())
+    if lost:
+        raise UserError(
+            f"the scores of {lost} images are beyond the range of {classifier.precision}: "
+            "choose a finer --precision, or mend the weights"
+        )
+    return Answers(_about(classifier), labels, probabilities)
+
+
+def _about(classifier: Classifier) -> dict[str, Any]:
+    network, weights = classifier.graph.network, classifier.weights
+    return {
+        "network": {"name": network.name, "input_shape": [*network.input_shape]},
+        "weights": {"path": str(weights.path)} | {n: getattr(weights, n) for n in ("sha256", "vouched", "recipe")},
+        "precision": classifier.precision,
+    }

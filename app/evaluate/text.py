@@ -1,0 +1,216 @@
+"""The document of ``evaluate`` as plain text."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.cuda import device
+from app.text import UNLIMITED, WIDTH, Column, fields, paragraph, table
+
+SHOWN = 10  # mistakes and changes
+Document = Mapping[str, Any]
+
+
+def class_name(document: Document, label: int) -> str:
+    """Return the class's name, or its number if the classes have no names."""
+    names = document["classes"]
+    return str(label) if names is None else names[label]
+
+
+def percent(share: float | None) -> str:
+    """Format a share as a percentage; a dash for None."""
+    return "–" if share is None else f"{share:.2%}"
+
+
+def significance(mcnemar: Mapping[str, Any]) -> str:
+    """Tell in a sentence what McNemar's test found."""
+    p = f"p = {mcnemar['p_value']:.2g}, {mcnemar['test']}"
+    if mcnemar["p_value"] < 0.05:
+        better = "the first" if mcnemar["only_first"] > mcnemar["only_second"] else "the other"
+        return f"{better} is better, and that is hardly chance ({p})"
+    return f"the difference may be chance ({p})"
+
+
+def as_text(document: Document, width: int = WIDTH) -> str:
+    """Return the document as text without colours. width: columns of a line."""
+    blocks = [_head(document, width)]
+    if document["answers"] is not None:
+        blocks += [
+            _answers(document, width),
+            _classes(document, width),
+            _confusion(document, width),
+            _calibration(document, width),
+            _mistakes(document, width),
+        ]
+    if document["against"] is not None:
+        blocks += [_against(document, width), _moves(document, width), _changes(document, width)]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def title(about: Document) -> str:
+    """Name a network and its precision: ``lenet5 in fp32``."""
+    return f"{about['network']['name']} in {about['precision']}"
+
+
+def head_fields(document: Document) -> list[tuple[str, str]]:
+    """Return what was evaluated: names and values."""
+    compared = {"": document} | ({} if document["against"] is None else {"other ": document["against"]})
+    return [
+        ("device", device.as_text(document["device"])),
+        *(
+            (f"{which}weights", f"{one['weights']['path']} (sha256 {one['weights']['sha256'][:12]}…)")
+            for which, one in compared.items()
+        ),
+        ("images", document["data"]["source"]),
+    ]
+
+
+def figures(answers: Mapping[str, Any], images: int) -> list[tuple[str, str]]:
+    """Return the figures that one line each can tell: names and values."""
+    error = answers["calibration"]
+    return [
+        ("top 1", f"{answers['correct']:,} / {images:,} correct = {answers['accuracy']:.2%}"),
+        ("top 2", f"{answers['top2_correct']:,} / {images:,} within the first two = {answers['top2_accuracy']:.2%}"),
+        (
+            "averages of the classes",
+            ", ".join(f"{NAMES[name]} {share:.2%}" for name, share in answers["macro"].items()),
+        ),
+        ("calibration error", f"{error['expected_error']:.2%} expected, {error['greatest_error']:.2%} at most"),
+    ]
+
+
+NAMES = {"precision": "precision", "recall": "recall", "f1": "F1"}
+
+
+def _head(document: Document, width: int) -> list[str]:
+    heading = f"{title(document)} on {document['data']['images']:,} images"
+    return [*paragraph(heading, width), *fields(head_fields(document), width)]
+
+
+def _answers(document: Document, width: int) -> list[str]:
+    return ["Answers", *fields(figures(document["answers"], document["data"]["images"]), width)]
+
+
+def _classes(document: Document, width: int) -> list[str]:
+    """One line a class, with the wrong answer that its images get most often."""
+    columns = [
+        Column("class", left=True),
+        *map(Column, ("images", "precision", "recall", "F1")),
+        Column("taken for", left=True),
+    ]
+    rows = [
+        [
+            numbered(document, label),
+            f"{score['support']:,}",
+            *(percent(score[name]) for name in NAMES),
+            confused_with(document, label),
+        ]
+        for label, score in enumerate(document["answers"]["classes"])
+    ]
+    return ["Classes", *table(columns, rows, width)]
+
+
+def numbered(document: Document, label: int) -> str:
+    """Return the class's number and its name, if it has one."""
+    return str(label) if document["classes"] is None else f"{label} {document['classes'][label]}"
+
+
+def confused_with(document: Document, label: int) -> str:
+    """Return the most frequent wrong answer to the class's images, and how often it came; empty without mistakes."""
+    row = document["answers"]["confusion"][label]
+    wrong = [0 if answer == label else count for answer, count in enumerate(row)]
+    most = max(wrong)
+    return f"{class_name(document, wrong.index(most))} ({most:,})" if most else ""
+
+
+def _confusion(document: Document, width: int) -> list[str]:
+    return _matrix(
+        document, document["answers"]["confusion"], "Confusion matrix (rows: labels; columns: answers)", width
+    )
+
+
+def _matrix(document: Document, counts: Sequence[Sequence[int]], heading: str, width: int) -> list[str]:
+    """Format counts by class; where they do not fit, say so."""
+    columns = [Column("", left=True), *(Column(str(label)) for label in range(len(counts)))]
+    rows = [[numbered(document, at), *(str(count) if count else "·" for count in row)] for at, row in enumerate(counts)]
+    lines = [*paragraph(heading, width), *table(columns, rows, UNLIMITED)]
+    if max(map(len, lines)) <= width:
+        return lines
+    return paragraph(f"{heading}: too wide for this terminal; --wide prints it, --json and --html contain it", width)
+
+
+def _calibration(document: Document, width: int) -> list[str]:
+    columns = [*map(Column, ("probability", "images", "mean", "correct", "difference"))]
+    rows = [
+        [
+            f"{one['low']:.0%} to {one['high']:.0%}",
+            f"{one['images']:,}",
+            percent(one["confidence"]),
+            percent(one["accuracy"]),
+            f"{(one['accuracy'] - one['confidence']) * 100:+.2f}",
+        ]
+        for one in document["answers"]["bins"]
+        if one["images"]
+    ]
+    return ["Calibration: answers by their probability", *table(columns, rows, width)]
+
+
+def _mistakes(document: Document, width: int) -> list[str]:
+    mistakes = document["answers"]["mistakes"]
+    columns = [Column("image"), *(Column(head, left=True) for head in ("label", "answer")), Column("probability")]
+    rows = [
+        [
+            str(one["image"]),
+            *(class_name(document, one[name]) for name in ("label", "answer")),
+            percent(one["probability"]),
+        ]
+        for one in mistakes[:SHOWN]
+    ]
+    heading = "Most confident mistakes"
+    return [heading, *table(columns, rows, width), *_more(len(mistakes))] if rows else []
+
+
+def _more(count: int) -> list[str]:
+    return [f"  … and {count - SHOWN} more (in --json and --html)"] if count > SHOWN else []
+
+
+def _against(document: Document, width: int) -> list[str]:
+    other, images = document["against"], document["data"]["images"]
+    heading = f"Against {title(other)}: {other['changed']:,} of {images:,} answers differ"
+    return [*paragraph(heading, width), *fields(comparison_fields(document), width)]
+
+
+def comparison_fields(document: Document) -> list[tuple[str, str]]:
+    """Return how the other one answers, and McNemar's counts; empty without labels."""
+    other, images = document["against"], document["data"]["images"]
+    if other["answers"] is None:
+        return []
+    test = other["mcnemar"]
+    counts = (
+        f"both right {test['both_right']:,}, only the first {test['only_first']:,}, "
+        f"only the other {test['only_second']:,}, both wrong {test['both_wrong']:,}"
+    )
+    return [*figures(other["answers"], images), ("McNemar", counts), ("verdict", significance(test))]
+
+
+def _moves(document: Document, width: int) -> list[str]:
+    columns = [Column("class", left=True), *map(Column, ("answers", "other's", "left", "came"))]
+    rows = [
+        [numbered(document, at), *(f"{one[name]:,}" for name in ("answers", "other_answers", "left", "came"))]
+        for at, one in enumerate(document["against"]["classes"])
+        if one["left"] or one["came"]
+    ]
+    return ["Answers that changed, by class", *table(columns, rows, width)] if rows else []
+
+
+def _changes(document: Document, width: int) -> list[str]:
+    other = document["against"]
+    columns = [Column("image"), *(Column(head, left=True) for head in ("answer", "other's", "label"))]
+    rows = [
+        [
+            str(one["image"]),
+            *("" if one[name] is None else class_name(document, one[name]) for name in ("answer", "other", "label")),
+        ]
+        for one in other["changes"][:SHOWN]
+    ]
+    heading = "First images whose answer changed"
+    return [heading, *table(columns, rows, width), *_more(other["changed"])] if rows else []
