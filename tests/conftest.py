@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from multiprocessing import active_children
 from pathlib import Path
 
@@ -18,7 +17,6 @@ os.environ["LENET_CPU_ENGINE"] = "numpy"  # the reference, whether or not ONNX R
 from app.cuda.device import why_no_gpu
 from app.files import hdf5_process, hdf5_start
 from app.files.hdf5_process import Reader
-from app.kernels import registry
 from app.network.definitions import Network
 from tests.support.bundle_for_tests import release
 from tests.support.outside import Outside, fashion_mnist_folder, first_hundred_alone, secluded
@@ -113,13 +111,6 @@ def interrupt_writing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 def first_hundred(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fashion-MNIST has only its first hundred test images, everywhere in this process."""
     first_hundred_alone(monkeypatch)
-
-
-@pytest.fixture
-def untried_are_automatic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``auto`` choose the kernels of any network, too, which it does not before they ran in sessions on a card."""
-    rows = [replace(row, automatic=row.automatic or row.name in ("mma-any", "warpgroup")) for row in registry.VARIANTS]
-    monkeypatch.setattr(registry, "VARIANTS", rows)
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ class PoolProblem:
 
 @dataclass(frozen=True)
 class LinearProblem:
-    """Matrix product with (inputs, outputs) weights, then optionally bias, activation and argmax."""
+    """Matrix product with (inputs, outputs) weights, then optionally bias, activation, softmax and argmax."""
 
     inputs: int
     outputs: int
@@ -139,16 +139,17 @@ class LinearProblem:
     dtype: str = "float32"
     output_dtype: str = "float32"
     exact: bool = False  # in float16x2: float16 holds the weights without loss
+    softmax: bool = False  # y holds probabilities
 
     @property
     def parts(self) -> int:
-        """Number of float16 whose sum is one input; of numbers of other types 1."""
-        return 2 if self.dtype == "float16x2" else 1
+        """Number of float16 whose sum is one input; of bytes, and of numbers of other types, 1."""
+        return 2 if self.dtype == "float16x2" and self.input_dtype != "uint8" else 1
 
     @property
     def weight_parts(self) -> int:
         """Number of float16 whose sum is one weight; of numbers of other types 1."""
-        return 1 if self.exact else self.parts
+        return 2 if self.dtype == "float16x2" and not self.exact else 1
 
     @property
     def flops(self) -> int:
@@ -193,7 +194,7 @@ class _Pair(Generic[Half]):
     @property
     def weight_parts(self) -> int:
         """Number of float16 whose sum is one weight."""
-        return 1 if self.exact else self.parts
+        return 2 if self.dtype == "float16x2" and not self.exact else 1
 
     @property
     def flops(self) -> int:
@@ -227,6 +228,11 @@ class ConvPairProblem(_Pair[ConvProblem]):
 
 class LinearPairProblem(_Pair[LinearProblem]):
     """Two matrix products: x (inputs), w1 (inputs, outputs), bias1 (outputs), w2, bias2, y (outputs), labels (1)."""
+
+    @property
+    def parts(self) -> int:
+        """Number of float16 whose sum is one input."""
+        return self.first.parts
 
 
 PairProblem = ConvPairProblem | LinearPairProblem

@@ -10,6 +10,7 @@ from app.kernels.conv.direct import CONV_ROWS
 from app.kernels.conv.register_patch import CONV_PATCH_ROWS
 from app.kernels.conv.tensor_core import CONV_TENSOR_ROWS
 from app.kernels.fused.any_pair import ANY_PAIR_ROW
+from app.kernels.fused.any_product_pair import ANY_PRODUCT_PAIR_ROW
 from app.kernels.fused.conv_pair import CONV_PAIR_ROWS
 from app.kernels.fused.gemm_pair import GEMM_PAIR_ROWS
 from app.kernels.gemm.gemm import GEMM_ROWS
@@ -26,6 +27,7 @@ VARIANTS: list[Variant] = [
     *GEMM_ROWS,
     WARPGROUP_ROW,
     ANY_PAIR_ROW,
+    ANY_PRODUCT_PAIR_ROW,
     *CONV_PAIR_ROWS,
     *GEMM_PAIR_ROWS,
     *OTHER_ROWS,

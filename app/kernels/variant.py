@@ -169,6 +169,8 @@ class Variant:
             return f"computes in {' or '.join(self.dtypes)}, not {problem.dtype}"
         if getattr(problem, "pool", 1) > 1 and not self.pools:
             return "does not pool"
+        if isinstance(problem, LinearProblem) and problem.softmax:
+            return "computes no softmax"
         reason = self.refuses(problem)
         if reason is not None:
             return reason

@@ -11,6 +11,7 @@ from app.layers.activation import Activation
 from app.layers.argmax import Argmax
 from app.layers.base import Layer, Parameters, Shape
 from app.layers.flatten import channel_first_rows
+from app.layers.softmax import Softmax
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,15 @@ class Linear(Layer):
     def problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> LinearProblem | None:
-        """Return the kernel's problem; its epilogue may hold an activation or an argmax."""
-        last = epilogue[0] if epilogue else None
-        if len(epilogue) > 1 or not isinstance(last, Activation | Argmax | None):
+        """Return the kernel's problem; its epilogue may be an activation, an argmax, or a softmax and an argmax."""
+        kinds = [type(layer) for layer in epilogue]
+        activation = epilogue[0].kind if len(epilogue) == 1 and isinstance(epilogue[0], Activation) else ""
+        if not activation and kinds not in ([], [Argmax], [Softmax, Argmax]):
             return None
-        activation = last.kind if isinstance(last, Activation) else ""
         types = input_dtype, dtype, output_dtype
-        return LinearProblem(shape[0], self.outputs, bias, activation, isinstance(last, Argmax), *types)
+        return LinearProblem(
+            *(shape[0], self.outputs, bias, activation, Argmax in kinds, *types), softmax=Softmax in kinds
+        )
 
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None

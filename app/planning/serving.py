@@ -155,12 +155,13 @@ def _single(
     if not isinstance(problem, LinearProblem) or problem.dtype != "float16x2":
         served = choices.tuning.choose(problem, arch, named)
         return served and (problem, served, stored_parameters(graph, at, [head], problem, input_dtype))
-    if scales is None:  # see UNSCALED
+    if scales is None and problem.input_dtype != "uint8":  # see UNSCALED
         return None
     for form in (replace(problem, exact=True), problem):
         served = choices.tuning.choose(form, arch, named)
         if served is not None:
-            arrays = unscale_features(stored_parameters(graph, at, [head], form, input_dtype), scales)
+            arrays = stored_parameters(graph, at, [head], form, input_dtype)
+            arrays = arrays if scales is None else unscale_features(arrays, scales)
             if within_range(form, arrays) and _holds(form, *served, arrays):
                 return form, served, arrays
     return None

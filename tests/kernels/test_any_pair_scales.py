@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.errors import UserError
-from app.kernels.problems import ArgmaxProblem, ConvPairProblem, LinearProblem
+from app.kernels.problems import ArgmaxProblem, ConvPairProblem, LinearPairProblem
 from app.layers import ACTIVATIONS, Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Resize
 from app.network.definitions import Network
 from app.network.graph import Graph
@@ -20,7 +20,6 @@ from tests.support.networks_for_tests import multiplied, random_graph
 from tests.support.node_emulation import through
 from tests.support.scaled_networks import errors, plain_errors, rounded, scaled
 
-pytestmark = pytest.mark.usefixtures("untried_are_automatic")
 Factors = tuple[float, float, float, float]
 FUNCTIONS = pytest.mark.parametrize("function", [*ACTIVATIONS])
 CARDS = pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -94,7 +93,7 @@ def test_networks_of_other_sizes_are_as_exact(
     assert convolutions.problem.exact == (exact and precision == "fp32x")
     assert (convolutions.problem.resize is not None) == enlarging
     if arch == "sm_90a":
-        assert product.variant.name == "warpgroup" and isinstance(product.problem, LinearProblem)
+        assert product.variant.name == "wgmma-any" and isinstance(product.problem, LinearPairProblem)
         assert product.problem.exact == (exact and precision == "fp32x")
     check(graph, nodes, precision)
 

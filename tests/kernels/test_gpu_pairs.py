@@ -11,7 +11,7 @@ from app.kernels.problems import PairProblem
 from app.kernels.registry import variants
 from tests.support.kernel_cases import Case, served
 from tests.support.kernel_device import compile_selected
-from tests.support.kernel_grid import CONVOLUTION_PAIRS, PRODUCT_PAIRS
+from tests.support.kernel_grid import ANY_PRODUCT_PAIRS, CONVOLUTION_PAIRS, PRODUCT_PAIRS
 from tests.support.kernel_oracle import check
 from tests.support.pair_device import Runner, errors, has_shipped_weights, images, poison_shared, same_bits, weights
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 BATCHES = (1, 7, 31, 999, 9_999)
 OF_BLOCKS = (1, 7, 31, 999)  # where a block takes an image, more of them show nothing new
 # Of the products those of lenet5's sizes; the grid of test_gpu_kernels.py has the others.
-PRODUCTS = [pair for pair in PRODUCT_PAIRS if pair.first.inputs == 1024]
+PRODUCTS = [*(pair for pair in PRODUCT_PAIRS if pair.first.inputs == 1024), *ANY_PRODUCT_PAIRS[:2]]
 PROBLEMS: dict[str, list[Any]] = {"conv_pair": CONVOLUTION_PAIRS, "gemm_pair": PRODUCTS}
 CASES = [case for name, problems in PROBLEMS.items() for row in variants(name) for case in served(row, problems)]
 ALL_CASES = pytest.mark.parametrize("case", CASES, ids=str)
@@ -78,7 +78,7 @@ def test_every_element_of_any_batch(case: Case, kind: str) -> None:
     arrays, x = weights(problem, kind), images(problem, counts[-1])
     run = Runner(case, arrays, x)
     whole = run()
-    if case.row.name == "mma-any":
+    if case.row.name in ("mma-any", "wgmma-any"):
         held_to_the_tolerance(problem, arrays, x, whole[0])
     else:
         own, plain = errors(problem, arrays, x, whole[0])
@@ -141,8 +141,9 @@ def test_nothing_is_read_from_shared_memory_that_was_not_written(case: Case) -> 
 @pytest.mark.parametrize("case", [case for case in CASES if not pair_of(case).exact], ids=str)  # no NaN is exact
 @pytest.mark.parametrize("place", [0, 1, 2, 3], ids=["w1", "bias1", "w2", "bias2"])
 def test_nan_in_a_parameter_shows_in_all_that_depends_on_it(case: Case, place: int) -> None:
-    """Of the first layer: everything. Of the second: one map or class, which is then the label."""
+    """Of the first layer, or before a softmax: everything. Of the second: one map or class, which is then the label."""
     problem = pair_of(case)
+    everything = place < 2 or getattr(problem.second, "softmax", False)
     arrays = weights(problem, "random")
     parameter = arrays[place]
     if parameter is None:
@@ -153,9 +154,9 @@ def test_nan_in_a_parameter_shows_in_all_that_depends_on_it(case: Case, place: i
     arrays[place] = parameter
     y, *labels = Runner(case, arrays, np.maximum(images(problem, 31), 1))()
     isnan = np.isnan(y.get().astype(np.float32)).reshape(31, last, -1)
-    if place < 2:
+    if everything:
         assert isnan.all()
     else:
         assert isnan[:, own].all() and not np.delete(isnan, own, axis=1).any()
     for found in labels:
-        np.testing.assert_array_equal(found.get(), 0 if place < 2 else own)
+        np.testing.assert_array_equal(found.get(), 0 if everything else own)

@@ -17,7 +17,7 @@ from app.precision import storage
 from tests.kernels.test_gpu_kernels import held_against_the_reference
 from tests.support.kernel_cases import Case, elements
 from tests.support.kernel_device import compile_all
-from tests.support.kernel_grid import exactly, multiplied, product_pair
+from tests.support.kernel_grid import any_product_pair, exactly, multiplied, product_pair
 
 hypothesis = pytest.importorskip("hypothesis")
 st = hypothesis.strategies
@@ -63,7 +63,17 @@ def products(draw: Any, row: Variant) -> Problem:
 
 @st.composite
 def product_pairs(draw: Any, row: Variant) -> Problem:
-    """Those that fit whole tiles."""
+    """Those that fit whole tiles, or any that end with scores."""
+    if row.name == "wgmma-any":
+        return any_product_pair(
+            8 * draw(st.integers(1, 150)),
+            draw(st.integers(1, 192)),
+            draw(st.integers(1, 64)),
+            draw(functions("")),
+            softmax=draw(st.booleans()),
+            bias=draw(st.booleans()),
+            reads=draw(st.sampled_from(("uint8", "float32"))),
+        )
     if row.instructions == "wgmma":
         inputs, hidden, classes = 128 * draw(st.integers(1, 9)), 128, draw(st.integers(1, 16))
     else:

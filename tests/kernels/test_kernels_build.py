@@ -31,7 +31,7 @@ STEPS = {
     "conv": range(13),
     "gemm": range(7),
     "conv_pair": range(5),
-    "gemm_pair": (1, 2),
+    "gemm_pair": range(3),
     "pool": (1, 2),
     "resize": (1,),
     "activation": (1,),

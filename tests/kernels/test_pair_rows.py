@@ -25,6 +25,7 @@ from app.kernels.variant import Variant
 from tests.support import pair_emulation
 from tests.support.kernel_device import device_parameters, host_arrays
 from tests.support.kernel_grid import (
+    ANY_PRODUCT_PAIRS,
     LENET5_PAIRS,
     PRODUCT_PAIRS,
     convolution_pair,
@@ -39,7 +40,7 @@ from tests.support.kernel_oracle import check, expected_of, layers_of, operands,
 DTYPES = pytest.mark.parametrize("dtype", ["float16", "float16x2"])
 LENET5_ROWS = [row for row in variants("conv_pair") if row.name != "mma-any"]
 ROWS = [row for name in ("conv_pair", "gemm_pair") for row in variants(name)]
-INEXACT = [pair for pair in PRODUCT_PAIRS if not pair.exact]
+INEXACT = [pair for pair in PRODUCT_PAIRS if not pair.exact and pair not in ANY_PRODUCT_PAIRS]
 ALL_ROWS = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.source.removesuffix(".cu"))
 
 
@@ -168,7 +169,7 @@ def test_powers_of_two_between_the_layers_change_no_bit_of_what_is_packed(row: V
     rng = np.random.default_rng(0)
     for problem in served(row, "sm_90a"):
         assert isinstance(problem, PairProblem)
-        if problem.first.activation in ("tanh", "sigmoid"):
+        if problem.first.activation in ("tanh", "sigmoid") or row.name == "wgmma-any":  # it keeps their factors
             continue
         _, arrays = host_arrays(problem, 1)
         w1, bias1, w2, bias2 = arrays

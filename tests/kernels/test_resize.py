@@ -183,7 +183,6 @@ def test_images_of_other_sizes_are_read_by_neither(network: Network) -> None:
 
 
 @ENLARGING
-@pytest.mark.usefixtures("untried_are_automatic")
 @pytest.mark.parametrize("precision", ["fp32x", "fp16"])
 def test_a_pair_that_enlarges_differs_by_that_alone(network: Network, precision: str) -> None:
     """Already enlarged images take the same kernels, with the same parameters."""

@@ -1,4 +1,4 @@
-"""The product by warpgroups: what is packed, read as the kernel reads it, and the ring that it goes through."""
+"""Products by warpgroups, of one layer and of two: what is packed, read as the kernel reads it, and the ring."""
 
 from typing import Any
 
@@ -10,12 +10,13 @@ from app.kernels.problems import LinearProblem
 from app.layers import ACTIVATIONS
 from tests.support.kernel_cases import Case, batches, served
 from tests.support.kernel_device import host_arrays
-from tests.support.kernel_grid import PRODUCTS, row_of
-from tests.support.kernel_oracle import check, expected
-from tests.support.pair_emulation import half, operand
+from tests.support.kernel_grid import PRODUCT_PAIRS, PRODUCTS, row_of
+from tests.support.kernel_oracle import check, expected, expected_of, operands
+from tests.support.pair_emulation import any_products, half, operand
 
 ROW = row_of("gemm", "warpgroup")
 CASES = [case for case in served(ROW, PRODUCTS) if case.problem.outputs < 10_000]  # type: ignore[union-attr]
+PAIRS = list(served(row_of("gemm_pair", "wgmma-any"), PRODUCT_PAIRS))
 DEPTH = 64  # inputs a stage
 ALL_CASES = pytest.mark.parametrize("case", CASES, ids=str)
 
@@ -61,6 +62,17 @@ def test_packed_weights_read_as_the_kernel_does_give_the_layer_s_results(case: C
     y = y if not problem.activation else ACTIVATIONS[problem.activation]("").reference(y, {})
     y = y.astype(np.float32).astype(problem.output_dtype)
     check(y.ravel(), problem, expected(problem, images, ROW))
+
+
+@pytest.mark.parametrize("case", PAIRS, ids=str)
+def test_packed_pairs_read_as_the_kernel_does_give_both_layers_results(case: Case) -> None:
+    problem: Any = case.problem
+    x, parameters = operands(problem, 31)
+    stored, arrays = host_arrays(problem, 31)
+    packing = case.row.config(problem).packing
+    assert packing is not None
+    scores = any_products(problem, packing.pack(arrays), stored.astype(np.float64))
+    check(scores.ravel(), problem, expected_of(problem, x.astype(np.float64), parameters))
 
 
 @ALL_CASES

@@ -8,7 +8,7 @@ import pytest
 from app.errors import UserError
 from app.kernels import registry
 from app.kernels.facts import alone, key
-from app.kernels.problems import ConvProblem, PairProblem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem
 from app.network.definitions import LENET5, Network
 from app.network.graph import build
 from app.network.weights import load_weights
@@ -39,13 +39,15 @@ def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, 
     row = BY_NAME[precision]
     multiplied, stored = row.dtype, row.stored
     products = [node.problem for node in planned.nodes if node.parameters]
-    # Split operands are in pairs of layers, and in a product that reads what a pair scaled: others multiply in float32.
+    # Split operands are in pairs of layers and in a product that reads what a pair scaled, perhaps in one of bytes.
+    # Others multiply in float32.
     alone_in = row.fallback or multiplied
     scaled = False
     for node in planned.nodes:
         if node.parameters:
-            paired = isinstance(node.problem, PairProblem)
-            assert node.problem.dtype == (multiplied if paired or scaled else alone_in)
+            of_bytes = isinstance(node.problem, LinearProblem) and node.problem.input_dtype == "uint8"
+            split = isinstance(node.problem, PairProblem) or scaled
+            assert node.problem.dtype == (multiplied if split else alone_in) or (of_bytes and multiplied == "float16x2")
         scaled = node.scales is not None
     assert planned.arithmetic == (multiplied if any(p.dtype == multiplied for p in products) else alone_in)
     types = {name: dtype for name, (dtype, _) in planned.buffers.items()}

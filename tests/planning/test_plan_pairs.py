@@ -79,7 +79,6 @@ def test_other_cards_take_kernels_that_they_can_run(precision: str, arch: str, b
         assert node.variant.refusal(node.problem, arch, node.settings) is None and node.variant.only_arch is None
 
 
-@pytest.mark.usefixtures("untried_are_automatic")
 @pytest.mark.parametrize(
     ("arch", "network", "options", "arithmetic"),
     [
@@ -89,7 +88,8 @@ def test_other_cards_take_kernels_that_they_can_run(precision: str, arch: str, b
         (HOPPER, K7, {}, "float16x2"),
         (HOPPER, MINIDNN86, {}, "float16x2"),
         ("sm_80", FA19, {}, "float32"),
-        (HOPPER, MLP, {}, "float32"),
+        (HOPPER, MLP, {}, "float16x2"),
+        ("sm_80", MLP, {}, "float32"),
         (HOPPER, LENET5, {"fuse": False}, "float32"),
         (HOPPER, LENET5, {"kernels": {"fc2": "naive"}}, "float16x2"),
         (HOPPER, LENET5, {"kernels": {"fc1": "naive"}}, "float32"),
@@ -106,9 +106,9 @@ def test_auto_splits_operands_where_that_serves_every_product_but_the_last(
     assert [node.problem for node in planned.nodes] == [node.problem for node in same.nodes]
 
 
-@pytest.mark.parametrize("network", [MLP, ODD])
-def test_networks_that_no_pair_kernel_serves_are_computed_as_in_fp32(network: Network) -> None:
-    planned, ordinary = (plan(random_graph(network), HOPPER, Choices(precision)) for precision in ("fp32x", "fp32"))
+@pytest.mark.parametrize(("network", "arch"), [(MLP, "sm_80"), (ODD, HOPPER)])
+def test_networks_that_no_pair_kernel_serves_are_computed_as_in_fp32(network: Network, arch: str) -> None:
+    planned, ordinary = (plan(random_graph(network), arch, Choices(precision)) for precision in ("fp32x", "fp32"))
     assert not pairs(planned) and planned.arithmetic == "float32"
     found, expected = ([(n.name, n.problem, n.variant) for n in each.nodes] for each in (planned, ordinary))
     assert found == expected
@@ -254,7 +254,7 @@ def test_a_kernel_named_for_layers_that_are_not_there(network: Network, options:
         (HOPPER, LENET5, "uint8", {}, ""),
         (HOPPER, LENET5, "float32", {}, "conv1, conv2, fc1, fc2"),
         ("sm_75", LENET5, "uint8", {}, "conv1, conv2, fc1, fc2"),
-        (HOPPER, MLP, "uint8", {}, "fc1, fc2"),
+        ("sm_80", MLP, "uint8", {}, "fc1, fc2"),
         (HOPPER, LENET5, "float32", {"precision": "fp32"}, None),
         (HOPPER, LENET5, "uint8", {"fuse": False}, None),
         (HOPPER, LENET5, "uint8", {"kernels": {"conv": "direct"}}, None),

@@ -15,6 +15,7 @@ from tests.support.kernel_grid import (
     EPILOGUES,
     PRODUCTS,
     SIZES,
+    any_product_pair,
     convolution_pair,
     exactly,
     exists_in,
@@ -136,6 +137,7 @@ TUNED: dict[str, Sequence[Problem]] = {
         product_pair(192, 96, 10, True, True),
         product_pair(1024, 128, 10),
         replace(product_pair(1024, 128, 10), exact=True),
+        any_product_pair(200, 130, 33, "tanh", softmax=True),
     ],
     "pool": [PoolProblem(3, 37, 29, 3, 2, False), PoolProblem(3, 37, 30, 3, 2, False, ceil=True)],
 }
@@ -163,6 +165,8 @@ SMALL: dict[str, Sequence[Problem]] = {
         product_pair(128, 64, 10),
         product_pair(1024, 128, 10, True, True),
         replace(product_pair(256, 128, 10, True, True), exact=True),
+        any_product_pair(72, 65, 17, "tanh", softmax=True),
+        any_product_pair(136, 33, 10, "sigmoid", softmax=True, reads="uint8"),
     ],
     "pool": [
         PoolProblem(3, 7, 9, 3, 2, True),

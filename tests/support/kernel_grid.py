@@ -73,6 +73,16 @@ def product_pair(inputs: int, hidden: int, classes: int, bias1: bool = False, bi
     )
 
 
+def any_product_pair(
+    inputs: int, hidden: int, classes: int, function: str, *, softmax: bool, bias: bool = True, reads: str = "float32"
+) -> LinearPairProblem:
+    """Two products with any activation between them; after them an argmax, with or without a softmax."""
+    return LinearPairProblem(
+        LinearProblem(inputs, hidden, bias, function, input_dtype=reads),
+        LinearProblem(hidden, classes, bias, argmax=True, softmax=softmax),
+    )
+
+
 def exactly(problem: ConvPairProblem) -> ConvPairProblem:
     """The problem for weights that float16 holds: they do not include the scale of the pixels."""
     return replace(problem, exact=True, pixel_scale=1 / 255)
@@ -183,6 +193,15 @@ CONVOLUTION_PAIRS = [
     exactly(LENET5_PAIRS[0]),
     *(form for pair in ANY_PAIRS for form in (pair, exactly(pair))),
 ]
+ANY_PRODUCT_PAIRS = [
+    any_product_pair(784, 100, 10, "sigmoid", softmax=True, reads="uint8"),
+    any_product_pair(2904, 160, 10, "tanh", softmax=True),
+    any_product_pair(1296, 32, 10, "relu", softmax=True),
+    any_product_pair(8, 7, 1, "", softmax=True, bias=False),
+    any_product_pair(72, 192, 64, "", softmax=False),
+    any_product_pair(136, 129, 33, "sigmoid", softmax=True, bias=False, reads="uint8"),
+    any_product_pair(520, 65, 16, "tanh", softmax=False, bias=False),
+]
 PRODUCT_PAIRS = [
     product_pair(1024, 128, 10),
     product_pair(1024, 128, 10, True, True),
@@ -192,6 +211,7 @@ PRODUCT_PAIRS = [
     product_pair(128, 160, 1, True, True),
     product_pair(448, 256, 17),
     *(replace(product_pair(*sizes), exact=True) for sizes in ((1024, 128, 10), (256, 128, 16, True, True))),
+    *(form for pair in ANY_PRODUCT_PAIRS for form in (pair, replace(pair, exact=True))),
 ]
 GRID: dict[str, list[Problem]] = {
     "conv": [*CONVOLUTIONS],

@@ -46,7 +46,7 @@ def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
             conv = Conv2d(name, problem.maps, problem.kernel, problem.stride, problem.padding)
             return [conv, *activation, *([pool] if problem.pool > 1 else [])]
         case LinearProblem():
-            return [Linear(name, problem.outputs), *activation]
+            return [Linear(name, problem.outputs), *activation, *([Softmax("softmax")] if problem.softmax else [])]
         case PoolProblem():
             return [(MaxPool if problem.is_max else AvgPool)("pool", problem.window, problem.stride, problem.ceil)]
         case ResizeProblem():
@@ -159,8 +159,10 @@ def expected_of(
     exact = run(layers, x, parameters)
     if isinstance(problem, PairProblem):
         between = through(layers_of(problem.first, "layer1"), x, parameters)
-        linear = [layer for layer in layers_of(problem.second, "layer2") if not isinstance(layer, Activation)]
+        linear = [x for x in layers_of(problem.second, "layer2") if not isinstance(x, Activation | Softmax)]
         magnitude = run(linear, np.abs(between), {name: np.abs(array) for name, array in parameters.items()})
+        if getattr(problem.second, "softmax", False):
+            magnitude = of_probabilities(exact, through(linear, between, parameters), magnitude)
         return Expected(exact, magnitude, plain_pair(problem, x, parameters))
     if isinstance(problem, ActivationProblem):
         magnitude = np.abs(exact)
@@ -173,6 +175,12 @@ def expected_of(
     if not is_coarse(problem) and not is_split(problem):
         return Expected(exact, magnitude)
     return Expected(exact, magnitude, plain(problem, x, parameters, in_half))
+
+
+def of_probabilities(exact: np.ndarray, scores: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
+    """What a softmax's rounding errors scale with, flat: those of the scores and of the exponent are relative to it."""
+    errors = 1 + np.ptp(scores, axis=1) + 2 * magnitude.reshape(scores.shape).max(axis=1)
+    return exact * np.repeat(errors, scores.shape[1])
 
 
 def expected(problem: Problem, images: int, row: Variant) -> Expected:

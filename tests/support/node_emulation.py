@@ -35,6 +35,8 @@ def _packed(node: Node, x: np.ndarray) -> np.ndarray:
             return pair_emulation.convolutions(problem, packed, x[:, 0])
         case LinearPairProblem() as problem, "mma":
             return pair_emulation.products(problem, packed, x.astype(np.float64))
+        case LinearPairProblem() as problem, "wgmma-any":
+            return pair_emulation.any_products(problem, packed, x.reshape(len(x), -1).astype(np.float64))
         case LinearPairProblem() as problem, _:
             return pair_emulation.wgmma_products(problem, packed, x.astype(np.float64))[:, : problem.second.outputs]
         case LinearProblem() as problem, "warpgroup":

@@ -5,16 +5,17 @@ holds NaN here, so that a product of it with zero shows.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from app.kernels.fused.gemm_pair import CLASSES, DEPTH
 from app.kernels.fused.scaling import LOW_SCALE
 from app.kernels.gemm.warpgroup import DEPTH as STEP
-from app.kernels.gemm.warpgroup import MOST_TILE
+from app.kernels.gemm.warpgroup import tile_of
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, LinearProblem
 from app.kernels.variant import tiles
-from app.layers import ACTIVATIONS
+from app.layers import ACTIVATIONS, Softmax
 
 Packed = Sequence[np.ndarray | None]
 G, T = np.arange(32) // 4, np.arange(32) % 4  # lane = 4 g + t
@@ -213,7 +214,7 @@ def warpgroup_product(problem: LinearProblem, packed: Packed, x: np.ndarray) -> 
     """What the kernel of one product computes for (images, inputs), as stored, before it stores: (images, outputs)."""
     w, factors, bias = packed
     assert w is not None and factors is not None
-    tile = min(tiles(problem.outputs, 64) * 64, MOST_TILE)
+    tile = tile_of(problem)
     words = w.astype(np.float64).reshape(-1, tiles(problem.inputs, STEP), problem.weight_parts, STEP * tile)
     x = np.pad(x, ((0, 0), (0, -problem.inputs % STEP)))
     parts = [half(x), half(LOW_SCALE * (x - half(x)))]
@@ -224,8 +225,17 @@ def warpgroup_product(problem: LinearProblem, packed: Packed, x: np.ndarray) -> 
             b = operand(words[across, step, w_part], 2 * k * tile * 8, tile * 8, 64, tile)
             terms = parts[x_part][:, step * STEP + 16 * k :][:, :16] @ b
             sums[:, own] += terms / (LOW_SCALE if w_part + x_part else 1)
-    y = sums[:, : problem.outputs] * factors + (0 if bias is None else bias)
+    y = sums[:, : len(factors)] * factors + (0 if bias is None else bias)
     return ACTIVATIONS[problem.activation]("").reference(y, {}) if problem.activation else y
+
+
+def any_products(problem: LinearPairProblem, packed: Packed, x: np.ndarray) -> np.ndarray:
+    """What the kernel of any two products computes for (images, inputs), as stored: (images, classes) scores."""
+    w1, factors, bias1, fragments, bias2 = packed
+    assert fragments is not None
+    hidden = warpgroup_product(replace(problem.first, exact=problem.exact), [w1, factors, bias1], x)
+    scores = _by_classes(hidden, fragments)[:, : problem.second.outputs] + (0 if bias2 is None else bias2)
+    return Softmax("softmax").reference(scores, {}) if problem.second.softmax else scores
 
 
 def wgmma_products(problem: LinearPairProblem, packed: Packed, x: np.ndarray) -> np.ndarray:
@@ -248,13 +258,13 @@ def wgmma_products(problem: LinearPairProblem, packed: Packed, x: np.ndarray) ->
 
 
 def _by_classes(hidden: np.ndarray, fragments: np.ndarray) -> np.ndarray:
-    """(images, hidden) → (images, 16), by mma_tf32's A as mma.cuh says, high parts and low parts."""
+    """(images, hidden) → (images, tiles of 16), by mma_tf32's A as mma.cuh says, high parts and low parts."""
     assert not (fragments.view(np.uint32) & 0x1FFF).any()  # tfloat32
-    steps = fragments.reshape(2, -1, 32, 4).astype(np.float64).sum(axis=0)
-    scores = np.zeros((len(hidden), CLASSES))
-    for step, lanes in enumerate(steps):
+    across = fragments.reshape(2, -1, hidden.shape[1] // 8, 32, 4).astype(np.float64).sum(axis=0)
+    scores = np.zeros((len(hidden), len(across) * CLASSES))
+    for (tile, step), _ in np.ndenumerate(across[:, :, 0, 0]):
         a = np.full((CLASSES, 8), np.nan)
         for register in range(4):
-            a[G + register % 2 * 8, T + register // 2 * 4] = lanes[:, register]
-        scores += hidden[:, step * 8 : step * 8 + 8] @ a.T
+            a[G + register % 2 * 8, T + register // 2 * 4] = across[tile, step, :, register]
+        scores[:, tile * CLASSES : (tile + 1) * CLASSES] += hidden[:, step * 8 : step * 8 + 8] @ a.T
     return scores

@@ -49,12 +49,7 @@ def expected(problem: Problem, x: cupy.ndarray, *parameters: cupy.ndarray | None
             values = _activated(problem.function, x.astype(np.float64))
             found = [values, abs(values)]
         case SoftmaxProblem():
-            rows = x.astype(np.float64)
-            most = rows.max(axis=1, keepdims=True)
-            powers = cupy.exp(rows - most)
-            values = powers / powers.sum(axis=1, keepdims=True)
-            # The exponent, x - max x, is rounded: its absolute error is the relative error of the result.
-            found = [values, values * (1 + most - rows.min(axis=1, keepdims=True))]
+            found = [*_probabilities(x.astype(np.float64), None)]
         case ArgmaxProblem():
             values = x.astype(np.float64)
             found = [values, abs(values)]
@@ -90,7 +85,23 @@ def _pair(problem: PairProblem, x: cupy.ndarray, *parameters: cupy.ndarray | Non
         exact = _layer(half, exact, w, bias)
         plain = _layer(half, narrow(plain), narrow(w), bias, _rounder("float32"), scale=scale)
         scale = 1.0
+    if isinstance(problem, LinearPairProblem) and problem.second.softmax:
+        exact, magnitude = _probabilities(exact, magnitude)
+        plain = _probabilities(plain, plain)[0]
     return [exact, magnitude, plain]
+
+
+def _probabilities(scores: cupy.ndarray, magnitude: cupy.ndarray | None) -> tuple[cupy.ndarray, cupy.ndarray]:
+    """Return the softmax of (images, classes) scores, and what its rounding errors scale with.
+
+    magnitude: of the scores. An error of a score, and of the rounded exponent, is a relative error of the results.
+    """
+    most = scores.max(axis=1, keepdims=True)
+    powers = cupy.exp(scores - most)
+    values = powers / powers.sum(axis=1, keepdims=True)
+    around = 1 + most - scores.min(axis=1, keepdims=True)
+    errors = 0 if magnitude is None else 2 * magnitude.max(axis=1, keepdims=True)
+    return values, values * (around + errors)
 
 
 def _layer(

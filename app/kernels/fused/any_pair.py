@@ -194,6 +194,7 @@ ANY_PAIR_ROW = Variant(
     refuses=refuses,
     limits="bytes, two convolutions in a row that fit in shared memory",
     min_arch=80,
+    automatic=True,
     pools=True,
     reads_host=True,
     instructions="mma",

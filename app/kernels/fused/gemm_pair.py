@@ -12,7 +12,7 @@ from app.kernels.problems import LinearPairProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, tiles
 
 DEPTH = {"float16": 128, "float16x2": 64}  # wgmma kernel: terms of the first sum per stage
-CLASSES = 16  # wgmma kernel: rows of the second product
+CLASSES = 16  # wgmma kernels: rows of the second product at a time
 PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
 
 
@@ -20,7 +20,7 @@ def _refuses_products(problem: LinearPairProblem) -> str | None:
     first, second = problem.first, problem.second
     if first.inputs % 64 or first.outputs % 32 or first.outputs > 256 or second.outputs > 32:
         return "takes multiples of 64 inputs and of 32 hidden values (at most 256), and at most 32 classes"
-    if first.activation != "relu" or second.activation or not second.argmax:
+    if first.activation != "relu" or second.activation or second.softmax or not second.argmax:
         return "serves ReLU between the products and an argmax after them alone"
     if first.input_dtype not in ("float16", "float32") or (first.input_dtype == "float32") != (problem.parts == 2):
         return "reads float16 in float16, float32 in float16x2"
@@ -53,6 +53,7 @@ def _configured(
         "SPLIT": problem.parts - 1,
         "LOW_SCALE": LOW_SCALE,
         "WEIGHT_PARTS": problem.weight_parts,
+        "SOFTMAX": 0,
         "SHARED_BYTES": shared,
         **parameters,
     }
@@ -93,7 +94,7 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
         raise Unfit("multiplies for 40 or 80 images at a time")
     if stages > first.inputs // DEPTH[problem.dtype]:
         raise Unfit(f"{first.inputs} inputs do not fill {stages} stages")
-    w2_size = 2 * first.outputs * CLASSES  # high and low parts
+    w2_size = second_matrix_size(first.outputs, problem.second.outputs)
     stage = 2 * DEPTH[problem.dtype] * (problem.weight_parts * first.outputs + problem.parts * (rows + 1))
     shared = stages * (stage + 16) + 4 * w2_size + 8
     return _configured(problem, parameters, 2 * first.outputs + 128, shared, pack_for_wgmma, w2_size)
@@ -109,7 +110,7 @@ def pack_products(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray
     # axes: part, step of 64, k of 16, half of 8, t, pair | 16 columns, left and right of 8, g
     words = parts.reshape(len(parts), -1, 4, 2, 4, 2, problem.first.outputs // 16, 2, 8)
     fragments = np.ascontiguousarray(words.transpose(1, 0, 2, 6, 8, 4, 7, 3, 5))
-    return [fragments.reshape(-1), _as_float32(bias1), w2.reshape(-1).astype(np.float32), _as_float32(arrays[3])]
+    return [fragments.reshape(-1), as_float32(bias1), w2.reshape(-1).astype(np.float32), as_float32(arrays[3])]
 
 
 def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
@@ -119,8 +120,7 @@ def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarra
     """
     w1, bias1, w2 = balance_products(problem, arrays)
     parts = [core_matrices(part, DEPTH[problem.dtype]) for part in parts_of(problem, w1, LOW_SCALE)]
-    fragments = np.stack([class_fragments(part) for part in split_tf32(w2.astype(np.float32))])
-    return [np.stack(parts, axis=1).reshape(-1), _as_float32(bias1), fragments.reshape(-1), _as_float32(arrays[3])]
+    return [np.stack(parts, axis=1).reshape(-1), as_float32(bias1), second_matrix(w2), as_float32(arrays[3])]
 
 
 def core_matrices(weights: np.ndarray, depth: int) -> np.ndarray:
@@ -140,19 +140,30 @@ def _rounded(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), rounded_to_tf32(values), values)
 
 
-def class_fragments(weights: np.ndarray) -> np.ndarray:
-    """Pack (hidden, classes) as (hidden / 8, 32 lanes, 4 registers): mma_tf32's A, one class per row, zeros below.
+def second_matrix(weights: np.ndarray) -> np.ndarray:
+    """Pack (hidden, classes) as the high, then the low parts of ``class_fragments``, flat."""
+    return np.stack([class_fragments(part) for part in split_tf32(weights.astype(np.float32))]).reshape(-1)
 
-    Lane 4 g + t has classes g and g + 8 for hidden value t, then the same for t + 4.
+
+def second_matrix_size(hidden: int, classes: int) -> int:
+    """Return the number of elements of ``second_matrix``."""
+    return 2 * hidden * tiles(classes, CLASSES) * CLASSES
+
+
+def class_fragments(weights: np.ndarray) -> np.ndarray:
+    """Pack (hidden, classes) as (tiles, hidden / 8, 32 lanes, 4 registers): mma_tf32's A, zeros beyond the classes.
+
+    Lane 4 g + t has classes g and g + 8 of a tile of 16 for hidden value t, then the same for t + 4.
     """
     hidden, classes = weights.shape
-    padded = np.zeros((hidden, CLASSES), np.float32)
+    across = tiles(classes, CLASSES)
+    padded = np.zeros((hidden, across * CLASSES), np.float32)
     padded[:, :classes] = weights
-    parts = padded.reshape(hidden // 8, 2, 4, 2, 8)  # axes: step, half of k, t, half of the classes, g
-    return np.ascontiguousarray(parts.transpose(0, 4, 2, 1, 3)).reshape(hidden // 8, 32, 4)
+    parts = padded.reshape(hidden // 8, 2, 4, across, 2, 8)  # axes: step, half of k, t, tile, half of the classes, g
+    return np.ascontiguousarray(parts.transpose(3, 0, 5, 2, 1, 4)).reshape(across, hidden // 8, 32, 4)
 
 
-def _as_float32(bias: np.ndarray | None) -> np.ndarray | None:
+def as_float32(bias: np.ndarray | None) -> np.ndarray | None:
     """Convert a bias, if there is one, to float32, the type in which it is added."""
     return None if bias is None else bias.astype(np.float32)
 

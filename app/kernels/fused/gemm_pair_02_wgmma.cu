@@ -191,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     mbarrier_wait(second_there(), 0);
     for (int tile = t / 32 * 8; tile < rows; tile += THREADS / 32 * 8) {
-        float scores[4];
+        Scores scores;
         multiply_second(scores, bias2, (const float *)memory + tile, (const Fragment *)second(), lane);
         store_results(scores, y + tile * CLASSES, labels + tile, rows - tile, lane);
     }

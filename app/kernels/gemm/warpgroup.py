@@ -13,82 +13,115 @@ from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters,
 DEPTH = 64  # terms of the sum per stage
 MOST_TILE = 192  # outputs of a block
 PRODUCERS = 128
-SHARED = 227 << 10  # bytes that the stages may fill
+SHARED = 227 << 10  # bytes that a block may have
 MOST_STAGES = 8
 REGISTERS = 512  # of one thread in each of the 128-thread groups together, shared out between the groups
 
 
-def _refuses(problem: LinearProblem) -> str | None:
-    if problem.argmax:
-        return "computes no argmax"
+def refuses_input(problem: LinearProblem) -> str | None:
+    """Return why a block of warpgroups cannot read the layer's input; None if it can."""
     if problem.inputs % 8:
         return "takes multiples of 8 inputs"
-    if problem.input_dtype != ("float32" if problem.parts == 2 else "float16"):
-        return "reads float16 in float16, float32 in float16x2"
+    if problem.input_dtype not in ("uint8", "float32" if problem.parts == 2 else "float16"):
+        return "reads bytes, float16 in float16, float32 in float16x2"
     return None
 
 
-def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
-    rows = parameters["ROWS"]
+def _refuses(problem: LinearProblem) -> str | None:
+    return "computes no argmax" if problem.argmax else refuses_input(problem)
+
+
+def tile_of(problem: LinearProblem) -> int:
+    """Return how many outputs a block computes: all of them, if they are few enough."""
+    return min(tiles(problem.outputs, 8) * 8, MOST_TILE)
+
+
+def threads_of(tile: int) -> int:
+    """Return the threads of a block: a warpgroup for 64 outputs, and the producers."""
+    return 128 * tiles(tile, 64) + PRODUCERS
+
+
+def ring(problem: LinearProblem, rows: int, fixed: int = 0, least: int = 0) -> dict[str, str | int]:
+    """Return the constants of ``warpgroup_product.cuh`` for blocks of ``rows`` images.
+
+    fixed: bytes of shared memory besides the ring. least: bytes that the ring has at least. Raises Unfit.
+    """
     if rows not in (40, 80):
         raise Unfit("multiplies for 40 or 80 images at a time")
-    tile = min(tiles(problem.outputs, 64) * 64, MOST_TILE)
-    stage = 2 * DEPTH * (problem.weight_parts * tile + problem.parts * (rows + 1)) + 16  # and two barriers
+    tile, split = tile_of(problem), problem.dtype == "float16x2"
+    stage = 2 * DEPTH * (problem.weight_parts * tile + problem.parts * (rows + 1))
     steps = tiles(problem.inputs, DEPTH)
-    stages = min(steps, MOST_STAGES, SHARED // stage)
-    groups = tile // 64
-    producers = 40 if problem.parts == 1 else 64
-    defines: dict[str, str | int] = {
+    stages = max(min(steps, MOST_STAGES, (SHARED - fixed) // (stage + 16)), tiles(least, stage), 1)
+    producers = 80 if problem.input_dtype == "uint8" else 64 if problem.parts == 2 else 40
+    return {
         "INPUTS": problem.inputs,
-        "OUTPUTS": problem.outputs,
         "INPUT": problem.input_dtype,
-        "OUTPUT": problem.output_dtype,
-        "HAS_BIAS": int(problem.bias),
         "ACTIVATION": activation_name(problem.activation),
         "PARTS": problem.parts,
         "WEIGHT_PARTS": problem.weight_parts,
+        "SPLIT": int(split),
         "LOW_SCALE": LOW_SCALE,
         "TILE": tile,
         "ROWS": rows,
         "STAGES": stages,
-        "LAG": min(max(stages - 2, 1), stages - 1),  # a lone stage is waited for
+        "LAG": max(min(stages - 2, steps - 1), min(1, stages - 1, steps - 1)),  # a lone stage is waited for
         "PRODUCER_REGISTERS": producers,
-        "CONSUMER_REGISTERS": (REGISTERS - producers) // groups // 8 * 8,
-        "SHARED_BYTES": stages * stage,
+        "CONSUMER_REGISTERS": (REGISTERS - producers) // tiles(tile, 64) // 8 * 8,
+        "SHARED_BYTES": stages * (stage + 16) + fixed,
     }
-    packed = tiles(problem.outputs, tile) * steps * problem.weight_parts * DEPTH * tile
+
+
+def packed_size(problem: LinearProblem) -> int:
+    """Return the number of float16 of the packed weights."""
+    tile = tile_of(problem)
+    return tiles(problem.outputs, tile) * tiles(problem.inputs, DEPTH) * problem.weight_parts * DEPTH * tile
+
+
+def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+    rows, tile = parameters["ROWS"], tile_of(problem)
+    defines = ring(problem, rows) | {
+        "OUTPUTS": problem.outputs,
+        "OUTPUT": problem.output_dtype,
+        "HAS_BIAS": int(problem.bias),
+    }
     takes = (
-        Argument("w", "float16", fixed=packed),
+        Argument("w", "float16", fixed=packed_size(problem)),
         Argument("factors", "float32", fixed=problem.outputs),
         Argument("bias", "float32", fixed=problem.outputs, optional=not problem.bias),
     )
     launch = KernelLaunch(
-        2 * tile + PRODUCERS,
+        threads_of(tile),
         lambda images: (tiles(images, rows), tiles(problem.outputs, tile), 1),
-        shared_bytes=stages * stage,
+        shared_bytes=int(defines["SHARED_BYTES"]),
     )
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem, tile)))
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
 
 
-def pack(problem: LinearProblem, tile: int, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-    """Pack (w, bias) as [core matrices of w, factors, bias]; every output's weights have a power of two of their own.
-
-    w: (tiles of outputs, steps, parts, 8 planes, tile, 8 inputs): wgmma's A from shared memory, with zeros beyond.
-    """
+def pack(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+    """Pack (w, bias) as [core matrices of w, factors, bias]; every output has a power of two of its own."""
     scaled, scales = scaled_outputs(problem, arrays)
+    bias = arrays[1]
+    return [
+        core_matrices(problem, scaled),
+        (1 / scales).astype(np.float32),
+        None if bias is None else bias.astype(np.float32),
+    ]
+
+
+def core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
+    """Pack scaled weights (inputs, outputs) as (tiles of outputs, steps, parts, 8 planes, tile, 8 inputs), flat.
+
+    That is wgmma's A from shared memory, with zeros beyond the weights.
+    """
+    tile = tile_of(problem)
     steps, across = tiles(problem.inputs, DEPTH), tiles(problem.outputs, tile)
     padded = np.zeros((steps * DEPTH, across * tile))
-    padded[: problem.inputs, : problem.outputs] = scaled
+    padded[: problem.inputs, : problem.outputs] = weights
     parts = [
         part.reshape(steps, DEPTH // 8, 8, across, tile).transpose(3, 0, 1, 4, 2)
         for part in parts_of(problem, padded, LOW_SCALE)
     ]
-    bias = arrays[1]
-    return [
-        np.stack(parts, axis=2).reshape(-1),
-        (1 / scales).astype(np.float32),
-        None if bias is None else bias.astype(np.float32),
-    ]
+    return np.stack(parts, axis=2).reshape(-1)
 
 
 WARPGROUP_ROW = Variant(
@@ -103,6 +136,7 @@ WARPGROUP_ROW = Variant(
     limits="sm_90 alone: its instructions are in no other card; multiples of 8 inputs, no argmax",
     min_arch=90,
     only_arch=90,
+    automatic=True,
     tunables={"ROWS": (40, 80)},
     defaults=lambda _: {"ROWS": 80},
     instructions="wgmma",

@@ -30,6 +30,13 @@ __device__ __forceinline__ void cp_async_16(void *shared, const void *global) {
 #endif
 }
 
+// The same (sm_80 and later), or sixteen bytes of zeros.
+__device__ __forceinline__ void cp_async_16_or_zeros(void *shared, const void *global, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(there ? 16 : 0)
+                 : "memory");
+}
+
 // Ends a group of copies; cp_async_wait<N> waits until at most the N newest groups are still under way.
 __device__ __forceinline__ void cp_async_commit_group() {
 #if __CUDA_ARCH__ >= 800

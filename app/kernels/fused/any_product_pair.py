@@ -1,0 +1,95 @@
+"""The registry row of the kernel that computes any two fully connected layers at once, and its packed parameters."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from app.kernels.fused.gemm_pair import as_float32, second_matrix, second_matrix_size
+from app.kernels.fused.scaling import Arrays, scaled_outputs
+from app.kernels.gemm.warpgroup import MOST_TILE, core_matrices, packed_size, refuses_input, ring, threads_of, tile_of
+from app.kernels.plain_problems import Argument
+from app.kernels.problems import LinearPairProblem, LinearProblem
+from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Variant, tiles
+
+MOST_CLASSES = 64  # a warp has all scores of its images in registers
+
+
+def _refuses(problem: LinearPairProblem) -> str | None:
+    first, second = problem.first, problem.second
+    if first.outputs > MOST_TILE or second.outputs > MOST_CLASSES:
+        return f"takes at most {MOST_TILE} hidden values and {MOST_CLASSES} classes"
+    if second.activation or not second.argmax:
+        return "ends with an argmax, with or without a softmax before it"
+    if second.output_dtype != "float32":
+        return "stores float32"
+    return refuses_input(first)
+
+
+def _first(problem: LinearPairProblem) -> LinearProblem:
+    return replace(problem.first, exact=problem.exact)
+
+
+def _configure(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
+    first, second = _first(problem), problem.second
+    rows, hidden = parameters["ROWS"], tile_of(first)
+    w2_size = second_matrix_size(hidden, second.outputs)
+    pitch = rows + (0 if rows % 16 else 8)
+    defines = ring(first, rows, fixed=4 * w2_size + 8, least=4 * hidden * pitch) | {
+        "HIDDEN": hidden,
+        "CLASSES": second.outputs,
+        "HAS_BIAS1": int(first.bias),
+        "HAS_BIAS2": int(second.bias),
+        "SOFTMAX": int(second.softmax),
+    }
+    takes = (
+        Argument("w1", "float16", fixed=packed_size(first)),
+        Argument("factors", "float32", fixed=hidden),
+        Argument("bias1", "float32", fixed=hidden, optional=not first.bias),
+        Argument("w2", "float32", fixed=w2_size),
+        Argument("bias2", "float32", fixed=second.outputs, optional=not second.bias),
+    )
+    launch = KernelLaunch(
+        threads_of(hidden), lambda images: (tiles(images, rows), 1, 1), shared_bytes=int(defines["SHARED_BYTES"])
+    )
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
+
+
+def pack(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+    """Pack (w1, bias1, w2, bias2) as [core matrices of w1, factors, bias1, fragments of w2, bias2].
+
+    Every hidden value's weights have a power of two of their own; its factor takes it out of the sums again. Hidden
+    values are padded to a multiple of 8: those beyond have weights of zero.
+    """
+    w1, bias1, w2, bias2 = arrays
+    assert w2 is not None
+    first = _first(problem)
+    scaled, scales = scaled_outputs(first, (w1,))
+    beyond = tile_of(first) - first.outputs
+    second = np.pad(w2.reshape(first.outputs, -1), ((0, beyond), (0, 0)))
+    return [
+        core_matrices(first, scaled),
+        np.pad(1 / scales, (0, beyond)).astype(np.float32),
+        None if bias1 is None else np.pad(bias1, (0, beyond)).astype(np.float32),
+        second_matrix(second),
+        as_float32(bias2),
+    ]
+
+
+ANY_PRODUCT_PAIR_ROW = Variant(
+    "gemm_pair",
+    0,
+    "wgmma_any",
+    "any two fully connected layers with all that follows them: warpgroup products, hidden values on chip",
+    "none of them",
+    _configure,
+    dtypes=("float16", "float16x2"),
+    refuses=_refuses,
+    limits="sm_90 alone: its instructions are in no other card; multiples of 8 inputs, 192 hidden values, 64 classes",
+    min_arch=90,
+    only_arch=90,
+    automatic=True,
+    tunables={"ROWS": (40, 80)},
+    defaults=lambda _: {"ROWS": 80},
+    instructions="wgmma",
+)

@@ -1,0 +1,78 @@
+// Any two fully connected layers, with what is between and behind them, in one kernel: warpgroup tensor-core instructions.
+//
+// A block has all hidden values of its images, so that they stay on chip: the first product as in gemm_06_warpgroup, whose
+// sums become hidden values in the ring's place; the second as in gemm_pair_02; a softmax, if there is one, and the labels
+// at the end. Images are bytes, float16, or float32 that are split (warpgroup_product.cuh).
+// From: none of the systems.
+// Data: x (images, INPUTS) INPUT; w1 packed (see any_product_pair.py) float16; factors (HIDDEN) from sums to values; bias1
+//       (HIDDEN) or null; w2 packed float32; bias2 (CLASSES) or null; y (images, CLASSES) float32; labels (images) uint8.
+// Launch: one block for ROWS images: a warpgroup for 64 hidden values of theirs, and 128 producer threads.
+// Bound by: what the L2 cache delivers where the first layer reads many features; latency where it reads few.
+constexpr int BARRIERS_AT = SHARED_BYTES - 16 * STAGES - 8;
+#include "warpgroup_product.cuh"
+#include "second_product.cuh"
+static_assert(BARRIERS_AT == RING_BYTES + SECOND_BYTES, "the row must lay memory out alike");
+static_assert(HIDDEN == TILE && HIDDEN * PITCH * 4 <= RING_BYTES, "hidden values take the ring's place");
+
+__device__ __forceinline__ unsigned char *second() { return memory + RING_BYTES; }
+__device__ __forceinline__ unsigned long long *second_there() { return empty() + STAGES; }
+
+// Hidden values into shared memory: rows of PITCH, a column an image.
+template <int Columns>
+__device__ __forceinline__ void store_hidden(const float (&sums)[ROWS / 2], const float *factors, const float *bias1, int t) {
+    const int lane = t % 32, first = t / 32 * 16 + lane / 4;  // and eight more
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int hidden = first + half * 8;
+        if (hidden >= HIDDEN) break;
+        const float factor = __ldg(factors + hidden), bias = HAS_BIAS1 ? __ldg(bias1 + hidden) : 0.0f;
+        float *row = (float *)memory + hidden * PITCH + lane % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < Columns / 8; i++) {
+            const float *pair = sums + 4 * i + 2 * half;
+            *(float2 *)(row + 8 * i) = {ACTIVATION::of(pair[0] * factor + bias), ACTIVATION::of(pair[1] * factor + bias)};
+        }
+    }
+}
+
+// The second product waits for all hidden values. Barriers are of the whole block: racecheck follows none among some warps.
+template <int Columns>
+__device__ __forceinline__ void consume(const float *factors, const float *bias1, int t) {
+    float sums[ROWS / 2];
+    multiply<Columns>(sums, t);
+    __syncthreads();  // all stages have been read
+    store_hidden<Columns>(sums, factors, bias1, t);
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    gemm_pair_wgmma_any(const INPUT *__restrict__ x, const unsigned char *__restrict__ w1,
+                        const float *__restrict__ factors, const float *__restrict__ bias1, const void *__restrict__ w2,
+                        const float *__restrict__ bias2, float *__restrict__ y, unsigned char *__restrict__ labels,
+                        int images) {
+    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), t = threadIdx.x, lane = t % 32;
+    const int image0 = blockIdx.x * ROWS, rows = min(ROWS, images - image0);
+    x += (long long)image0 * INPUTS, y += (long long)image0 * CLASSES, labels += image0;
+    if (t == CONSUMERS) {
+        mbarrier_init(second_there(), 1);
+        begin_ring(w1);
+        cp_async_bulk(second(), w2, SECOND_BYTES, second_there());
+    }
+    __syncthreads();
+    if (group == GROUPS) {
+        if constexpr (THREADS >= 512) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        produce(x, w1, rows, t - CONSUMERS);
+        __syncthreads();
+        __syncthreads();
+        return;
+    }
+    if constexpr (THREADS >= 512) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+    if (rows > FEW) consume<ROWS>(factors, bias1, t);
+    else consume<FEW>(factors, bias1, t);
+    mbarrier_wait(second_there(), 0);
+    for (int tile = t / 32 * 8; tile < rows; tile += CONSUMERS / 32 * 8) {
+        Scores scores;
+        multiply_second(scores, bias2, (const float *)memory + tile, (const Fragment *)second(), lane);
+        store_results(scores, y + tile * CLASSES, labels + tile, rows - tile, lane);
+    }
+}
