@@ -1,6 +1,5 @@
 """The classifier on the CPU: the command's answers, for every way to give images, and what it refuses."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from app.network.shipped import weights_path
 from app.network.weights import save_weights
 from app.planning.request import NetworkRequest
 from app.runtime.cpu_session import CpuSession
+from tests.classifier import soak
 from tests.support.networks_for_tests import ODD, random_graph, random_images
 
 
@@ -139,24 +139,11 @@ def test_it_answers_only_while_open_and_after_a_call() -> None:
         classifier(images)
 
 
-def test_threads_share_a_classifier_and_make_others_meanwhile(lenet5: Classifier) -> None:
-    images = random_images(LENET5, 8)
-    wanted = [(lenet5(images[: n + 1]).copy(), lenet5.logits.copy()) for n in range(8)]
-
-    def work(number: int) -> bool:
-        same = True
-        for turn in range(4):
-            n = (3 * number + turn) % 8
-            with Classifier("lenet5", device="cpu") as own:
-                for one in (lenet5, own):
-                    labels = one(images[: n + 1])
-                    same &= (
-                        labels.tobytes() == wanted[n][0].tobytes() and one.logits.tobytes() == wanted[n][1].tobytes()
-                    )
-        return same
-
-    with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(4)))
+def test_threads_share_classifiers_and_make_others_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = soak.soak(0.6, device="cpu")
+    assert found.calls > 4 and found.differences == []
+    monkeypatch.setattr(soak.Soak, "answer", lambda *_: (b"other", b"bits"))
+    assert len(soak.soak(0.05, threads=1, device="cpu").differences) > 0
 
 
 def test_pixels_in_floats_become_bytes() -> None:
