@@ -31,12 +31,29 @@ def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if str(path) == "-":
-            found += _listed(sys.stdin.buffer.read())
-        elif path.suffix.lower() == LIST and not path.is_dir():
+            found += _listed(_standard_input())
+        elif path.suffix.lower() == LIST and not _is_folder(path):
             found += _listed(read_file(path, MAX_LIST_BYTES))
         else:
             found += _pictures(path)
     return found
+
+
+def _standard_input() -> bytes:
+    try:
+        content = sys.stdin.buffer.read(MAX_LIST_BYTES + 1)
+    except (AttributeError, OSError) as error:  # it is closed, or a folder
+        raise UserError("cannot read a list from standard input: pipe one in, or name a file") from error
+    if len(content) > MAX_LIST_BYTES:
+        raise UserError(f"standard input has more than the {MAX_LIST_BYTES:,} bytes that are read: split the list")
+    return content
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that is too long, or in a closed folder: reading it says so
+        return False
 
 
 def _listed(content: bytes) -> Iterator[Path]:
@@ -50,7 +67,7 @@ def _listed(content: bytes) -> Iterator[Path]:
 
 def _pictures(path: Path) -> Iterator[Path]:
     """Yield the path itself, or the pictures in and below the folder."""
-    if not path.is_dir():
+    if not _is_folder(path):
         yield path
         return
     count = 0

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from app.errors import UserError
+
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom, in pixels."""
+MODES = {1: "L", 3: "RGB"}
 INVERT = ("auto", "yes", "no")
 TRIMMED_AT = 256  # pixels of the longer edge, at most, where the border is looked for: averaging removes noise
 TOLERANCE = 20  # of 255: what differs less from the border in every colour belongs to it; JPEG noise stays below
@@ -37,9 +40,13 @@ def prepare(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -
     slightly, centred on the border's colour and negated if ``invert`` is "yes", or "auto" and the border is light;
     "auto" never negates for a network with colours. Grey images are then stretched so that the border is black. An
     image that has the network's size already is only converted to grey or colours, and negated.
+
+    Raises UserError for another number of channels.
     """
     channels, height, width = shape
-    mode = {1: "L", 3: "RGB"}[channels]
+    if channels not in MODES:
+        raise UserError(f"the network reads {channels} channels, and pictures have 1 or 3: give it arrays")
+    mode = MODES[channels]
     border, box = _trimmed(image)
     light = _array(border.convert("L")).item() >= 128
     inverted = invert == "yes" or (invert == "auto" and light and channels == 1)

@@ -77,7 +77,7 @@ def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> Picture:
     except UnreadablePicture:
         raise
     except UserError as error:
-        raise UnreadablePicture(printable(str(error), 1000)) from error
+        raise UnreadablePicture(printable(str(error).replace(str(path), name), 1000)) from error
     except Image.UnidentifiedImageError:
         raise UnreadablePicture(f"{name} is {_kind(path)}") from None
     except Image.DecompressionBombError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import UserError
-from app.pictures import find_pictures
+from app.pictures import UnreadablePicture, find_pictures, finding, read_picture
 from app.pictures.finding import UNREAD
 
 ODD = ("new\nline.png", "Größe 日本.JPG", os.fsdecode(b"\xff\xfe.png"))
@@ -53,6 +53,27 @@ def test_a_list_names_files_and_folders_from_the_working_directory(
     Path("lists").mkdir()
     Path("lists/of.TXT").write_text("other\r\n\n  \nmissing.png\r\ns\n")
     assert find_pictures(["lists/of.TXT"]) == [Path(name) for name in ("other", "missing.png", "s/1.png", "s/2.png")]
+
+
+def test_names_that_the_system_refuses_are_left_to_reading(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("x" * 5000 + "\n" + "y" * 300 + "/1.png\n")
+    for path in find_pictures([tmp_path / "list.txt"]):
+        with pytest.raises(UnreadablePicture, match="File name too long"):
+            read_picture(path)
+
+
+@pytest.mark.parametrize("closed", [None, io.StringIO()])
+def test_standard_input_without_a_list(closed: io.StringIO | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", closed)
+    with pytest.raises(UserError, match="cannot read a list from standard input: pipe one in"):
+        find_pictures(["-"])
+
+
+def test_too_long_a_list_on_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "MAX_LIST_BYTES", 9)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"0123456789")))
+    with pytest.raises(UserError, match="more than the 9 bytes that are read: split the list"):
+        find_pictures(["-"])
 
 
 def test_a_list_of_fifty_thousand_keeps_its_order(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from app.errors import UserError
 from app.network import shipped
 from app.network.graph import Graph, build
 from app.network.weights import load_weights
@@ -109,6 +110,11 @@ def test_a_network_with_colours_gets_them_and_is_not_given_negatives_unasked() -
     assert not found.inverted
     assert found.pixels[:, 14, 14].tolist() == [200, 20, 40] and found.pixels[:, 0, 0].tolist() == [240, 230, 220]
     assert prepare(image, (3, 28, 28), "yes").pixels[:, 0, 0].tolist() == [15, 25, 35]
+
+
+def test_other_channels_are_refused() -> None:
+    with pytest.raises(UserError, match="reads 2 channels, and pictures have 1 or 3: give it arrays"):
+        prepare(drawn(0, 255), (2, 28, 28))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 900), (900, 1), (3, 2)])
