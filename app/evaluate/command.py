@@ -1,6 +1,7 @@
 """``main.py evaluate``: what a network gets right and wrong, as text, JSON and a page."""
 
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -30,17 +31,18 @@ def evaluate(request: EvaluateRequest) -> int:
     if request.html is not None:
         check_new(request.html, request.overwrite, "--html")
     asked = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
-    with Classifier.of(asked, request.device) as classifier:
-        other = None if request.against is None else _other(asked, classifier, request.against)
+    with ExitStack() as stack:
+        classifier = stack.enter_context(Classifier.of(asked, request.device))
+        other = None
+        if request.against is not None:
+            other = stack.enter_context(_other(asked, classifier.device, request.against))
+            _check_classes(classifier, other, request.against)
         if classifier.why_cpu is not None:
             print(f"note: running on the CPU: {classifier.why_cpu}", file=sys.stderr)
         data = _load(request, classifier, other)
         found = _classify(classifier, data.images)
+        second = None if other is None else _classify(other, data.images)
         where = classifier.describe()
-    second = None
-    if other is not None:
-        with other:
-            second = _classify(other, data.images)
     names = classifier.classes
     if names is None and data.classes is not None and len(data.classes) == classifier.graph.classes:
         names = data.classes
@@ -53,21 +55,19 @@ def evaluate(request: EvaluateRequest) -> int:
     return 0
 
 
-def _other(asked: NetworkRequest, classifier: Classifier, against: str) -> Classifier:
+def _other(asked: NetworkRequest, device: str, against: str) -> Classifier:
     """Return the classifier to compare with: of another precision, network or weights file. Raises UserError."""
     if against not in PRECISIONS:
-        request = network_request(against, asked.precision)
-    elif classifier.device == "cpu":
+        return Classifier.of(network_request(against, asked.precision), device)
+    if device == "cpu":
         raise UserError(f"--against {against} is a precision of the GPU: name another network or weights file")
-    else:
-        request = replace(asked, precision=against)
-    other = Classifier.of(request, classifier.device)
-    if other.graph.classes != classifier.graph.classes or (
-        other.classes and classifier.classes and other.classes != classifier.classes
-    ):
-        other.close()
+    return Classifier.of(replace(asked, precision=against), device)
+
+
+def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
+    """Raise UserError unless both tell the same classes apart, as far as their weights name them."""
+    if one.graph.classes != other.graph.classes or (one.classes and other.classes and one.classes != other.classes):
         raise UserError(f"--against {against} has other classes: compare networks that tell the same classes apart")
-    return other
 
 
 def _load(request: EvaluateRequest, classifier: Classifier, other: Classifier | None) -> Dataset:

@@ -23,6 +23,8 @@ def percent(share: float | None) -> str:
 
 def significance(mcnemar: Mapping[str, Any]) -> str:
     """Tell in a sentence what McNemar's test found."""
+    if mcnemar["only_first"] == mcnemar["only_second"] == 0:
+        return "both are right in the same images"
     p = f"p = {mcnemar['p_value']:.2g}, {mcnemar['test']}"
     if mcnemar["p_value"] < 0.05:
         better = "the first" if mcnemar["only_first"] > mcnemar["only_second"] else "the other"
@@ -166,11 +168,11 @@ def _mistakes(document: Document, width: int) -> list[str]:
         for one in mistakes[:SHOWN]
     ]
     heading = "Most confident mistakes"
-    return [heading, *table(columns, rows, width), *_more(len(mistakes))] if rows else []
+    return [heading, *table(columns, rows, width), *_more(len(mistakes), "in --json and --html")] if rows else []
 
 
-def _more(count: int) -> list[str]:
-    return [f"  … and {count - SHOWN} more (in --json and --html)"] if count > SHOWN else []
+def _more(count: int, where: str) -> list[str]:
+    return [f"  … and {count - SHOWN:,} more ({where})"] if count > SHOWN else []
 
 
 def _against(document: Document, width: int) -> list[str]:
@@ -213,4 +215,8 @@ def _changes(document: Document, width: int) -> list[str]:
         for one in other["changes"][:SHOWN]
     ]
     heading = "First images whose answer changed"
-    return [heading, *table(columns, rows, width), *_more(other["changed"])] if rows else []
+    return (
+        [heading, *table(columns, rows, width), *_more(other["changed"], "--json lists the first 1,000")]
+        if rows
+        else []
+    )

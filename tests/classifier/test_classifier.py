@@ -71,6 +71,14 @@ def test_one_image_of_several_channels(tmp_path: Path) -> None:
         assert classifier(images[0]) == classifier(images)[0]
 
 
+def test_it_tells_what_computes() -> None:
+    with Classifier("mlp", device="cpu") as classifier:
+        assert (classifier.precision, classifier.describe()["kind"]) == ("fp32", "cpu")
+    for tell in (lambda: classifier.precision, classifier.describe):
+        with pytest.raises(BadArgumentError, match="the classifier is closed"):
+            tell()
+
+
 @pytest.mark.parametrize("network", [MINIDNN86])
 def test_enlarged_images_give_the_same(network: Network) -> None:
     images = random_images(network, 2)

@@ -6,7 +6,7 @@ __all__ = ["EPILOG", "EvaluateRequest"]
 
 EPILOG = """\
 examples:
-  python main.py evaluate                    lenet5 on the Fashion-MNIST test split
+  python main.py evaluate                    lenet5 on Fashion-MNIST's test split
   python main.py evaluate --network k7 --html k7.html --json k7.json
                                              also as a page and as JSON
   python main.py evaluate --weights mine.h5 --data images.gz --labels labels.gz
