@@ -17,6 +17,7 @@ from app.network.graph import Graph
 from app.network.weights import Weights
 from app.output import Output
 from app.precision import SHORT
+from app.runtime.power import power_text
 from app.runtime.result import Cycle, LayerTime, Outcome, Timing
 from app.runtime.startup import own
 from app.runtime.statistics import stored, summary
@@ -74,6 +75,7 @@ def document(
         "raw_copy_ms": None if outcome.raw_copy is None else _percentiles(outcome.raw_copy),
         "compare": _compare(outcome, compared_agreement),
         "pipeline": outcome.usage and vars(outcome.usage),
+        "power": outcome.power and outcome.power.document,
         "end_to_end_ms": _percentiles(outcome.end_to_end),
         "images_per_s": batch / outcome.end_to_end.median * 1e3,
         "device_memory_bytes": outcome.device_bytes,
@@ -248,6 +250,8 @@ def _times(report: Mapping[str, Any], width: int) -> list[str]:
         longer = f"end to end takes {whole['p50'] / raw['p50']:.2f} × as long"
         pairs.append(("raw copy", f"{raw['p50']:.3f} ms for the same bytes in one piece; {longer}"))
     pairs.append(("throughput", f"{report['images_per_s']:,.0f} images/s end to end"))
+    if report["power"] is not None:
+        pairs.append(("power", power_text(report["power"])))
     if report["device_memory_bytes"]:
         pipeline_mb, peak_mb = report["device_memory_bytes"] / 1e6, report["peak_device_memory_bytes"] / 1e6
         peak = f"{peak_mb:,.1f} MB at the peak (measuring the layers)"

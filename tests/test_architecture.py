@@ -66,6 +66,7 @@ EXTRAS = {
     "onnx": ("app/bench/peers", "app/interchange", "app/runtime/onnx_session.py"),
     "onnxruntime": ("app/bench/peers", "app/interchange", "app/runtime/onnx_session.py"),
     "jax": ("app/bench/peers",),
+    "pynvml": ("app/cuda/nvml.py",),
     "PIL": ("app/pictures",),
     "pyarrow": ("app/predict",),
     "matplotlib": ("app/bench", "app/figures.py", "app/training", "data_tools"),

@@ -15,12 +15,14 @@ from app.network.definitions import LENET5
 from app.network.weights import Weights
 from app.report import SCHEMA, as_text, document, write_json
 from app.runtime.overlap import Timeline, usage
+from app.runtime.power import COUNTED, Power
 from app.runtime.result import Compared, LayerTime, Outcome, Timing
 from app.text import UNLIMITED
 from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import CLASSES
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.peers_for_tests import CARD
+from tests.support.schemas import mistakes
 from tests.support.widths import check_widths
 
 BATCH = 50
@@ -63,6 +65,7 @@ GPU = replace(
     notes=("chunks were cut",),
 )
 ONCE = {"start": 50.0, "import": 300.0, "numpy": 120.0, "context": 200.0, "cupy": 250.0, "data": 90.0}
+POWER = Power(1.25, 2_000_000, 500.0, COUNTED, (1755, 1980, 1980))
 both = pytest.mark.parametrize("outcome", [GPU, CPU], ids=["GPU", "CPU"])
 
 
@@ -265,6 +268,14 @@ def test_weights_without_a_checksum_are_told() -> None:
 def test_class_names() -> None:
     assert report(CPU)["first_labels"] == list(CLASSES[:6])
     assert report(CPU, data=replace(DATA, classes=None))["first_labels"] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_power_and_energy_per_image() -> None:
+    told = report(replace(GPU, power=POWER))
+    assert not [fault for fault in mistakes(json.loads(json.dumps(told))) if "power" in fault]
+    assert (told["power"]["watts"], told["power"]["microjoules_per_image"]) == (400.0, 250.0)
+    assert "power              400 W, 250 J per million images, over 1.2 s of repeated runs" in wide(told)
+    assert report(CPU)["power"] is None and "million images" not in wide(report(CPU))
 
 
 def test_lists_of_numbers_take_one_line_and_nothing_is_changed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from app.cuda import device
+from app.cuda import device, nvml
 from app.errors import UserError
 from app.network.graph import Graph
 from app.planning import tuning
@@ -15,6 +15,7 @@ from app.planning.matching import Choices
 from app.planning.plan import notices, plan
 from app.runtime import timing
 from app.runtime.clock import host_timed
+from app.runtime.power import SECONDS, Power, measure
 from app.runtime.request import DEFAULT_STREAMS, DEFAULT_WARMUP, RunRequest
 from app.runtime.result import Compared, Cycle, Outcome, Timing, count_passes
 from app.runtime.session import Session, chunk_size
@@ -70,6 +71,7 @@ def run_on_gpu(
         use = None if cycle else timing.typical_usage(session, one_pass, outputs)
         resident = timing.on_card(session, one_pass, LAYER_REPEAT, request.warmup)
         notes = notices(execution, chosen)
+        power = _power(partial(session.run, one_pass, outputs), len(one_pass), notes)
         if direct and pipeline.streams != DEFAULT_STREAMS:
             notes.append("--streams: without effect where the first kernel reads the images; add --chunk")
         if cycle is not None and request.warmup != DEFAULT_WARMUP:
@@ -102,6 +104,7 @@ def run_on_gpu(
             peak_device_bytes=session.device_bytes + resident.device_bytes,
             notes=tuple(notes),
             arithmetic=execution.arithmetic,
+            power=power,
             raw_copy=resident.raw_copy if resident.images == len(one_pass) and cycle is None else None,
         )
     if request.compare is None or other is None:
@@ -111,6 +114,22 @@ def run_on_gpu(
         end_to_end = timing.end_to_end(session, one_pass, outputs, repeat, request.warmup)
         compared = Compared(request.compare, other.arithmetic, end_to_end, outputs.labels.copy())
         return replace(found, compared=compared, peak_device_bytes=max(found.peak_device_bytes, session.device_bytes))
+
+
+def _power(run: Callable[[], object], images: int, notes: list[str]) -> Power | None:
+    """Measure the power of repeated runs; without it, a note gives the reason."""
+    from tqdm import tqdm  # imported only here: other runs do not need it
+
+    try:
+        with nvml.opened(nvml.current_bus_id) as card:
+            with tqdm(total=SECONDS, desc="power", unit=" s", disable=not sys.stderr.isatty()) as progress:
+                power = measure(card, run, images, progress.update)
+            if power is None:
+                notes.append("power and energy are not shown: the card does not tell them")
+            return power
+    except nvml.UnavailableError as reason:
+        notes.append(f"power, energy and clocks are not shown: {reason}")
+    return None
 
 
 def _verdict(per_image: float, resident: timing.OnCard) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from app.runtime import statistics
 from app.runtime.overlap import Usage
+from app.runtime.power import Power
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ class Outcome:
 
     On a GPU also: on_card: the whole pass over ``on_card_images`` images already on the card; usage: overlap and limit
     of a traced run; device_bytes: the pipeline's buffers and weights; peak_device_bytes: those and the buffers of the
-    measurements on the card; raw_copy: the same images copied to the card in one piece; compared: with ``--compare``.
+    measurements on the card; raw_copy: the same images copied to the card in one piece; compared: with ``--compare``;
+    power: where NVML tells it.
     arithmetic: the coarsest type of any layer's multiplication.
     """
 
@@ -114,4 +116,5 @@ class Outcome:
     peak_device_bytes: int = 0
     arithmetic: str = "float32"
     raw_copy: Timing | None = None
+    power: Power | None = None
     compared: Compared | None = None

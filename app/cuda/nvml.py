@@ -1,0 +1,80 @@
+"""What NVIDIA's management library (NVML) tells about the current card: clocks, power, energy, temperature."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+REMEDY = "pip install 'lenet5-inference[power]'"
+
+
+class UnavailableError(Exception):
+    """Raised where NVML cannot be used; the text is the reason in one line."""
+
+
+class Card:
+    """One card. Methods return None for what the card does not tell."""
+
+    def __init__(self, library: Any, handle: Any) -> None:
+        self._library, self._handle = library, handle
+
+    def energy_mj(self) -> int | None:
+        """Return the energy since the driver was loaded, in millijoules."""
+        return self._ask("nvmlDeviceGetTotalEnergyConsumption")
+
+    def power_mw(self) -> int | None:
+        """Return the power draw, in milliwatts; on newer cards the mean of the last second."""
+        return self._ask("nvmlDeviceGetPowerUsage")
+
+    def power_limit_mw(self) -> int | None:
+        """Return the power limit in force, in milliwatts."""
+        return self._ask("nvmlDeviceGetEnforcedPowerLimit")
+
+    def sm_clock_mhz(self) -> int | None:
+        """Return the multiprocessors' clock, in MHz."""
+        return self._ask("nvmlDeviceGetClockInfo", self._library.NVML_CLOCK_SM)
+
+    def highest_sm_clock_mhz(self) -> int | None:
+        """Return the highest clock that the multiprocessors may have, in MHz."""
+        return self._ask("nvmlDeviceGetMaxClockInfo", self._library.NVML_CLOCK_SM)
+
+    def temperature_c(self) -> int | None:
+        """Return the card's temperature, in degrees Celsius."""
+        return self._ask("nvmlDeviceGetTemperature", self._library.NVML_TEMPERATURE_GPU)
+
+    def _ask(self, function: str, *arguments: Any) -> int | None:
+        with suppress(self._library.NVMLError):
+            return int(getattr(self._library, function)(self._handle, *arguments))
+        return None
+
+
+@contextmanager
+def opened(bus_id: Callable[[], str]) -> Iterator[Card]:
+    """Open NVML for the card at a PCI bus address, such as ``0000:1b:00.0``. Raises UnavailableError.
+
+    By its address, because NVML numbers cards in another order than CUDA does.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        raise UnavailableError(f"needs nvidia-ml-py: {REMEDY}") from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise UnavailableError(f"NVML does not start: {error}") from None
+    try:
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus_id().encode())
+        except pynvml.NVMLError as error:
+            raise UnavailableError(f"NVML does not know the card: {error}") from None
+        yield Card(pynvml, handle)
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def current_bus_id() -> str:
+    """Return the PCI bus address of the current card."""
+    import cupy
+
+    address: str = cupy.cuda.runtime.deviceGetPCIBusId(cupy.cuda.runtime.getDevice())
+    return address
