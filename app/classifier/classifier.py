@@ -163,4 +163,5 @@ def _gpu_engine(chosen: Choices) -> GpuEngine:
     """Make the engine; its imports load CuPy."""
     from app.classifier.gpu_engine import GpuEngine
 
-    return GpuEngine(chosen)
+    with devices.gpu_errors():
+        return GpuEngine(chosen)

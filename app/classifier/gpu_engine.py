@@ -93,6 +93,8 @@ class GpuEngine:
         if runtime.getDevice() != self._card.id:
             with self._card:
                 return self.run_on_card(graph, images, stream)
+        # If this is the thread's first CUDA call, it has no context yet, and launches by the driver would fail.
+        runtime.setDevice(self._card.id)
         if stream is not None:
             with as_stream(stream):
                 return self.run_on_card(graph, images)

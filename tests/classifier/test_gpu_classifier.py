@@ -1,6 +1,7 @@
 """The classifier on a card: the command's bits for arrays on the host and on the card, streams, memory, threads."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -182,6 +183,16 @@ def test_streams_are_kept_in_order(lenet5: Classifier) -> None:
         stream.synchronize()
     for labels, wanted in zip(found, expected, strict=True):
         np.testing.assert_array_equal(labels.get(), wanted)
+
+
+def test_a_call_may_be_the_first_of_its_thread(lenet5: Classifier) -> None:
+    images = random_images(LENET5, 10)
+    array, labels = cupy_of(images), lenet5(images)
+    lenet5(array, on_card=True)
+    for given in (array, images):
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(lenet5, given, on_card=given is array).result()
+        np.testing.assert_array_equal(found.get() if given is array else found, labels)
 
 
 @pytest.mark.parametrize("where", ["host", "card"])
