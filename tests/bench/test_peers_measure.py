@@ -14,7 +14,7 @@ from app.bench.peers.jax import JaxEngine
 from app.bench.peers.jax import _applied as jax_layer
 from app.bench.peers.peers import OURS
 from app.bench.peers.rounds import Candidate, Engine, in_turn, one_line
-from app.bench.peers.torch import Setting, TorchEngine, settings
+from app.bench.peers.torch import SETTINGS, Setting, TorchEngine
 from app.bench.peers.torch_network import _enlarging as torch_module
 from app.bench.peers.torch_network import own_code
 from app.errors import UserError
@@ -134,13 +134,21 @@ def test_the_fastest_setting_enters_for_each_measurement(batch: Batch) -> None:
     assert closed[:2] == ["slow closed", "slower closed"] and len(closed) == 4, "only two engines are kept"
 
 
-def test_the_time_for_trials_is_limited_but_each_engine_has_one(batch: Batch) -> None:
+@pytest.mark.parametrize(("begun", "tried"), [(0.0, 2), (15.0, 1), (25.0, 0)])
+def test_the_time_for_trials_is_limited(
+    begun: float, tried: int, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By 10 s: engines that are slow to make have one trial then, and none after 20 s. Others have all of them."""
+    times = iter([0.0])
+    monkeypatch.setattr("app.bench.peers.rounds.perf_counter", lambda: next(times, begun))
     makes = {name: fake(name, batch.truth, []).makes[""] for name in ("first", "second")}
-    found = entrants([Candidate("x", "fp32", False, makes), Candidate("y", "fp32", False, makes, "x")])
-    in_turn(found, batch, 1, lambda _: None, seconds=0.0)
-    for row in (entrant.row(batch) for entrant in found):
-        assert row["settings"] == dict.fromkeys(("end_to_end_ms", "on_card_ms"), "first") and not row["reason"]
-        assert [tried["reason"] for tried in row["tried"]] == ["", "not tried: 0 s of trials were over"]
+    quick, slow = Candidate("quick", "fp32", False, makes), Candidate("slow", "fp32", False, makes, "quick")
+    found = entrants([quick, slow])
+    in_turn(found, batch, 1, lambda _: None, seconds=10.0)
+    for row, most in zip((entrant.row(batch) for entrant in found), (2, tried), strict=True):
+        late = "not tried: 10 s of trials were over"
+        assert [known["reason"] for known in row["tried"]] == [""] * most + [late] * (2 - most)
+        assert row["reason"] == ("" if most else late) and bool(row["settings"]) == bool(most)
 
 
 def test_slow_engines_try_first_what_suits_a_similar_engine(batch: Batch) -> None:
@@ -160,15 +168,11 @@ def test_slow_engines_try_first_what_suits_a_similar_engine(batch: Batch) -> Non
 
 
 def test_settings_are_all_there_are_ways() -> None:
-    """Both layouts, in pieces and whole, as a plain CUDA graph and without; compiled modes their own way, too."""
-    eager, compiled = settings(None), settings("max-autotune")
-    for tried in (eager, compiled):
-        assert {setting.channels_last for setting in tried} == {True, False}
-        assert {setting.graph for setting in tried} == {True, False} == {setting.pieces for setting in tried}
-        assert len({str(setting) for setting in tried}) == len(tried)
-    assert (
-        Setting(False, False, True) in eager and str(Setting(True, True, True)) == "channels last, pieces, CUDA graph"
-    )
+    """Both layouts, in pieces and whole, as a CUDA graph and without; each has a name of its own."""
+    assert len({str(setting) for setting in SETTINGS}) == len(SETTINGS)
+    for name in ("channels_last", "graph", "pieces"):
+        assert {getattr(setting, name) for setting in SETTINGS} == {True, False}
+    assert str(Setting(True, True, True)) == "channels last, pieces, CUDA graph"
 
 
 def test_pieces_fit_the_cache_and_divide_the_batch() -> None:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from app.bench.peers.onnx_runtime import SETTINGS as ONNX_SETTINGS
 from app.bench.peers.onnx_runtime import OnnxEngine
 from app.bench.peers.rounds import Candidate, Entrant, in_turn
 from app.bench.peers.text import as_text, ratios
-from app.bench.peers.torch import Setting, TorchEngine, settings
+from app.bench.peers.torch import SETTINGS, Setting, TorchEngine
 from app.commands.options.bench import BenchRequest
 from app.cuda import device
 from app.errors import UserError
@@ -33,7 +33,7 @@ from app.report import publish
 DEFAULT_ROUNDS = 7
 SCHEMA = "lenet5-inference/peers/1"
 OURS, EAGER, JAX, CUDNN, ONNX = "ours", "torch-eager", "jax-jit", "cudnn-graph", "onnx-runtime"
-# Engine → mode of torch.compile; None: not compiled. Each is tried in several settings (torch.settings).
+# Engine → mode of torch.compile; None: not compiled. Each is tried in several settings (torch.SETTINGS).
 MODES = {EAGER: None, "torch-max-autotune": "max-autotune", "torch-reduce-overhead": "reduce-overhead"}
 ENGINES = (OURS, *MODES, JAX, CUDNN, ONNX)
 NO_TENSORRT = (
@@ -108,22 +108,30 @@ def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[
     for own in OF_PEERS if precision is None else (BY_NAME[precision].peers,):
         for name, mode in MODES.items():
             if name in wanted:
-                torch, tried = partial(TorchEngine, precision=own, mode=mode), settings(mode)
-                makes = {str(setting): partial(torch, setting=setting) for setting in tried}
-                likes = {str(setting): str(replace(setting, graph=True)) for setting in tried if mode}
-                found.append(Candidate(name, own, False, makes, EAGER if mode else "", likes))
+                torch = partial(TorchEngine, precision=own, mode=mode)
+                makes = {str(setting): partial(torch, setting=setting) for setting in SETTINGS}
+                found.append(_peer(name, own, makes, None if mode is None else {str(s): s for s in SETTINGS}))
         if JAX in wanted:
             jax = partial(JaxEngine, precision=own)
-            found.append(Candidate(JAX, own, False, {"whole": jax, "pieces": partial(jax, in_pieces=True)}))
+            likes = {"whole": Setting(), "pieces": Setting(pieces=True)}
+            found.append(_peer(JAX, own, {"whole": jax, "pieces": partial(jax, in_pieces=True)}, likes))
         others: list[tuple[str, Any, list[Setting]]] = [
-            (CUDNN, CudnnEngine, [setting for setting in settings(None) if setting.channels_last]),
+            (CUDNN, CudnnEngine, [setting for setting in SETTINGS if setting.channels_last]),
             (ONNX, OnnxEngine, ONNX_SETTINGS),
         ]
         for name, make, tried in others:
             if name in wanted:
                 each = {str(setting): partial(make, precision=own, setting=setting) for setting in tried}
-                found.append(Candidate(name, own, False, each))
+                found.append(_peer(name, own, each, {str(setting): setting for setting in tried}))
     return found
+
+
+def _peer(engine: str, precision: str, makes: Mapping[str, Any], likes: Mapping[str, Setting] | None) -> Candidate:
+    """Return a candidate. likes: setting → eager's that is similar but for its graph; None for eager itself."""
+    if likes is None:
+        return Candidate(engine, precision, False, makes)
+    similar = {name: str(replace(setting, graph=True)) for name, setting in likes.items()}
+    return Candidate(engine, precision, False, makes, EAGER, similar)
 
 
 def versions() -> dict[str, str]:

@@ -5,7 +5,7 @@ several passes over resident images are enqueued back to back, timed from the fi
 divided. End to end: one call from images in page-locked memory to readable labels, with the device idle before it.
 
 A framework has several ways to run the same network. Each is tried for a moment. The fastest one for each of the two
-measurements enters the rounds. If the time for trials is limited, every engine still tries its most promising setting.
+measurements enters the rounds. The time for trials may be limited: see ``in_turn``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -78,8 +78,8 @@ class Candidate:
     """An engine that is not made yet.
 
     makes: setting → function that makes the engine from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to
-    write to, both page-locked. The fastest setting is measured; the others may fail. like: an engine that is cheaper to
-    try; the settings are tried in the order of its times. likes: setting → its similar setting of that engine.
+    write to, both page-locked. The fastest setting is measured; the others may fail. like: a quick engine, for one that
+    is slow to make: settings are tried in the order of the quick one's times. likes: setting → the similar one there.
     """
 
     engine: str
@@ -133,10 +133,10 @@ class Entrant:
     def try_next(self, batch: Batch, late: str = "") -> None:
         """Make the next engine, warm it up and time it briefly. Slow steps such as compiling happen here.
 
-        late: why no further setting may be tried; the first one is tried in any case.
+        late: why it is not tried; empty if it is.
         """
         setting = self.waiting.pop(0)
-        reason = late if self.tried and late else self._guarded(partial(self._try, setting, batch))
+        reason = late or self._guarded(partial(self._try, setting, batch))
         if reason:
             self.tried.append({"setting": setting, ON_CARD: None, END_TO_END: None, "reason": reason})
             self._drop(setting)
@@ -239,10 +239,10 @@ def in_turn(
 ) -> None:
     """Try the settings of all entrants, then run ``rounds`` rounds; another one begins each.
 
-    step: called with a description before each trial and each turn. seconds: no trial begins later, except an entrant's
-    first.
+    step: called with a description before each trial and each turn. seconds: engines that are slow to make begin no
+    trial later, except their first one, and not even that after twice the time.
     """
-    until, late = perf_counter() + seconds, f"not tried: {seconds:g} s of trials were over"
+    begun, late = perf_counter(), f"not tried: {seconds:g} s of trials were over"
     alike = [entrant for entrant in entrants if entrant.candidate.like]
     try:
         for group in ([entrant for entrant in entrants if entrant not in alike], alike):
@@ -251,7 +251,9 @@ def in_turn(
             while waiting := [entrant for entrant in group if entrant.waiting]:
                 for entrant in waiting:
                     step(f"{entrant.title}: {entrant.waiting[0]}")
-                    entrant.try_next(batch, late if perf_counter() > until else "")
+                    most = seconds if entrant.tried else 2 * seconds
+                    is_late = bool(entrant.candidate.like) and perf_counter() - begun > most
+                    entrant.try_next(batch, late if is_late else "")
         for index in range(rounds):
             first = index % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:

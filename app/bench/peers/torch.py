@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -38,14 +37,11 @@ class Setting:
         return layout + ", pieces" * self.pieces + ", CUDA graph" * self.graph
 
 
-def settings(mode: str | None) -> list[Setting]:
-    """Return the settings to try, the most promising first: of eager, graphs, which spare it its launches.
-
-    Pieces are tried only in a graph: the card would wait for their launches.
-    """
-    whole, plain, in_pieces = (False, True), (False, False), (True, True)
-    ways = [plain, whole, in_pieces] if mode else [whole, in_pieces, plain]
-    return [Setting(layout, *way) for way, layout in product(ways, (False, True))]
+# Each layout plain (compiled: as the mode runs itself), in one graph, and in pieces: only in a graph, as the card would
+# wait for their launches.
+SETTINGS = tuple(
+    Setting(layout, *way) for way in ((False, False), (False, True), (True, True)) for layout in (False, True)
+)
 
 
 class TorchEngine(Engine):

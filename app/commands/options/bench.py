@@ -68,7 +68,7 @@ class BenchRequest:
     precision: str | None = option("time only this precision (default: all)", choices=PRECISIONS)
     rounds: int | None = option("number of runs of each engine (default: 7)", type=whole_number(1, 1000), metavar="N")
     seconds: int | None = option(
-        "with --peers: after N seconds try no further settings of other systems (default: try all)",
+        "with --peers: after N seconds try no further settings of systems that are slow to start (default: try all)",
         type=whole_number(1, 100_000),
         metavar="N",
     )
