@@ -37,11 +37,12 @@ def test_large_photos_are_decoded_at_a_fraction(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused_before_it_is_decoded(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(BOMBS[name])
+    reason = "has [0-9,]{13,} pixels, more than the 100,000,000 that are read"
+    if name.endswith("webp"):
+        reason += "|is damaged"  # older versions of Pillow leave it to the library to refuse the size
     tracemalloc.start()
     try:
-        with pytest.raises(
-            UnreadablePicture, match=rf"{name} has [0-9,]{{13,}} pixels, more than the 100,000,000 that"
-        ):
+        with pytest.raises(UnreadablePicture, match=rf"{name} ({reason})"):
             read_picture(tmp_path / name)
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
     finally:
