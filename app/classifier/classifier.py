@@ -119,8 +119,9 @@ class Classifier:
         scores = self._scores()
         if self._softmax:
             return scores
-        exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        return exponentials / exponentials.sum(axis=-1, keepdims=True)
+        with np.errstate(invalid="ignore"):  # infinite scores have NaN for probabilities
+            exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
     @property
     def precision(self) -> str:

@@ -24,7 +24,6 @@ from app.predict.writers import STDOUT, check_ending, writer
 from app.processor import usable_cores
 from app.runtime.cpu_session import progress_bar
 from app.runtime.images import fitting
-from app.runtime.onnx_session import cpu_engine
 from app.text import fields, terminal_width
 from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import CLASSES
@@ -139,12 +138,12 @@ def _list(seen: Seen) -> None:
 
 def _report(request: PredictRequest, classifier: Classifier, seen: Seen, tally: Tally, seconds: float) -> list[str]:
     """Format what was done, where, and what the user should know of it."""
-    on_gpu = classifier.device == "cuda"
-    where = device.describe_gpu()["name"] if on_gpu else f"the CPU, by {cpu_engine().engine}"
+    network = f"{classifier.graph.network.name} in {classifier.precision}"
     count = f"{tally.images:,} image{'s' * (tally.images != 1)}"
-    head = f"{classifier.graph.network.name}: {count} in {seconds:.2f} s ({tally.images / seconds:,.0f} images/s)"
+    head = f"{network}: {count} in {seconds:.2f} s ({tally.images / seconds:,.0f} images/s)"
+    why_cpu = f" ({classifier.why_cpu})" if classifier.why_cpu else ""
     about = {
-        "where": where + (f" ({classifier.why_cpu})" if classifier.why_cpu else ""),
+        "device": device.as_text(classifier.describe()) + why_cpu,
         "negated": _negated(request, seen),
         "animated": _animated(seen.animated),
         "note": brightness_note(tally.brightness / tally.images, tally.images) if classifier.classes == CLASSES else "",
