@@ -67,13 +67,13 @@ def run_on_gpu(
         else:
             end_to_end = timing.end_to_end(session, one_pass, outputs, repeat, request.warmup)
         labels = outputs.labels.copy()
-        direct = session.direct is not None and session.replays(one_pass, outputs)
+        direct = session.direct if session.replays(one_pass, outputs) else None
         use = None if cycle else timing.typical_usage(session, one_pass, outputs)
         resident = timing.on_card(session, one_pass, LAYER_REPEAT, request.warmup)
         notes = notices(execution, chosen)
         power = _power(partial(session.run, one_pass, outputs), len(one_pass), notes)
         if direct and pipeline.streams != DEFAULT_STREAMS:
-            notes.append("--streams: without effect where the first kernel reads the images; add --chunk")
+            notes.append(f"--streams: without effect where images are {direct.how}; add --chunk")
         if cycle is not None and request.warmup != DEFAULT_WARMUP:
             notes.append("--warmup: without effect on passes over the data, of which one goes before")
         if session.shrunk:
@@ -85,7 +85,7 @@ def run_on_gpu(
             settings={
                 "streams": pipeline.streams,
                 "chunk": session.chunk,
-                "images": "read by the first kernel" if direct else "copied in chunks",
+                "images": direct.how if direct else "copied in chunks",
                 "fused": request.network.fuse,
                 "runs": len(end_to_end.samples),
                 "warmup": request.warmup if cycle is None else 1,

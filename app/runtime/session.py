@@ -7,7 +7,7 @@ to fill again, and for the end.
 
 A batch that comes again from the same page-locked arrays is captured as a CUDA graph and replayed from then on. The
 graph holds the chunks' copies and kernels. If the first kernel can read images over the bus, the graph holds the
-kernels alone, with buffers of its own.
+kernels alone, with buffers of its own; if the kernels take less time than the copies, it holds one copy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array, uploaded
 from app.errors import UserError
 from app.kernels.launch import Kernel
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
-from app.runtime.stream_buffers import Direct, Outputs, StreamBuffers, copy
+from app.runtime.stream_buffers import AtOnce, Direct, Outputs, StreamBuffers, copy
 
 MOST_CHUNKS = 64  # limit for a graph: with more chunks, it saves no time
 LARGEST_CHUNK = 4096  # images; larger chunks gain nothing
@@ -100,7 +100,7 @@ class Session:
             chunk, self.shrunk = chunk // 2, True
         self.chunk = chunk
         self._graph = BatchGraph()
-        self.direct: Direct | None = None  # the buffers of the graph; None: it replays chunks
+        self.direct: AtOnce | Direct | None = None  # the buffers of the graph; None: it replays chunks
         self._busy = False  # whether the streams may have unfinished work
         self._pass_ends = [[cupy.cuda.Event(disable_timing=True) for _ in self.stream_buffers] for _ in range(2)]
 
@@ -144,10 +144,11 @@ class Session:
     def _replayable(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
         """Return a function that enqueues the batch, from and to the stream that it is given. It allocates nothing."""
         self.direct = None
-        if not self._always_in_chunks and Direct.serves(self.plan, _arrays(images, outputs)):
-            with suppress(DeviceMemoryError):
-                self.direct = Direct(self.plan, self.kernels, self.weights, images, outputs)
-                return self.direct.enqueue
+        for whole in () if self._always_in_chunks else (Direct, AtOnce):
+            if whole.serves(self.plan, _arrays(images, outputs)):
+                with suppress(DeviceMemoryError):
+                    self.direct = whole(self.plan, self.kernels, self.weights, images, outputs)
+                    return self.direct.enqueue
 
         def in_chunks(origin: cupy.cuda.Stream) -> None:
             fork = cupy.cuda.Event(disable_timing=True)

@@ -10,8 +10,12 @@ from cupy.cuda import runtime
 
 from app.cuda.memory import device_array, is_pinned, mapped, pinned_array
 from app.kernels.launch import Kernel, Launch
+from app.kernels.plain_problems import ITEMSIZE
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 
+ALIGNED = 16  # bytes
+# Operations for each byte of an image below which kernels are faster than the bus, which brings some 50 GB/s.
+BUS_BOUND = 400
 Weights = Sequence[Sequence[Any]]  # device arrays for each node of a plan
 
 
@@ -89,6 +93,8 @@ class Direct(Buffers):
     returns True.
     """
 
+    how = "read by the first kernel"
+
     def __init__(
         self, plan: ExecutionPlan, kernels: Sequence[Kernel], weights: Weights, images: np.ndarray, outputs: Outputs
     ) -> None:
@@ -99,13 +105,53 @@ class Direct(Buffers):
     @staticmethod
     def serves(plan: ExecutionPlan, arrays: Sequence[np.ndarray]) -> bool:
         """Return whether the first kernel can read host memory, and the arrays are page-locked and 16-byte aligned."""
-        return plan.nodes[0].variant.reads_host and all(is_pinned(a) and a.ctypes.data % 16 == 0 for a in arrays)
+        return plan.nodes[0].variant.reads_host and in_reach(arrays)
 
     def enqueue(self, stream: cupy.cuda.Stream) -> None:
         """Enqueue the batch on one stream and return at once."""
         for launch in self.launches:
             launch(stream.ptr, self._count)
-        logits = self._outputs.logits
-        if logits is not None:  # kernels write the many logits in pieces too small for the bus
-            rows = logits[: self._count]
-            copy(rows.ctypes.data, self.named[LOGITS].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
+        copy_logits(self, self._outputs, self._count, stream)
+
+
+class AtOnce(Buffers):
+    """A whole batch in one copy, then the kernels; the last one writes the labels over the bus.
+
+    For networks whose kernels take less time than the copy: to cut it up costs more than its overlap gains. Raises
+    DeviceMemoryError if the buffers do not fit. Use it only if ``serves`` returns True.
+    """
+
+    how = "copied at once"
+
+    def __init__(
+        self, plan: ExecutionPlan, kernels: Sequence[Kernel], weights: Weights, images: np.ndarray, outputs: Outputs
+    ) -> None:
+        self._images, self._outputs = images, outputs
+        super().__init__(plan, kernels, weights, len(images), {LABELS: mapped(outputs.labels)})
+
+    @staticmethod
+    def serves(plan: ExecutionPlan, arrays: Sequence[np.ndarray]) -> bool:
+        """Return whether the copy dominates, and the arrays are page-locked and 16-byte aligned."""
+        dtype, elements = plan.buffers[IMAGES]
+        operations = sum(node.flops for node in plan.nodes) / (elements * ITEMSIZE[dtype])
+        return operations < BUS_BOUND and in_reach(arrays)
+
+    def enqueue(self, stream: cupy.cuda.Stream) -> None:
+        """Enqueue the batch on one stream and return at once."""
+        source, target = self._images, self.named[IMAGES].data.ptr
+        copy(target, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+        for launch in self.launches:
+            launch(stream.ptr, len(source))
+        copy_logits(self, self._outputs, len(source), stream)
+
+
+def in_reach(arrays: Sequence[np.ndarray]) -> bool:
+    """Return whether kernels can read and write these host arrays: they are page-locked and 16-byte aligned."""
+    return all(is_pinned(array) and array.ctypes.data % ALIGNED == 0 for array in arrays)
+
+
+def copy_logits(buffers: Buffers, outputs: Outputs, count: int, stream: cupy.cuda.Stream) -> None:
+    """Enqueue the copy of the logits, if they are wanted: kernels write them in pieces too small for the bus."""
+    if outputs.logits is not None:
+        rows = outputs.logits[:count]
+        copy(rows.ctypes.data, buffers.named[LOGITS].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
