@@ -144,7 +144,7 @@ def _report(request: PredictRequest, classifier: Classifier, seen: Seen, tally: 
     why_cpu = f" ({classifier.why_cpu})" if classifier.why_cpu else ""
     about = {
         "device": device.as_text(classifier.describe()) + why_cpu,
-        "negated": _negated(request, seen),
+        "negated": _negated(request, seen, classifier.graph.network.input_shape[0]),
         "animated": _animated(seen.animated),
         "note": brightness_note(tally.brightness / tally.images, tally.images) if classifier.classes == CLASSES else "",
         "written": ", ".join(str(path) for path in (request.out, request.show) if path not in (None, STDOUT)),
@@ -158,9 +158,10 @@ def _animated(files: int) -> str:
     return f"{some} several frames or pages: the first is classified" if files else ""
 
 
-def _negated(request: PredictRequest, seen: Seen) -> str:
+def _negated(request: PredictRequest, seen: Seen, channels: int) -> str:
     """Say how many pictures were negated, and by which rule."""
     if not seen.pictures:
         return ""
-    rule = {"yes": "all", "no": "none"}.get(request.invert or "", "those with a light border")
+    automatic = "those with a light border" if channels == 1 else "never for a network with colours"
+    rule = {"yes": "all", "no": "none"}.get(request.invert or "", automatic)
     return f"{seen.inverted:,} of {seen.pictures - seen.unreadable:,} pictures ({rule}; --invert)"

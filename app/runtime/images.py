@@ -56,7 +56,7 @@ def fitting(graph: Graph, data: Dataset) -> Graph:
     if found is None:
         either = "".join(f" or {step.out_shape}" for step in graph.steps[:1] if step.layer.keeps_bytes)
         same = shape[0] == network.input_shape[0]
-        remedy = "resize them" if same else "name images with as many channels by --data"
+        remedy = "resize them" if same else "name images with as many channels"
         raise UserError(
             f"{data.source} has images of shape {shape} (channels, height, width), "
             f"but network {network.name} reads {network.input_shape}{either}: {remedy}, or name another network"
