@@ -46,13 +46,16 @@ WORDS = {  # what the tree's programs say → what the installed ones do
     "make run installs it": "pip install --force-reinstall lenet5-inference",
     "run: git checkout -- weights": "run: pip install --force-reinstall lenet5-inference",
 }
+# The command's name is longer: text that is aligned behind an example stays in its column.
+ALIGNED = re.compile(r"^(  python main\.py .*?\S)  (?= )", re.MULTILINE)
 # Longer ones first; a path is no word.
 SAID = re.compile('(?<!/ ")(' + "|".join(map(re.escape, sorted(WORDS, key=len, reverse=True))) + ")")
 
 
 def installed(text: str) -> str:
     """Return the text of a module as it is installed."""
-    return IMPORTS.sub(rf"\1{PACKAGE}.", SAID.sub(lambda found: WORDS[found[1]], text))
+    said = SAID.sub(lambda found: WORDS[found[1]], ALIGNED.sub(r"\1", text))
+    return IMPORTS.sub(rf"\1{PACKAGE}.", said)
 
 
 def sources() -> list[str]:

@@ -25,6 +25,8 @@ from pathlib import Path
 
 import numpy as np
 from lenet5_inference import Classifier
+from lenet5_inference.app.commands.options.common import COMMANDS, parser_of
+
 with Classifier(device="cpu") as classifier:
     labels = classifier(np.load("images.npy"))
     np.savez("results.npz", labels=labels, logits=classifier.logits, probabilities=classifier.probabilities)
@@ -32,6 +34,9 @@ with Classifier(device="cpu") as classifier:
 for example in re.findall(r"```python\\n(.*?)```", Path(sys.argv[2]).read_text(encoding="utf-8"), re.DOTALL):
     exec(example)
 assert labels.shape == (100,) and len(names) == 100 and halves[1].shape == (50,)
+for name in (*COMMANDS, "run"):
+    wide = [line for line in parser_of(name).format_help().splitlines() if len(line) > 80]
+    assert not wide, wide
 assert not {"app", "data_tools"} & {name.partition(".")[0] for name in sys.modules}
 """
 
@@ -44,7 +49,7 @@ def _setuptools() -> int:
 
 
 def _run(folder: Path, *command: object, path: Path | None = None) -> str:
-    environment = dict(os.environ) if path is None else {**os.environ, "PYTHONPATH": str(path)}
+    environment = dict(os.environ) if path is None else {**os.environ, "PYTHONPATH": str(path), "COLUMNS": "80"}
     words = [sys.executable, *map(str, command)]
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

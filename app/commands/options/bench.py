@@ -62,7 +62,10 @@ class BenchRequest:
         exclusive=True,
     )
     scenario: str | None = option(
-        "time the application as MLPerf's LoadGen does", choices=("offline", "single-stream"), exclusive=True
+        "time the application as MLPerf's LoadGen does: offline or single-stream",
+        choices=("offline", "single-stream"),
+        metavar="NAME",
+        exclusive=True,
     )
     training: bool = option("time training of lenet5 and mlp, also with NumPy on this CPU", False, exclusive=True)
     precision: str | None = option("time only this precision (default: all)", choices=PRECISIONS)

@@ -16,9 +16,9 @@ examples:
       all pictures in a folder and its subfolders
   python main.py predict photos/ --top 3 --show seen.png
       the three likeliest classes; seen.png shows what the network saw
-  python main.py predict images.npy --weights mine.h5 --out labels.npz --logits
+  python main.py predict images.npy --weights mine.h5 --out all.npz --logits
       an array of images, with your own weights
-  find photos -newer labels.csv -print0 | python main.py predict - --out new.csv
+  find photos -newer old.csv -print0 | python main.py predict - --out new.csv
       the pictures of a list on standard input
 
 PATH is a picture, a folder of pictures, a file of arrays (IDX, HDF5, NPY, NPZ),
