@@ -9,10 +9,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from app.bench.batch import UNWRITTEN
 from app.bench.peers.cudnn_graph import CudnnEngine
 from app.bench.peers.onnx_runtime import BYTES, OnnxEngine, model_of
 from app.bench.peers.rounds import Candidate, in_turn
-from app.bench.peers.torch import Setting
+from app.bench.peers.torch import Setting, TorchEngine
 from app.errors import UserError
 from app.layers import Conv2d, Resize
 from app.network.definitions import LENET5, NETWORKS, Network
@@ -56,6 +57,22 @@ def test_onnx_runtime_in_pieces_and_in_half_precision(monkeypatch: pytest.Monkey
     assert [output.name for output in graph.output] == [BYTES]
     types = {array.data_type for array in graph.initializer}
     assert types == {onnx.TensorProto.FLOAT16, onnx.TensorProto.INT32}
+
+
+@pytest.mark.parametrize("framework", ["onnxruntime", "torch"])
+def test_labels_are_overwritten_before_a_run(framework: str) -> None:
+    pytest.importorskip(framework, reason=f"{framework} is not installed")
+    batch, labels = small_batch(count=2), np.empty(2, np.uint8)
+    make = ON_CPU if framework == "onnxruntime" else partial(TorchEngine, mode=None, device="cpu")
+    engine = make(batch.graph, batch.images.copy(), labels, "fp32")
+    with engine.active():
+        engine.load()
+        engine.enqueue()
+        for clear in (engine.wipe, engine.load):
+            engine.run()
+            assert np.array_equal(labels, batch.truth) and np.array_equal(engine.card_labels(), batch.truth)
+            clear()
+            assert (engine.card_labels() == UNWRITTEN).all()
 
 
 def test_engines_that_are_not_installed_say_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
