@@ -11,6 +11,7 @@ class Precision:
     near_tie: a margin below this share of an image's magnitudes is a near-tie. colour: in plots.
     stored: type of activations in memory between the layers.
     coarse: operands are rounded to 11 significant bits before the multiplication.
+    calibrated: only with numbers in the weights file that were calibrated on images, and not for every network.
     offered: available on the command line. paired: kernels of two layers compute in it.
     fallback: dtype of the layers that no kernel serves in this precision; empty: kernels serve every single layer.
     peers: the precision of other systems to compare it with, one of the same accuracy by whatever means; empty: none.
@@ -23,6 +24,7 @@ class Precision:
     colour: str
     stored: str = "float32"
     coarse: bool = False
+    calibrated: bool = False
     offered: bool = True
     paired: bool = False
     fallback: str = ""
@@ -42,7 +44,9 @@ class Precision:
 # a logit errs by 11 in float32 at most; with rounded operands labels flipped at margins of up to 0.8. float16 has twice
 # tf32's: numbers below its normal range, 2**-14, lose further bits.
 # Near-ties may differ in near_ties_share of the images, and always in one. Measured on the shipped networks: none of
-# 10,000 images in fp32 and fp32x, three in tf32 and fp16.
+# 10,000 images in fp32 and fp32x, three in tf32 and fp16. In int8 only the second
+# of two convolutions has bytes, which are rounded by up to 4 * 2**-11 of the greatest: emulated, 14 of lenet5's labels
+# flipped, at margins of up to 28 * 2**-11.
 ROWS = (
     Precision("fp64", "float64", 64 * 2.0**-53, "tab:gray", stored="float64", offered=False),
     Precision("fp32", "float32", 64 * 2.0**-24, "tab:blue", peers="fp32", jax="float32", cudnn="cuDNN, TF32 off"),
@@ -68,6 +72,18 @@ ROWS = (
         peers="fp16",
         jax="default",
         cudnn="cuDNN",
+    ),
+    Precision(
+        "int8",
+        "int8",
+        48 * 2.0**-11,
+        "tab:red",
+        stored="float16",
+        coarse=True,
+        calibrated=True,
+        paired=True,
+        fallback="float16",
+        peers="fp16",
     ),
 )
 BY_NAME = {row.name: row for row in ROWS}

@@ -72,6 +72,7 @@ def _ship(weights: Weights, data_dir: Path | None) -> Weights:
             recipe=weights.recipe,
             expected_correct=correct_counts(reference.labels, truth),
             storage=weights.storage,
+            quantised=weights.quantised,
         )
         shipped.record_checksum(target)
         written = load_weights(target)

@@ -9,7 +9,7 @@ import numpy as np
 from app.console import Parser
 from app.errors import UserError
 from app.text import Column, fields, paragraph, table
-from data_tools import bundle, enlarge, fashion_mnist, rounding
+from data_tools import bundle, enlarge, fashion_mnist, quantisation, rounding
 from data_tools.fashion_mnist import CLASSES, SPLITS
 
 COUNTS = [Column("class", left=True), Column("images")]
@@ -70,13 +70,14 @@ def data_parser() -> Parser:
     """Build the parser of all commands."""
     parser = Parser(
         prog="python -m data_tools",
-        description="Fetch, verify, describe and resize Fashion-MNIST; round and ship weights trained on it.",
+        description="Fetch, verify, describe and resize Fashion-MNIST; round, quantise and ship weights trained on it.",
         epilog="These commands search --data-dir alone if it is given, else $FASHION_MNIST_DIR, the cache "
         "($LENET_CACHE_DIR, $XDG_CACHE_HOME/lenet5-inference or ~/.cache/lenet5-inference) and "
         "/usr/share/datasets/fashion-mnist. They fetch missing data from three mirrors or, on Debian and Ubuntu, by "
         "apt-get (needs no root).",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="fetch|verify|info|resize|round|bundle")
+    names = "fetch|verify|info|resize|round|quantise|bundle"
+    commands = parser.add_subparsers(dest="command", required=True, metavar=names)
     for name, (_, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         where = "folder to put the files in" if name == "fetch" else "folder with the files"
@@ -87,6 +88,7 @@ def data_parser() -> Parser:
     for name, module, text, usage in (
         ("resize", enlarge, "write the images in another size", "%(prog)s --size N (--split test|train | FILE …) OUT"),
         ("round", rounding, "round weights to float16, with error compensation", None),
+        ("quantise", quantisation, "add 8-bit filters, with error compensation", None),
         ("bundle", bundle, "copy weights from main.py train into weights/", None),
     ):
         raw = argparse.RawDescriptionHelpFormatter

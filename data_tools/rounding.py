@@ -1,8 +1,6 @@
 """``python -m data_tools round``: weights that float16 holds exactly, with error compensation on training images."""
 
 import argparse
-import os
-from pathlib import Path
 
 import numpy as np
 
@@ -10,8 +8,7 @@ from app.errors import UserError
 from app.network.graph import build
 from app.network.rounding import round_layers
 from app.network.weights import load_weights, save_weights
-from app.output import check_writable
-from data_tools.fashion_mnist import SPLITS, open_split
+from data_tools import calibration
 
 DESCRIPTION = "Round weights to float16, with error compensation on training images."
 EPILOG = """\
@@ -33,39 +30,26 @@ a row and a column for each input of the widest layer.
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``round``."""
-    parser.add_argument("file", type=Path, metavar="IN", help="weights file to round")
-    parser.add_argument("out", type=Path, metavar="OUT", help="weights file to write")
-    parser.add_argument(
-        "--images", type=int, default=10_000, metavar="N", help="number of training images (default: %(default)s)"
-    )
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with Fashion-MNIST's files")
+    calibration.add_options(parser, "weights file to round")
 
 
 def run(options: argparse.Namespace) -> None:
     """Round the weights and print each layer's error. Raises UserError."""
-    source, out = options.file, options.out
-    most = SPLITS["train"][0].shape[0]
-    if not 1 <= options.images <= most:
-        raise UserError(f"--images {options.images} is not between 1 and {most:,}")
-    weights = load_weights(source)
+    calibration.check(options)
+    weights = load_weights(options.file)
     if weights.storage == "float16":
-        raise UserError(f"{source} is stored as float16 already: there is nothing to round")
-    check_writable(out, "OUT")
-    if os.path.lexists(out):
-        raise UserError(f"{out} already exists: name another file, or remove it first")
+        raise UserError(f"{options.file} is stored as float16 already: there is nothing to round")
+    calibration.check_out(options.out)
     network = weights.own_network()
     graph = build(network, weights)
-    images = open_split("train", options.data_dir).images[: options.images, None]
-    if network.input_shape != images.shape[1:]:
-        sizes = " x ".join(map(str, network.input_shape))
-        raise UserError(f"network {network.name} reads images of {sizes}, Fashion-MNIST's are 1 x 28 x 28")
+    images = calibration.images(options, network)
     arrays: dict[str, np.ndarray] = {}
     for layer in round_layers(graph, images):
         arrays |= layer.arrays
         print(f"{layer.name}: its results change by {layer.error:.1e} (plain rounding: {layer.plain:.1e})")
     how = f"rounded to float16 with error compensation on {len(images)} training images"
     save_weights(
-        out,
+        options.out,
         arrays,
         network=network,
         classes=weights.classes,
@@ -74,4 +58,4 @@ def run(options: argparse.Namespace) -> None:
         storage="float16",
         overwrite=False,
     )
-    print(f"wrote {out}")
+    print(f"wrote {options.out}")

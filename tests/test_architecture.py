@@ -253,4 +253,4 @@ def test_rows_agree_with_each_other_and_with_the_kernels() -> None:
         assert not row.offered or BY_NAME[row.peers].jax
         assert bool(row.jax) == (row.name in OF_PEERS)
     assert all(row.cudnn for row in SINGLE), "bench puts cuDNN beside every kernel of one convolution"
-    assert [row.name for row in OFFERED] == ["fp32", "fp32x", "tf32", "fp16"]
+    assert [row.name for row in OFFERED] == ["fp32", "fp32x", "tf32", "fp16", "int8"]

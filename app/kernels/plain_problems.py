@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-ITEMSIZE = {"uint8": 1, "float16": 2, "float32": 4, "float64": 8}
+ITEMSIZE = {"int8": 1, "uint8": 1, "float16": 2, "float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 All sizes are per image. ``input_dtype`` and ``output_dtype`` are types of activations in memory, ``dtype`` is that of
 the multiplication: ``float64``, ``float32``, ``float16x2`` (float32 as the sum of two float16), ``tfloat32`` (float32
-rounded to 11 bits) or ``float16``. Biases are added and activations computed in float32 (float64 for float64).
+rounded to 11 bits), ``float16`` or ``int8`` (pairs of convolutions alone, see there). Biases are added and activations
+computed in float32 (float64 for float64).
 """
 
 from dataclasses import dataclass, replace
@@ -215,6 +216,9 @@ class ConvPairProblem(_Pair[ConvProblem]):
 
     pixel_scale: a factor of the pixels that w1 does not include, if the weights are exact. resize: x holds smaller
     images, which are enlarged first; None if there is nothing to enlarge.
+
+    In int8 the first convolution multiplies in float16. What is pooled of it becomes a byte, 1 and more 255. The second
+    multiplies these by -127 to 127 steps, a step for each map: 1/127 of its greatest weight.
     """
 
     pixel_scale: float = 1.0

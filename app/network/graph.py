@@ -13,6 +13,7 @@ from app.errors import UserError, suggestion
 from app.layers import Argmax, Layer, Parameters, Resize, Shape
 from app.network.definitions import NETWORKS, Network, named
 from app.network.limits import LEAST_SCALE, MOST_SCALE
+from app.network.quantised import Quantised
 from app.network.toml import SUFFIX, read_network
 from app.network.weights import Weights, check_shapes
 
@@ -41,12 +42,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Graph:
-    """Layers with shapes and parameters. parameters: float32, in the weights file's layouts."""
+    """Layers with shapes and parameters. parameters: float32, in the weights file's layouts.
+
+    quantised: a convolution's filters for 8-bit integers, None if the weights have none.
+    """
 
     network: Network
     steps: tuple[Step, ...]
     parameters: Parameters
     input_scale: float
+    quantised: Quantised | None = None
 
     @property
     def classes(self) -> int:
@@ -135,7 +140,7 @@ def build(network: Network, weights: Weights) -> Graph:
         raise UserError(f"network {network.name} must end with an Argmax layer")
     check_shapes(replace(weights, network=network.name), expected)  # the file may name another network
     scale = network.pixel_scale if weights.input_scale is None else weights.input_scale
-    graph = Graph(network, tuple(steps), weights.arrays, scale)
+    graph = Graph(network, tuple(steps), weights.arrays, scale, weights.quantised)
     _check_scale(graph, weights)
     if weights.classes is not None and len(weights.classes) != graph.classes:
         named = f"{weights.path} names {len(weights.classes)} classes"

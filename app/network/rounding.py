@@ -12,7 +12,7 @@ pruning: Optimal Brain Surgeon", 1992); its Cholesky form is GPTQ's (Frantar et 
 the weight of one more input, which is always 1.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -25,6 +25,7 @@ from app.network.graph import REFERENCE_CHUNK, Graph
 
 DAMPING = 0.01  # GPTQ's
 PIECE_BYTES = 64 << 20  # of x at a time
+Rounding = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -56,38 +57,46 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[RoundedLayer]:
             continue
         shapes = [graph.parameters[name].shape for name in names]
         w = np.concatenate([graph.parameters[name].reshape(-1, shapes[0][-1]) for name in names]).astype(np.float64)
-        products = _products(graph, at, images, len(w))
+        products = products_of(graph, at, images, len(w))
         found = compensated(w, products)
         ends = np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1]
         parts = zip(names, shapes, np.split(found.astype(np.float32), ends), strict=True)
         arrays = {name: part.reshape(shape) for name, shape, part in parts}
         graph = replace(graph, parameters={**graph.parameters, **arrays})
-        error, plain = (_relative_error(w, rounded, products) for rounded in (found, _in_half(w)))
+        error, plain = (relative_error(w, rounded, products) for rounded in (found, in_half(w)))
         yield RoundedLayer(step.layer.name, arrays, error, plain)
 
 
-def compensated(w: np.ndarray, products: np.ndarray) -> np.ndarray:
-    """Round w (inputs, outputs) for inputs x with these products xᵀ x (inputs, inputs); all float64."""
+def in_half(values: np.ndarray) -> np.ndarray:
+    """Return the nearest numbers that float16 holds."""
+    return values.astype(np.float16).astype(np.float64)
+
+
+def compensated(w: np.ndarray, products: np.ndarray, rounded: Rounding = in_half) -> np.ndarray:
+    """Round w (inputs, outputs) for inputs x with these products xᵀ x (inputs, inputs); all float64.
+
+    rounded: rounds one input's weights (outputs).
+    """
     order = np.argsort(-np.diag(products) * (w**2).sum(axis=1), kind="stable")
     products, left = products[np.ix_(order, order)], w[order]
     damping = DAMPING * np.trace(products) / len(products) or 1.0  # 1: all inputs are zero
     factor = np.linalg.cholesky(np.linalg.inv(products + damping * np.eye(len(products))))
     found = np.empty_like(w)
     for i, place in enumerate(order):
-        found[place] = _in_half(left[i])
+        found[place] = rounded(left[i])
         left[i + 1 :] -= np.outer(factor[i + 1 :, i], (left[i] - found[place]) / factor[i, i])
     return found
 
 
-def _products(graph: Graph, at: int, images: np.ndarray, inputs: int) -> np.ndarray:
-    """Return xᵀ x (inputs, inputs) over all rows x that these images give the layer of step ``at``."""
+def products_of(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x) -> np.ndarray:
+    """Return xᵀ x (inputs, inputs) over all rows x that these images give the layer of step ``at``, rounded."""
     step = graph.steps[at]
     layer = step.layer
     few = PIECE_BYTES // (8 * inputs * prod(step.out_shape[1:]))
     few = min(max(few, 1), REFERENCE_CHUNK)
     found = np.zeros((inputs, inputs))
     for first in range(0, len(images), few):
-        x = graph.input_of(at, images[first : first + few], np.float64)
+        x = rounded(graph.input_of(at, images[first : first + few], np.float64))
         if isinstance(layer, Conv2d):
             windows = windows_of(x, layer.kernel, layer.stride, layer.padding)
             x = im2col(windows, np.empty(windows.size))
@@ -96,12 +105,7 @@ def _products(graph: Graph, at: int, images: np.ndarray, inputs: int) -> np.ndar
     return found
 
 
-def _in_half(values: np.ndarray) -> np.ndarray:
-    """Return the nearest numbers that float16 holds."""
-    return values.astype(np.float16).astype(np.float64)
-
-
-def _relative_error(w: np.ndarray, rounded: np.ndarray, products: np.ndarray) -> float:
+def relative_error(w: np.ndarray, rounded: np.ndarray, products: np.ndarray) -> float:
     """Return |x (rounded - w)| / |x w| over all rows x, from xᵀ x; 0 where x w is zero."""
     change, whole = (float(np.sum((products @ part) * part)) for part in (rounded - w, w))
     return (max(change, 0.0) / whole) ** 0.5 if whole > 0 else 0.0

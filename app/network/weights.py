@@ -29,6 +29,7 @@ from app.network import shipped
 from app.network.definitions import named
 from app.network.limits import LEAST_SCALE, MAX_BYTES, MOST_SCALE
 from app.network.network import Network
+from app.network.quantised import Quantised, taken_out
 from app.network.toml import network_toml, parse_network
 
 DEFAULT_NETWORK = "lenet5"
@@ -47,6 +48,7 @@ class Weights:
     input_scale: the factor for uint8 pixels before the first layer; None: the network's.
     expected_correct: number of first test images → correct answers among them; {} without a promise.
     storage: the type in the file; ``float16`` only if every array has it, so that writing it again loses nothing more.
+    quantised: a convolution's filters for 8-bit integers, None in files without.
     vouched: whether a checksum, the file's own or SHA256SUMS's, confirms the content.
     """
 
@@ -61,6 +63,7 @@ class Weights:
     storage: str = "float32"
     vouched: bool = True
     definition: Network | None = None
+    quantised: Quantised | None = None
 
     def own_network(self) -> Network:
         """Return the network of the file: its definition, or else the listed network of its name. Raises UserError."""
@@ -118,6 +121,7 @@ def save_weights(
     recipe: str | None = None,
     expected_correct: Mapping[int, int] | None = None,
     storage: str = "float32",
+    quantised: Quantised | None = None,
     overwrite: bool = True,
 ) -> None:
     """Write a weights file, atomically; equal arguments give equal bytes.
@@ -140,6 +144,8 @@ def save_weights(
     if recipe is not None:
         attributes["recipe"] = recipe
     stored = {name: _stored(array, storage) for name, array in arrays.items()}
+    if quantised is not None:
+        stored |= quantised.arrays
     content = file_image(stored, {**attributes, _CHECKSUM: _checksum(stored, attributes)})
     _parse(path, content, pinned=True)  # by this process, which has just made it
     if not overwrite and path.is_file() and read_file(path, MAX_BYTES) == content:
@@ -182,8 +188,9 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
         if summed and attributes.get(_CHECKSUM) != _checksum(found.arrays, attributes):
             changed = f"or, if it was changed on purpose, remove attributes 'schema' and {_CHECKSUM!r}"
             raise BadValueError(f"its content does not match its checksum; get a fresh copy, {changed}")
-        _check_arrays(found.arrays)
-        arrays = {name: _float32(name, array) for name, array in found.arrays.items()}
+        weights, quantised = taken_out(found.arrays)
+        _check_arrays(weights)
+        arrays = {name: _float32(name, array) for name, array in weights.items()}
         if "kind" in attributes:
             raise BadValueError("it is a training's checkpoint, not weights; train --resume makes weights of it")
         stated = {name: _attribute(name, attributes[name]) for name in _ATTRIBUTE_CHECKS if name in attributes}
@@ -196,8 +203,9 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
         arrays=arrays,
         path=path,
         sha256=hashlib.sha256(content).hexdigest(),
-        storage="float16" if all(array.dtype == np.float16 for array in found.arrays.values()) else "float32",
+        storage="float16" if all(array.dtype == np.float16 for array in weights.values()) else "float32",
         vouched=pinned or _CHECKSUM in attributes,
+        quantised=quantised,
         **{"network": DEFAULT_NETWORK, **stated},
     )
 

@@ -3,10 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from app.kernels.problems import ConvPairProblem, PairProblem
+from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
 from app.layers import Resize
 from app.network.graph import Graph, Step
 from app.planning.matching import PAIRS, Choices, candidates
+from app.precision import BY_DTYPE
+
+INTEGERS = "int8"  # of convolutions alone
 
 
 def pair_at(
@@ -44,11 +47,17 @@ def pair_at(
     return PAIRS[kind](*halves), (heads[0], heads[1]), taken
 
 
-def forms(problem: PairProblem, pixel_scale: float | None) -> list[PairProblem]:
+def forms(problem: PairProblem, pixel_scale: float | None, integers: bool) -> list[PairProblem]:
     """Return the problem as kernels may solve it, the fastest first: in float16x2 for exact weights, then for any.
 
     pixel_scale: of the first layer's input, None if it reads no pixels. Weights that include it are not exact.
+    integers: whether the weights have 8-bit filters.
     """
+    if problem.dtype == INTEGERS:
+        if isinstance(problem, ConvPairProblem):
+            return [problem] if integers else []
+        wider = BY_DTYPE[INTEGERS].fallback
+        return [LinearPairProblem(replace(problem.first, dtype=wider), replace(problem.second, dtype=wider))]
     if problem.dtype != "float16x2":
         return [problem]
     if isinstance(problem, ConvPairProblem) and pixel_scale is not None:

@@ -7,12 +7,13 @@ from math import prod
 from app.cuda.compiler import architecture_number
 from app.errors import UserError
 from app.kernels import registry
-from app.kernels.problems import ConvProblem, LinearProblem, operation
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, operation
 from app.kernels.variant import Variant
 from app.layers import Argmax
 from app.network.graph import Graph
 from app.planning.matching import Choices, Node
-from app.planning.serving import flattened_late, serve
+from app.planning.pairs import INTEGERS, pair_at
+from app.planning.serving import LOSSY, flattened_late, serve
 from app.precision import BY_NAME, DTYPES
 
 IMAGES = "images"
@@ -67,6 +68,9 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
         nodes.append(serve(graph, at, arch, dtype, choices, nodes[-1].scales if nodes else None))
         at += len(nodes[-1].layers)
     _check_pairs(graph, {operation(node.problem) for node in nodes}, choices)
+    integers = any(getattr(node.problem, "dtype", "") == INTEGERS for node in nodes)
+    if BY_NAME[choices.precision].dtype == INTEGERS and not integers:
+        raise UserError(f"{_why_no_integers(graph, arch, choices, input_dtype)}; or use --precision fp16")
     return _with_buffers(nodes, graph, arch, input_dtype)
 
 
@@ -94,6 +98,23 @@ def _check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None
                 f"kernel {row.name} fits no layers of network {graph.network.name}: it takes two {kind} layers "
                 "in a row, fused, with no kernel named for either; choose another"
             )
+
+
+def _why_no_integers(graph: Graph, arch: str, choices: Choices, input_dtype: str) -> str:
+    """Say why no kernel computes two convolutions in 8-bit integers."""
+    what = f"--precision {choices.precision}: no kernel serves network {graph.network.name}"
+    found = pair_at(graph, 0, input_dtype, choices) if choices.fuse else None
+    if found is None or not isinstance(found[0], ConvPairProblem):
+        return f"{what}: it takes two convolutions in a row, fused, with no kernel named for either"
+    for row in registry.variants("conv_pair"):
+        if INTEGERS in row.dtypes:
+            reason = row.refusal(found[0], arch)
+            if reason is not None:
+                return f"{what}: {row.name} {reason}"
+    if graph.quantised is None:
+        remedy = "run python -m data_tools quantise IN OUT, and name OUT with --weights"
+        return f"--precision {choices.precision}: the weights have no 8-bit filters: {remedy}"
+    return f"{what}: {LOSSY}"
 
 
 def notices(execution: ExecutionPlan, choices: Choices) -> list[str]:

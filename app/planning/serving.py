@@ -23,7 +23,7 @@ from app.kernels.variant import Variant
 from app.layers import Activation, Flatten
 from app.network.graph import Graph, Step
 from app.planning.matching import Choices, Node, candidates, problems_of, stored_parameters
-from app.planning.pairs import forms, pair_at
+from app.planning.pairs import INTEGERS, forms, pair_at
 from app.precision import BY_NAME
 
 # Halves of numbers beyond float16 are infinite; only the features of a pair are known to be in range.
@@ -100,7 +100,7 @@ def _pair(
     named = choices.named_pairs.get(operation(problem))
     reason = ""
     scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.scaled_at else None
-    for form in forms(problem, scale):
+    for form in forms(problem, scale, graph.quantised is not None):
         served = choices.tuning.choose(form, arch, named)
         if served is None:
             reason = f"it {named.refusal(form, arch)}; choose another kernel or --precision" if named else ""
@@ -108,7 +108,10 @@ def _pair(
         if isinstance(form, LinearPairProblem) and form.parts == 2 and scales is None:
             reason = f"{UNSCALED}; choose another, or --precision fp16"
             continue
-        arrays, written = stored_parameters(graph, at + enlarges, heads, form, input_dtype), None
+        stored = graph
+        if form.dtype == INTEGERS and graph.quantised is not None:
+            stored = replace(graph, parameters=graph.quantised.on_unit_bytes(graph.parameters, heads[0].layer.name))
+        arrays, written = stored_parameters(stored, at + enlarges, heads, form, input_dtype), None
         if isinstance(form, LinearPairProblem):
             arrays = arrays if scales is None else unscale_features(arrays, scales)
         else:

@@ -11,7 +11,7 @@ from app.network.definitions import LENET5
 from app.network.graph import build
 from app.network.rounding import round_layers
 from app.network.weights import load_weights, rounded, save_weights
-from data_tools import rounding
+from data_tools import calibration
 from data_tools.__main__ import main
 from data_tools.fashion_mnist import CLASSES, Split
 from tests.support.bundle_for_tests import IMAGES, TRUTH, trained
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("training_images")
 def training_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Random training images; nobody asks for others."""
     splits = {"train": Split(IMAGES, TRUTH, tmp_path)}
-    monkeypatch.setattr(rounding, "open_split", lambda split, data_dir: splits[split])
+    monkeypatch.setattr(calibration, "open_split", lambda split, data_dir: splits[split])
 
 
 def test_round_writes_weights_that_float16_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

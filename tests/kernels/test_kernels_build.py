@@ -30,7 +30,7 @@ FILES = pytest.mark.parametrize("path", sorted(KERNEL_DIR.rglob("*.cu*")), ids=l
 STEPS = {
     "conv": range(13),
     "gemm": range(7),
-    "conv_pair": range(5),
+    "conv_pair": range(6),
     "gemm_pair": range(3),
     "pool": (1, 2),
     "resize": (1,),
@@ -174,7 +174,7 @@ ROWS = [
 ]
 PRODUCT = re.compile(r"wgmma\.mma_async\S*\s+\{([^}]*)\}")
 WRITTEN = re.compile(r"(?:@!?%p\d+\s+)?[a-z][\w.:]*\s+(\{[^}]*\}|%\w+)")
-REGISTER = re.compile(r"%f\d+")
+REGISTER = re.compile(r"%[fr]\d+")  # sums of float32, of int32
 
 
 def undefined_accumulators(ptx: str) -> set[str]:

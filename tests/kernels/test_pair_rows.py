@@ -171,6 +171,8 @@ def test_powers_of_two_between_the_layers_change_no_bit_of_what_is_packed(row: V
         assert isinstance(problem, PairProblem)
         if problem.first.activation in ("tanh", "sigmoid") or row.name == "wgmma-any":  # it keeps their factors
             continue
+        if problem.dtype == "int8":  # its bytes end at 1
+            continue
         _, arrays = host_arrays(problem, 1)
         w1, bias1, w2, bias2 = arrays
         assert w1 is not None and w2 is not None

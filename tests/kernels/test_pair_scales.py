@@ -19,10 +19,11 @@ from app.kernels.registry import variants
 from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import plan
+from app.precision import BY_DTYPE
 from tests.support.kernel_device import device_parameters
 from tests.support.kernel_grid import convolution_pair, product_pair, row_of, typed
 from tests.support.kernel_oracle import layers_of, operands, run
-from tests.support.networks_for_tests import multiplied
+from tests.support.networks_for_tests import multiplied, with_bytes
 from tests.support.node_emulation import through
 from tests.support.pair_emulation import Packed, mma_convolutions, wgmma_products
 from tests.support.scaled_networks import (
@@ -154,8 +155,10 @@ def test_every_kernel_of_two_layers_is_met_above() -> None:
     met = set()
     for graph, arch, precision in product((unbiased(), rounded_unbiased()), ("sm_80", "sm_90a"), ("fp32x", "fp16")):
         met |= {(node.variant.source, precision) for node in plan(graph, arch, Choices(precision)).nodes}
+    integers, _ = plan(with_bytes(unbiased()), "sm_90a", Choices("int8")).nodes  # see test_integers.py
+    met.add((integers.variant.source, "int8"))
     wanted = {
-        (row.source, {"float16": "fp16", "float16x2": "fp32x"}[dtype])
+        (row.source, BY_DTYPE[dtype].name)
         for name in ("conv_pair", "gemm_pair")
         for row in variants(name)
         for dtype in row.dtypes

@@ -14,8 +14,9 @@ from app.network.reference import compute_reference
 from app.network.weights import Weights
 from app.planning.matching import Choices
 from app.planning.plan import plan
-from app.precision import BY_NAME, PRECISIONS
+from app.precision import BY_NAME
 from tests.support.networks_for_tests import (
+    GENERAL,
     TEST_NETWORKS,
     check_labels,
     network,
@@ -82,7 +83,7 @@ def test_the_reference_gives_the_same_labels(network: Network, by_file: bool) ->
 
 
 @KINDS
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", [name for name in GENERAL if BY_NAME[name].offered])
 def test_the_same_kernels_take_the_same_numbers(network: Network, kind: str, precision: str) -> None:
     """Whatever range a precision has: the scale is multiplied into the weights before they are stored."""
     graph = random_graph(network)
@@ -100,7 +101,7 @@ def test_the_same_kernels_take_the_same_numbers(network: Network, kind: str, pre
 
 @pytest.mark.gpu
 @KINDS
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", [name for name in GENERAL if BY_NAME[name].offered])
 def test_the_card_gives_the_same_labels(network: Network, kind: str, precision: str) -> None:
     """In chunks, from page-locked and from pageable memory; by the rule of near-ties of the precision."""
     from app.cuda.device import describe_gpu

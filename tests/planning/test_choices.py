@@ -24,7 +24,8 @@ from app.planning.choices import load_graph
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.planning.tuning import REFERENCE_CARDS, Tuning
-from app.precision import BY_NAME, PRECISIONS
+from app.precision import PRECISIONS
+from tests.support.networks_for_tests import GENERAL
 from tests.support.requests import named_choices, requested, resolved
 
 AUTO = dict.fromkeys(("conv", "gemm", "pool"), "auto")
@@ -165,7 +166,7 @@ def test_the_chosen_kernels(network: str, monkeypatch: pytest.MonkeyPatch, tmp_p
     tables = {arch: tuning.load(card) for arch, card in REFERENCE_CARDS.items()}
     places = [(arch, arch, Tuning()) for arch in ARCHITECTURES]
     places += [(f"{arch}+tuned", arch, table) for arch, table in tables.items()]
-    for precision in ("auto", *BY_NAME):
+    for precision in ("auto", *GENERAL):
         for fuse, how in ((True, "fused"), (False, "separate")):
             found: dict[str, set[str]] = {}
             for place, arch, table in places:

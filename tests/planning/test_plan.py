@@ -17,8 +17,7 @@ from app.network.definitions import LENET5, NETWORKS, Network
 from app.planning.matching import Choices
 from app.planning.plan import IMAGES, LABELS, LOGITS, PIXELS, plan
 from app.planning.serving import flattened_late
-from app.precision import BY_NAME
-from tests.support.networks_for_tests import ODD, TEST_NETWORKS, multiplied, random_graph
+from tests.support.networks_for_tests import GENERAL, ODD, TEST_NETWORKS, multiplied, random_graph
 from tests.support.requests import named_choices
 
 ARCH = "sm_90a"
@@ -56,7 +55,7 @@ KERNELS: list[dict[str, str]] = [{"conv": "direct"}, {"conv": "half2", "gemm": "
 @pytest.mark.parametrize("network", TEST_NETWORKS)
 @pytest.mark.parametrize(
     ("precision", "fuse", "kernels"),
-    [*product(BY_NAME, (True, False), [{}]), *(("fp32", True, kernels) for kernels in KERNELS)],
+    [*product(GENERAL, (True, False), [{}]), *(("fp32", True, kernels) for kernels in KERNELS)],
 )
 def test_every_plan_is_sound(network: Network, precision: str, fuse: bool, kernels: dict[str, str]) -> None:
     graph = random_graph(network)

@@ -16,7 +16,7 @@ from app.planning.matching import Choices
 from app.planning.plan import LABELS, LOGITS, ExecutionPlan, notices, plan
 from app.planning.tuning import Tuned, Tuning
 from app.precision import BY_NAME, wide
-from tests.support.networks_for_tests import TEST_NETWORKS, random_graph
+from tests.support.networks_for_tests import GENERAL, TEST_NETWORKS, random_graph
 from tests.support.requests import named_choices
 
 ARCH = "sm_90a"
@@ -32,7 +32,7 @@ def _used(planned: ExecutionPlan) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("network", TEST_NETWORKS)
-@pytest.mark.parametrize("precision", BY_NAME)
+@pytest.mark.parametrize("precision", GENERAL)
 @pytest.mark.parametrize("fuse", [True, False])
 def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, precision: str, fuse: bool) -> None:
     planned = plan(random_graph(network), ARCH, Choices(precision, fuse))

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from app.bench.ladder.tolerance import Expected, allowed, function_of, is_coarse, is_split, rms
+from app.bench.ladder.tolerance import Expected, allowed, function_of, is_coarse, is_split, plain_operands, rms
 from app.kernels.facts import key
 from app.kernels.plain_problems import ActivationProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import (
@@ -96,7 +96,7 @@ def operands(problem: Problem, images: int) -> Operands:
         _, second = operands(problem.second, 1)
         if isinstance(problem, ConvPairProblem):
             x = x if problem.resize is None else operands(problem.resize, images)[0]
-            first = {**first, "layer": first["layer"] / problem.pixel_scale}
+            first = {**first, "layer": first["layer"] / (4 if problem.dtype == "int8" else problem.pixel_scale)}
         both = {"layer1": held(problem, first), "layer2": held(problem, second)}
         return x, {name.replace("layer", own): array for own, given in both.items() for name, array in given.items()}
     x, arrays = drawn(base(problem), images)
@@ -214,13 +214,13 @@ def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray],
 
 
 def plain_pair(problem: PairProblem, x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
-    """One layer after the other at the problem's precision: operands and what is stored rounded to float16, or, where
-    they are split, to float32; sums grow in float32, term by term."""
+    """One layer after the other at the problem's precision: operands and what is stored rounded, sums in float32."""
     narrow = to_half if is_coarse(problem) else to_single
     y = x
     halves: tuple[ConvProblem | LinearProblem, ...] = (problem.first, problem.second)
     for half, name in zip(halves, ("layer1", "layer2"), strict=True):
-        y = rounded_layer(half, y, parameters[name], parameters.get(f"{name}_bias"), narrow)
+        operands = plain_operands(problem, half, y, parameters[name], narrow)
+        y = rounded_layer(half, *operands, parameters.get(f"{name}_bias"), to_single)
         y = through(layers_of(half, name)[1:], y, {})
     return y.ravel().astype(np.float64)
 

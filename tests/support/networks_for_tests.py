@@ -24,7 +24,9 @@ from app.layers import (
 from app.network.accuracy import Reference, agree
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import Graph, build
+from app.network.quantised import Quantised
 from app.network.weights import Weights
+from app.precision import ROWS
 
 
 def network(name: str, input_shape: Shape, *layers: Layer) -> Network:
@@ -139,6 +141,7 @@ CONVOLVED = network(
     Softmax("softmax"),
     Argmax("argmax"),
 )
+GENERAL = tuple(row.name for row in ROWS if not row.calibrated)  # precisions of every network
 ORDERS = (LATE, BARE, CONVOLVED)
 TEST_NETWORKS = (*NETWORKS.values(), ODD, FLAT, POOLED, SMOOTH, OVERHANG, ENLARGED, *ORDERS)
 
@@ -181,6 +184,17 @@ def rounded(graph: Graph) -> Graph:
         for name, array in graph.parameters.items()
     }
     return replace(graph, parameters=parameters)
+
+
+def with_bytes(graph: Graph) -> Graph:
+    """The graph with 8-bit filters of its second convolution, each rounded by itself, and limits of a few images."""
+    _, second = (at for at, step in enumerate(graph.steps) if isinstance(step.layer, Conv2d))
+    name = graph.steps[second].layer.name
+    activations = graph.input_of(second, random_images(graph.network, 4), np.float32)
+    limits = activations.max(axis=(0, 2, 3)) + np.float32(1e-3)
+    w = graph.parameters[name] * limits[:, None]
+    steps = np.abs(w).max(axis=(0, 1, 2)) / np.float32(127)
+    return replace(graph, quantised=Quantised(name, np.rint(w / steps).astype(np.int8), limits, steps))
 
 
 def score_scale(graph: Graph, scores: np.ndarray) -> float:

@@ -7,6 +7,7 @@ from app.layers import ACTIVATIONS
 from app.planning.matching import Node
 from tests.support import pair_emulation
 from tests.support.any_pair_emulation import any_convolutions
+from tests.support.integer_emulation import integer_convolutions
 
 
 def through(node: Node, x: np.ndarray) -> np.ndarray:
@@ -31,6 +32,8 @@ def _packed(node: Node, x: np.ndarray) -> np.ndarray:
             return any_convolutions(problem, packed, x)
         case ConvPairProblem() as problem, "mma":
             return pair_emulation.mma_convolutions(problem, packed, x[:, 0])[0]
+        case ConvPairProblem(), "wgmma-int8":
+            return integer_convolutions(packed, x[:, 0])
         case ConvPairProblem() as problem, _:
             return pair_emulation.convolutions(problem, packed, x[:, 0])
         case LinearPairProblem() as problem, "mma":

@@ -24,14 +24,14 @@ from app.network.toml import parse_network
 from app.network.weights import Weights
 from app.planning.matching import Choices, Node
 from app.planning.plan import TENSOR_CORES, ExecutionPlan, plan
-from app.precision import BY_NAME, OFFERED
+from app.precision import BY_NAME
 from app.runtime.cpu_session import CpuSession
 from tests.support.kernel_cases import architecture, input_shape
 from tests.support.kernel_device import bits, on_card
 from tests.support.kernel_oracle import layers_of, through
 from tests.support.network_device import NARROW, examine
 from tests.support.network_oracle import outputs
-from tests.support.networks_for_tests import check_labels
+from tests.support.networks_for_tests import GENERAL, check_labels
 from tests.support.random_networks import RandomNetwork
 
 BATCH = 33  # images; smaller batches must give its first results
@@ -86,7 +86,7 @@ class Planned:
 def plans(network: RandomNetwork, arch: str = ARCH) -> Iterator[Planned]:
     """Every precision with fused layers, and one of them, by the seed, without; only plans with different launches."""
     graph = graph_of(network)
-    precisions = [row.name for row in OFFERED]
+    precisions = [name for name in GENERAL if BY_NAME[name].offered]
     if architecture_number(arch) < TENSOR_CORES:
         precisions = ["fp32"]
     ways = [*((name, True) for name in precisions), (precisions[network.seed % len(precisions)], False)]

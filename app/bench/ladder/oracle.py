@@ -13,7 +13,7 @@ from operator import add
 import cupy
 import numpy as np
 
-from app.bench.ladder.tolerance import Expected, is_coarse, is_split
+from app.bench.ladder.tolerance import Expected, is_coarse, is_split, plain_operands
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import (
     ConvPairProblem,
@@ -83,7 +83,8 @@ def _pair(problem: PairProblem, x: cupy.ndarray, *parameters: cupy.ndarray | Non
         exact = exact * scale
         magnitude = _magnitude(half, exact, w, bias)
         exact = _layer(half, exact, w, bias)
-        plain = _layer(half, narrow(plain), narrow(w), bias, _rounder("float32"), scale=scale)
+        operands = plain_operands(problem, half, plain, w, narrow)
+        plain = _layer(half, *operands, bias, _rounder("float32"), scale=scale)
         scale = 1.0
     if isinstance(problem, LinearPairProblem) and problem.second.softmax:
         exact, magnitude = _probabilities(exact, magnitude)

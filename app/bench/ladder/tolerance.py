@@ -5,6 +5,7 @@
 | float64, float32 | element by element: (terms + 16) roundings of the sum of its terms' magnitudes |
 | float16, tfloat32 | maximum and RMS over the tensor: twice those of a plain implementation, plus float32's tolerance |
 | pairs of layers in float16 | as float16, but plus four roundings of the second layer's terms instead of float32's |
+| int8 | as float16 in pairs; the plain implementation has bytes, too |
 | float16x2, layers alone and in pairs | maximum only: twice that of a plain float32 implementation, plus the same
 four roundings |
 | maximum pooling, resizing, ReLU alone, argmax | none |
@@ -18,13 +19,14 @@ would let float16 pass for float32. So pairs are compared with the actual error 
 roundings are for tensors so small that their greatest error is a matter of luck.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 from app.precision import BY_DTYPE, wide
 
 # The greatest relative error of one rounding, and the additional absolute error of subnormal results.
@@ -32,6 +34,7 @@ ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 SUBNORMAL = {"float64": 1e-300, "float32": 1e-37, "float16": 2.0**-25}
 SLACK = 16  # roundings for bias, pooling, division and exponential
 OWN = 8  # roundings of an activation such as tanh; ReLU has none
+Half = ConvProblem | LinearProblem
 OF_PAIRS = 4  # roundings of the second layer's terms, and of a layer's alone in float16x2
 
 
@@ -85,6 +88,20 @@ def is_coarse(problem: Problem) -> bool:
 def is_split(problem: Problem) -> bool:
     """Return whether operands are sums of two float16, so that results are as exact as float32's."""
     return problem.dtype == "float16x2"
+
+
+def plain_operands(problem: PairProblem, half: Half, x: Any, w: Any, narrow: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """Return x and w (maps last) of one layer of a pair as a plain implementation multiplies them.
+
+    ``narrow`` rounds them, but not in the second convolution of int8. That reads bytes, 255 for 1 and more, and its
+    weights are -127 to 127 steps, a step for each map.
+    """
+    if problem.dtype != "int8" or not isinstance(problem, ConvPairProblem) or half is problem.first:
+        return narrow(x), narrow(w)
+    filters = w.astype(np.float64).reshape(-1, problem.second.maps)
+    steps = abs(filters).max(axis=0) / 127
+    whole = (x * 255).clip(0, 255).round()
+    return whole / 255, ((filters / (steps + (steps == 0))).round() * steps).reshape(w.shape)
 
 
 def allowed(problem: Problem, expected: Expected) -> tuple[Any, float]:

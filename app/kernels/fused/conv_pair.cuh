@@ -114,13 +114,15 @@ __device__ __forceinline__ float twice_relu(float value) { return value + fabsf(
 
 // Where this thread's results of convolve1 belong in an image's pooled maps, a pair of channels: for column
 // 8 * j + 2 * (lane % 4) of the products at[j % 3] and four rows on for every three of j; for the next column, in the same
-// row, 32 bytes on. Rows lie row_stride bytes apart.
+// row, 32 bytes on. Rows lie row_stride bytes apart; a channel has Bytes bytes, and a pixel 16 in each plane.
 struct Places1 {
     int at[3];
 };
+template <int Bytes = 2>
 __device__ __forceinline__ Places1 places1(int row_stride, int t) {
     const int warp = t / 32, lane = t % 32;
-    const int first = warp * 12 * row_stride + lane / 16 * 16 + lane / 4 % 4 * 4;
+    const int channel = (8 * warp + lane / 4 % 4 * 2) * Bytes;
+    const int first = channel / 16 * 12 * row_stride + lane / 16 * 16 + channel % 16;
     Places1 places;
 #pragma unroll
     for (int j = 0; j < 3; j++) {

@@ -16,6 +16,7 @@ SIZES = ((1, 28, 28, 32, 5, 1), (32, 12, 12, 64, 5, 1))
 HOPPER = "sm_90 alone: its instructions are in no other card; lenet5's two convolutions without bias, from bytes"
 # Bytes of shared memory, as in conv_pair.cuh.
 POOLED_IMAGE, WINDOWS, FILTER_STEP = 9216, 2880, 2048
+BYTE, SIGNED = 255, 127  # greatest activation and filter in int8
 
 
 def _refuses_sizes(problem: ConvPairProblem) -> str | None:
@@ -78,6 +79,23 @@ def _wgmma_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     return _walking(problem, 3, 50 * FILTER_STEP + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
 
 
+def _wgmma_int8(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
+    images, warpgroups = parameters["images"], parameters["warpgroups"]
+    taps = problem.second.kernel**2
+    shared = taps * FILTER_STEP + warpgroups * (images * POOLED_IMAGE // 2 + 2 * WINDOWS) + 8
+    takes = (
+        Argument("filters1", "float16", fixed=2 * 3 * 128 * 8),
+        Argument("filters2", "int8", fixed=problem.second.depth * problem.second.maps),
+        Argument("scales", "float32", fixed=problem.second.maps),
+    )
+    launch = KernelLaunch(128 * warpgroups, lambda n: (n, 1, 1), shared_bytes=shared, persistent=True)
+    return LaunchConfig(
+        {"IMAGES": images, "WARPGROUPS": warpgroups, "SHARED_BYTES": shared},
+        (launch,),
+        packing=Packing(takes, partial(pack_integers, problem)),
+    )
+
+
 def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     first, second = problem.first, problem.second
     warps = 4  # one warp per image, and one for each scheduler of a multiprocessor
@@ -131,6 +149,22 @@ def pack_convolutions(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarr
     return [filters1.reshape(-1), filters2.reshape(-1), np.array([once, average], np.float32)]
 
 
+def pack_integers(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+    """Pack (w1, None, w2, None) as [filters1, filters2, scales] for the kernel of bytes.
+
+    The first convolution's results, summed over a window, are 1 where bytes end. scales holds a factor for each map,
+    from sums of products of bytes to features.
+    """
+    w1, _, w2, _ = (None if array is None else array.astype(np.float64) for array in arrays)
+    assert w1 is not None and w2 is not None
+    filters1 = window_fragments((w1 / 4).astype(np.float16).reshape(5, 5, -1))
+    w2 = w2.reshape(-1, 5, 5, problem.second.maps)
+    largest = np.abs(w2).max(axis=(0, 1, 2))
+    steps = np.where(largest > 0, largest, 1.0) / SIGNED
+    filters2 = core_matrices(np.rint(w2 / steps).astype(np.int8), 16)
+    return [filters1.reshape(-1), filters2.reshape(-1), (steps / (4 * BYTE)).astype(np.float32)]
+
+
 def window_fragments(filters: np.ndarray) -> np.ndarray:
     """Pack (5, 5, 32) as (even and odd maps, 3 steps, 128 threads, 4 registers, 2): wgmma's A from registers.
 
@@ -148,10 +182,10 @@ def window_fragments(filters: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(steps.transpose(0, 1, 3, 5, 6, 2, 4, 7)).reshape(2, 3, 128, 4, 2)
 
 
-def core_matrices(filters: np.ndarray) -> np.ndarray:
-    """Pack (32, 5, 5, 64) as (25 taps, 2 steps of channels, 2 halves of 8, 8 groups of maps, 8 maps, 8 channels)."""
-    parts = filters.reshape(2, 2, 8, 25, 8, 8)  # axes: step, half, channel, tap, group, map
-    return np.ascontiguousarray(parts.transpose(3, 0, 1, 4, 5, 2))
+def core_matrices(filters: np.ndarray, channels: int = 8) -> np.ndarray:
+    """Pack (32, 5, 5, 64) as (25 taps, 32/channels, 8 groups of maps, 8 maps, channels): 16 bytes of a map in a row."""
+    parts = filters.reshape(-1, channels, 25, 8, 8)  # axes: of channels, channel, tap, group, map
+    return np.ascontiguousarray(parts.transpose(2, 0, 3, 4, 1))
 
 
 def pack_for_mma(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
@@ -238,5 +272,15 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         _wgmma_exact,
         dtypes=("float16x2",),
         refuses=_refuses_inexact,
+    ),
+    _hopper_row(
+        5,
+        "wgmma_int8",
+        "step 2, its second convolution of 8-bit integers: exact sums, half the tensor-core time",
+        "none of them",
+        _wgmma_int8,
+        dtypes=("int8",),
+        tunables={"images": (1, 2, 3, 4), "warpgroups": (3, 4)},
+        defaults=lambda _: {"images": 2, "warpgroups": 4},
     ),
 )

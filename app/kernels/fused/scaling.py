@@ -26,6 +26,7 @@ LOW_SCALE = 2048  # factor of the low halves in a matrix product
 UNEVEN = 2.0**-14  # smallest accepted ratio of two maps' features without scaling
 # Smallest accepted bound of features that are split without scaling: two float16 end at 2**-36, and a bound is loose.
 SMALLEST_SPLIT = 2.0**-4
+OF_BYTES = 2.0**-4, 2.0**12  # accepted bounds of the greatest activation in int8, where 255 stands for 1
 
 
 class Inexact(Exception):  # noqa: N818 - a verdict, not an error
@@ -160,6 +161,9 @@ def within_range(problem: PairProblem | LinearProblem, arrays: Arrays) -> bool:
         # Where features were scaled, float32's loss is negligible beside such scores, or was multiplied by more.
         usual = arrays[2] is not None and np.abs(arrays[2]).max() <= GREATEST_WEIGHT2
         return usual and _lie_within(np.abs(w2).max(), SMALLEST, GREATEST)
+    # Else the first convolution's filters could leave float16's range.
+    if problem.dtype == "int8" and not _lie_within(activation_bounds(problem, arrays).max(), *OF_BYTES):
+        return False
     bounds = feature_bounds(problem, arrays)
     in_half = problem.second.output_dtype == "float16"
     smallest, greatest = (SMALLEST_NORMAL, LARGEST) if in_half else (SMALLEST, GREATEST)

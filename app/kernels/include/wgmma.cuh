@@ -96,6 +96,42 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[128], unsigned long long a,
                  : "l"(a), "l"(b), "r"(int(clear)));
 }
 
+// As above for bytes: d (64 x N, int32) grows by A B, A 64 x 32 signed, B 32 x N unsigned; 16 numbers along k are a row of
+// a core matrix. The sums are exact.
+#define FOUR_INTS(d, i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
+#define SIXTEEN_INTS(d, i) FOUR_INTS(d, i), FOUR_INTS(d, i + 4), FOUR_INTS(d, i + 8), FOUR_INTS(d, i + 12)
+#define SIXTY_FOUR_INTS(d, i) SIXTEEN_INTS(d, i), SIXTEEN_INTS(d, i + 16), SIXTEEN_INTS(d, i + 32), SIXTEEN_INTS(d, i + 48)
+
+__device__ __forceinline__ void wgmma_s8_u8(int (&d)[32], unsigned long long a, unsigned long long b, bool clear) {
+    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %34, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.u8 {" TEN() TEN(1) TEN(2)
+                 "%30, %31}, %32, %33, grow; }"
+                 : SIXTEEN_INTS(d, 0), SIXTEEN_INTS(d, 16)
+                 : "l"(a), "l"(b), "r"(int(clear)));
+}
+__device__ __forceinline__ void wgmma_s8_u8(int (&d)[64], unsigned long long a, unsigned long long b, bool clear) {
+    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.u8 {" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
+                 "%60, %61, %62, %63}, %64, %65, grow; }"
+                 : SIXTY_FOUR_INTS(d, 0)
+                 : "l"(a), "l"(b), "r"(int(clear)));
+}
+__device__ __forceinline__ void wgmma_s8_u8(int (&d)[96], unsigned long long a, unsigned long long b, bool clear) {
+    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %98, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n192k32.s32.s8.u8 {" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
+                 TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95}, %96, %97, grow; }"
+                 : SIXTY_FOUR_INTS(d, 0), SIXTEEN_INTS(d, 64), SIXTEEN_INTS(d, 80)
+                 : "l"(a), "l"(b), "r"(int(clear)));
+}
+__device__ __forceinline__ void wgmma_s8_u8(int (&d)[128], unsigned long long a, unsigned long long b, bool clear) {
+    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %130, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.u8 {" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
+                 TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11)
+                 "%120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, grow; }"
+                 : SIXTY_FOUR_INTS(d, 0), SIXTY_FOUR_INTS(d, 64)
+                 : "l"(a), "l"(b), "r"(int(clear)));
+}
+
 __device__ __forceinline__ void wgmma_wait_group(float (&d)[36], float (&e)[36]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;"
                  : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16), FOUR_OF(d, 32), SIXTEEN_OF(e, 0), SIXTEEN_OF(e, 16), FOUR_OF(e, 32)
@@ -138,4 +174,19 @@ __device__ __forceinline__ void wgmma_wait_group(float (&d)[40], float (&e)[40])
                    SIXTEEN_OF(e, 16), FOUR_OF(e, 32), FOUR_OF(e, 36)
                  :
                  : "memory");
+}
+__device__ __forceinline__ void wgmma_wait_group(int (&d)[32]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTEEN_INTS(d, 0), SIXTEEN_INTS(d, 16) : : "memory");
+}
+__device__ __forceinline__ void wgmma_wait_group(int (&d)[64]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTY_FOUR_INTS(d, 0) : : "memory");
+}
+__device__ __forceinline__ void wgmma_wait_group(int (&d)[96]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;"
+                 : SIXTY_FOUR_INTS(d, 0), SIXTEEN_INTS(d, 64), SIXTEEN_INTS(d, 80)
+                 :
+                 : "memory");
+}
+__device__ __forceinline__ void wgmma_wait_group(int (&d)[128]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTY_FOUR_INTS(d, 0), SIXTY_FOUR_INTS(d, 64) : : "memory");
 }

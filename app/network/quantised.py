@@ -1,0 +1,62 @@
+"""8-bit integers of the second of two convolutions, in a weights file: filters, their steps, and limits of its input.
+
+Each map of its input has a limit: activations are bytes, 255 for the limit and all beyond. Filters are -127 to 127
+steps, a step for each map of its output, so that all products and their sums are exact.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.files.checks import BadValueError
+
+BYTE, SIGNED = 255, 127  # greatest activation and filter, in steps
+MARK = "_int8"
+SUFFIXES = (MARK, f"{MARK}_limits", f"{MARK}_steps")  # of the datasets' names, sorted
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """The convolution ``layer`` in 8-bit integers, the second of two.
+
+    filters: (K, K, in, out) int8, of activations that are divided by their limits; the greatest magnitude of each map
+    is 127, or all of its filters are 0. limits: (in,) float32. steps: (out,) float32, what 1 of a filter stands for.
+    """
+
+    layer: str
+    filters: np.ndarray
+    limits: np.ndarray
+    steps: np.ndarray
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The datasets in a weights file."""
+        values = (self.filters, self.limits, self.steps)
+        return {f"{self.layer}{suffix}": array for suffix, array in zip(SUFFIXES, values, strict=True)}
+
+    def on_unit_bytes(self, parameters: Mapping[str, np.ndarray], first: str) -> dict[str, np.ndarray]:
+        """Return the parameters with 8-bit filters, and those of layer ``first`` divided so that all limits are 1."""
+        own = {name: parameters[name] / self.limits for name in (first, f"{first}_bias") if name in parameters}
+        return {**parameters, **own, self.layer: self.filters * self.steps}
+
+
+def taken_out(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Quantised | None]:
+    """Separate a file's datasets into weights and 8-bit integers, None if there are none. Raises BadValueError."""
+    others = {name: array for name, array in arrays.items() if not name.endswith(SUFFIXES)}
+    names = sorted(arrays.keys() - others.keys())
+    if not names:
+        return others, None
+    remedy = f"remove the datasets *{MARK}*, and run python -m data_tools quantise"
+    layer = names[0].removesuffix(MARK)
+    if names != [f"{layer}{suffix}" for suffix in SUFFIXES] or layer not in others:
+        raise BadValueError(f"its 8-bit integers are incomplete; {remedy}")
+    filters, limits, steps = (arrays[name] for name in names)
+    if filters.dtype != np.int8 or filters.ndim != 4 or filters.shape != others[layer].shape:
+        raise BadValueError(f"{names[0]} is no array of int8 of {layer}'s shape; {remedy}")
+    if not np.isin(np.abs(filters.astype(np.int16)).max(axis=(0, 1, 2)), (0, SIGNED)).all():
+        raise BadValueError(f"{names[0]} has outputs whose greatest filter is not {SIGNED}; {remedy}")
+    for name, array, size in ((names[1], limits, filters.shape[2]), (names[2], steps, filters.shape[3])):
+        if array.dtype != np.float32 or array.shape != (size,) or not (np.isfinite(array) & (array > 0)).all():
+            raise BadValueError(f"{name} is no array of {size} positive float32; {remedy}")
+    return others, Quantised(layer, filters, limits, steps)

@@ -1,0 +1,81 @@
+"""Choose 8-bit integers for the second of two convolutions on training images: see ``quantised.py``.
+
+The best limit of a map of activations is the one with the least squared error of its bytes: a greater one rounds all of
+them more coarsely, a smaller one cuts off more of the greatest. Maps with small limits would get steps finer than all
+others', at the cost of coarser filters: every limit is drawn towards the greatest. Filters are then rounded with error
+compensation for those bytes, see ``rounding.py``.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from app.errors import UserError
+from app.layers import AvgPool, Conv2d, Relu
+from app.network.graph import REFERENCE_CHUNK, Graph
+from app.network.quantised import BYTE, SIGNED, Quantised
+from app.network.rounding import compensated, products_of, relative_error
+
+SHARES = np.arange(16, 65) / 64  # of a map's greatest activation, what may be its limit
+OWN = 0.7  # a limit is best ** OWN * greatest ** (1 - OWN); chosen on training images that ``quantise`` does not read
+SECOND = 3  # the second convolution's step
+BINS = 1 << 14  # of the activations' histogram
+
+
+def bytes_of(x: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Return positive activations (N, C, H, W) over their limits (C), rounded to bytes: multiples of 1/255 up to 1."""
+    return np.minimum(np.rint(x * (BYTE / limits[:, None, None])), BYTE) / BYTE
+
+
+def quantise(graph: Graph, images: np.ndarray) -> tuple[Quantised, float, float]:
+    """Quantise for (N, C, H, W) uint8 images; also return the error of the results, and that of plain rounding.
+
+    Errors are relative, root mean square, and do not include that of the activations. Raises UserError for networks
+    that do not begin with two convolutions, each with ReLU and average pooling.
+    """
+    if [type(step.layer) for step in graph.steps[:6]] != [Conv2d, Relu, AvgPool] * 2:
+        begins = f"network {graph.network.name} does not begin with two convolutions"
+        raise UserError(f"{begins}, each with ReLU and average pooling: only the second of such can be quantised")
+    name = graph.steps[SECOND].layer.name
+    limits = _limits(graph, images)
+    shape = graph.parameters[name].shape
+    w = (graph.parameters[name] * limits[:, None].astype(np.float64)).reshape(-1, shape[-1])
+    products = products_of(graph, SECOND, images, len(w), partial(bytes_of, limits=limits))
+    used = w.any(axis=0)
+    first_steps = steps = np.where(used, np.abs(w).max(axis=0), 1.0) / SIGNED
+    found = compensated(w, products, partial(_rounded, steps))
+    while True:
+        most = np.rint(np.abs(found / steps).max(axis=0))
+        if (most[used] == SIGNED).all():
+            break
+        steps = np.where(used, steps * np.maximum(most, 1) / SIGNED, steps)  # until the greatest filter is 127
+        found = compensated(w, products, partial(_rounded, steps))
+    filters = np.rint(found / steps).astype(np.int8).reshape(shape)
+    quantised = Quantised(name, filters, limits, steps.astype(np.float32))
+    return quantised, relative_error(w, found, products), relative_error(w, _rounded(first_steps, w), products)
+
+
+def _rounded(steps: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Return weights (..., outputs) rounded to multiples of each output's step, at most 127 of them."""
+    return np.clip(np.rint(w / steps), -SIGNED, SIGNED) * steps
+
+
+def _limits(graph: Graph, images: np.ndarray) -> np.ndarray:
+    """Return the limit of each map of activations, float32."""
+    pieces = range(0, len(images), REFERENCE_CHUNK)
+    found = [graph.input_of(SECOND, images[at : at + REFERENCE_CHUNK], np.float32) for at in pieces]
+    best = np.array([_best_limit(x) for x in np.concatenate(found).swapaxes(0, 1)])
+    greatest = best.max() or 1.0
+    best = np.where(best > 0, best, greatest)  # maps without activations may have any
+    return (best**OWN * greatest ** (1 - OWN)).astype(np.float32)
+
+
+def _best_limit(x: np.ndarray) -> float:
+    """Return the limit of one map's activations with the least squared error of its bytes."""
+    counts, edges = np.histogram(x, BINS, (0, float(x.max()) or 1.0))
+    centres = ((edges[1:] + edges[:-1]) / 2).reshape(1, 1, -1)
+    candidates = x.max() * SHARES
+    errors = [
+        counts @ (bytes_of(centres, np.full(1, limit)) * limit - centres).ravel() ** 2 for limit in candidates if limit
+    ]
+    return float(candidates[int(np.argmin(errors))]) if errors else 0.0

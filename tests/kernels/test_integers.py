@@ -1,0 +1,105 @@
+"""The kernel of two convolutions, the second of bytes: packed parameters, multiplied as it does. Without a GPU."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from app.network.definitions import LENET5
+from app.network.graph import Graph, build
+from app.network.quantised import Quantised
+from app.network.weights import load_weights
+from app.planning.matching import Choices, Node
+from app.planning.plan import plan
+from tests.support.integer_emulation import bytes_between, integer_convolutions
+from tests.support.kernel_device import device_parameters
+from tests.support.kernel_grid import convolution_pair, row_of, typed
+from tests.support.kernel_oracle import check, expected_of, operands
+from tests.support.networks_for_tests import multiplied, random_images
+from tests.support.node_emulation import through
+from tests.support.pair_emulation import Packed
+
+PROBLEM = typed(convolution_pair(), "int8")
+ROW = row_of("conv_pair", "wgmma-int8")
+
+
+def packed(arrays: Packed) -> Packed:
+    packing = ROW.config(PROBLEM).packing
+    assert packing is not None
+    return packing.pack(arrays)
+
+
+@cache
+def shipped() -> tuple[Graph, Quantised]:
+    graph = build(LENET5, load_weights())
+    assert graph.quantised is not None
+    return graph, graph.quantised
+
+
+def convolutions(graph: Graph) -> Node:
+    """The node of both convolutions."""
+    first, second = plan(graph, "sm_90a", Choices("int8")).nodes
+    assert (first.variant.name, second.problem.dtype) == ("wgmma-int8", "float16")
+    return first
+
+
+def test_convolutions_read_as_the_kernel_does_give_the_layers_results() -> None:
+    """Fragments, core matrices and pixels are in their places; and a tap that is lost shows."""
+    x, parameters = operands(PROBLEM, 2)
+    expected = expected_of(PROBLEM, x.astype(np.float64), parameters)
+    filters1, filters2, scales = packed(device_parameters(PROBLEM, parameters))
+    check(integer_convolutions([filters1, filters2, scales], x[:, 0]), PROBLEM, expected)
+    assert filters2 is not None
+    lost = filters2.reshape(25, -1).copy()
+    lost[7] = 0
+    with pytest.raises(AssertionError, match="element"):
+        check(integer_convolutions([filters1, lost.ravel(), scales], x[:, 0]), PROBLEM, expected)
+
+
+@pytest.mark.parametrize("value", [0, 255])
+def test_bytes_end_at_0_and_255(value: int) -> None:
+    """No sum wraps around, however far beyond 1 it is."""
+    image = np.full((1, 28, 28), value, np.uint8)
+    w1 = np.full((1, 5, 5, 32), 10.0, np.float32) * np.where(np.arange(32) % 2, -1, 1).astype(np.float32)
+    filters1, _, _ = packed([w1, None, np.ones((32, 5, 5, 64), np.float32), None])
+    assert filters1 is not None
+    bytes_ = bytes_between(filters1, image)
+    assert (bytes_[:, 1::2] == 0).all() and (bytes_[:, ::2] == value).all()
+
+
+def test_shipped_filters_are_packed_as_they_are() -> None:
+    graph, quantised = shipped()
+    node = convolutions(graph)
+    assert node.scales is not None
+    _, filters2, scales = packed(node.parameters)
+    wanted = quantised.filters.transpose(2, 0, 1, 3).reshape(2, 16, 25, 8, 8).transpose(2, 0, 3, 4, 1)
+    assert filters2 is not None and scales is not None
+    np.testing.assert_array_equal(filters2.reshape(wanted.shape), wanted, strict=True)
+    np.testing.assert_allclose(scales, node.scales * quantised.steps / 1020, rtol=1e-6)
+
+
+def test_features_of_the_shipped_weights() -> None:
+    """As of layers in float64 whose activations are rounded to bytes, save where float16 rounds to the next byte."""
+    graph, quantised = shipped()
+    node, x = convolutions(graph), random_images(LENET5, 3)
+    parameters = {**graph.parameters, "conv2": quantised.filters * quantised.steps.astype(np.float64)}
+    y = graph.input_of(3, x, np.float64) / quantised.limits[:, None, None]
+    y = np.rint(np.clip(y, 0, 1) * 255) / 255
+    for step in graph.steps[3:6]:
+        y = step.layer.reference(y, parameters)
+    assert node.scales is not None
+    wanted = (y * node.scales[:, None, None]).reshape(3, -1)
+    error = np.abs(through(node, x) - wanted) / wanted.max()
+    assert error.max() < 0.01 and error.mean() < 2e-4
+
+
+@pytest.mark.parametrize("factor", [1e-3, 30.0])
+def test_layers_of_other_scales(factor: float) -> None:
+    """Limits and steps are those of the weights: scaled alike, they give the same bytes."""
+    graph, quantised = shipped()
+    other = multiplied(graph, conv1=factor)
+    scaled = Quantised(quantised.layer, quantised.filters, quantised.limits * np.float32(factor), quantised.steps)
+    x = random_images(LENET5, 2)
+    found, wanted = (through(convolutions(g), x) for g in (Graph(**{**vars(other), "quantised": scaled}), graph))
+    close = np.isclose(found, wanted, rtol=2e-3, atol=1e-3 * wanted.max())
+    assert close.mean() > 0.999
