@@ -142,3 +142,20 @@ def format_factor(factor: float | None) -> str:
     if factor < 0.1:
         return f"{factor:.1g}"
     return f"{factor:,.0f}" if factor >= 100 else f"{factor:.1f}" if factor >= 10 else f"{factor:.2f}"
+
+
+def format_bytes(count: float) -> str:
+    """Format a size such as ``31.2 MB``, in powers of 1,000."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} GB"
+
+
+def format_age(seconds: float) -> str:
+    """Format a duration in its largest unit: ``5 min``."""
+    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.0f} {unit}"
+    return f"{seconds:.0f} s"

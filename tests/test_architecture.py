@@ -37,6 +37,7 @@ FLOORS = (
     "app.predict",
     "app.report",
     "app.compare",
+    "app.operate",
     "app.evaluate",
     "app.training",
     "app.commands.options",

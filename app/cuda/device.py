@@ -151,7 +151,7 @@ def describe_gpu() -> dict[str, Any]:
         "architecture": architecture(*capability()),
         "multiprocessors": properties["multiProcessorCount"],
         "memory_bytes": properties["totalGlobalMem"],
-        "driver": _kernel_driver(),
+        "driver": kernel_driver(),
         "driver_cuda": f"{driver // 1000}.{driver % 1000 // 10}",
         "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
         "cupy": cupy.__version__,
@@ -170,7 +170,7 @@ def as_text(device: Mapping[str, Any]) -> str:
     return (_TEXTS[device["kind"]] + _ENGINE * ("onnxruntime" in device)).format_map(device)
 
 
-def _kernel_driver() -> str | None:
+def kernel_driver() -> str | None:
     """Version of the NVIDIA kernel driver, e.g. 580.159.04, if the system shows it."""
     try:
         words = Path("/proc/driver/nvidia/version").read_text().split()

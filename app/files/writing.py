@@ -66,6 +66,14 @@ def _sweep(folder: Path) -> None:
                     Path(entry.path).unlink()
 
 
+def is_abandoned(path: Path) -> bool:
+    """Return whether this is an unfinished file of a process that has ended, unchanged for ``STALE_SECONDS``."""
+    owner = _OURS.fullmatch(path.name)
+    if owner is None or _runs(int(owner[1])):
+        return False
+    return time.time() - path.lstat().st_mtime > STALE_SECONDS
+
+
 def _runs(process: int) -> bool:
     try:
         os.kill(process, 0)

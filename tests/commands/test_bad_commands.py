@@ -84,6 +84,8 @@ CASES = {
     "networks --toml": "--toml prints one network: name it, as in main.py networks lenet5 --toml",
     "networks mlp --toml --json -": "--toml and --json are two forms of the output: choose one",
     "compare missing other": "missing does not exist; check the name",
+    "doctor --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
+    "cache --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "import missing --network mlp --out own.h5": "missing does not exist; check the name",
     "export --network vgg --out own.onnx": "unknown network 'vgg': choose one of lenet5",
     "networks --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",

@@ -62,6 +62,8 @@ WORK = {
     "compare": "--fail-above --ignore-settings --json --wide",
     "import": "--out --overwrite --network --symbol --size --rule --pixel-scale",
     "export": "--out --overwrite --network",
+    "doctor": "--json --wide",
+    "cache": "--clear --json --wide",
     "train": "--network --resume --output --overwrite --device --images --validation --data-dir --data --labels "
     "--workers --epochs --batch --seed --optimiser --rate --weight-decay --l2 --smoothing --dropout --shift --flip "
     "--json --storage --plot",

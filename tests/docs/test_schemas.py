@@ -18,7 +18,7 @@ from app.bench.ladder.cases import network_items
 from app.bench.peers import peers
 from app.bench.profile import job
 from app.bench.sweep import pipeline, text
-from app.commands import accuracy, compare, kernels, networks
+from app.commands import accuracy, cache, compare, doctor, kernels, networks
 from app.errors import UserError
 from app.evaluate import results as evaluation
 from app.files.checks import BadValueError, Check, parsed_json
@@ -35,6 +35,8 @@ from tests.fuzz.mutate import garbled
 from tests.support.schemas import mistakes
 
 WRITERS = (
+    cache,
+    doctor,
     results,
     peers,
     job,

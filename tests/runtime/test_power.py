@@ -36,6 +36,9 @@ class Fake:
                 "nvmlDeviceGetHandleByPciBusId": "handle",
                 "nvmlDeviceGetTotalEnergyConsumption": 7_000_000 + int(self.seconds / 0.02) * 6_000,
                 "nvmlDeviceGetPowerUsage": 300_000,
+                "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+                "nvmlDeviceGetMaxClockInfo": 1_980,
+                "nvmlDeviceGetTemperature": 45,
                 "nvmlDeviceGetClockInfo": 1_980 if self.seconds > 0.5 else 1_755,
             }.get(name)
 

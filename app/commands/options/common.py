@@ -25,6 +25,8 @@ COMMANDS = {
     "compare": "Compare two reports: what became slower or faster.",
     "import": "Turn a weights file of another system into one of this program.",
     "export": "Write a network and its weights as ONNX, safetensors or NPZ.",
+    "doctor": "Print what a bug report needs, and what is missing for what.",
+    "cache": "List or clear compiled kernels and fetched data.",
     "train": "Train a network on Fashion-MNIST, on a GPU or slowly on the CPU.",
 }
 MAIN_JOB = "run"

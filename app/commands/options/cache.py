@@ -1,0 +1,23 @@
+"""``main.py cache``: its options."""
+
+from dataclasses import dataclass
+
+from app.options import option, options
+from app.output import Output
+
+EPILOG = """\
+examples:
+  python main.py cache           what lies in the cache
+  python main.py cache --clear   remove compiled kernels and fetched data
+
+The cache is $LENET_CACHE_DIR, else $XDG_CACHE_HOME/lenet5-inference, else
+~/.cache/lenet5-inference. What --clear removes is made again when needed:
+kernels are compiled, data are fetched. Tuning tables stay, since sweep and
+bench measured them, and so does every file that this program did not write.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheRequest:
+    clear: bool = option("remove compiled kernels and fetched data", False)
+    output: Output = options(what="the list")

@@ -1,0 +1,21 @@
+"""``main.py doctor``: its options."""
+
+from dataclasses import dataclass
+
+from app.options import options
+from app.output import Output
+
+EPILOG = """\
+examples:
+  python main.py doctor            what this machine has, and what is missing
+  python main.py doctor --json -   the same for programs
+
+Put the output into a bug report: system, packages, GPU, cache, data. For each
+missing thing it prints what does not work without it, and the remedy. doctor
+writes nothing, fetches nothing and works without a GPU.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorRequest:
+    output: Output = options(what="the findings")

@@ -1,0 +1,100 @@
+"""The system, the processor, Python, its packages and the environment variables that the program reads."""
+
+import importlib.metadata
+import locale
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from app import VERSION
+from app.cuda.device import describe_cpu
+from app.operate.findings import Finding
+from app.processor import usable_cores
+from app.text import format_bytes
+
+RUN = "run make run, then . .venv/bin/activate"
+REQUIRED = ("numpy", "h5py", "tqdm", "requests")
+CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")  # one of them
+# Extra of pyproject.toml → its packages, and what needs them.
+EXTRAS = {
+    "cuda": (("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12"), "compiling kernels without a CUDA toolkit"),
+    "cpu": (("onnx", "onnxruntime"), "--device cpu at twice NumPy's speed"),
+    "interchange": (("onnx", "onnxruntime", "safetensors"), "import and export of ONNX and safetensors files"),
+    "torch": (("torch",), "import of PyTorch's state dicts"),
+    "pictures": (("Pillow",), "predict with picture files"),
+    "parquet": (("pyarrow",), "predict --out FILE.parquet"),
+    "power": (("nvidia-ml-py",), "power, energy and clocks in the report"),
+    "nccl": (("nvidia-nccl-cu12",), "train --workers on several GPUs"),
+    "plot": (("matplotlib",), "--plot"),
+    "bench": (("matplotlib", "nvidia-cublas-cu12"), "the library row of bench, and its pictures"),
+    "peers": (("torch", "jax", "nvidia-cudnn-frontend"), "bench --peers"),
+    "docs": (("cogapp", "tabulate", "jsonschema"), "python -m docs.generate"),
+}
+VARIABLES = (
+    *("LENET_CACHE_DIR", "XDG_CACHE_HOME", "FASHION_MNIST_DIR", "LENET_CPU_ENGINE", "LENET_TRACEBACK"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_PATH", "LD_LIBRARY_PATH", "NO_COLOR"),
+)
+
+
+def system() -> Iterator[Finding]:
+    """Program, operating system, Python, processor, memory."""
+    area = "system"
+    yield Finding(area, "program", f"lenet5-inference {VERSION} in {Path(__file__).parents[2]}")
+    with suppress(OSError):
+        name = platform.freedesktop_os_release().get("PRETTY_NAME", "")
+        yield Finding(area, "system", f"{name}, {platform.system()} {platform.release()} on {platform.machine()}")
+    yield Finding(area, "Python", f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}")
+    yield Finding(area, "processor", f"{describe_cpu(1)['name']}; {usable_cores()} of {os.cpu_count()} cores usable")
+    yield _memory(area)
+    yield Finding(area, "terminal", f"output as {sys.stdout.encoding}, locale {locale.setlocale(locale.LC_CTYPE)}")
+
+
+def _memory(area: str) -> Finding:
+    kilobytes: dict[str, int] = {}
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            kilobytes[name] = int(value.split()[0])
+    told = [f"{format_bytes(1024 * kilobytes[name])} {word}" for name, word in MEMORY.items() if name in kilobytes]
+    return Finding(area, "memory", ", ".join(told) or "unknown")
+
+
+MEMORY = {"MemTotal": "in all", "MemAvailable": "available"}
+
+
+def packages() -> Iterator[Finding]:
+    """The packages that the program needs, and those of each extra."""
+    for name in REQUIRED:
+        yield _package("packages", name, name, "everything", RUN)
+    cupy = [name for name in CUPY if _version(name)]
+    yield _package("packages", "cupy", cupy[0] if cupy else CUPY[0], "the GPU", RUN)
+    for extra, (names, what) in EXTRAS.items():
+        missing = [name for name in names if not _version(name)]
+        told = ", ".join(f"{name} {_version(name) or 'is missing'}" for name in names)
+        if missing:
+            yield Finding("extras", extra, told, what, f"pip install 'lenet5-inference[{extra}]'")
+        else:
+            yield Finding("extras", extra, told)
+
+
+def _package(area: str, name: str, distribution: str, what: str, remedy: str) -> Finding:
+    version = _version(distribution)
+    if version is None:
+        return Finding(area, name, "is missing", what, remedy)
+    return Finding(area, name, version if name == distribution else f"{version} ({distribution})")
+
+
+def _version(distribution: str) -> str | None:
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(distribution)
+    return None
+
+
+def environment() -> Iterator[Finding]:
+    """The variables that are set."""
+    for name in VARIABLES:
+        if name in os.environ:
+            yield Finding("environment", name, os.environ[name])
