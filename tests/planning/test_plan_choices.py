@@ -65,7 +65,8 @@ def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, 
 
 
 @pytest.mark.parametrize(
-    ("arch", "precision", "kernels"), [(ARCH, "auto", "conv1, fc1"), (ARCH, "fp16", ""), ("sm_80", "auto", "")]
+    ("arch", "precision", "kernels"),
+    [(ARCH, "auto", "conv1, fc1"), (ARCH, "fp16", ""), ("sm_80", "auto", "conv1, fc1")],
 )
 def test_a_notice_says_that_weights_are_exact_in_float16(arch: str, precision: str, kernels: str) -> None:
     """The shipped weights are; it names the kernels that multiply by them in two products."""

@@ -170,14 +170,16 @@ def mma_convolutions(problem: ConvPairProblem, packed: Packed, images: np.ndarra
     assert filters1 is not None and filters2 is not None and scales is not None
     assert [filters1.dtype, filters2.dtype, scales.dtype] == [np.float16, np.float16, np.float32]
     x, parts, maps = images.astype(np.float64), problem.parts, 64 // problem.parts
-    taps = filters1.reshape(parts, 4, 32, 4, 2)
+    taps = filters1.reshape(problem.weight_parts, 4, 32, 4, 2)
     sums = np.sum([_mma_first(x, part) for part in taps], axis=0) + (0 if bias1 is None else bias1)
     activations = 2 * scales[0] * pooled_sums(sums)
-    steps = np.moveaxis(filters2.reshape(64 // maps, 50, parts, maps // 16, 32, 4, 2), 2, 0)
+    steps = np.moveaxis(filters2.reshape(64 // maps, 50, problem.weight_parts, maps // 16, 32, 4, 2), 2, 0)
     high, low = both_halves(activations)
     sums = _mma_second(high, steps[0]) + (0 if bias2 is None else bias2)
     if parts == 2:
-        sums = sums + _mma_second(low, steps[0]) + _mma_second(high, steps[1])
+        sums = sums + _mma_second(low, steps[0])
+    if problem.weight_parts == 2:
+        sums = sums + _mma_second(high, steps[1])
     features = 2 * scales[1] * pooled_sums(sums)
     return features.transpose(0, 3, 1, 2).ravel(), float(activations.max())
 
@@ -199,7 +201,9 @@ def products(problem: LinearPairProblem, packed: Packed, x: np.ndarray) -> np.nd
     high = half(x)
     sums = high @ parts[0]
     if problem.dtype == "float16x2":
-        sums += (high @ parts[1] + half(LOW_SCALE * (x - high)) @ parts[0]) / LOW_SCALE
+        sums += half(LOW_SCALE * (x - high)) @ parts[0] / LOW_SCALE
+    if problem.weight_parts == 2:
+        sums += high @ parts[1] / LOW_SCALE
     hidden = np.maximum(sums + (0 if bias1 is None else bias1), 0)
     return (hidden @ w2.reshape(problem.second.inputs, -1) + (0 if bias2 is None else bias2)).ravel()
 

@@ -105,14 +105,15 @@ def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
         "HAS_BIAS1": int(first.bias),
         "HAS_BIAS2": int(second.bias),
         "SPLIT": problem.parts - 1,
+        "WEIGHT_PARTS": problem.weight_parts,
         "WARPS": warps,
         "SHARED_BYTES": shared,
     }
     bias1, bias2 = problem.arguments()[2:5:2]
     takes = (
-        Argument("filters1", "float16", fixed=problem.parts * 32 * first.maps),
+        Argument("filters1", "float16", fixed=problem.weight_parts * 32 * first.maps),
         bias1,
-        Argument("filters2", "float16", fixed=problem.parts * second.depth * second.maps),
+        Argument("filters2", "float16", fixed=problem.weight_parts * second.depth * second.maps),
         bias2,
         Argument("scales", "float32", fixed=2),
     )
@@ -192,13 +193,17 @@ def pack_for_mma(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | 
     """Pack (w1, bias1, w2, bias2) as [filters1, bias1, filters2, bias2, scales].
 
     The first convolution's results are pooled as sums, not averages, of balanced activations. scales holds two factors:
-    from twice the first sums to those, and from twice the second sums to features.
+    from twice the first sums to those, and from twice the second sums to features. The pixel scale, which exact weights
+    do not include, enters with the latter, so biases are divided by it.
     """
+    scale = problem.pixel_scale
+    w1, w2, *biases = arrays[0], arrays[2], *(None if b is None else b.astype(np.float64) / scale for b in arrays[1::2])
+    arrays = [w1, biases[0], w2, biases[1]]
     parts1, scale1, bias1, parts2, scale2 = _filters(problem, arrays)
     filters1 = np.stack([tap_fragments(part) for part in parts1])
     filters2 = np.stack([map_fragments(part, 64 // problem.parts) for part in parts2], axis=2)
     sums2 = 4 * scale2  # the second sums' scale
-    scales = np.array([0.5 / scale1, 0.5 * 0.25 / sums2], np.float32)
+    scales = np.array([0.5 / scale1, 0.5 * 0.25 / sums2 * scale], np.float32)
     return [filters1.reshape(-1), _scaled(bias1, scale1), filters2.reshape(-1), _scaled(arrays[3], sums2), scales]
 
 
@@ -243,7 +248,7 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         "none of them",
         _mma,
         dtypes=("float16", "float16x2"),
-        refuses=_refuses_convolutions,
+        refuses=_refuses_sizes,
         limits="lenet5's two convolutions of bytes",
         min_arch=80,
         instructions="mma",

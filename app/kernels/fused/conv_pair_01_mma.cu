@@ -3,8 +3,8 @@
 //
 // A warp takes one image from its bytes to its features and waits for no other. Tiles are cut such that a thread holds
 // whole windows of both poolings: these are sums in registers. With SPLIT each activation and each filter is the sum of
-// two float16, high and low, and a product is high x high + high x low + low x high; the pixels, 0 to 255, are float16
-// already. Tensor cores cut off what they add, which shows in long sums: with SPLIT each tap of the second convolution
+// two float16, high and low, and a product is high x high + high x low + low x high, without the latter for filters that
+// are exact in float16 (WEIGHT_PARTS); the pixels, 0 to 255, are float16 already. Tensor cores cut off what they add, which shows in long sums: with SPLIT each tap of the second convolution
 // is summed there, the taps in the usual way.
 // The second convolution's filters are too large for the shared memory of most cards. They are packed as fragments: a
 // warp reads them from device memory 512 bytes at a time, a step ahead. The warps of a multiprocessor do the same work
@@ -18,10 +18,10 @@
 #include "conv_pair.cuh"
 #include "mma.cuh"
 
-constexpr int PARTS = SPLIT ? 2 : 1;   // per operand
+constexpr int PARTS = SPLIT ? 2 : 1;   // per activation
 constexpr int MAPS = SPLIT ? 32 : 64;  // maps of the second convolution's 64 that are summed at a time
 constexpr int TILES = MAPS / 16, SUMS = 32 * TILES;
-constexpr int FILTER2_WORDS = PARTS * STEPS2 * 16 * 2 / 16;  // words of 16 bytes per map
+constexpr int FILTER2_WORDS = WEIGHT_PARTS * STEPS2 * 16 * 2 / 16;  // words of 16 bytes per map
 constexpr int PITCH = 20;  // pairs of pixels from one row of an image to the next: 14 of them are used
 constexpr int POOLED_BYTES = PARTS * POOLED_IMAGE_BYTES;  // high parts, then low parts
 constexpr int OWN_BYTES = POOLED_BYTES + 28 * PITCH * 4;  // per warp
@@ -44,12 +44,12 @@ __device__ __forceinline__ void stage_image(half2 *pairs, const unsigned char *i
 
 // The first convolution's filters as B: eight maps per tile, both steps of 16 taps.
 struct Fragments1 {
-    uint4 tile[PARTS][4];
+    uint4 tile[WEIGHT_PARTS][4];
 };
 __device__ __forceinline__ Fragments1 load_fragments1(const uint4 *packed, int lane) {
     Fragments1 filters;
 #pragma unroll
-    for (int i = 0; i < 4 * PARTS; i++) filters.tile[i / 4][i % 4] = __ldg(packed + i * 32 + lane);
+    for (int i = 0; i < 4 * WEIGHT_PARTS; i++) filters.tile[i / 4][i % 4] = __ldg(packed + i * 32 + lane);
     return filters;
 }
 
@@ -64,7 +64,7 @@ __device__ __forceinline__ void multiply_taps(float (&sums)[4][4], const Fragmen
         right[i] = __byte_perm(left[i], window[taps[i] + 1], 0x5432);
     }
 #pragma unroll
-    for (int part = PARTS - 1; part >= 0; part--)  // small terms first
+    for (int part = WEIGHT_PARTS - 1; part >= 0; part--)  // small terms first
 #pragma unroll
         for (int step = 0; step < 2; step++)
 #pragma unroll
@@ -126,13 +126,13 @@ __device__ __forceinline__ void first_layer(unsigned char *pooled, const half2 *
 
 // The second convolution's filters as A, for a step of one tap and 16 channels: 16 maps per tile.
 struct Fragments2 {
-    uint4 tile[PARTS][TILES];
+    uint4 tile[WEIGHT_PARTS][TILES];
 };
 __device__ __forceinline__ Fragments2 load_fragments2(const uint4 *packed, int step) {
     Fragments2 filters;
 #pragma unroll
-    for (int i = 0; i < PARTS * TILES; i++)
-        filters.tile[i / TILES][i % TILES] = __ldg(packed + (step * PARTS * TILES + i) * 32);
+    for (int i = 0; i < WEIGHT_PARTS * TILES; i++)
+        filters.tile[i / TILES][i % TILES] = __ldg(packed + (step * WEIGHT_PARTS * TILES + i) * 32);
     return filters;
 }
 
@@ -174,7 +174,7 @@ __device__ __forceinline__ void multiply_tap(Sums &sums, Fragments2 &coming, con
             unsigned low[8][2];
             load_pixels2(low, pixels + half * 2 * PLANE_BYTES + POOLED_IMAGE_BYTES);
             multiply(sums, filters.tile[0], low);
-            multiply(sums, filters.tile[PARTS - 1], high);
+            if (WEIGHT_PARTS == 2) multiply(sums, filters.tile[WEIGHT_PARTS - 1], high);
         }
         multiply(sums, filters.tile[0], high);
     }

@@ -29,10 +29,6 @@ def _refuses_products(problem: LinearPairProblem) -> str | None:
     return None
 
 
-def _refuses_products_mma(problem: LinearPairProblem) -> str | None:
-    return "multiplies both halves of weights" if problem.exact else _refuses_products(problem)
-
-
 def _configured(
     problem: LinearPairProblem,
     parameters: Parameters,
@@ -69,7 +65,9 @@ def _products(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfi
     rows, stages = parameters["ROWS"], parameters["STAGES"]
     if rows % 16:
         raise Unfit("tensor cores take 16 images at a time")
-    shared = stages * problem.parts * (2 * 64 * (rows + first.outputs) + 16 * rows)
+    shared = stages * (
+        problem.parts * 16 * 9 * rows + problem.weight_parts * 2 * 64 * first.outputs
+    )  # rows have a pitch
     epilogue = 4 * (first.outputs * (second.outputs + 1) + 2 * rows * second.outputs)
     if epilogue > shared:
         raise Unfit(f"{rows} images and {stages} stages leave no room for the second product")
@@ -177,7 +175,7 @@ GEMM_PAIR_ROWS: tuple[Variant, ...] = (
         "two products, ReLU between and argmax after them: the first on tensor cores, the second in registers",
         "none of them",
         _products,
-        refuses=_refuses_products_mma,
+        refuses=_refuses_products,
         limits="sizes that fit whole tiles, no activation but ReLU",
         min_arch=80,
         tunables=PRODUCT_TUNABLES,

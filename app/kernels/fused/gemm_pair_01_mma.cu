@@ -17,7 +17,7 @@ constexpr int DEPTH = 64, WARPS = 2 * ROWS / 16, THREADS = 32 * WARPS;
 constexpr int PARTS = SPLIT ? 2 : 1;            // per operand
 constexpr int PITCH = DEPTH + 8;                // numbers per staged row: fragments are read without conflicts
 constexpr int TILES = HIDDEN / 16;              // tiles per warp, eight hidden values each
-constexpr int X_BYTES = PARTS * ROWS * PITCH * 2, W_BYTES = PARTS * DEPTH * HIDDEN * 2;
+constexpr int X_BYTES = PARTS * ROWS * PITCH * 2, W_BYTES = WEIGHT_PARTS * DEPTH * HIDDEN * 2;
 constexpr int STEPS = INPUTS / DEPTH;
 static_assert(INPUTS % DEPTH == 0 && HIDDEN % 32 == 0 && CLASSES <= 32, "the row must refuse these sizes");
 static_assert(STAGES * (X_BYTES + W_BYTES) == SHARED_BYTES, "the row must lay memory out alike");
@@ -93,17 +93,20 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 ldmatrix(a[part], stage + ((part * ROWS + row0 + lane % 16) * PITCH + k * 16 + lane / 16 * 8) * 2);
 #pragma unroll
             for (int pair = 0; pair < TILES / 2; pair++) {
-                uint4 w[PARTS];
+                uint4 w[WEIGHT_PARTS];
 #pragma unroll
-                for (int part = 0; part < PARTS; part++)
+                for (int part = 0; part < WEIGHT_PARTS; part++)
                     w[part] = fragments[((part * (DEPTH / 16) + k) * TILES + half * (TILES / 2) + pair) * 32 + lane];
                 const unsigned left[2] = {w[0].x, w[0].y}, right[2] = {w[0].z, w[0].w};
                 mma_f16(partial[2 * pair], a[0], left);
                 mma_f16(partial[2 * pair + 1], a[0], right);
-                if constexpr (SPLIT) {
-                    const unsigned low_left[2] = {w[1].x, w[1].y}, low_right[2] = {w[1].z, w[1].w};
+                if constexpr (WEIGHT_PARTS == 2) {
+                    const uint4 &low = w[WEIGHT_PARTS - 1];
+                    const unsigned low_left[2] = {low.x, low.y}, low_right[2] = {low.z, low.w};
                     mma_f16(cross[2 * pair], a[0], low_left);
                     mma_f16(cross[2 * pair + 1], a[0], low_right);
+                }
+                if constexpr (SPLIT) {
                     mma_f16(cross[2 * pair], a[1], left);
                     mma_f16(cross[2 * pair + 1], a[1], right);
                 }
