@@ -13,6 +13,7 @@ from app.classifier.card_arrays import as_stream
 from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import LOGITS, plan
+from app.precision import PRECISIONS
 from app.runtime.on_card import MOST_BYTES, STEP, OnCard, most_images
 from tests.support.networks_for_tests import GENERAL, random_graph
 
@@ -51,7 +52,7 @@ def test_streams_of_any_library() -> None:
 @pytest.mark.parametrize("network", NETWORKS)
 def test_kept_buffers_are_limited_and_scores_are_float32(network: str) -> None:
     graph = random_graph(NETWORKS[network])
-    for precision in ("auto", *GENERAL):
+    for precision in ("auto", *(name for name in PRECISIONS if name in GENERAL)):
         execution = plan(graph, "sm_90a", Choices(precision=precision))
         assert execution.buffers[LOGITS] == ("float32", 10)
         most = most_images(execution)
