@@ -92,7 +92,13 @@ class OnnxSession(CpuSession):
                 settings = self._library.SessionOptions()
                 settings.intra_op_num_threads = settings.inter_op_num_threads = 1  # the chunks run at the same time
                 settings.log_severity_level = 4
-                self._models[dtype] = self._library.InferenceSession(
-                    model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
-                )
+                try:
+                    self._models[dtype] = self._library.InferenceSession(
+                        model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+                    )
+                except MemoryError:
+                    raise
+                except Exception as error:  # ONNX Runtime has its own types for each kind of fault
+                    fault = f"ONNX Runtime does not run network {self.graph.network.name} ({shown(str(error))})"
+                    raise UserError(f"{fault}: compute by NumPy, with {ENGINE}={NUMPY}") from None
             return self._models[dtype]

@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
+from app import report
+from app.bench import scenario, training
+from app.bench.ladder import results
+from app.bench.peers import peers
+from app.bench.sweep import pipeline, text
 from app.cli import main
 from app.compare.rows import KINDS, context, timed
 from app.files.checks import BadValueError, parsed_json
 from app.text import WIDTH
+from app.training import results as train
 from docs.generate.figures import FIGURES
 from tests.fuzz.mutate import garbled
 from tests.support.peers_for_tests import CARD, CPU_USED
@@ -140,8 +146,9 @@ def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
     return run
 
 
-def test_every_kind_has_its_document() -> None:
-    assert {f"lenet5-inference/{kind}" for kind in DOCUMENTS} == set(KINDS)
+def test_every_kind_has_its_document_and_is_of_the_version_that_is_written() -> None:
+    written = {path.SCHEMA for path in (report, results, peers, scenario, training, train, text, pipeline)}
+    assert {f"lenet5-inference/{kind}" for kind in DOCUMENTS} == set(KINDS) == written
 
 
 @pytest.mark.parametrize("kind", DOCUMENTS)

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -67,6 +68,14 @@ def test_the_engine_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENGINE, "openvino")
     with pytest.raises(UserError, match="numpy or onnxruntime"):
         cpu_engine()
+
+
+def test_what_it_cannot_run_is_a_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_session, "onnx_model", lambda *_: SimpleNamespace(SerializeToString=lambda: b"no model"))
+    with pytest.raises(
+        UserError, match=r"does not run network lenet5 .*: compute by NumPy, with LENET_CPU_ENGINE=numpy"
+    ):
+        OnnxSession(random_graph(LENET5))
 
 
 def test_the_report_names_it(
