@@ -94,6 +94,7 @@ SINGLE = tuple(row for row in OFFERED if not row.fallback)  # with kernels for e
 OF_PEERS = tuple(row.name for row in ROWS if row.peers == row.name)  # available in other systems
 SHORT = {row.dtype: row.name for row in ROWS} | {"uint8": "u8"}  # names of types in tables
 DTYPES = tuple(BY_DTYPE)
+INTEGERS = "int8"  # the dtype that only the second of two convolutions has
 
 
 def storage(dtype: str) -> str:

@@ -90,12 +90,14 @@ def compensated(w: np.ndarray, products: np.ndarray, rounded: Rounding = in_half
 
 def products_of(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x) -> np.ndarray:
     """Return xᵀ x (inputs, inputs) over all rows x that these images give the layer of step ``at``, rounded."""
+    from tqdm import tqdm  # imported only here: nothing else here needs it
+
     step = graph.steps[at]
     layer = step.layer
     few = PIECE_BYTES // (8 * inputs * prod(step.out_shape[1:]))
     few = min(max(few, 1), REFERENCE_CHUNK)
     found = np.zeros((inputs, inputs))
-    for first in range(0, len(images), few):
+    for first in tqdm(range(0, len(images), few), desc=layer.name, unit=" pieces", disable=None):
         x = rounded(graph.input_of(at, images[first : first + few], np.float64))
         if isinstance(layer, Conv2d):
             windows = windows_of(x, layer.kernel, layer.stride, layer.padding)

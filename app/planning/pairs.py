@@ -7,9 +7,7 @@ from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
 from app.layers import Resize
 from app.network.graph import Graph, Step
 from app.planning.matching import PAIRS, Choices, candidates
-from app.precision import BY_DTYPE
-
-INTEGERS = "int8"  # of convolutions alone
+from app.precision import BY_DTYPE, INTEGERS
 
 
 def pair_at(

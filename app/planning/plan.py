@@ -12,9 +12,9 @@ from app.kernels.variant import Variant
 from app.layers import Argmax
 from app.network.graph import Graph
 from app.planning.matching import Choices, Node
-from app.planning.pairs import INTEGERS, pair_at
+from app.planning.pairs import pair_at
 from app.planning.serving import LOSSY, flattened_late, serve
-from app.precision import BY_NAME, DTYPES
+from app.precision import BY_NAME, DTYPES, INTEGERS
 
 IMAGES = "images"
 LOGITS = "logits"
@@ -121,6 +121,10 @@ def notices(execution: ExecutionPlan, choices: Choices) -> list[str]:
     """Return notes on the plan: exact weights; ordinary kernels, though the choices and precision allow fused ones."""
     exact = ", ".join(node.head.name for node in execution.nodes if getattr(node.problem, "exact", False))
     found = [f"weights exact in float16: two products instead of three in the kernels of {exact}"] if exact else []
+    integers = [node for node in execution.nodes if getattr(node.problem, "dtype", "") == INTEGERS]
+    for node in integers:
+        _, second = (layer.name for layer in node.layers if layer.operation == "conv")
+        found.append(f"{second} in 8-bit integers: coarser than fp16")
     paired = choices.precision == "auto" or BY_NAME[choices.precision].paired
     left_to_us = choices.fuse and all(row is None for row in choices.kernels.values())
     if execution.unpaired and left_to_us and paired:

@@ -23,8 +23,8 @@ from app.kernels.variant import Variant
 from app.layers import Activation, Flatten
 from app.network.graph import Graph, Step
 from app.planning.matching import Choices, Node, candidates, problems_of, stored_parameters
-from app.planning.pairs import INTEGERS, forms, pair_at
-from app.precision import BY_NAME
+from app.planning.pairs import forms, pair_at
+from app.precision import BY_NAME, INTEGERS
 
 # Halves of numbers beyond float16 are infinite; only the features of a pair are known to be in range.
 UNSCALED = "in fp32x it reads only what a kernel of two convolutions wrote"

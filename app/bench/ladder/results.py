@@ -6,6 +6,7 @@ from typing import Any
 
 from app.kernels.facts import bytes_moved, key
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem, Problem
+from app.precision import BY_DTYPE, INTEGERS
 from app.runtime.statistics import speedup
 
 SCHEMA = "lenet5-inference/bench/1"
@@ -72,9 +73,10 @@ class Rates:
 def peak_name(instructions: str, dtype: str) -> str:
     """Return the name of the peak to compare kernels of that family with.
 
-    For mma it is the type, for fma it is float32. Other families have ``float16 hfma2`` or ``float16 wgmma``.
+    For mma it is the type, for fma it is float32. Other families have ``float16 hfma2`` or ``float16 wgmma``, which
+    int8 is compared with, too.
     """
-    dtype = "float16" if dtype == "float16x2" else dtype
+    dtype = BY_DTYPE[dtype].fallback if dtype == INTEGERS else "float16" if dtype == "float16x2" else dtype
     return {"fma": "float32", "mma": dtype}.get(instructions, f"{dtype} {instructions}")
 
 
@@ -82,8 +84,11 @@ def executed(problem: Problem) -> int:
     """Return the operations per image that the card carries out.
 
     In fp32x it multiplies the float16 parts of both operands, without low part x low part: three times for each product
-    that counts, twice if one operand has a single part (a byte, or a weight exact in float16), once if both have.
+    that counts, twice if one operand has a single part (a byte, or a weight exact in float16), once if both have. In
+    int8 a product of the second convolution takes half the time of float16's and counts half.
     """
+    if isinstance(problem, ConvPairProblem) and problem.dtype == INTEGERS:
+        return problem.first.flops + problem.second.flops // 2
     match problem:
         case ConvPairProblem() | LinearPairProblem():
             layers, exact = [problem.first, problem.second], problem.exact

@@ -27,7 +27,7 @@ import numpy as np
 
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
-from app.precision import BY_DTYPE, wide
+from app.precision import BY_DTYPE, INTEGERS, wide
 
 # The greatest relative error of one rounding, and the additional absolute error of subnormal results.
 ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
@@ -96,7 +96,7 @@ def plain_operands(problem: PairProblem, half: Half, x: Any, w: Any, narrow: Cal
     ``narrow`` rounds them, but not in the second convolution of int8. That reads bytes, 255 for 1 and more, and its
     weights are -127 to 127 steps, a step for each map.
     """
-    if problem.dtype != "int8" or not isinstance(problem, ConvPairProblem) or half is problem.first:
+    if problem.dtype != INTEGERS or not isinstance(problem, ConvPairProblem) or half is problem.first:
         return narrow(x), narrow(w)
     filters = w.astype(np.float64).reshape(-1, problem.second.maps)
     steps = abs(filters).max(axis=0) / 127

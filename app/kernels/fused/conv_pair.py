@@ -8,7 +8,7 @@ import numpy as np
 from app.kernels.fused.scaling import Arrays, balance_convolutions, parts_of, scale_for
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem
-from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Variant, tiles
+from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, tiles
 from app.precision import storage
 
 # lenet5's convolutions: C, H, W, M, K, S.
@@ -81,6 +81,8 @@ def _wgmma_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 
 def _wgmma_int8(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
     images, warpgroups = parameters["images"], parameters["warpgroups"]
+    if images > 4 or 32 * images + 40 > 512 // warpgroups:  # sums and all else, of a multiprocessor's registers
+        raise Unfit(f"there are no registers for {images} images in each of {warpgroups} warpgroups")
     taps = problem.second.kernel**2
     shared = taps * FILTER_STEP + warpgroups * (images * POOLED_IMAGE // 2 + 2 * WINDOWS) + 8
     takes = (

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, LinearProblem, PairProblem
+from app.precision import INTEGERS
 
 Arrays = Sequence[np.ndarray | None]
 LARGEST = 30_000  # limit of scaled numbers; float16 ends at 65,504
@@ -162,7 +163,7 @@ def within_range(problem: PairProblem | LinearProblem, arrays: Arrays) -> bool:
         usual = arrays[2] is not None and np.abs(arrays[2]).max() <= GREATEST_WEIGHT2
         return usual and _lie_within(np.abs(w2).max(), SMALLEST, GREATEST)
     # Else the first convolution's filters could leave float16's range.
-    if problem.dtype == "int8" and not _lie_within(activation_bounds(problem, arrays).max(), *OF_BYTES):
+    if problem.dtype == INTEGERS and not _lie_within(activation_bounds(problem, arrays).max(), *OF_BYTES):
         return False
     bounds = feature_bounds(problem, arrays)
     in_half = problem.second.output_dtype == "float16"

@@ -1,0 +1,81 @@
+"""Test ``data_tools quantise``: what it writes, prints and refuses."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.network.definitions import FA19, LENET5
+from app.network.graph import build
+from app.network.quantising import bytes_of, quantise
+from app.network.weights import load_weights, save_weights
+from data_tools import calibration
+from data_tools.__main__ import main
+from data_tools.fashion_mnist import CLASSES, Split
+from tests.support.bundle_for_tests import IMAGES, TRUTH, trained
+from tests.support.networks_for_tests import random_graph
+from tests.support.shell import Refuses
+
+pytestmark = pytest.mark.usefixtures("training_images")
+
+
+@pytest.fixture
+def training_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Random training images; nobody asks for others."""
+    splits = {"train": Split(IMAGES, TRUTH, tmp_path)}
+    monkeypatch.setattr(calibration, "open_split", lambda split, data_dir: splits[split])
+
+
+def test_quantise_adds_integers_and_changes_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = tmp_path / "mine.h5", tmp_path / "mine8.h5"
+    arrays = random_graph(LENET5, bias=False).parameters
+    about = {"network": LENET5, "classes": CLASSES, "input_scale": 1 / 200, "expected_correct": {100: 90}}
+    save_weights(source, arrays, recipe="random", storage="float16", **about)  # type: ignore[arg-type]
+    assert main(["quantise", str(source), str(out), "--images", "70"]) == 0
+    limits, change, wrote = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"conv2: byte 255 stands for activations of [\d.e-]+ to [\d.e-]+, by map", limits)
+    ours, plain = map(float, re.findall(r"[\d.]+e-\d\d", change))
+    assert 0 < ours < plain and wrote == f"wrote {out}"
+    before, found = load_weights(source), load_weights(out)
+    for name, array in before.arrays.items():
+        np.testing.assert_array_equal(found.arrays[name], array, strict=True)
+    for name in ("network", "classes", "input_scale", "expected_correct", "storage", "definition"):
+        assert getattr(found, name) == getattr(before, name)
+    assert found.recipe == "random; conv2 quantised to 8 bits on 70 training images"
+    graph = build(LENET5, before)
+    wanted, *_ = quantise(graph, IMAGES[:70, None])
+    assert found.quantised is not None
+    for name, array in wanted.arrays.items():
+        np.testing.assert_array_equal(found.quantised.arrays[name], array, strict=True)
+    # Its bytes and filters give about the results of the weights.
+    x = graph.input_of(3, IMAGES[:20, None], np.float64)
+    layer = graph.steps[3].layer
+    both = (
+        layer.reference(x, graph.parameters),
+        layer.reference(bytes_of(x, wanted.limits), {"conv2": wanted.filters * wanted.steps.astype(np.float64)}),
+    )
+    assert np.abs(both[1] - both[0]).max() < 0.02 * np.abs(both[0]).max()
+
+
+def test_a_map_without_activations_has_a_limit(tmp_path: Path) -> None:
+    graph = random_graph(LENET5, bias=False)
+    graph.parameters["conv1"][..., 5] = 0
+    graph.parameters["conv2"][..., 7] = 0
+    found, *_ = quantise(graph, IMAGES[:20, None])
+    save_weights(tmp_path / "w.h5", graph.parameters, network=LENET5, quantised=found)
+    assert (found.limits > 0).all() and not found.filters[..., 7].any()
+
+
+def test_what_quantise_refuses(tmp_path: Path, refuses: Refuses) -> None:
+    source, mlp, out = trained(tmp_path / "a.h5", "lenet5"), trained(tmp_path / "b.h5", "mlp"), tmp_path / "out.h5"
+    large = tmp_path / "c.h5"
+    save_weights(large, random_graph(FA19).parameters, network=FA19)
+    refuses(["quantise", source, out, "--images", "0"], "--images 0 is not between 1 and 60,000", main)
+    refuses(
+        ["quantise", mlp, out], "network mlp does not begin with two convolutions, each with ReLU and average", main
+    )
+    refuses(["quantise", large, out], "network fa19 does not begin with two convolutions, each with ReLU", main)
+    refuses(["quantise", source, mlp], "b.h5 already exists: name another file", main)
+    assert main(["quantise", str(source), str(out), "--images", "20"]) == 0
+    refuses(["quantise", out, tmp_path / "again.h5"], "out.h5 has 8-bit filters already", main)
