@@ -13,7 +13,7 @@ from app.layers import Argmax
 from app.network.graph import Graph
 from app.planning.matching import Choices, Node
 from app.planning.pairs import pair_at
-from app.planning.serving import LOSSY, flattened_late, serve
+from app.planning.serving import LOSSY, NO_INTEGERS, flattened_late, serve
 from app.precision import BY_NAME, DTYPES, INTEGERS
 
 IMAGES = "images"
@@ -112,8 +112,7 @@ def _why_no_integers(graph: Graph, arch: str, choices: Choices, input_dtype: str
             if reason is not None:
                 return f"{what}: {row.name} {reason}"
     if graph.quantised is None:
-        remedy = "run python -m data_tools quantise IN OUT, and name OUT with --weights"
-        return f"--precision {choices.precision}: the weights have no 8-bit filters: {remedy}"
+        return f"--precision {choices.precision}: {NO_INTEGERS}"
     return f"{what}: {LOSSY}"
 
 

@@ -28,6 +28,7 @@ from app.precision import BY_NAME, INTEGERS
 
 # Halves of numbers beyond float16 are infinite; only the features of a pair are known to be in range.
 UNSCALED = "in fp32x it reads only what a kernel of two convolutions wrote"
+NO_INTEGERS = "the weights have no 8-bit filters: run python -m data_tools quantise IN OUT, and name OUT with --weights"
 LOSSY = "with these weights it would lose numbers"
 
 
@@ -98,7 +99,7 @@ def _pair(
     enlarges = isinstance(problem, ConvPairProblem) and problem.resize is not None
     reads = start + enlarges  # the step of the first convolution
     named = choices.named_pairs.get(operation(problem))
-    reason = ""
+    reason = NO_INTEGERS if problem.dtype == INTEGERS and graph.quantised is None else ""
     scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.scaled_at else None
     for form in forms(problem, scale, graph.quantised is not None):
         served = choices.tuning.choose(form, arch, named)

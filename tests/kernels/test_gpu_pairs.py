@@ -84,7 +84,7 @@ def test_every_element_of_any_batch(case: Case, kind: str) -> None:
         own, plain = errors(problem, arrays, x, whole[0])
         assert plain.most > 0
         assert own.most <= 2 * plain.most, f"greatest error {own.most:.3g}, a plain implementation's {plain.most:.3g}"
-        if problem.dtype == "float16":
+        if problem.dtype in ("float16", "int8"):
             assert own.rms <= 2 * plain.rms, f"errors' RMS {own.rms:.3g}, a plain implementation's {plain.rms:.3g}"
     check_labels(whole)
     for count in counts:
@@ -138,7 +138,8 @@ def test_nothing_is_read_from_shared_memory_that_was_not_written(case: Case) -> 
         assert same_bits(found[1], found[0]) and same_bits(found[2], found[0]), f"{count} images"
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if not pair_of(case).exact], ids=str)  # no NaN is exact
+# No NaN is exact, or a byte: plans refuse such weights.
+@pytest.mark.parametrize("case", [c for c in CASES if not pair_of(c).exact and pair_of(c).dtype != "int8"], ids=str)
 @pytest.mark.parametrize("place", [0, 1, 2, 3], ids=["w1", "bias1", "w2", "bias2"])
 def test_nan_in_a_parameter_shows_in_all_that_depends_on_it(case: Case, place: int) -> None:
     """Of the first layer, or before a softmax: everything. Of the second: one map or class, which is then the label."""

@@ -65,6 +65,13 @@ def test_why_not(graph: Graph, arch: str, choices: dict[str, object], reason: st
     assert message.startswith("--precision int8: ") and reason in message and message.endswith("use --precision fp16")
 
 
+def test_a_named_kernel_gives_the_reason() -> None:
+    graph = replace(lenet5(), quantised=None)
+    named = Choices("int8", kernels={"conv": None, "conv_pair": row_of("conv_pair", "wgmma-int8")})
+    message = user_error(lambda: plan(graph, "sm_90a", named))
+    assert message.startswith("kernel wgmma-int8 does not support conv1+conv2: the weights have no 8-bit filters: run")
+
+
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 def test_limits_beyond_all_activations_are_refused(factor: float) -> None:
     """Limits that are not these weights': float16 could not hold the filters of conv1, or all bytes would be 0."""
