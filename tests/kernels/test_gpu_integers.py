@@ -23,7 +23,7 @@ from tests.support.pair_device import Runner, poison_shared
 
 pytestmark = pytest.mark.gpu
 IMAGES = 70
-SETTINGS = [(2, 4), (1, 3), (1, 4), (2, 3), (3, 3), (4, 3)]  # images and warpgroups
+SETTINGS = [(2, 5), (1, 6), (1, 3), (2, 4), (3, 4), (4, 3)]  # images and warpgroups
 
 
 @cache

@@ -1,6 +1,6 @@
 """What the pair kernel of 8-bit integers makes of its packed parameters, in NumPy: to the bit but for conv1's sums.
 
-Those are exact here (float64); where they lie near the middle of two bytes, the kernel may round to the other one.
+A card rounds those in its own way; where they lie near the middle of two bytes, it may take the other one.
 """
 
 import numpy as np
@@ -21,8 +21,8 @@ def bytes_between(filters: np.ndarray, images: np.ndarray) -> np.ndarray:
     """Packed first filters and (images, 28, 28) bytes → (images, 32, 12, 12) bytes, as int64."""
     pooled = []
     for image in images:
-        sums = first_sums(filters.astype(np.float64).reshape(2, 3, 128, 4, 2), staged(image.astype(np.float64)))
-        activations = half(np.maximum(sums, 0)).reshape(2, 2, 4, 2, 8, 72)  # odd, lower, w, h, g
+        sums = first_sums(filters.astype(np.float64).reshape(2, 3, 128, 4, 2), staged(image.astype(np.float64)), half)
+        activations = np.maximum(sums, 0).reshape(2, 2, 4, 2, 8, 72)  # odd, lower, w, h, g
         rows = half(activations[:, :, :, 0] + activations[:, :, :, 1])
         sum_of_four = np.minimum(half(rows[:, 0] + rows[:, 1]), 1)
         pooled.append(in_place(np.rint(sum_of_four * 255)))

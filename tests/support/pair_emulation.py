@@ -4,7 +4,7 @@ Sums are exact (float64); what is stored on the way is rounded as in the kernels
 holds NaN here, so that a product of it with zero shows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -64,8 +64,10 @@ def staged(image: np.ndarray) -> np.ndarray:
     return memory
 
 
-def first_sums(filters: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """(2, 3, 128, 4, 2) → (odd maps, lower rows, 64, 72)."""
+def first_sums(
+    filters: np.ndarray, memory: np.ndarray, rounded: Callable[[np.ndarray], np.ndarray] = lambda sums: sums
+) -> np.ndarray:
+    """(2, 3, 128, 4, 2) → (odd maps, lower rows, 64, 72); sums are rounded after each step."""
     sums = np.zeros((2, 2, 64, 72))
     for odd in range(2):
         for step in range(3):
@@ -73,7 +75,7 @@ def first_sums(filters: np.ndarray, memory: np.ndarray) -> np.ndarray:
             even_row = WINDOW_HALF if step == 1 else step * WINDOW_ROW
             odd_row = WINDOW_ROW if step == 1 else WINDOW_HALF + step * WINDOW_ROW
             for lower, start in enumerate((even_row, odd_row)):
-                sums[odd, lower] += a @ operand(memory, start, WINDOW_ROW, 64, 72)
+                sums[odd, lower] = rounded(sums[odd, lower] + a @ operand(memory, start, WINDOW_ROW, 64, 72))
     return sums
 
 

@@ -97,7 +97,9 @@ __device__ __forceinline__ Filters1 load_filters1(const uint4 *filters, int odd_
 
 // The first convolution of a staged image with those filters, asynchronously. The 64 rows of the products are 16 maps at
 // four neighbouring columns, their 72 columns the six windows of twelve rows. upper: rows 0, 2, …; lower: rows 1, 3, …
-__device__ __forceinline__ void convolve1(float (&upper)[36], float (&lower)[36], const Filters1 &filters,
+// Sums: float32, or pairs of float16.
+template <typename Sums>
+__device__ __forceinline__ void convolve1(Sums &upper, Sums &lower, const Filters1 &filters,
                                           const unsigned char *windows, bool clear) {
     const unsigned long long rows = make_smem_desc(shared_address(windows), WINDOW_ROW_BYTES, 128);
 #pragma unroll

@@ -55,6 +55,13 @@ __device__ __forceinline__ half2 add(half2 a, half2 b) {
     return sum;
 }
 
+// max(a, 0), both halves at once, as fast as a multiplication (sm_80 and later).
+__device__ __forceinline__ half2 relu(half2 a) {
+    half2 result;
+    asm("fma.rn.relu.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(0x3c003c00), "r"(0x80008000));
+    return result;
+}
+
 // Two numbers rounded, those below zero to zero (sm_80 and later).
 __device__ __forceinline__ half2 pack_relu(float low, float high) {
     half2 pair;

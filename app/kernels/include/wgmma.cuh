@@ -38,6 +38,9 @@ __device__ __forceinline__ void warpgroup_barrier(int number) {
 #define FOUR_OF(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define SIXTEEN_OF(d, i) FOUR_OF(d, i), FOUR_OF(d, i + 4), FOUR_OF(d, i + 8), FOUR_OF(d, i + 12)
 #define SIXTY_FOUR_OF(d, i) SIXTEEN_OF(d, i), SIXTEEN_OF(d, i + 16), SIXTEEN_OF(d, i + 32), SIXTEEN_OF(d, i + 48)
+#define FOUR_WORDS(d, i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
+#define SIXTEEN_WORDS(d, i) FOUR_WORDS(d, i), FOUR_WORDS(d, i + 4), FOUR_WORDS(d, i + 8), FOUR_WORDS(d, i + 12)
+#define SIXTY_FOUR_WORDS(d, i) SIXTEEN_WORDS(d, i), SIXTEEN_WORDS(d, i + 16), SIXTEEN_WORDS(d, i + 32), SIXTEEN_WORDS(d, i + 48)
 
 // N = 72, A from registers. clear: d starts from zero.
 __device__ __forceinline__ void wgmma_f16(float (&d)[36], const uint4 &a, unsigned long long b, bool clear) {
@@ -45,6 +48,16 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[36], const uint4 &a, unsign
                  "wgmma.mma_async.sync.aligned.m64n72k16.f32.f16.f16 {" TEN() TEN(1) TEN(2)
                  "%30, %31, %32, %33, %34, %35}, {%36, %37, %38, %39}, %40, grow, 1, 1, 0; }"
                  : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16), FOUR_OF(d, 32)
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(int(clear)));
+}
+
+// The same with sums in float16, two columns in a register: d[2 j] = row g, columns 8 j + 2 t and the next; d[2 j + 1] =
+// row g + 8.
+__device__ __forceinline__ void wgmma_f16(unsigned (&d)[18], const uint4 &a, unsigned long long b, bool clear) {
+    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %23, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n72k16.f16.f16.f16 {" TEN()
+                 "%10, %11, %12, %13, %14, %15, %16, %17}, {%18, %19, %20, %21}, %22, grow, 1, 1, 0; }"
+                 : SIXTEEN_WORDS(d, 0), "+r"(d[16]), "+r"(d[17])
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(int(clear)));
 }
 
@@ -98,29 +111,26 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[128], unsigned long long a,
 
 // As above for bytes: d (64 x N, int32) grows by A B, A 64 x 32 signed, B 32 x N unsigned; 16 numbers along k are a row of
 // a core matrix. The sums are exact.
-#define FOUR_INTS(d, i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
-#define SIXTEEN_INTS(d, i) FOUR_INTS(d, i), FOUR_INTS(d, i + 4), FOUR_INTS(d, i + 8), FOUR_INTS(d, i + 12)
-#define SIXTY_FOUR_INTS(d, i) SIXTEEN_INTS(d, i), SIXTEEN_INTS(d, i + 16), SIXTEEN_INTS(d, i + 32), SIXTEEN_INTS(d, i + 48)
 
 __device__ __forceinline__ void wgmma_s8_u8(int (&d)[32], unsigned long long a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %34, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.u8 {" TEN() TEN(1) TEN(2)
                  "%30, %31}, %32, %33, grow; }"
-                 : SIXTEEN_INTS(d, 0), SIXTEEN_INTS(d, 16)
+                 : SIXTEEN_WORDS(d, 0), SIXTEEN_WORDS(d, 16)
                  : "l"(a), "l"(b), "r"(int(clear)));
 }
 __device__ __forceinline__ void wgmma_s8_u8(int (&d)[64], unsigned long long a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %66, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.u8 {" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
                  "%60, %61, %62, %63}, %64, %65, grow; }"
-                 : SIXTY_FOUR_INTS(d, 0)
+                 : SIXTY_FOUR_WORDS(d, 0)
                  : "l"(a), "l"(b), "r"(int(clear)));
 }
 __device__ __forceinline__ void wgmma_s8_u8(int (&d)[96], unsigned long long a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %98, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n192k32.s32.s8.u8 {" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
                  TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95}, %96, %97, grow; }"
-                 : SIXTY_FOUR_INTS(d, 0), SIXTEEN_INTS(d, 64), SIXTEEN_INTS(d, 80)
+                 : SIXTY_FOUR_WORDS(d, 0), SIXTEEN_WORDS(d, 64), SIXTEEN_WORDS(d, 80)
                  : "l"(a), "l"(b), "r"(int(clear)));
 }
 __device__ __forceinline__ void wgmma_s8_u8(int (&d)[128], unsigned long long a, unsigned long long b, bool clear) {
@@ -128,13 +138,19 @@ __device__ __forceinline__ void wgmma_s8_u8(int (&d)[128], unsigned long long a,
                  "wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.u8 {" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
                  TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11)
                  "%120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, grow; }"
-                 : SIXTY_FOUR_INTS(d, 0), SIXTY_FOUR_INTS(d, 64)
+                 : SIXTY_FOUR_WORDS(d, 0), SIXTY_FOUR_WORDS(d, 64)
                  : "l"(a), "l"(b), "r"(int(clear)));
 }
 
 __device__ __forceinline__ void wgmma_wait_group(float (&d)[36], float (&e)[36]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;"
                  : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16), FOUR_OF(d, 32), SIXTEEN_OF(e, 0), SIXTEEN_OF(e, 16), FOUR_OF(e, 32)
+                 :
+                 : "memory");
+}
+__device__ __forceinline__ void wgmma_wait_group(unsigned (&d)[18], unsigned (&e)[18]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;"
+                 : SIXTEEN_WORDS(d, 0), "+r"(d[16]), "+r"(d[17]), SIXTEEN_WORDS(e, 0), "+r"(e[16]), "+r"(e[17])
                  :
                  : "memory");
 }
@@ -176,17 +192,17 @@ __device__ __forceinline__ void wgmma_wait_group(float (&d)[40], float (&e)[40])
                  : "memory");
 }
 __device__ __forceinline__ void wgmma_wait_group(int (&d)[32]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTEEN_INTS(d, 0), SIXTEEN_INTS(d, 16) : : "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTEEN_WORDS(d, 0), SIXTEEN_WORDS(d, 16) : : "memory");
 }
 __device__ __forceinline__ void wgmma_wait_group(int (&d)[64]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTY_FOUR_INTS(d, 0) : : "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTY_FOUR_WORDS(d, 0) : : "memory");
 }
 __device__ __forceinline__ void wgmma_wait_group(int (&d)[96]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;"
-                 : SIXTY_FOUR_INTS(d, 0), SIXTEEN_INTS(d, 64), SIXTEEN_INTS(d, 80)
+                 : SIXTY_FOUR_WORDS(d, 0), SIXTEEN_WORDS(d, 64), SIXTEEN_WORDS(d, 80)
                  :
                  : "memory");
 }
 __device__ __forceinline__ void wgmma_wait_group(int (&d)[128]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTY_FOUR_INTS(d, 0), SIXTY_FOUR_INTS(d, 64) : : "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTY_FOUR_WORDS(d, 0), SIXTY_FOUR_WORDS(d, 64) : : "memory");
 }
