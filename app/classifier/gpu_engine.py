@@ -6,6 +6,7 @@ batch size, and a capture fails where other parts of the program wait for the wh
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +45,7 @@ class GpuEngine:
         self._arch = card["architecture"]
         self._choices = replace(choices, tuning=tuning.load(card["name"]))
         self._card = cupy.cuda.Device()
+        self._threads = threading.local()
         self._sessions: dict[Form, Session] = {}
         self._outputs: dict[Form, Outputs] = {}
         self._on_card: dict[Form, OnCard] = {}
@@ -93,8 +95,9 @@ class GpuEngine:
         if runtime.getDevice() != self._card.id:
             with self._card:
                 return self.run_on_card(graph, images, stream)
-        # If this is the thread's first CUDA call, it has no context yet, and launches by the driver would fail.
-        runtime.setDevice(self._card.id)
+        if not hasattr(self._threads, "bound"):  # without a context, a thread's launches by the driver would fail
+            runtime.setDevice(self._card.id)
+            self._threads.bound = True
         if stream is not None:
             with as_stream(stream):
                 return self.run_on_card(graph, images)
