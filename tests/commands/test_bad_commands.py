@@ -97,8 +97,9 @@ CASES = {
     "evaluate --against missing.h5": "missing.h5 does not exist",
     "evaluate --html missing/folder": "--html missing/folder cannot be written: .*; name a file in",
     "graph --conv winograd": "unknown conv kernel 'winograd': choose one of auto, .*direct"
-    ".*register-patch, mma-any, mma, wgmma, wgmma-split, wgmma-exact$",
-    "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, .*tensor-core, split-k, warpgroup, mma, wgmma$",
+    ".*register-patch, mma-any, mma, wgmma, wgmma-split, wgmma-exact, wgmma-int8$",
+    "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, .*tensor-core, split-k, warpgroup"
+    ", wgmma-any, mma, wgmma$",
     "graph --pool most": "unknown pool kernel 'most': choose one of auto, direct",
     "graph --conv conv1=winograd": "unknown conv kernel 'winograd': choose one of .*register-patch$",
     "graph --conv conv1=naive": "unknown conv kernel 'naive'",
