@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,9 +38,10 @@ def compile_all(cases: Iterable[Case]) -> None:
         with suppress(RuntimeError):
             compile_kernel(case.row.path, _defines(case), architecture())
 
-    distinct = {(case.row.source, repr(sorted(_defines(case).items()))): case for case in cases}
+    distinct = [*{(case.row.source, repr(sorted(_defines(case).items()))): case for case in cases}.values()]
+    random.Random(os.getpid()).shuffle(distinct)  # processes beside this one begin elsewhere, and share the work
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(compiled, distinct.values()))
+        list(pool.map(compiled, distinct))
 
 
 def _defines(case: Case) -> dict[str, str | int]:
@@ -47,8 +49,9 @@ def _defines(case: Case) -> dict[str, str | int]:
 
 
 def compile_selected(request: pytest.FixtureRequest) -> None:
-    """Compile the kernels of all tests that pytest has selected and that have a ``case``."""
-    used = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
+    """Compile the kernels of all selected tests of the module that have a ``case``."""
+    items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    used = [item.callspec.params.get("case") for item in items]
     compile_all(case for case in used if isinstance(case, Case))
 
 
