@@ -66,7 +66,8 @@ def test_split_operands_are_multiplied_several_times() -> None:
 def test_rows_say_what_their_sources_multiply_with(row: Variant) -> None:
     """The names of the instructions, or of the headers' functions for them, stand in the kernel's file."""
     text = row.path.read_text(encoding="utf-8")
-    used = {"wgmma": '#include "conv_pair.cuh"' in text or '#include "wgmma.cuh"' in text, "mma": "mma_" in text}
+    headers = ("conv_pair.cuh", "warpgroup_product.cuh", "wgmma.cuh")
+    used = {"wgmma": any(f'#include "{name}"' in text for name in headers), "mma": "mma_" in text}
     found = "wgmma" if used["wgmma"] and row.only_arch == 90 else "mma" if used["mma"] else row.instructions
     assert row.instructions == found and row.instructions in ("fma", "hfma2", "mma", "wgmma")
     assert (row.instructions == "hfma2") == (row.name == "half2")

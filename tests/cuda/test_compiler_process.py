@@ -65,7 +65,7 @@ def test_interrupts_at_many_moments(kernel: Path) -> None:
 @pytest.mark.parametrize("seconds", [1.0, 1.5])
 def test_precompile_ends_in_one_line(seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
-    process = started(tmp_path, "precompile", "--arch", "sm_80", "--all")
+    process = started(tmp_path, "precompile", "--arch", "sm_90a", "--all")
     try:
         with pytest.raises(subprocess.TimeoutExpired):
             process.communicate(timeout=seconds)

@@ -133,13 +133,13 @@ def test_a_time_has_rates() -> None:
 COUNT = 1000
 
 
-def taken(rng: random.Random, kinds: Sequence[tuple[Check, Any]]) -> Iterator[tuple[int, Any]]:
-    """``COUNT`` documents made of good ones of each kind: those that their check takes, with the kind's index.
+def taken(rng: random.Random, kinds: Sequence[tuple[Check, Any]], count: int = COUNT) -> Iterator[tuple[int, Any]]:
+    """``count`` documents made of good ones of each kind: those that their check takes, with the kind's index.
 
     Some are taken, some refused.
     """
     refused = 0
-    for number in range(COUNT):
+    for number in range(count):
         check, good = kinds[number % len(kinds)]
         try:
             found = check(parsed_json(garbled(rng, good)))
@@ -148,7 +148,7 @@ def taken(rng: random.Random, kinds: Sequence[tuple[Check, Any]]) -> Iterator[tu
             refused += 1
         else:
             yield number % len(kinds), found
-    assert 0 < refused < COUNT * 19 / 20
+    assert 0 < refused < count * 19 / 20
 
 
 def test_figures_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_figures_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
             part["totals"] = part["totals"][:6]
     names, checked = list(good), {name: check_of(name)(document) for name, document in good.items()}
     blocks = [(document, block) for document in DOCUMENTS for block in document.blocks]
-    for kind, found in taken(rng, [(check_of(name), good[name]) for name in names]):
+    for kind, found in taken(rng, [(check_of(name), good[name]) for name in names], 300):
         figures = Figures()
         figures.update({**checked, names[kind]: found})
         for document, block in rng.sample(blocks, 3):

@@ -80,7 +80,7 @@ def make_kernels(folder: Path) -> Pair:
 
 TARGETS = (
     Target("tuning", 3100, make_tuning),
-    Target("figures", 1200, make_figures),
+    Target("figures", 300, make_figures),
     Target("sums", 1200, make_sums),
     Target("kernels", 1500, make_kernels),
 )
