@@ -17,6 +17,7 @@ from app.bench.ladder.cases import batch_sizes, network_items, rungs, shape_item
 from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table, rates, table_document, totals
 from app.bench.ladder.table import as_text
 from app.bench.stop import LEAST_RUNS, MOST_RUNS, enough, together
+from app.cuda.compiler import ARCHITECTURES
 from app.errors import UserError
 from app.kernels import registry
 from app.kernels.facts import alone, key
@@ -99,6 +100,15 @@ def test_items_hold_every_problem_that_a_plan_asks_for(name: str) -> None:
         general = [replace(problem, exact=False) for problem in forms]
         asked |= {key(problem) for problem in general if problem.dtype == precision.dtype}
     assert asked and asked <= known
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_item_has_a_kernel_that_serves_it(name: str) -> None:
+    """Some chains no kernel takes as they are: a fully connected layer with softmax and argmax, but without a pair."""
+    for item in network_items(network_graph(name)):
+        for problem in item.problems.values():
+            rows = [row for found, row in rungs(item, None) if found is problem]
+            assert any(row.refusal(problem, arch) is None for row in rows for arch in ARCHITECTURES), item.name
 
 
 def test_items_of_lenet5() -> None:

@@ -94,9 +94,7 @@ def _item(graph: Graph, at: int, taken: int) -> Item:
             dtype=precision.dtype,
             output_dtype=stored if _has_matrix(after) else wide(stored),
         )
-        if problem is None or problem in problems.values():
-            continue
-        if not precision.fallback or _is_served(problem):
+        if problem is not None and problem not in problems.values() and _is_served(problem):
             problems[problem.dtype] = problem
     return Item((step.layer, *epilogue), step.in_shape, problems)
 
