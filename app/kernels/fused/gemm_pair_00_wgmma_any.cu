@@ -35,14 +35,17 @@ __device__ __forceinline__ void store_hidden(const float (&sums)[ROWS / 2], cons
     }
 }
 
-// The second product waits for all hidden values. Barriers are of the whole block: racecheck follows none among some warps.
+// A barrier of the whole block. Not __syncthreads: producers and consumers come to it from different places in the code.
+__device__ __forceinline__ void block_barrier() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
+
+// The second product waits for all hidden values. Producers wait, too: racecheck follows no barrier among some warps.
 template <int Columns>
 __device__ __forceinline__ void consume(const float *factors, const float *bias1, int t) {
     float sums[ROWS / 2];
     multiply<Columns>(sums, t);
-    __syncthreads();  // all stages have been read
+    block_barrier();  // all stages have been read
     store_hidden<Columns>(sums, factors, bias1, t);
-    __syncthreads();
+    block_barrier();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -62,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (group == GROUPS) {
         if constexpr (THREADS >= 512) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         produce(x, w1, rows, t - CONSUMERS);
-        __syncthreads();
-        __syncthreads();
+        block_barrier();
+        block_barrier();
         return;
     }
     if constexpr (THREADS >= 512) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
