@@ -143,9 +143,9 @@ def make_reference(folder: Path) -> Pair:
 
 
 TARGETS = (
-    Target("weights", 700, make_weights),
-    Target("own-weights", 500, make_own_weights),
-    Target("data", 700, make_data),
-    Target("checkpoint", 200, make_checkpoint),
-    Target("reference", 900, make_reference),
+    Target("weights", 500, make_weights),
+    Target("own-weights", 300, make_own_weights),
+    Target("data", 500, make_data),
+    Target("checkpoint", 150, make_checkpoint),
+    Target("reference", 600, make_reference),
 )

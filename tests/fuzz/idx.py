@@ -91,4 +91,4 @@ def make_zipped(folder: Path) -> Pair:
     return generate, read
 
 
-TARGETS = (Target("idx", 6000, make), Target("idx-gz", 4000, make_zipped))
+TARGETS = (Target("idx", 4000, make), Target("idx-gz", 2500, make_zipped))

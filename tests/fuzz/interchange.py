@@ -137,7 +137,7 @@ def other_part(rng: Random, model: ModelProto) -> None:
 
 
 TARGETS = (
-    *((Target("safetensors", 2000, make_safetensors),) if find_spec("safetensors") else ()),  # of an extra
-    Target("npz", 2000, make_npz),
-    Target("onnx", 1000, make_onnx),
+    *((Target("safetensors", 1400, make_safetensors),) if find_spec("safetensors") else ()),  # of an extra
+    Target("npz", 1400, make_npz),
+    Target("onnx", 700, make_onnx),
 )

@@ -91,4 +91,4 @@ def _toml(value: Any) -> str:
     return "{}" if isinstance(value, dict) else json.dumps(value, ensure_ascii=False)
 
 
-TARGETS = (Target("networks", 2000, make),)
+TARGETS = (Target("networks", 1400, make),)

@@ -74,7 +74,7 @@ def make_symbol(folder: Path) -> Pair:
 
 
 TARGETS = (
-    Target("flat-dump", 1500, make_dump),
-    Target("mxnet", 2000, make_params),
-    Target("mxnet-symbol", 1500, make_symbol),
+    Target("flat-dump", 1000, make_dump),
+    Target("mxnet", 1400, make_params),
+    Target("mxnet-symbol", 1000, make_symbol),
 )

@@ -23,4 +23,4 @@ def make(_: Path) -> Pair:
     return lambda rng: damaged(rng, rng.choice(goods)), read
 
 
-TARGETS = (Target("picture", 200, make),)
+TARGETS = (Target("picture", 150, make),)

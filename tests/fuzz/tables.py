@@ -79,8 +79,8 @@ def make_kernels(folder: Path) -> Pair:
 
 
 TARGETS = (
-    Target("tuning", 3100, make_tuning),
-    Target("figures", 300, make_figures),
-    Target("sums", 1200, make_sums),
-    Target("kernels", 1500, make_kernels),
+    Target("tuning", 2000, make_tuning),
+    Target("figures", 200, make_figures),
+    Target("sums", 800, make_sums),
+    Target("kernels", 1000, make_kernels),
 )

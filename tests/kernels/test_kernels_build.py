@@ -38,7 +38,7 @@ STEPS = {
     "softmax": (1,),
     "argmax": (1,),
 }
-SPREAD = 2  # more problems for the H100 and for the lowest architecture
+SPREAD = 1  # more problems for the H100 and for the lowest architecture
 TIMING = re.compile(r"\d\s*(?:ns|us|µs|ms|seconds?|[GT]FLOP/s|[GT]B/s|% (?:faster|slower))\b")
 
 
