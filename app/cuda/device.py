@@ -79,11 +79,11 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None) -> str | None:
     except UserError as error:
         return str(error)
     lap("nvrtc")
-    major, minor = capability()
-    if (major, minor) < OLDEST_ARCHITECTURE:
-        return f"the card's compute capability {major}.{minor} is below 7.5, the oldest that the kernels support"
-    try:
-        cupy.cuda.runtime.free(0)  # creates the context; a full or exclusively used card refuses it
+    try:  # a full or exclusively used card refuses a context, which either call creates
+        major, minor = capability()
+        if (major, minor) < OLDEST_ARCHITECTURE:
+            return f"the card's compute capability {major}.{minor} is below 7.5, the oldest that the kernels support"
+        cupy.cuda.runtime.free(0)
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return f"the card refuses a context: {error}"
     return None

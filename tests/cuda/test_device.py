@@ -75,6 +75,21 @@ def test_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.why_no_gpu() == "CuPy is not installed (make run installs it)"
 
 
+@pytest.mark.parametrize("call", ["capability", "context"])
+def test_a_full_card_is_no_bug(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever call creates the context finds no memory for it."""
+    import cupy
+
+    def full(*_: Any) -> Any:
+        raise cupy.cuda.runtime.CUDARuntimeError(2)
+
+    install(monkeypatch, Driver())
+    monkeypatch.setattr(device, "nvrtc", lambda: None)
+    monkeypatch.setattr(device, "capability", full if call == "capability" else lambda: (9, 0))
+    monkeypatch.setattr(cupy.cuda.runtime, "free", full)
+    assert str(device.why_no_gpu()).startswith("the card refuses a context: ")
+
+
 def reported(kind: str, status: int | None) -> Exception:
     """An error of CuPy's, which numbers those that come from CUDA."""
     error = type(kind, (RuntimeError,), {})(f"cudaErrorSomething: number {status}")
