@@ -5,6 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 BATCH ?= 10000
 SECONDS ?= 600
+JOBS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help run test lint format gpu-test sanitize soak fuzz clean
@@ -28,8 +29,9 @@ format: $(VENV)/.dev ## rewrite the sources in the project's format
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-gpu-test: $(VENV)/.dev ## only the tests that need a GPU
-	$(PY) -m pytest -m gpu
+gpu-test: $(VENV)/.dev ## only the tests that need a GPU: JOBS (4) at once, then those that need it for themselves
+	$(PY) -m pytest -m 'gpu and not alone' -n $(JOBS) --dist worksteal
+	$(PY) -m pytest -m 'gpu and alone'
 
 sanitize: $(VENV)/.dev ## the four compute-sanitizer tools over every kernel (needs a CUDA toolkit's compute-sanitizer)
 	PYTHON=$(PY) sh tests/sanitize.sh

@@ -97,6 +97,7 @@ def test_pictures_and_text_name_every_peak() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_every_instruction_family_of_the_card_is_measured() -> None:
     """How fast is for bench to say: a test may share the card with others."""
     from app.bench.ladder.peak import LOOPS, measure

@@ -203,6 +203,7 @@ def test_a_call_may_be_the_first_of_its_thread(lenet5: Classifier) -> None:
         np.testing.assert_array_equal(found.get() if given is array else found, labels)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("where", ["host", "card"])
 def test_nothing_is_allocated_after_the_largest_batch(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     images = random_images(LENET5, 5000)
@@ -218,6 +219,7 @@ def test_nothing_is_allocated_after_the_largest_batch(where: str, monkeypatch: p
         monkeypatch.undo()
 
 
+@pytest.mark.alone
 def test_closing_frees_the_memory() -> None:
     images = random_images(LENET5, 2000)
     on_card = cupy_of(images)
@@ -236,6 +238,7 @@ def test_closing_frees_the_memory() -> None:
     assert runtime.memGetInfo()[0] >= free
 
 
+@pytest.mark.alone
 def test_threads_share_classifiers_and_make_others_meanwhile() -> None:
     """``python -m tests.classifier.soak`` does so for a minute."""
     found = soak.soak(6, device="cuda")

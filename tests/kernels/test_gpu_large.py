@@ -190,6 +190,7 @@ def _repeated(per_image: int, dtype: str, repeated: int) -> tuple[Any, Any]:
     return few, many
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("case", _huge_cases(), ids=str)
 def test_more_elements_than_an_int_counts(case: Case) -> None:
     """Each repetition must give the bits that a small batch of the same images gives."""

@@ -130,6 +130,7 @@ def test_constant_images(value: int) -> None:
     check_logits(logits, graph, images)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("pinned", [True, False])
 def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
     pinned: bool, monkeypatch: pytest.MonkeyPatch
@@ -252,6 +253,7 @@ def test_out_of_memory_shrinks_the_chunk_and_keeps_the_result(monkeypatch: pytes
     np.testing.assert_array_equal(shrunk_logits.view(np.uint32), logits.view(np.uint32))
 
 
+@pytest.mark.alone
 def test_a_real_out_of_memory_error_is_survived() -> None:
     """A chunk no card can hold: halved until it fits."""
     graph = random_graph(LENET5)

@@ -6,7 +6,7 @@ import pytest
 
 from tests import soak
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 def test_sessions_in_two_threads_give_the_bits_of_one() -> None:
