@@ -3,6 +3,7 @@
 import ast
 import re
 import warnings
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -76,10 +77,17 @@ EXTRAS = {
 USERS = {**EXTRAS, "argparse": ("app/commands/", "app/console.py", "data_tools/")}
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The file's syntax."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def imported(path: Path) -> set[str]:
     """Every module that the file imports, anywhere in it."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -160,7 +168,7 @@ def test_modules_are_imported_where_they_belong(module: str) -> None:
 def test_extras_are_imported_only_when_they_are_needed(extra: str) -> None:
     """Inside functions: a command must answer without them."""
     for path in (ROOT / "app").rglob("*.py"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path).body:
             names = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
             module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
             assert not any(within(name, extra) for name in {*names, module}), path
