@@ -1,8 +1,11 @@
 """What lies in the cache: compiled kernels, data, tuning tables. Removes only files that this program wrote there."""
 
+import os
 import re
+import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,25 +56,28 @@ def contents() -> list[Content]:
     """Return what each kind has in the cache. Raises UserError for a folder that cannot be read."""
     found, now = [], time.time()
     for kind in KINDS:
-        files = {path: path.lstat() for path in _ours(kind)}
+        files = dict(_ours(kind))
         ages = [max(now - status.st_mtime, 0.0) for status in files.values()]
         nbytes = sum(status.st_size for status in files.values())
         found.append(Content(kind, (*files,), nbytes, max(ages, default=None), min(ages, default=None)))
     return found
 
 
-def _ours(kind: Kind) -> Iterator[Path]:
+def _ours(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the regular files of a kind, and those that processes left unfinished when they ended."""
     folder = cache_dir() / kind.folder
     try:
-        for path in sorted(folder.iterdir()):
-            ours = kind.names.fullmatch(path.name) or is_abandoned(path)
-            if ours and path.is_file() and not path.is_symlink():
-                yield path
+        paths = sorted(folder.iterdir())
     except FileNotFoundError:
         return
     except OSError as error:
         raise UserError(f"cannot read {folder}: {error.strerror}; check its permissions") from None
+    for path in paths:
+        with suppress(OSError):  # another process may remove it meanwhile
+            if kind.names.fullmatch(path.name) or is_abandoned(path):
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    yield path, status
 
 
 def clear() -> list[Content]:

@@ -9,6 +9,7 @@ import pytest
 
 from app.cli import main
 from app.files.writing import STALE_SECONDS
+from app.operate import cache_content
 from app.text import WIDTH, format_age, format_bytes
 from tests.support.schemas import mistakes
 from tests.support.shell import Refuses, listing
@@ -65,6 +66,18 @@ def test_unfinished_files_of_late_are_left(folder: Path, capsys: pytest.CaptureF
     os.utime(folder / ABANDONED)
     assert main(["cache", "--clear"]) == 0
     assert (folder / ABANDONED).exists()
+
+
+def test_files_may_go_while_they_are_listed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def removed_meanwhile(path: Path) -> bool:
+        path.unlink()
+        return bool(path.lstat())
+
+    monkeypatch.setattr(cache_content, "is_abandoned", removed_meanwhile)
+    assert main(["cache"]) == 0
+    assert "4 files, 4.0 kB in" in capsys.readouterr().out
 
 
 def test_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
