@@ -37,7 +37,7 @@ def storage() -> Iterator[Finding]:
 
 
 def _cache(folder: Path) -> Finding:
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    existing = next(place for place in (folder, *folder.parents) if os.access(place, os.F_OK))  # exists() may raise
     reason = why_untrusted(folder / "kernels" / "any.cubin")
     if reason is None and not os.access(existing, os.W_OK | os.X_OK):
         reason = f"{existing} cannot be written to: set LENET_CACHE_DIR to a folder of your own"

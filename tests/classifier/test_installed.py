@@ -75,7 +75,9 @@ def test_the_installed_package(tmp_path: Path) -> None:
         assert files and all((package / path.relative_to(ROOT)).is_file() for path in files)
     for path in package.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        assert not re.search(r"^\s*(from|import) (app|data_tools)\b|python main\.py|make run", text, re.MULTILINE), path
+        assert not re.search(
+            r"^\s*(from|import) (app|data_tools)\b|python main\.py|make run|git checkout", text, re.MULTILINE
+        ), path
 
     images = random_images(LENET5, 3)
     np.save(elsewhere / "images.npy", images)
