@@ -67,7 +67,10 @@ def host_batch(images: Any, graph: Graph) -> Batch:
 
     uint8, or floats in [0, 1]; floats that are all k/255 become uint8, as in files. Raises BadArgumentError.
     """
-    array = np.asarray(images)
+    try:
+        array = np.asarray(images)
+    except (TypeError, ValueError, RuntimeError) as error:  # lists of uneven lengths, tensors of types that NumPy lacks
+        raise BadArgumentError(f"the images are no array: {' '.join(str(error).split())}") from None
     batch = shaped(array, graph, array.dtype.name)
     if array.dtype == np.uint8:
         return Batch(np.ascontiguousarray(batch.images), batch.graph, batch.single)

@@ -133,7 +133,8 @@ class Classifier:
 
     def describe(self) -> dict[str, Any]:
         """Describe the device, and the software that computed so far, as reports do. Raises UserError if closed."""
-        return self._opened().describe()
+        with self._lock:
+            return self._opened().describe()
 
     def _opened(self) -> CpuEngine | GpuEngine:
         if self._engine is None:
