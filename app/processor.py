@@ -49,8 +49,8 @@ def one_blas_thread() -> Iterator[None]:
     For blocks that call it from a thread per core. Where a program imported NumPy without limiting the library, the
     threads of such calls would wait for each other for most of the time. Other matrix libraries are left alone.
     """
-    libraries = _openblas()
     with _one.lock:
+        libraries = _openblas()
         if not _one.blocks:
             _one.before = [get() for get, _ in libraries]
             for _, set_threads in libraries:
