@@ -19,9 +19,10 @@ examples:
 --precision int8 multiplies the second convolution in 8-bit integers. quantise
 chooses what the greatest byte of each map of its input stands for, and rounds
 its filters to -127 to 127 steps, a step for each map of its output; the filters
-that are not yet rounded compensate for each error. OUT has the weights of IN unchanged, and the 8-bit
-filters beside them. quantise reads the first --images training images of
-Fashion-MNIST and never the test images, and replaces no file.
+that are not yet rounded compensate for each error. OUT has the weights of IN
+unchanged, and the 8-bit filters beside them. quantise reads the first --images
+training images of Fashion-MNIST and never the test images, and replaces no
+file.
 """
 
 
