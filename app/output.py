@@ -50,11 +50,13 @@ def check_outputs(options: Mapping[str, object]) -> None:
     """
     written = _files(options, OUTPUTS)
     for name, path in written:
+        if str(path) == "-":  # it means standard output to other options: no file of that name is made unasked
+            raise UserError(f"--{name} -: standard output takes no such file; name a file")
         check_writable(path, f"--{name}")
     named = [(f"{POSITIONAL.get(name, f'--{name}')} {path}", path) for name, path in written + _files(options, INPUTS)]
     for at, (name, path) in enumerate(written):
         for other, read in named[at + 1 :]:
-            if _same(path, read):
+            if same_file(path, read):
                 raise UserError(f"--{name} {path} is the same file as {other}: name different files")
     for name, path in written:
         ours = OUTPUTS[name]
@@ -98,7 +100,7 @@ def _files(options: Mapping[str, object], names: Iterable[str]) -> list[tuple[st
     return [(name, Path(str(value))) for name, value in each if value not in (None, NO_FILE.get(name))]
 
 
-def _same(one: Path, other: Path) -> bool:
+def same_file(one: Path, other: Path) -> bool:
     """Return whether both are one file, by whatever names or links; or would be, once they are written."""
     try:
         return one.samefile(other)

@@ -13,9 +13,11 @@ from app.classifier import Classifier
 from app.commands.options.predict import PredictRequest
 from app.cuda import device
 from app.errors import UserError
+from app.files.hdf5 import printable
+from app.files.reading import present
 from app.interrupts import exit_on_interrupt
 from app.network.graph import REFERENCE_CHUNK
-from app.output import check_new
+from app.output import check_new, same_file
 from app.pictures import MOST_SHOWN, brightness_note, require_pillow, save_grid
 from app.planning.request import NetworkRequest
 from app.predict.columns import Layout
@@ -61,8 +63,12 @@ def predict(request: PredictRequest) -> int:
         check_new(Path(str(request.out)), request.overwrite)
     if request.show is not None:
         require_pillow()
+        if request.show.suffix.lower() != ".png":
+            raise UserError(f"--show {request.show} is written as PNG: end its name in .png")
         check_new(request.show, request.overwrite, "--show")
     inputs = gather(request.paths)
+    if request.show is not None and present(request.show):
+        _check_kept(request.show, inputs)
     total = sum(map(size, inputs))
     if not total:
         raise UserError("there is nothing to classify: the list names no pictures")
@@ -114,6 +120,13 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
         _list(seen)
         raise UserError(f"{seen.unreadable:,} of {seen.pictures:,} pictures cannot be read; the others are classified")
     return 0
+
+
+def _check_kept(show: Path, inputs: Sequence[Input]) -> None:
+    """Raise UserError if ``--show`` would replace a picture that is to be classified."""
+    for path in (path for one in inputs if isinstance(one, list) for path in one):
+        if same_file(show, path):
+            raise UserError(f"--show {show} is one of the pictures ({printable(str(path))}): name another file")
 
 
 def _images_at_a_time(classifier: Classifier) -> int:

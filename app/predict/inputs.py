@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from app.errors import UserError
 from app.pictures import MAX_PIXELS, Prepared, UnreadablePicture, find_pictures, prepare, read_picture, require_pillow
 from app.predict.arrays import reader
 from app.processor import usable_cores
@@ -68,6 +69,8 @@ def gather(paths: Iterable[str]) -> list[Input]:
     """Read the array files among the paths, and find the pictures. Raises UserError."""
     inputs: list[Input] = []
     for path in paths:
+        if not path:  # Path("") is this folder
+            raise UserError("an empty PATH names nothing: give '.' for this folder")
         read = None if path == "-" else reader(Path(path))
         if read is not None:
             inputs.append(read(Path(path)))

@@ -141,6 +141,17 @@ def test_where_nothing_can_be_read_nothing_is_written(names: str, wrong: str, pr
     assert listing(Path()) == before
 
 
+def test_a_picture_that_is_classified_is_not_replaced(predict: Predict, fashion: np.ndarray) -> None:
+    """Found in a folder, and by another name."""
+    save(fashion[:2], ["0.png", "1.png"])
+    Path("link.png").symlink_to(PHOTOS / "1.png")
+    before = listing(Path())
+    for show in ("photos/0.png", "link.png"):
+        wrong = rf"--show {show} is one of the pictures \(photos/\d.png\): name another file"
+        check_error(*predict("photos", "--show", show, "--overwrite"), wrong)
+    assert listing(Path()) == before
+
+
 def test_what_is_worth_a_note(predict: Predict, fashion: np.ndarray) -> None:
     """Dark objects on white that were not negated, and files of several frames."""
     save(255 - fashion[:9], [f"{index}.png" for index in range(9)])
