@@ -11,6 +11,7 @@ import numpy as np
 from app.classifier.arguments import BadArgumentError, check_choice, host_batch, lies_on_card, network_request
 from app.classifier.cpu_engine import CpuEngine
 from app.cuda import device as devices
+from app.errors import UserError
 from app.layers import Softmax
 from app.planning.choices import load_graph
 from app.planning.matching import Choices
@@ -38,10 +39,15 @@ class Classifier:
         """Load a network by its name, or the file of a network (``.toml``) or of weights (HDF5).
 
         device: ``auto`` (a GPU if there is one), ``cuda`` or ``cpu``. precision: as the option ``--precision``. Raises
-        UserError, which for wrong names is also a ValueError.
+        UserError that is also a ValueError, as for wrong images.
         """
         check_choice("precision", precision, ("auto", *PRECISIONS))
-        self._open(network_request(network_or_weights, precision), device)
+        try:
+            self._open(network_request(network_or_weights, precision), device)
+        except BadArgumentError:
+            raise
+        except UserError as error:
+            raise BadArgumentError(str(error)) from error
 
     @classmethod
     def of(cls, request: NetworkRequest, device: str = "auto") -> Classifier:

@@ -124,8 +124,9 @@ def test_other_arguments_are_refused(tmp_path: Path) -> None:
         ({"network_or_weights": tmp_path}, str(tmp_path)),
         ({"device": "cpu", "precision": "fp16"}, "--precision fp16 is for the GPU"),
     ):
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(ValueError, match=message) as refused:
             Classifier(**arguments)
+        assert isinstance(refused.value, UserError)
 
 
 def test_a_commands_options_make_one() -> None:
