@@ -15,6 +15,7 @@ from app.evaluate.text import (
     confused_with,
     figures,
     head_fields,
+    headline,
     numbered,
     percent,
     title,
@@ -29,8 +30,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 def page(document: Document, images: np.ndarray) -> str:
     """Return the page. images: those that were classified, (N, C, H, W) uint8 or floats in [0, 1]."""
-    heading = f"{title(document)} on {document['data']['images']:,} images"
-    parts = [f"<h1>{escape(heading)}</h1>", _fields(head_fields(document))]
+    parts = [f"<h1>{escape(headline(document))}</h1>", _fields(head_fields(document))]
     if document["answers"] is not None:
         parts += [*_answers(document), *_calibration(document), *_mistakes(document, images)]
     if document["against"] is not None:
@@ -39,7 +39,7 @@ def page(document: Document, images: np.ndarray) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(heading)}</title>\n<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n"
+        f"<title>{escape(headline(document))}</title>\n<style>\n{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n"
         "<body>\n<main>\n" + "\n".join(parts) + "\n</main>\n</body>\n</html>\n"
     )
     return text.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8

@@ -53,6 +53,12 @@ def title(about: Document) -> str:
     return f"{about['network']['name']} in {about['precision']}"
 
 
+def headline(document: Document) -> str:
+    """Name the network, its precision, and how many images it classified."""
+    images = document["data"]["images"]
+    return f"{title(document)} on {images:,} image{'s' * (images != 1)}"
+
+
 def head_fields(document: Document) -> list[tuple[str, str]]:
     """Return what was evaluated: names and values."""
     compared = {"": document} | ({} if document["against"] is None else {"other ": document["against"]})
@@ -84,8 +90,7 @@ NAMES = {"precision": "precision", "recall": "recall", "f1": "F1"}
 
 
 def _head(document: Document, width: int) -> list[str]:
-    heading = f"{title(document)} on {document['data']['images']:,} images"
-    return [*paragraph(heading, width), *fields(head_fields(document), width)]
+    return [*paragraph(headline(document), width), *fields(head_fields(document), width)]
 
 
 def _answers(document: Document, width: int) -> list[str]:

@@ -66,7 +66,8 @@ def read_json(path: Path, check: Check, remedy: str) -> Any:
     try:
         value = parsed_json(content.decode("utf-8"))
     except ValueError as error:  # UnicodeDecodeError is one
-        raise UserError(f"{path} is not JSON ({shown(str(error))}): {remedy}") from None
+        why = str(error).removeprefix("not JSON: ") if isinstance(error, BadValueError) else shown(str(error))
+        raise UserError(f"{path} is not JSON ({why}): {remedy}") from None
     try:
         return check(value)
     except BadValueError as error:

@@ -100,11 +100,19 @@ def test_pages_are_replaced_only_on_request(own: list[str], tmp_path: Path, refu
     (tmp_path / "page.html").write_text("mine")
     before = listing(tmp_path)
     refuses(command, "page.html exists: name another --html, or replace it with --overwrite")
+    refuses([*CPU, "--html", "-"], "--html -: standard output takes no such file; name a file")
     refuses([*command, "--overwrite", "--json", tmp_path / "page.html"], "--html .* is the same file as --json")
     refuses([*CPU, *own, "--against", tmp_path / "other.h5", "--html", tmp_path / "other.h5"], "is the same file as")
     assert listing(tmp_path) == before
     assert main([*map(str, command), "--overwrite"]) == 0
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_one_image_is_no_plural(own: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*CPU, *own, "--labels", tmp_path / "labels", "--batch", 1, "--html", tmp_path / "page.html"]
+    assert main([*map(str, command)]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(" on 1 image")
+    assert " on 1 image</h1>" in (tmp_path / "page.html").read_text()
 
 
 def test_an_interrupted_page_is_not_written(
