@@ -62,7 +62,7 @@ def test_named_files_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     (tree,) = re.findall(r"## How it works\n\n```\n(.*?)```", text, re.DOTALL)
     top = ""
-    for indent, name in re.findall(r"^( *)(\S+)", tree, re.MULTILINE):
+    for indent, name in re.findall(r"^( {0,2})(\S+)", tree, re.MULTILINE):
         top = top if indent else name
         assert (ROOT / top / name if indent else ROOT / name).exists(), name
 
