@@ -22,8 +22,10 @@ class Timed:
 
 @dataclass(frozen=True)
 class Kind:
-    """How to read a kind of report. settings: what must be equal; machine: likewise, of the machine; software: the
-    versions that are told where they differ."""
+    """How to read a kind of report.
+
+    settings, machine: what must be equal in both reports. software: versions, of which differences are printed.
+    """
 
     rows: Callable[[Document], Iterator[Timed | None]]
     settings: Callable[[Document], Mapping[str, Any]]

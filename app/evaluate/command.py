@@ -65,7 +65,7 @@ def _other(asked: NetworkRequest, device: str, against: str) -> Classifier:
 
 
 def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
-    """Raise UserError unless both tell the same classes apart, as far as their weights name them."""
+    """Raise UserError if the two have other numbers of classes, or weights that name them otherwise."""
     if one.graph.classes != other.graph.classes or (one.classes and other.classes and one.classes != other.classes):
         raise UserError(f"--against {against} has other classes: compare networks that tell the same classes apart")
 

@@ -35,7 +35,7 @@ def card() -> Iterator[Finding]:
 
 
 def _driver() -> str | None:
-    """Return the driver's version and that of its CUDA, as far as they are told; None without a driver."""
+    """Return the versions of the driver and of its CUDA, for people; None without a driver."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -25,12 +25,10 @@ MAX_BYTES = 1 << 30
 # tells from others or that run other programs.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM")
 DECODED = 1024
-"""Least pixels of a JPEG's longer edge that are decoded: it can be averaged to a half, quarter or eighth while it is,
-which saves most of the time for photos, and every network's input is smaller."""
-
-
+"""Pixels of a JPEG's longer edge, at least, that are decoded. While decoding, Pillow can average to a half, a quarter
+or an eighth: that saves most of the time for photos, and every network's input is smaller."""
 LARGE = 1 << 24
-"""Pixels from which only one picture is decoded at a time, however many threads read: each takes some 100 MB."""
+"""Pixels above which only one picture is decoded at a time, however many threads read: each takes some 100 MB."""
 _one_large = Lock()
 
 

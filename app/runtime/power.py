@@ -48,10 +48,10 @@ def measure(
     progress: Callable[[float], object] = lambda _: None,
     clock: Callable[[], float] = perf_counter,
 ) -> Power | None:
-    """Repeat ``run``, which classifies ``images`` images, for ``SECONDS`` or a little longer; None if no power is told.
+    """Repeat ``run``, which classifies ``images`` images, for ``SECONDS`` or a little longer.
 
     The energy counter moves in steps: the measurement begins at a step and ends at one. progress: called with the
-    seconds since its last call.
+    seconds since its last call. Returns None for a card that gives neither energy nor power.
     """
     for _ in range(2):
         run()  # the clocks rise
