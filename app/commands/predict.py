@@ -159,6 +159,7 @@ def _report(request: PredictRequest, classifier: Classifier, seen: Seen, tally: 
         "device": device.as_text(classifier.describe()) + why_cpu,
         "negated": _negated(request, seen, classifier.graph.network.input_shape[0]),
         "animated": _animated(seen.animated),
+        "blank": _blank(seen),
         "note": brightness_note(tally.brightness / tally.images, tally.images) if classifier.classes == CLASSES else "",
         "written": ", ".join(str(path) for path in (request.out, request.show) if path not in (None, STDOUT)),
     }
@@ -169,6 +170,12 @@ def _animated(files: int) -> str:
     """Say that only a part of some files is classified."""
     some = "1 file has" if files == 1 else f"{files:,} files have"
     return f"{some} several frames or pages: the first is classified" if files else ""
+
+
+def _blank(seen: Seen) -> str:
+    """Say how many pictures show nothing; a network names a class for them, too."""
+    of = f"{seen.blank:,} of {seen.pictures - seen.unreadable:,} pictures"
+    return f"{of} (one colour only: their classes mean nothing)" if seen.blank else ""
 
 
 def _negated(request: PredictRequest, seen: Seen, channels: int) -> str:

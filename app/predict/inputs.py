@@ -43,11 +43,15 @@ class Part:
 
 @dataclass
 class Seen:
-    """What turned up among the pictures. faults: one line for each of the first unreadable ones."""
+    """What turned up among the pictures. blank: of one colour only, once they are prepared.
+
+    faults: one line for each of the first unreadable ones.
+    """
 
     pictures: int = 0
     inverted: int = 0
     animated: int = 0
+    blank: int = 0
     unreadable: int = 0
     faults: list[str] = field(default_factory=list)
 
@@ -62,6 +66,7 @@ class Seen:
         prepared, frames = found
         self.inverted += prepared.inverted
         self.animated += frames > 1
+        self.blank += bool(prepared.pixels.min() == prepared.pixels.max())
         return prepared
 
 

@@ -153,13 +153,15 @@ def test_a_picture_that_is_classified_is_not_replaced(predict: Predict, fashion:
 
 
 def test_what_is_worth_a_note(predict: Predict, fashion: np.ndarray) -> None:
-    """Dark objects on white that were not negated, and files of several frames."""
+    """Dark objects on white that were not negated, files of several frames, and pictures of nothing."""
+    save(np.full((2, 90, 60), 255, np.uint8), ["white.png", "paper.png"])
     save(255 - fashion[:9], [f"{index}.png" for index in range(9)])
     frames = [Image.fromarray(pixels) for pixels in fashion[:2]]
     frames[0].save(PHOTOS / "film.gif", save_all=True, append_images=frames[1:])
     code, _, report = predict("photos", "--invert", "no", "--out", "labels.csv")
-    assert code == 0 and "negated   0 of 10 pictures (none; --invert)" in report
+    assert code == 0 and "negated   0 of 12 pictures (none; --invert)" in report
     assert "animated  1 file has several frames or pages: the first is classified" in report
+    assert "blank     2 of 12 pictures (one colour only: their classes mean nothing)" in report
     assert "mean brightness is " in report
 
 
