@@ -180,7 +180,7 @@ def _blank(seen: Seen) -> str:
 
 def _negated(request: PredictRequest, seen: Seen, channels: int) -> str:
     """Say how many pictures were negated, and by which rule."""
-    if not seen.pictures:
+    if seen.pictures == seen.unreadable:
         return ""
     automatic = "those with a light border" if channels == 1 else "never for a network with colours"
     rule = {"yes": "all", "no": "none"}.get(request.invert or "", automatic)

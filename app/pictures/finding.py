@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from app.errors import UserError
+from app.files.formats import START_BYTES, recognise
 from app.files.hdf5 import printable
 from app.files.reading import read_file
 
 LIST = ".txt"
 MAX_LIST_BYTES = 64 << 20
+BINARY = re.compile(rb"[\x01-\x08\x0e-\x1f]")  # pictures begin with such bytes, names hardly
 # Endings of the files that a folder contributes.
 READ = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm")
 # Pictures that cannot be read: reading says so, where leaving them out would hide them.
@@ -31,9 +33,9 @@ def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if str(path) == "-":
-            found += _listed(_standard_input())
+            found += _listed(_standard_input(), "standard input")
         elif path.suffix.lower() == LIST and not _is_folder(path):
-            found += _listed(read_file(path, MAX_LIST_BYTES))
+            found += _listed(read_file(path, MAX_LIST_BYTES), printable(str(path)))
         else:
             found += _pictures(path)
     return found
@@ -56,8 +58,12 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _listed(content: bytes) -> Iterator[Path]:
-    """Yield the pictures of a list."""
+def _listed(content: bytes, where: str) -> Iterator[Path]:
+    """Yield the pictures of a list. Raises UserError, naming ``where``, for a picture in its place."""
+    start = content[:START_BYTES]
+    kind = recognise(start) or ""
+    if kind.endswith(" picture") and BINARY.search(start):
+        raise UserError(f"{where} is {kind}, not a list of files: name the picture itself")
     separator = b"\0" if b"\0" in content else b"\n"
     for line in content.split(separator):
         name = os.fsdecode(line if separator == b"\0" else line.removesuffix(b"\r"))

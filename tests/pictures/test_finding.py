@@ -69,6 +69,19 @@ def test_standard_input_without_a_list(closed: io.StringIO | None, monkeypatch: 
         find_pictures(["-"])
 
 
+def test_a_picture_is_no_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that begin like one are."""
+    content = b"\xff\xd8\xff\xe0\0\x10JFIF\0\1\1\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    with pytest.raises(UserError, match=r"standard input is a JPEG picture, not a list of files: name the picture"):
+        find_pictures(["-"])
+    (tmp_path / "list.txt").write_bytes(content)
+    with pytest.raises(UserError, match=r"list.txt is a JPEG picture, not a list of files: name the picture"):
+        find_pictures([tmp_path / "list.txt"])
+    (tmp_path / "list.txt").write_bytes(b"GIF89a.gif\0b.png\0")
+    assert find_pictures([tmp_path / "list.txt"]) == [Path("GIF89a.gif"), Path("b.png")]
+
+
 def test_too_long_a_list_on_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "MAX_LIST_BYTES", 9)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"0123456789")))

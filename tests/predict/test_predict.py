@@ -142,6 +142,8 @@ def test_several_files_are_told_apart(predict: Predict, fashion: np.ndarray) -> 
     found = read_csv("labels.csv")
     assert [*found["path"]] == ["b.npy", "a", "a", "b.npy"] and [*found["number"]] == ["0", "0", "1", "0"]
     assert found["label"][0] == found["label"][3]
+    report = predict("b.npy", "gone.png", "--out", "others.csv")[2]
+    assert "negated" not in report and "gone.png does not exist" in report
 
 
 def test_classes_are_named_by_the_weights(predict: Predict, fashion: np.ndarray) -> None:
