@@ -27,6 +27,7 @@ from app.planning import tuning
 from app.planning.tuning import Tuning
 from app.precision import SHORT
 from app.report import SCHEMA as REPORT
+from app.runtime.stream_buffers import AtOnce, Direct
 from app.training.results import SCHEMA as TRAIN
 from docs.generate import systems
 from docs.generate.__main__ import DOCUMENTS
@@ -88,6 +89,11 @@ def test_descriptions_are_strict(name: str) -> None:
 
 def test_arithmetic_types_are_those_of_the_precisions() -> None:
     assert {*DESCRIPTIONS["common"]["$defs"]["dtype"]["enum"]} == {*SHORT, "float64"}
+
+
+def test_reports_have_every_way_that_images_take_to_the_card() -> None:
+    (found,) = (part["images"]["enum"] for part in parts(DESCRIPTIONS["report"]) if "enum" in part.get("images", ()))
+    assert sorted(found) == sorted([Direct.how, AtOnce.how, "copied in chunks"])
 
 
 def test_every_description_is_listed() -> None:
