@@ -44,9 +44,9 @@ class Precision:
 # a logit errs by 11 in float32 at most; with rounded operands labels flipped at margins of up to 0.8. float16 has twice
 # tf32's: numbers below its normal range, 2**-14, lose further bits.
 # Near-ties may differ in near_ties_share of the images, and always in one. Measured on the shipped networks: none of
-# 10,000 images in fp32 and fp32x, three in tf32 and fp16. In int8 only the second
-# of two convolutions has bytes, which are rounded by up to 4 * 2**-11 of the greatest: emulated, 10 of lenet5's labels
-# flipped, at margins of up to 35 * 2**-11.
+# 10,000 images in fp32 and fp32x, three in tf32 and fp16. In int8 only the second of two convolutions has bytes, which
+# are rounded by up to 4 * 2**-11 of the greatest: emulated, 10 of lenet5's labels flipped, at margins of up to
+# 35 * 2**-11.
 ROWS = (
     Precision("fp64", "float64", 64 * 2.0**-53, "tab:gray", stored="float64", offered=False),
     Precision("fp32", "float32", 64 * 2.0**-24, "tab:blue", peers="fp32", jax="float32", cudnn="cuDNN, TF32 off"),
