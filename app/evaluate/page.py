@@ -9,14 +9,13 @@ import numpy as np
 
 from app.evaluate import drawing
 from app.evaluate.text import (
-    NAMES,
     class_name,
+    class_rows,
     comparison_fields,
-    confused_with,
     figures,
     head_fields,
     headline,
-    numbered,
+    move_rows,
     percent,
     title,
 )
@@ -46,21 +45,11 @@ def page(document: Document, images: np.ndarray) -> str:
 
 
 def _answers(document: Document) -> list[str]:
-    answers = document["answers"]
-    rows = [
-        [
-            numbered(document, label),
-            f"{score['support']:,}",
-            *(percent(score[name]) for name in NAMES),
-            confused_with(document, label),
-        ]
-        for label, score in enumerate(answers["classes"])
-    ]
     heads = ["class", "images", "precision", "recall", "F1", "most often taken for"]
     return [
         "<h2>Answers</h2>",
-        _fields(figures(answers, document["data"]["images"])),
-        _table("Scores of each class", heads, rows, "lrrrrl"),
+        _fields(figures(document["answers"], document["data"]["images"])),
+        _table("Scores of each class", heads, class_rows(document), "lrrrrl"),
         "<h2>What is taken for what</h2>",
         "<p>A row is a class, a column an answer. The stronger a cell's colour, the larger its share of the row.</p>",
         _figure(drawing.confusion(document)),
@@ -110,11 +99,6 @@ def _mistakes(document: Document, images: np.ndarray) -> list[str]:
 
 def _against(document: Document) -> list[str]:
     other, images = document["against"], document["data"]["images"]
-    moves = [
-        [numbered(document, at), *(f"{one[name]:,}" for name in ("answers", "other_answers", "left", "came"))]
-        for at, one in enumerate(other["classes"])
-        if one["left"] or one["came"]
-    ]
     changes = [
         [
             str(one["image"]),
@@ -129,7 +113,12 @@ def _against(document: Document) -> list[str]:
         f"<h2>Against {escape(title(other))}</h2>",
         f"<p>{other['changed']:,} of {images:,} answers differ.</p>",
         _fields(comparison_fields(document)),
-        _table("Answers that changed, by class", ["class", "answers", "other's", "left", "came"], moves, "lrrrr"),
+        _table(
+            "Answers that changed, by class",
+            ["class", "answers", "other's", "left", "came"],
+            move_rows(document),
+            "lrrrr",
+        ),
         _table(caption, ["image", "answer", "other's answer", "label"], changes, "rlll"),
     ]
 

@@ -98,13 +98,17 @@ def _answers(document: Document, width: int) -> list[str]:
 
 
 def _classes(document: Document, width: int) -> list[str]:
-    """One line a class, with the wrong answer that its images get most often."""
     columns = [
         Column("class", left=True),
         *map(Column, ("images", "precision", "recall", "F1")),
         Column("taken for", left=True),
     ]
-    rows = [
+    return ["Classes", *table(columns, class_rows(document), width)]
+
+
+def class_rows(document: Document) -> list[list[str]]:
+    """Return a row for each class: its name, images, scores, and the wrong answer that its images get most often."""
+    return [
         [
             numbered(document, label),
             f"{score['support']:,}",
@@ -113,7 +117,6 @@ def _classes(document: Document, width: int) -> list[str]:
         ]
         for label, score in enumerate(document["answers"]["classes"])
     ]
-    return ["Classes", *table(columns, rows, width)]
 
 
 def numbered(document: Document, label: int) -> str:
@@ -201,12 +204,17 @@ def comparison_fields(document: Document) -> list[tuple[str, str]]:
 
 def _moves(document: Document, width: int) -> list[str]:
     columns = [Column("class", left=True), *map(Column, ("answers", "other's", "left", "came"))]
-    rows = [
+    rows = move_rows(document)
+    return ["Answers that changed, by class", *table(columns, rows, width)] if rows else []
+
+
+def move_rows(document: Document) -> list[list[str]]:
+    """Return a row for each class with changed answers: its name, answers of both, those that left and came."""
+    return [
         [numbered(document, at), *(f"{one[name]:,}" for name in ("answers", "other_answers", "left", "came"))]
         for at, one in enumerate(document["against"]["classes"])
         if one["left"] or one["came"]
     ]
-    return ["Answers that changed, by class", *table(columns, rows, width)] if rows else []
 
 
 def _changes(document: Document, width: int) -> list[str]:
