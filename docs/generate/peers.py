@@ -21,6 +21,7 @@ TITLES = {
     ONNX: "ONNX Runtime",
 }
 ON_CARD, END_TO_END = MEASURES
+HEADS = [part for title in MEASURES.values() for part in (f"{title}, ms", "fastest other, ms", "×", "which")]
 LEAST = {ON_CARD: 3.0, END_TO_END: 2.5}  # times as fast as the fastest peer
 LEAST_MLP = LEAST | {END_TO_END: 1.1}  # the bus bounds it
 BEYOND_CARD_MS = 0.2  # the most that end to end may take beyond the time on the card
@@ -99,10 +100,6 @@ def _beside(figures: Figures, file: str, what: str) -> str:
     title, document = f"{what}, compared with the fastest of the other systems", figures.optional(file)
     if document is None:
         return f"{title}. {NOT_YET.format(command_of(file))}"
-    head = [
-        "here",
-        *(part for title in MEASURES.values() for part in (f"{title}, ms", "fastest other, ms", "×", "which")),
-    ]
     rows = []
     for own in (row for row in document["rows"] if row["engine"] == OURS):
         cells = [cell for measure in MEASURES for cell in pair(document, own["precision"], measure).cells]
@@ -112,7 +109,7 @@ def _beside(figures: Figures, file: str, what: str) -> str:
         f"{name} {document['software'][name]}" for name in ("torch", "jax") if name in document["software"]
     )
     about = f"{title} ({where}, {document['device']['name']}, {document['date']}, {software}):"
-    return "\n\n".join([about, markdown(head, rows), *_absent(document)])
+    return "\n\n".join([about, markdown(["here", *HEADS], rows), *_absent(document)])
 
 
 def _absent(document: Row) -> Iterator[str]:
@@ -129,11 +126,6 @@ def _absent(document: Row) -> Iterator[str]:
 
 def every_network(figures: Figures) -> str:
     """Write a row for every network and precision: README's table."""
-    head = [
-        "",
-        "as",
-        *(part for title in MEASURES.values() for part in (f"{title}, ms", "fastest other, ms", "×", "which")),
-    ]
     rows = []
     for name, file in _files():
         document = figures.optional(file)
@@ -142,7 +134,7 @@ def every_network(figures: Figures) -> str:
                 found = [pair(document or {}, own["precision"], measure) for measure in MEASURES]
                 cells = [cell for each in found for cell in (*each.cells[:3], each.peer.partition(" (")[0])]
                 rows.append([name, own["precision"], *cells])
-    return markdown(head, rows, 2)
+    return markdown(["", "as", *HEADS], rows, 2)
 
 
 def _files() -> Iterator[tuple[str, str]]:
