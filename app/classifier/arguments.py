@@ -71,6 +71,8 @@ def host_batch(images: Any, graph: Graph) -> Batch:
         array = np.asarray(images)
     except (TypeError, ValueError, RuntimeError) as error:  # lists of uneven lengths, tensors of types that NumPy lacks
         raise BadArgumentError(f"the images are no array: {' '.join(str(error).split())}") from None
+    if array.dtype.kind not in "biufc":  # text, or objects such as paths
+        raise BadArgumentError(f"the images are {type(images).__name__}: give an array of pixels")
     batch = shaped(array, graph, array.dtype.name)
     if array.dtype == np.uint8:
         return Batch(np.ascontiguousarray(batch.images), batch.graph, batch.single)

@@ -96,6 +96,7 @@ def test_enlarged_images_give_the_same(network: Network) -> None:
     [
         (np.zeros((2, 28, 28), np.int64), r"the images are int64: give uint8 pixels, or floats in \[0, 1\]"),
         ([[0] * 28] * 28, "the images are int64: give uint8 pixels"),
+        ("photo.jpg", "the images are str: give an array of pixels"),
         (np.zeros((28, 28), bool), "the images are bool: give uint8"),
         ([[0, 1], [2]], "the images are no array: .*inhomogeneous"),
         (np.full((1, 28, 28), 254.0), r"the array of images contains values in 254 … 254; scale them to \[0, 1\]"),
