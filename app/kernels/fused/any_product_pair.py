@@ -5,8 +5,8 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.gemm_pair import as_float32, second_matrix, second_matrix_size
-from app.kernels.fused.scaling import Arrays, scaled_outputs
+from app.kernels.fused.gemm_pair import second_matrix, second_matrix_size
+from app.kernels.fused.scaling import Arrays, as_float32, scaled_outputs
 from app.kernels.gemm.warpgroup import MOST_TILE, core_matrices, packed_size, refuses_input, ring, threads_of, tile_of
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearPairProblem, LinearProblem

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from app.kernels.conv.tensor_core import rounded_to_tf32
-from app.kernels.fused.scaling import LOW_SCALE, Arrays, balance_products, parts_of
+from app.kernels.fused.scaling import LOW_SCALE, Arrays, as_float32, balance_products, parts_of
 from app.kernels.problems import LinearPairProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, tiles
 
@@ -159,11 +159,6 @@ def class_fragments(weights: np.ndarray) -> np.ndarray:
     padded[:, :classes] = weights
     parts = padded.reshape(hidden // 8, 2, 4, across, 2, 8)  # axes: step, half of k, t, tile, half of the classes, g
     return np.ascontiguousarray(parts.transpose(3, 0, 5, 2, 1, 4)).reshape(across, hidden // 8, 32, 4)
-
-
-def as_float32(bias: np.ndarray | None) -> np.ndarray | None:
-    """Convert a bias, if there is one, to float32, the type in which it is added."""
-    return None if bias is None else bias.astype(np.float32)
 
 
 _row = partial(Variant, "gemm_pair", dtypes=("float16", "float16x2"), automatic=True)

@@ -72,6 +72,11 @@ def parts_of(problem: PairProblem | LinearProblem, values: np.ndarray, low_scale
     return [rounded]
 
 
+def as_float32(bias: np.ndarray | None) -> np.ndarray | None:
+    """Convert a bias, if there is one, to float32, the type in which it is added."""
+    return None if bias is None else bias.astype(np.float32)
+
+
 def feature_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
     """Return the greatest value that any image can give each map of features: (maps) float64."""
     w2 = _filters(problem, arrays)[1]

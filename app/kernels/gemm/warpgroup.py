@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.scaling import LOW_SCALE, parts_of, scaled_outputs
+from app.kernels.fused.scaling import LOW_SCALE, as_float32, parts_of, scaled_outputs
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, activation_name, tiles
@@ -48,7 +48,7 @@ def ring(problem: LinearProblem, rows: int, fixed: int = 0, least: int = 0) -> d
     """
     if rows not in (40, 80):
         raise Unfit("multiplies for 40 or 80 images at a time")
-    tile, split = tile_of(problem), problem.dtype == "float16x2"
+    tile = tile_of(problem)
     stage = 2 * DEPTH * (problem.weight_parts * tile + problem.parts * (rows + 1))
     steps = tiles(problem.inputs, DEPTH)
     stages = max(min(steps, MOST_STAGES, (SHARED - fixed) // (stage + 16)), tiles(least, stage), 1)
@@ -59,7 +59,7 @@ def ring(problem: LinearProblem, rows: int, fixed: int = 0, least: int = 0) -> d
         "ACTIVATION": activation_name(problem.activation),
         "PARTS": problem.parts,
         "WEIGHT_PARTS": problem.weight_parts,
-        "SPLIT": int(split),
+        "SPLIT": int(problem.dtype == "float16x2"),
         "LOW_SCALE": LOW_SCALE,
         "TILE": tile,
         "ROWS": rows,
@@ -100,12 +100,7 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
 def pack(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """Pack (w, bias) as [core matrices of w, factors, bias]; every output has a power of two of its own."""
     scaled, scales = scaled_outputs(problem, arrays)
-    bias = arrays[1]
-    return [
-        core_matrices(problem, scaled),
-        (1 / scales).astype(np.float32),
-        None if bias is None else bias.astype(np.float32),
-    ]
+    return [core_matrices(problem, scaled), (1 / scales).astype(np.float32), as_float32(arrays[1])]
 
 
 def core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
