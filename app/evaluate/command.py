@@ -27,7 +27,7 @@ PER_CALL = 1000  # images classified between two steps of the progress bar
 
 
 def evaluate(request: EvaluateRequest) -> int:
-    """Classify, judge the answers, publish. Returns 0. Raises UserError; then no file is written."""
+    """Classify, judge the answers, publish. Returns 0. Raises UserError; every file is written whole or not at all."""
     if request.html is not None:
         check_new(request.html, request.overwrite, "--html")
     asked = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
