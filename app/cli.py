@@ -3,10 +3,12 @@
 import importlib
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from app.commands.options.common import COMMANDS, identifier, parser_of, request_of
 from app.console import guarded
+from app.cuda.cards import select
 from app.errors import UserError, suggestion
 from app.interrupts import exit_on_interrupt
 from app.output import check_outputs
@@ -43,6 +45,9 @@ def dispatch(arguments: Sequence[str]) -> int:
 
         start_ahead(named)
     request = request_of(name, options)
+    if hasattr(request, "device"):
+        with exit_on_interrupt():
+            request = replace(request, device=select(request.device))
     if name == "run":
         return _main_job(request)
     with exit_on_interrupt():

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from app.cuda.cards import start_driver
 from app.cuda.compiler import architecture, nvrtc
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -50,17 +51,9 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None) -> str | None:
     lap: called with the name of each costly step after it: ``context`` (also the driver's start), ``cupy``, ``nvrtc``.
     """
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "no NVIDIA driver library (libcuda.so.1) is installed"
-    version, count = ctypes.c_int(), ctypes.c_int()
-    status = driver.cuInit(0)
-    if status == 0:
-        status = driver.cuDeviceGetCount(ctypes.byref(count))
-    if status not in (0, 100):  # 100: CUDA_ERROR_NO_DEVICE
-        return f"the NVIDIA driver does not start (cuInit returned {status})"
-    if status == 100 or count.value == 0:
-        return "the NVIDIA driver sees no device (CUDA_VISIBLE_DEVICES may hide it)"
+        start_driver()
+    except UserError as error:
+        return str(error)
     lap("context")
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed (make run installs it)"
@@ -71,7 +64,8 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None) -> str | None:
     except Exception as error:  # CuPy reports missing or mismatched libraries in several ways
         return f"CuPy does not load: {' '.join(str(error).split())}"
     lap("cupy")
-    driver.cuDriverGetVersion(ctypes.byref(version))
+    version = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
     if version.value // 1000 < built:
         return f"the NVIDIA driver is too old: it supports CUDA {version.value // 1000}, CuPy needs {built}"
     try:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.console import number, whole_number
+from app.console import number, typed, whole_number
+from app.cuda.cards import device_name
 from app.options import option, options
 from app.output import Output
 from app.planning.request import NetworkRequest
@@ -15,9 +16,21 @@ DEFAULT_WARMUP = 5  # untimed runs
 UNLABELLED = "none"  # value of --labels
 
 
-def device_option() -> Any:
-    """Declare ``--device``."""
-    return option("processor to use; auto: a GPU if there is one", "auto", choices=("auto", "cuda", "cpu"))
+def device_option(**settings: Any) -> Any:
+    """Declare ``--device``. settings: as for ``option``."""
+    help = "processor to use: auto (default; a GPU if there is one), cuda, cuda:N (the GPU of this number) or cpu"
+    return option(help, "auto", type=typed(str, "a device", device_name), metavar="DEVICE", **settings)
+
+
+def gpu_option(**settings: Any) -> Any:
+    """Declare ``--device`` of a command that needs a GPU. settings: as for ``option``."""
+    kind = typed(str, "a device", lambda text: device_name(text, ("cuda", "cuda:N")))
+    return option("GPU to use, by number (default: the first)", "cuda", type=kind, metavar="cuda:N", **settings)
+
+
+def devices_option(**settings: Any) -> Any:
+    """Declare ``--devices``, for ``app.cuda.cards.devices_of``. settings: as for ``option``."""
+    return option("GPUs to use, one process each: all, or numbers as in 0,2", metavar="all|N,…", **settings)
 
 
 def data_dir_option() -> Any:
