@@ -18,7 +18,7 @@ from app.text import Column, paragraph, table
 
 SCHEMA = "lenet5-inference/kernels/1"
 FACTS = (
-    *("operation", "step", "name", "source", "dtypes", "min_arch", "pools", "automatic", "system"),
+    *("operation", "step", "name", "since", "source", "dtypes", "min_arch", "pools", "automatic", "system"),
     *("summary", "limits", "tunables"),
 )  # fields of a registry row in the document
 REFERENCE_ARCH = "sm_90a"
@@ -67,7 +67,8 @@ def _kernel_text(document: Mapping[str, Any], width: int) -> str:
             rows.append([str(row["step"]), row["name"], row["file"], types, row["min_arch"], pools, row["system"]])
             tunables = ", ".join(f"{name} {' '.join(map(str, values))}" for name, values in row["tunables"].items())
             limits, tunables = row["limits"] and f"limits: {row['limits']}", tunables and f"tunables: {tunables}"
-            notes = (row["summary"], limits, tunables, "" if row["automatic"] else "only by name")
+            since = row["since"] and f"continues {row['since']}"
+            notes = (row["summary"], since, limits, tunables, "" if row["automatic"] else "only by name")
             rows.append(["", "; ".join(filter(None, notes))])
     training = [Column(head, left=True) for head in ("file (app/kernels/)", "idea", "system")]
     trained = [[row["file"], row["summary"], row["system"]] for row in document["training"]]

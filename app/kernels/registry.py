@@ -35,8 +35,20 @@ VARIANTS: list[Variant] = [
 
 
 def variants(operation: str) -> list[Variant]:
-    """Return the rows of one operation, in the order of their steps."""
-    return sorted((row for row in VARIANTS if row.operation == operation), key=lambda row: row.step)
+    """Return the rows of one operation in the order of the ladder: by step, but each behind the row it continues."""
+    steps = sorted((row for row in VARIANTS if row.operation == operation), key=lambda row: row.step)
+    rows = {row.name: row for row in steps}
+    climbed: dict[str, Variant] = {}
+
+    def climb(row: Variant) -> None:
+        if row.name not in climbed:
+            if row.since in rows:
+                climb(rows[row.since])
+            climbed[row.name] = row
+
+    for row in steps:
+        climb(row)
+    return [*climbed.values()]
 
 
 def find(operation: str, requested: str, *others: str) -> Variant | None:

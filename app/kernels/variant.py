@@ -102,7 +102,8 @@ class LaunchConfig:
 class Variant:
     """One kernel. ``configure`` serves a problem; ``refuses`` returns why no parameters can, or None.
 
-    summary: the idea. system: the seed systems that had it. limits: problems that it does not serve, in words.
+    summary: the idea. system: the seed systems that had it. since: name of the row of this operation that it continues;
+    None for the first of a line. limits: problems that it does not serve, in words.
     tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a sweep. reads_host: it
     reads its input just once and in long runs, so that the input may be page-locked host memory. automatic: ``auto``
     may choose it; other rows run only if named. only_arch: the one architecture with its instructions. instructions:
@@ -117,6 +118,7 @@ class Variant:
     system: str
     configure: Callable[[Any, Parameters], LaunchConfig]
     dtypes: tuple[str, ...]
+    since: str | None = None
     refuses: Callable[[Any], str | None] = lambda _: None
     limits: str = ""
     min_arch: int = 75

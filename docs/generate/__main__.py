@@ -15,11 +15,12 @@ from app.console import Parser, guarded
 from app.errors import UserError
 from app.files.writing import replacing
 from app.interrupts import exit_with
+from app.kernels.registry import variants
 from docs.generate import gains, peers, pictures, systems, tables, targets
 from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
 
 ROOT = Path(__file__).parents[2]
-STEPS = {"conv": range(14), "gemm": range(6)}
+LADDERS = ("conv", "gemm")  # operations with a section for each step
 MARKER = re.compile(r"\[\[\[cog (\w+)\(\) \]\]\]")
 
 
@@ -89,9 +90,9 @@ KERNELS = Document(
         "targets": targets.targets,
         "verdicts": gains.verdicts,
         **{
-            f"{operation}{step:02}": partial(gains.gain, operation, step)
-            for operation, steps in STEPS.items()
-            for step in steps
+            f"{operation}{row.step:02}": partial(gains.gain, operation, row.name)
+            for operation in LADDERS
+            for row in variants(operation)
         },
         "pooling": partial(tables.by_layer, "pool"),
         "activation": partial(tables.by_layer, "activation"),

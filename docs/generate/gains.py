@@ -1,58 +1,64 @@
 """Write each kernel's gain over the step that it improves on, and each idea of the old reports then and now."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from app.bench.document import Row
-from app.bench.ladder.results import DEBUG
 from app.bench.old_reports import OldReport, best_total
+from app.kernels.registry import variants
+from app.kernels.variant import Variant
 from app.precision import SHORT
 from app.runtime.statistics import speedup
 from app.text import format_factor, format_ms
 from docs.generate.figures import Bench, Figures
-from docs.generate.tables import filled, share, single_layers, table
+from docs.generate.tables import filled, share, table
 
-# Variant → its types, each with the variant and type that it improves on (see its file); others: the step before.
-SINCE: dict[str, dict[str, tuple[tuple[str, str, str], ...]]] = {
-    "conv": {
-        "constant": (("float32", "direct", "float32"),),
-        "shared-constant": (("float32", "shared-tile", "float32"),),
-        "half2": (("float16", "unrolled", "float32"),),
-        "tensor-core": (("float16", "implicit-gemm", "float16"), ("tfloat32", "implicit-gemm", "float32")),
-        "register-patch": (("float32", "register-tiled", "float32"),),
-    },
-    "gemm": {
-        "tensor-core": (("float16", "register-tiled", "float32"), ("tfloat32", "register-tiled", "float32")),
-        "split-k": (("float32", "register-tiled", "float32"),),
-    },
-}
 LARGE_LAYER = "fc1"
 VERDICTS = Path(__file__).parents[1] / "verdicts.json"
 SAME = 0.03  # ratios closer to 1 than this give no verdict
 
 
-def gain(operation: str, step: int, figures: Figures) -> str:
-    """Write the times of a step on every network, and how many times as fast as its predecessor it is."""
-    rows = [row for _, layer in single_layers(figures, operation) for row in layer["rows"]]
-    rows = [row for row in rows if row["step"] is not None and row["kind"] != DEBUG]
-    name = next((row["name"] for row in rows if row["step"] == step), None)
-    if name is None:
+def gain(operation: str, name: str, figures: Figures) -> str:
+    """Write the times of a step on every network, and how many times as fast as the step that it continues it is."""
+    rows = {row.name: row for row in variants(operation)}
+    types = ("float32",) if "float32" in rows[name].dtypes else rows[name].dtypes
+    timed = [dtype for dtype in types if any(_all_ms(figures, operation, name, dtype))]
+    if not timed:
         return "Not measured."
-    earlier = {row["step"]: row["name"] for row in rows if row["dtype"] == "float32" and 0 < row["step"] < step}
-    usual = (("float32", earlier[max(earlier)] if earlier else "", "float32"),)
-    versus = SINCE[operation].get(name, usual)
-    return filled(" ".join(_sentence(figures, operation, name, *against) for against in versus))
+    return filled(" ".join(_sentence(figures, rows, name, dtype) for dtype in timed))
 
 
-def _sentence(figures: Figures, operation: str, name: str, dtype: str, base: str, base_dtype: str) -> str:
-    item = None if operation == "conv" else LARGE_LAYER
-    parts = []
-    for bench in figures.benches.values():
-        ms, base_ms = bench.ms(name, dtype, item), bench.ms(base, base_dtype, item)
+def _all_ms(figures: Figures, operation: str, name: str, dtype: str) -> list[float | None]:
+    """Return a step's time on each network, None where it was not measured."""
+    return [bench.ms(name, dtype, _item(operation)) for bench in figures.benches.values()]
+
+
+def _item(operation: str) -> str | None:
+    return None if operation == "conv" else LARGE_LAYER
+
+
+def _base(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> tuple[str, str]:
+    """Return the nearest measured step below, and its type: the same, else float32. Empty: there is none."""
+    below = rows[name].since
+    while below is not None:
+        for base_dtype in dict.fromkeys((dtype, "float32")):
+            if any(_all_ms(figures, rows[below].operation, below, base_dtype)):
+                return below, base_dtype
+        below = rows[below].since
+    return "", dtype
+
+
+def _sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> str:
+    operation = rows[name].operation
+    base, base_dtype = _base(figures, rows, name, dtype)
+    item, parts = _item(operation), []
+    base_times = _all_ms(figures, operation, base, base_dtype)
+    times = _all_ms(figures, operation, name, dtype)
+    for network, ms, base_ms in zip(figures.benches, times, base_times, strict=True):
         if ms is not None:
             gained = speedup(base_ms, ms)
-            parts.append(f"`{bench.network}` {format_ms(ms)} ms" + (f" (×{format_factor(gained)})" if gained else ""))
+            parts.append(f"`{network}` {format_ms(ms)} ms" + (f" (×{format_factor(gained)})" if gained else ""))
     against = f"; brackets give the speed-up over {base} in {SHORT[base_dtype]}" if base else ""
     first = next(iter(figures.benches.values()))
     items = [item] if item else [single["item"] for single in first.ops]

@@ -11,6 +11,7 @@ import pytest
 
 from app.bench import old_reports, training
 from app.commands.options.common import parser_of
+from app.kernels.registry import variants
 from docs.generate import __main__
 from docs.generate.__main__ import DOCUMENTS, KERNELS, README, SYSTEMS, Document
 from docs.generate.figures import BENCH, FILES, OLD_REPORTS, PEERS, PROFILE, RESOURCES, TRAINING, Figures, command_of
@@ -62,6 +63,15 @@ def test_a_changed_figure_changes_its_block(name: str, change: Any, blocks: set[
     assert blocks <= {block for block in found if found[block] != KERNELS.block(block, changed)}
 
 
+def test_sections_follow_the_ladder() -> None:
+    """One for each step, in the order of the ladder, with its file and its figures."""
+    found = re.findall(r"^### Step (\d+): `([\w-]+)`.*\n\n\[(\w+)\.cu\][^#]*\[\[\[cog (\w+)\(", TEXT, re.M)
+    wanted = [row for operation in __main__.LADDERS for row in variants(operation)]
+    assert found == [
+        (str(row.step), row.name, row.source.removesuffix(".cu"), f"{row.operation}{row.step:02}") for row in wanted
+    ]
+
+
 # --- the generator --------------------------------------------------------------------------------------------------
 
 
@@ -85,8 +95,8 @@ def test_rewriting_fills_all_and_is_stable(figures: Figures) -> None:
 
 def test_gains_are_against_the_step_that_is_improved_on(figures: Figures) -> None:
     conv, gemm = (
-        [KERNELS.block(f"{operation}{step:02}", figures) for step in steps]
-        for operation, steps in __main__.STEPS.items()
+        {row.step: KERNELS.block(f"{operation}{row.step:02}", figures) for row in variants(operation)}
+        for operation in __main__.LADDERS
     )
     assert re.search(r"speed-up\s+over\s+direct\s+in\s+fp32:\s+`lenet5`\s+72.00\s+ms\s+\(×1.06\)", conv[4])  # 76 / 72
     assert "over image-loop in fp32" in conv[2] and "brackets" not in conv[1]

@@ -160,7 +160,7 @@ def selected(only: str | None) -> set[str] | None:
 
 
 def rungs(item: Item, only: set[str] | None) -> list[tuple[Problem, Variant]]:
-    """Return the rows of an item's table as (problem, variant): by type, then by ascending step."""
+    """Return the rows of an item's table as (problem, variant): by type, then in the ladder's order."""
     rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
     return [(problem, row) for problem in item.problems.values() for row in rows if problem.dtype in row.dtypes]
 

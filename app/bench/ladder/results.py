@@ -131,14 +131,15 @@ def library_ms(results: Sequence[Result], dtype: str) -> float | None:
 
 
 def previous_ms(results: Sequence[Result], index: int) -> float | None:
-    """Return the time of the last earlier step that ran in the same type; for the debug row, of the same step."""
+    """Return the time of the last earlier step that ran in the same type; for the debug row, of the same step.
+
+    results: in the order of the ladder, the debug row behind its step.
+    """
     own = results[index]
     if own.step is None or own.kind not in (OURS, DEBUG):
         return None
-    timed = [row for row in results if row.kind == OURS and row.dtype == own.dtype and row.ms is not None]
-    last = own.step if own.kind == DEBUG else own.step - 1
-    before = {row.step: row.ms for row in timed if row.step is not None and row.step <= last}
-    return before[max(before)] if before else None
+    before = [row.ms for row in results[:index] if row.kind == OURS and row.dtype == own.dtype and row.ms is not None]
+    return before[-1] if before else None
 
 
 def totals(tables: Sequence[Table]) -> list[dict[str, Any]]:

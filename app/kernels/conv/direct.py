@@ -176,21 +176,39 @@ CONV_ROWS: tuple[Variant, ...] = (
     _in_memory(
         1, "image_loop", "one thread per output element of one image, which loops over all images", "fa19", _image_loop
     ),
-    _in_memory(2, "direct", "one thread per output element, images over the grid", "lenet5, fa19, minidnn86", _direct),
+    _in_memory(
+        2,
+        "direct",
+        "one thread per output element, images over the grid",
+        "lenet5, fa19, minidnn86",
+        _direct,
+        since="image-loop",
+    ),
     _in_memory(
         3,
         "shared_tile",
         "input and filter tiles in shared memory, channel by channel",
         "lenet5, fa19, k7",
         _shared_tile,
+        since="direct",
         tunables={"TILE": TILES},
         defaults=_default_tile,
     ),
     _in_constants(
-        4, "constant", "direct, filters in constant memory, a launch for each slice of 64 KB", "fa19, lenet5", _constant
+        4,
+        "constant",
+        "direct, filters in constant memory, a launch for each slice of 64 KB",
+        "fa19, lenet5",
+        _constant,
+        since="direct",
     ),
     _in_constants_tiled(
-        5, "shared_constant", "input tiles in shared memory, filters in constant memory", "k7, fa19", _shared_constant
+        5,
+        "shared_constant",
+        "input tiles in shared memory, filters in constant memory",
+        "k7, fa19",
+        _shared_constant,
+        since="shared-tile",
     ),
     _in_constants_tiled(
         6,
@@ -198,9 +216,15 @@ CONV_ROWS: tuple[Variant, ...] = (
         "one kernel per layer size: all sizes and the tile are compile-time constants",
         "fa19",
         _specialised,
+        since="shared-constant",
     ),
     _in_constants_tiled(
-        7, "unrolled", "specialised, with __restrict__ and unrolled filter loops", "minidnn86, fa19", _specialised
+        7,
+        "unrolled",
+        "specialised, with __restrict__ and unrolled filter loops",
+        "minidnn86, fa19",
+        _specialised,
+        since="specialised",
     ),
     _in_constants_tiled(
         11,
@@ -208,6 +232,7 @@ CONV_ROWS: tuple[Variant, ...] = (
         "unrolled in FP16 arithmetic: two output maps in one register, conversions in loads and stores",
         "minidnn86",
         partial(_specialised, together=2),
+        since="unrolled",
         dtypes=("float16",),
         limits="two maps' filters at most 64 KB (constant memory)",
         instructions="hfma2",

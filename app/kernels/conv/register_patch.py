@@ -131,6 +131,7 @@ CONV_PATCH_ROWS: tuple[Variant, ...] = (
         "register patches: a row read once serves K taps; inputs, not im2col, in shared memory; cp.async",
         "fa19, k7",
         _patch,
+        since="register-tiled",
         dtypes=("float32",),
         limits="a patch must hold whole pooling windows",
         pools=True,

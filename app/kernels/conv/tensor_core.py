@@ -148,6 +148,7 @@ CONV_TENSOR_ROWS: tuple[Variant, ...] = (
         "implicit GEMM on tensor cores (mma): float16 or tfloat32 operands, float32 sums, no im2col tile",
         "none of them",
         _tensor,
+        since="implicit-gemm",
         dtypes=("float16", "tfloat32"),
         limits="tensor cores of sm_80 and later",
         min_arch=80,

@@ -262,6 +262,7 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         "both convolutions with ReLU and pooling on chip: warpgroup tensor-core products, float16",
         "none of them",
         _wgmma,
+        since="mma",
         dtypes=("float16",),
     ),
     _hopper_row(
@@ -270,6 +271,7 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         "step 2 with each operand the sum of two float16: as exact as float32",
         "none of them",
         _wgmma_split,
+        since="wgmma",
         dtypes=("float16x2",),
     ),
     _hopper_row(
@@ -278,6 +280,7 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         "step 3 for weights that are exact in float16: two products instead of three",
         "none of them",
         _wgmma_exact,
+        since="wgmma-split",
         dtypes=("float16x2",),
         refuses=_refuses_inexact,
     ),
@@ -287,6 +290,7 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
         "step 2, its second convolution of 8-bit integers: exact sums, half the tensor-core time",
         "none of them",
         _wgmma_int8,
+        since="wgmma",
         dtypes=("int8",),
         tunables={"images": (1, 2, 3, 4), "warpgroups": (3, 4, 5, 6)},
         defaults=lambda _: {"images": 2, "warpgroups": 5},

@@ -184,6 +184,7 @@ GEMM_PAIR_ROWS: tuple[Variant, ...] = (
         "step 1 by warpgroup tensor-core products, fed by warps of their own; the second product on them, too",
         "none of them",
         _products_wgmma,
+        since="mma",
         refuses=_refuses_products_wgmma,
         limits="sm_90 alone: its instructions are in no other card; 128 hidden values, no activation but ReLU",
         min_arch=90,

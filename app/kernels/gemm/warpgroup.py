@@ -126,6 +126,7 @@ WARPGROUP_ROW = Variant(
     "warpgroup tensor-core products of 80 images, fed by warps that run ahead of them",
     "none",
     _configure,
+    since="tensor-core",
     dtypes=("float16", "float16x2"),
     refuses=_refuses,
     limits="sm_90 alone: its instructions are in no other card; multiples of 8 inputs, no argmax",

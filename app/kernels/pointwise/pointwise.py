@@ -84,6 +84,7 @@ OTHER_ROWS: tuple[Variant, ...] = (
         "the input tile is staged in shared memory before it is pooled",
         "lenet5 (tried and dropped there)",
         _pool_shared,
+        since="direct",
         dtypes=STORED,
         limits="a window fits into shared memory",
         tunables={"TILE": (4, 8, 16, 32)},

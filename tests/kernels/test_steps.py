@@ -1,0 +1,75 @@
+"""The ladder's order: each step names the one that it continues, and changes little of its file."""
+
+import re
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import pytest
+
+from app.kernels import registry
+from app.kernels.registry import VARIANTS, variants
+from app.kernels.variant import Variant
+from tests.support.kernel_grid import row_of, toy_variant
+
+LADDERS = ("conv", "gemm", "pool")  # single layers; pairs of layers are whole programs
+MOST_CHANGED = 70  # lines of code
+# The jumps: other instructions, so that nothing of the step below stays as it was.
+TO_TENSOR_CORES = {("conv", "tensor-core"), ("gemm", "tensor-core"), ("gemm", "warpgroup")}
+# Walls that are still to be cut into steps.
+WALLS = {("conv", "register-tiled"), ("conv", "register-patch"), ("gemm", "register-tiled"), ("gemm", "split-k")}
+STEPS = [row for row in VARIANTS if row.operation in LADDERS and row.since is not None]
+IN_STEPS = pytest.mark.parametrize("row", STEPS, ids=lambda row: row.source.removesuffix(".cu"))
+
+
+def code(path: Path) -> list[str]:
+    """The lines of a file without comments and empty lines."""
+    lines = (re.sub(r"\s*//.*", "", line).rstrip() for line in path.read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line]
+
+
+def changed_lines(before: list[str], after: list[str]) -> int:
+    """Lines added, removed or replaced; a replaced line counts once."""
+    blocks = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return sum(max(i2 - i1, j2 - j1) for kind, i1, i2, j1, j2 in blocks if kind != "equal")
+
+
+@IN_STEPS
+def test_a_step_changes_little(row: Variant) -> None:
+    assert row.since is not None
+    changed = changed_lines(code(row_of(row.operation, row.since).path), code(row.path))
+    if (row.operation, row.name) in TO_TENSOR_CORES | WALLS:
+        assert changed > MOST_CHANGED, "a step like any other: no longer one of TO_TENSOR_CORES"
+    else:
+        assert 0 < changed <= MOST_CHANGED, f"{row.source}: {changed} lines differ from {row.since}"
+
+
+def test_changed_lines_are_counted() -> None:
+    assert changed_lines(["a", "b", "c"], ["a", "b", "c"]) == 0
+    assert changed_lines(["a", "b", "c"], ["a", "x", "y", "c", "d"]) == 3
+    assert changed_lines(["a", "b", "c"], ["c"]) == 2
+
+
+@pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))
+def test_a_step_continues_a_step_of_its_operation(row: Variant) -> None:
+    names = [other.name for other in variants(row.operation)]
+    assert row.since is None or names.index(row.since) < names.index(row.name)
+
+
+@pytest.mark.parametrize("operation", sorted({row.operation for row in VARIANTS}))
+def test_auto_climbs_by_number_alone(operation: str) -> None:
+    """Among the rows that it may take, the order of the ladder is that of their numbers."""
+    steps = [row.step for row in variants(operation) if row.automatic]
+    assert steps == sorted(steps)
+
+
+def test_a_step_stands_behind_the_one_that_it_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        toy_variant(3, "third", since="late"),
+        toy_variant(1, "first"),
+        toy_variant(4, "fourth", since="third"),
+        toy_variant(9, "late", since="later"),
+        toy_variant(10, "later", since="first"),
+        toy_variant(2, "second", since="first"),
+    ]
+    monkeypatch.setattr(registry, "VARIANTS", rows)
+    assert [row.name for row in variants("conv")] == ["first", "second", "later", "late", "third", "fourth"]
