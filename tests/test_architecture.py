@@ -23,6 +23,7 @@ FLOORS = (
     "app.console",
     "app.options",
     "app.text",
+    "app.charts",
     "app.pictures",
     "app.figures",
     "app.cuda",
@@ -56,6 +57,7 @@ WITHOUT_CUPY = (
     "app.commands.options",
     "app.files",
     "app.pictures",
+    "app.charts",
 )
 SOURCES = ("", "app/**/", "data_tools/**/", "docs/**/", "tests/**/")
 PROGRAM = [path for folder in ("app", "data_tools") for path in (ROOT / folder).rglob("*.py")]

@@ -1,0 +1,72 @@
+"""Places for the labels of points: none covers another, a point, or the panel's edge."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+HEIGHT = 14  # of a label, in pixels
+RADIUS = 6  # around a point
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle: its upper left corner and its size, in pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def covers(self, other: "Box") -> bool:
+        """Whether the two have an area in common."""
+        return (
+            self.x < other.x + other.width
+            and other.x < self.x + self.width
+            and self.y < other.y + other.height
+            and other.y < self.y + self.height
+        )
+
+    def holds(self, other: "Box") -> bool:
+        """Whether the other lies inside."""
+        return (
+            self.x <= other.x
+            and self.y <= other.y
+            and other.x + other.width <= self.x + self.width
+            and other.y + other.height <= self.y + self.height
+        )
+
+
+Point = tuple[float, float]
+
+
+def placed(points: Sequence[tuple[Point, float]], panel: Box) -> list[Box]:
+    """Return a box for the label of each point, given with its label's width: the nearest free one.
+
+    Raises ValueError if the panel has no room for a label.
+    """
+    taken = [Box(x - RADIUS, y - RADIUS, 2 * RADIUS, 2 * RADIUS) for (x, y), _ in points]
+    found = []
+    for (x, y), width in points:
+        box = next((box for box in _around(x, y, width, panel) if _free(box, taken, panel)), None)
+        if box is None:
+            raise ValueError("the panel has no room for all labels")
+        taken.append(box)
+        found.append(box)
+    return found
+
+
+def _free(box: Box, taken: Iterable[Box], panel: Box) -> bool:
+    return panel.holds(box) and not any(box.covers(other) for other in taken)
+
+
+def _around(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:
+    """Yield boxes further and further from the point: right and left of it first."""
+    far = math.hypot(panel.width, panel.height)
+    distance = RADIUS + 1.0
+    while distance < far:
+        for turn in range(16):
+            angle = math.pi / 8 * ((turn + 1) // 2 * (-1) ** turn)  # right, then up and down by turns, left last
+            across, down = math.cos(angle), math.sin(angle)
+            middle = x + distance * across + (width / 2) * across, y + distance * down
+            yield Box(middle[0] - width / 2, middle[1] - HEIGHT / 2, width, HEIGHT)
+        distance += 5
