@@ -14,19 +14,26 @@ RANKS = (3, 4)  # of an IDX file of images
 def channels_first(x: np.ndarray, name: str) -> np.ndarray:
     """Return a view (N, C, H, W) of images (N, H, W, C) or (N, C, H, W), whose channels are 1 (grey) or 3 (colour).
 
-    The channels are the last or the second dimension, whichever is 1 or 3. Raises UserError, which calls the array
-    ``name``, if neither is or both are.
+    Raises UserError, which calls the array ``name``, see ``channel_dimension``.
+    """
+    return x if channel_dimension(x.shape, name) == 1 else x.transpose(0, 3, 1, 2)
+
+
+def channel_dimension(shape: tuple[int, ...], name: str) -> int:
+    """Return which dimension of images of this shape holds the channels: the second (1) or the last (3).
+
+    It is the one whose length is 1 or 3. Raises UserError, which calls the array ``name``, if neither is or both are.
     """
     wanted = "(N, H, W, C) or (N, C, H, W) with 1 or 3 channels C"
-    if x.ndim != 4 or x.size == 0:
-        raise UserError(f"{name} has shape {x.shape}; it must be {wanted} and at least one image")
-    first, last = x.shape[1] in CHANNELS, x.shape[3] in CHANNELS
+    if len(shape) != 4 or 0 in shape:
+        raise UserError(f"{name} has shape {shape}; it must be {wanted} and at least one image")
+    first, last = shape[1] in CHANNELS, shape[3] in CHANNELS
     if first and last:
         either = "its second dimension or its last may be the channels"
-        raise UserError(f"{name} has shape {x.shape}; {either}: store images whose height and width are not 1 or 3")
+        raise UserError(f"{name} has shape {shape}; {either}: store images whose height and width are not 1 or 3")
     if not (first or last):
-        raise UserError(f"{name} has shape {x.shape}; it must be {wanted}")
-    return x if first else x.transpose(0, 3, 1, 2)
+        raise UserError(f"{name} has shape {shape}; it must be {wanted}")
+    return 1 if first else 3
 
 
 def read_images(path: Path, allocate: Allocate = pageable) -> np.ndarray:

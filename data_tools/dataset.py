@@ -86,15 +86,20 @@ def _read_hdf5(path: Path, allocate: Allocate, with_labels: bool) -> tuple[np.nd
         more = f" and {len(found.names) - MAX_LISTED} more" if len(found.names) > MAX_LISTED else ""
         raise UserError(f"{path} contains {names}{more}, but no dataset x; store the images as x, shape (N, H, W, C)")
     x, y = found.arrays["x"], found.arrays.get("y")
-    return _images(x, path, allocate), None if y is None else _labels(y, path)
+    return _images(x, path, allocate), None if y is None else class_labels(y, f"y in {path}")
 
 
 def _images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:
     """Convert uint8 or floats, (N, H, W, C) or (N, C, H, W), to (N, C, H, W) uint8 or float32 from ``allocate``."""
     x = channels_first(x, f"x in {path}")
-    if x.dtype != np.uint8 and not (x.dtype.kind == "f" and x.dtype.itemsize in (4, 8)):
-        raise UserError(f"x in {path} is {x.dtype}; store it as uint8, or as float32 or float64 in [0, 1]")
+    check_type(x.dtype, f"x in {path}")
     return bytes_or_floats(x, f"x in {path}", allocate)
+
+
+def check_type(dtype: np.dtype, source: str) -> None:
+    """Raise UserError, which calls the array ``source``, if images cannot have this type."""
+    if dtype != np.uint8 and not (dtype.kind == "f" and dtype.itemsize in (4, 8)):
+        raise UserError(f"{source} is {dtype}; store it as uint8, or as float32 or float64 in [0, 1]")
 
 
 def bytes_or_floats(x: np.ndarray, source: str, allocate: Allocate = pageable) -> np.ndarray:
@@ -118,25 +123,33 @@ def _holds_pixels(x: np.ndarray, source: str) -> bool:
     integers = True
     for start in range(0, len(x), CHUNK):
         rows = x[start : start + CHUNK]
-        low, high = rows.min(), rows.max()
-        if not (low >= 0 and high <= 1):  # min and max return NaN if there is one: this form then fails
-            found = f"in {low:g} … {high:g}" if np.isfinite([low, high]).all() else "that are not finite"
-            raise UserError(f"{source} contains values {found}; scale them to [0, 1], or store pixels as uint8")
+        check_fractions(rows, source)
         scaled = rows * 255
         integers = integers and bool((np.abs(scaled - np.rint(scaled)) <= INTEGER_TOLERANCE).all())
     return integers
 
 
-def _labels(y: np.ndarray, path: Path) -> np.ndarray:
-    """Convert (N, classes) one-hot, or integers (N,) or (N, 1), to (N,) uint8."""
+def check_fractions(x: np.ndarray, source: str) -> None:
+    """Raise UserError, which calls the floats ``source``, if they are not finite or not in [0, 1]."""
+    low, high = x.min(), x.max()
+    if not (low >= 0 and high <= 1):  # min and max return NaN if there is one: this form then fails
+        found = f"in {low:g} … {high:g}" if np.isfinite([low, high]).all() else "that are not finite"
+        raise UserError(f"{source} contains values {found}; scale them to [0, 1], or store pixels as uint8")
+
+
+def class_labels(y: np.ndarray, source: str) -> np.ndarray:
+    """Convert (N, classes) one-hot, or integers (N,) or (N, 1), to (N,) uint8.
+
+    Raises UserError, which calls the array ``source``, for anything else.
+    """
     if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "iu":
         y = y[:, 0]
     if y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind in "fiub":
         if not (((y == 0) | (y == 1)).all() and (y.sum(axis=1) == 1).all()):
-            raise UserError(f"y in {path} is not one-hot: each row must contain one 1 and otherwise 0")
+            raise UserError(f"{source} is not one-hot: each row must contain one 1 and otherwise 0")
         y = y.argmax(axis=1)
     if y.ndim != 1 or y.dtype.kind not in "iu":
-        raise UserError(f"y in {path} is {y.dtype} {y.shape}; it must be (N, classes) one-hot or (N,) integers")
+        raise UserError(f"{source} is {y.dtype} {y.shape}; it must be (N, classes) one-hot or (N,) integers")
     if y.size and (y.min() < 0 or y.max() > 255):
-        raise UserError(f"y in {path} contains labels from {y.min()} to {y.max()}; they must be within 0 … 255")
+        raise UserError(f"{source} contains labels from {y.min()} to {y.max()}; they must be within 0 … 255")
     return y.astype(np.uint8)

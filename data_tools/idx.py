@@ -13,15 +13,16 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import numpy as np
 
-from app.errors import UserError
 from app.files.formats import START_BYTES, recognise
 from app.files.reading import open_regular
 from app.files.writing import replacing
+from data_tools.inflate import CHUNK, GZIP_MAGIC, GZIP_MAX_RATIO, BadFileError, Gzip, faults
 
 Allocate = Callable[[int], np.ndarray]
 """Takes a number of bytes, returns that much memory as a one-dimensional uint8 array."""
@@ -29,10 +30,7 @@ Allocate = Callable[[int], np.ndarray]
 MAX_BYTES = 2**31
 MAX_FILE_BYTES = MAX_BYTES + (1 << 20)  # room for a header, or for gzip's growth of incompressible data
 TOO_LARGE = "split it into files of fewer images"
-GZIP_MAGIC = b"\x1f\x8b"
 GZIP_LEVEL = 6  # higher ones take several times as long for a few percent
-GZIP_MAX_RATIO = 1032  # deflate cannot pack more: 258 bytes in two bits
-MAX_MEMBERS = 1 << 16  # members of a gzip file: bgzip writes 64 KiB per member
 UBYTE = 0x08
 OTHER_TYPES = {0x09: "int8", 0x0B: "int16", 0x0C: "int32", 0x0D: "float32", 0x0E: "float64"}
 OLD_MAGIC = bytes(4)  # type and rank missing: old files hold bytes, of the lowest rank that is asked for
@@ -43,7 +41,6 @@ EXPECTED = {  # by rank
     (3, 4): f"{GREY}, or in colour N x 3 x H x W or N x H x W x 3",
 }
 CONVERT = "convert them with NumPy and data_tools.idx.write_idx, or store them as x and y in HDF5 (README)"
-CHUNK = 1 << 18
 
 
 def pageable(nbytes: int) -> np.ndarray:
@@ -51,49 +48,9 @@ def pageable(nbytes: int) -> np.ndarray:
     return np.empty(nbytes, np.uint8)
 
 
-class _BadError(Exception):
-    """What is wrong with the file, starting with a verb, and the remedy; ``read_idx`` puts the path in front."""
-
-    def __init__(self, what: str, remedy: str = "get a fresh copy or name another file") -> None:
-        super().__init__(f"{what}; {remedy}")
-
-
 class _Source(Protocol):
     def readinto(self, target: memoryview, /) -> int:
         """Read into ``target`` until it is full or the content ends; return the number of bytes."""
-
-
-class _Gzip:
-    """Inflates all members of a gzip file, only as requested; zlib checks CRC and length at each member's end."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._inflater = zlib.decompressobj(wbits=31)
-        self._members = 1
-
-    def readinto(self, target: memoryview) -> int:
-        filled = 0
-        while filled < len(target):
-            ended = self._inflater.eof
-            data = (self._inflater.unused_data if ended else self._inflater.unconsumed_tail) or self._file.read(CHUNK)
-            if ended and not data:
-                break
-            if not data:
-                raise _BadError("is a truncated gzip file")
-            if ended:
-                self._begin_member(data)
-            piece = self._inflater.decompress(data, min(len(target) - filled, 4 * CHUNK))
-            target[filled : filled + len(piece)] = piece
-            filled += len(piece)
-        return filled
-
-    def _begin_member(self, data: bytes) -> None:
-        self._members += 1
-        if not data.startswith(GZIP_MAGIC[:1]):
-            raise _BadError("has data that is not gzip after its compressed content")
-        if self._members > MAX_MEMBERS:
-            raise _BadError(f"has more than {MAX_MEMBERS:,} gzip members", "compress it in one")
-        self._inflater = zlib.decompressobj(wbits=31)
 
 
 def read_idx(
@@ -105,70 +62,106 @@ def read_idx(
     Returns a C-contiguous uint8 array over memory from ``allocate``, which is called only for a plausible header.
     Raises UserError, naming the path, for a file that cannot be read or is not exactly one such array.
     """
-    try:
-        with open_regular(path, MAX_FILE_BYTES) as file:
-            ranks = (rank,) if isinstance(rank, int) else rank
-            return _read(file, os.fstat(file.fileno()).st_size, ranks, max_items, allocate)
-    except _BadError as error:
-        raise UserError(f"{path} {error}") from error
-    except zlib.error as error:
-        raise UserError(f"{path} is a damaged gzip file ({error}); get a fresh copy") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}; copy it to another disk") from error
-    except MemoryError as error:
-        raise UserError(f"not enough memory for the content of {path}; use a file with fewer items") from error
+    ranks = (rank,) if isinstance(rank, int) else rank
+    with faults(path), open_regular(path, MAX_FILE_BYTES) as file:
+        return _read(file, os.fstat(file.fileno()).st_size, ranks, max_items, allocate)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape of an IDX file's items, which follow ``offset`` bytes of its content. size: of the file in bytes."""
+
+    shape: tuple[int, ...]
+    offset: int
+    zipped: bool
+    size: int
+
+
+def read_layout(path: Path, ranks: tuple[int, ...]) -> Layout:
+    """Read the header of an IDX file of any size: its items have exactly this shape, if it is not gzipped.
+
+    Whether those of a gzipped file have it shows when they are read. Raises UserError.
+    """
+    with faults(path), open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        shape, source = _begin(file, size, ranks)
+        offset, zipped, nbytes = 4 + 4 * len(shape), isinstance(source, Gzip), math.prod(shape)
+        if not zipped and size - offset < nbytes:
+            raise too_short(size - offset, nbytes)
+        if not zipped and size - offset > nbytes:
+            raise too_long(nbytes)
+        return Layout(shape, offset, zipped, size)
 
 
 def _read(file: BinaryIO, size: int, ranks: tuple[int, ...], max_items: int | None, allocate: Allocate) -> np.ndarray:
-    start = file.read(16)
-    file.seek(0)
-    if not start:
-        raise _BadError("is empty")
-    zipped = start.startswith(GZIP_MAGIC)
-    most = min(size * GZIP_MAX_RATIO if zipped else size, MAX_BYTES)
-    source = _source(file, zipped)
-    shape, *others = _read_shapes(source, ranks)
-    if others:
-        shape = _true_shape({shape, *others}, source, most)
-        source = _source(file, zipped)
-        source.readinto(memoryview(bytearray(4 + 4 * len(shape))))
+    shape, source = _begin(file, size, ranks)
     items, nbytes = shape[0], math.prod(shape)
-    if nbytes == 0:
-        raise _BadError(f"contains no items (shape {shape})")
     if max_items is not None and items > max_items:
-        raise _BadError(f"declares {items} items, more than the {max_items} expected")
-    # The header alone must not decide the allocation: the file's size limits its items.
-    if nbytes > (size * GZIP_MAX_RATIO if zipped else size):
-        raise _BadError(f"declares {nbytes} bytes of content, more than its {size} bytes can contain")
+        raise BadFileError(f"declares {items} items, more than the {max_items} expected")
     if nbytes > MAX_BYTES:
-        raise _BadError(f"contains {nbytes:,} bytes, more than the {MAX_BYTES:,} that are read", TOO_LARGE)
+        raise BadFileError(f"contains {nbytes:,} bytes, more than the {MAX_BYTES:,} that are read", TOO_LARGE)
     content = allocate(nbytes)
     filled = source.readinto(content.data)
     if filled < nbytes:
-        raise _BadError(f"is too short: {filled} of the {nbytes} bytes that its header declares")
+        raise too_short(filled, nbytes)
     if source.readinto(memoryview(bytearray(1))):
-        raise _BadError(f"is too long: data follows the {nbytes} bytes that its header declares")
+        raise too_long(nbytes)
     return content.reshape(shape)
 
 
-def _source(file: BinaryIO, zipped: bool) -> _Source:
+def _begin(file: BinaryIO, size: int, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], _Source]:
+    """Return the shape of the items, which a file of ``size`` bytes can have, and its content behind the header."""
+    start = file.read(16)
+    if not start:
+        raise BadFileError("is empty")
+    most = size * GZIP_MAX_RATIO if start.startswith(GZIP_MAGIC) else size
+    source = _source(file, size)
+    shape, *others = _read_shapes(source, ranks)
+    if others:
+        shape = _true_shape({shape, *others}, file, size, most)
+        source = _source(file, size)
+        source.readinto(memoryview(bytearray(4 + 4 * len(shape))))
+    if 0 in shape:
+        raise BadFileError(f"contains no items (shape {shape})")
+    # The header alone must not decide the allocation: the file's size limits its items.
+    if math.prod(shape) > most:
+        raise BadFileError(f"declares {math.prod(shape)} bytes of content, more than its {size} bytes can contain")
+    return shape, source
+
+
+def too_short(found: int, nbytes: int) -> BadFileError:
+    """Build the error for content that ends after ``found`` bytes of items."""
+    return BadFileError(f"is too short: {found} of the {nbytes} bytes that its header declares")
+
+
+def too_long(nbytes: int) -> BadFileError:
+    """Build the error for content that goes on after its items."""
+    return BadFileError(f"is too long: data follows the {nbytes} bytes that its header declares")
+
+
+def _source(file: BinaryIO, size: int) -> _Source:
     """Return the file's content from its beginning."""
     file.seek(0)
-    return _Gzip(file) if zipped else file  # type: ignore[return-value]
+    zipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    file.seek(0)
+    return Gzip(file, size) if zipped else file  # type: ignore[return-value]
 
 
-def _true_shape(shapes: set[tuple[int, ...]], source: _Source, most: int) -> tuple[int, ...]:
-    """Return the one of an old header's shapes that its content has, which ``source`` is at the beginning of."""
+def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: int) -> tuple[int, ...]:
+    """Return the one of an old header's shapes that the content of at most ``most`` bytes has."""
     sizes = {shape: math.prod(shape) for shape in shapes if 0 < math.prod(shape) <= most}
-    left = max(sizes.values(), default=0) + 1
-    found, piece = 0, memoryview(bytearray(CHUNK))
-    while filled := source.readinto(piece[: min(left - found, CHUNK)]):
-        found += filled
+    source, start = _source(file, size), 4 + 4 * len(min(shapes))
+    found = size - start
+    if isinstance(source, Gzip):
+        left = start + max(sizes.values(), default=0) + 1
+        found, piece = -start, memoryview(bytearray(CHUNK))
+        while filled := source.readinto(piece[: min(left - start - found, CHUNK)]):
+            found += filled
     fitting = [shape for shape, nbytes in sizes.items() if nbytes == found]
     if len(fitting) != 1:
         either = " or ".join(" x ".join(map(str, shape)) for shape in sorted(shapes))
         fault = "and its content may be" if fitting else "but its content is not"
-        raise _BadError(f"starts with four zero bytes, as old files do, {fault} {either} bytes")
+        raise BadFileError(f"starts with four zero bytes, as old files do, {fault} {either} bytes")
     return fitting[0]
 
 
@@ -177,21 +170,21 @@ def _read_shapes(source: _Source, ranks: tuple[int, ...]) -> list[tuple[int, ...
     magic = bytearray(4)
     filled = source.readinto(memoryview(magic))
     if filled == 0:
-        raise _BadError("decompresses to nothing")
+        raise BadFileError("decompresses to nothing")
     if magic[:2] != b"\0\0":
         raise _no_idx(bytes(magic[:filled]), source)
     old, rank = magic == OLD_MAGIC, magic[3]
     if filled == 4 and magic[2] != UBYTE and not old:
         kind = OTHER_TYPES.get(magic[2])
         if kind is None:
-            raise _BadError(f"contains IDX items of type 0x{magic[2]:02x}, not unsigned bytes (0x08)")
-        raise _BadError(f"contains {kind} (IDX type 0x{magic[2]:02x}), not unsigned bytes (0x08)", _expected(ranks))
+            raise BadFileError(f"contains IDX items of type 0x{magic[2]:02x}, not unsigned bytes (0x08)")
+        raise BadFileError(f"contains {kind} (IDX type 0x{magic[2]:02x}), not unsigned bytes (0x08)", _expected(ranks))
     if filled == 4 and rank not in ranks and not old:
         needed = " or ".join(map(str, ranks))
-        raise _BadError(f"is an IDX file of rank {rank}, where rank {needed} is needed", _expected(ranks))
+        raise BadFileError(f"is an IDX file of rank {rank}, where rank {needed} is needed", _expected(ranks))
     sizes = bytearray(4 * (min(ranks) if old or filled < 4 else rank))
     if filled < 4 or source.readinto(memoryview(sizes)) < len(sizes):
-        raise _BadError(f"ends inside the {4 + len(sizes)}-byte IDX header")
+        raise BadFileError(f"ends inside the {4 + len(sizes)}-byte IDX header")
     return [struct.unpack(f"{order}{len(sizes) // 4}I", sizes) for order in ("<>" if old else ">")]
 
 
@@ -200,15 +193,17 @@ def _expected(ranks: tuple[int, ...]) -> str:
     return f"{EXPECTED[ranks]}: {CONVERT}"
 
 
-def _no_idx(start: bytes, source: _Source) -> _BadError:
+def _no_idx(start: bytes, source: _Source) -> BadFileError:
     """Build the error for content of another kind, named if its first bytes show it."""
     rest = bytearray(START_BYTES - len(start))
-    with suppress(zlib.error, _BadError):
+    with suppress(zlib.error, BadFileError):
         start += bytes(rest[: source.readinto(memoryview(rest))])
     kind = recognise(start)
     if kind is None:
-        return _BadError(f"is not an IDX file: it starts with {start[:4].hex()}")
-    return _BadError(f"is {kind}, not an IDX file", "store the images or labels as IDX, or as x and y in HDF5 (README)")
+        return BadFileError(f"is not an IDX file: it starts with {start[:4].hex()}")
+    return BadFileError(
+        f"is {kind}, not an IDX file", "store the images or labels as IDX, or as x and y in HDF5 (README)"
+    )
 
 
 def _header(shape: tuple[int, ...]) -> bytes:

@@ -15,6 +15,7 @@ from app.interchange.source import Asked, Source
 from app.network.weights import MAX_BYTES
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+MAX_HEADER_BYTES = 1 << 16  # NumPy reads no header of more than 10,000 characters
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy writes
 
 
@@ -89,7 +90,20 @@ def read_array(name: str, content: bytes) -> np.ndarray:
 
     Raises BadValueError for damage, for no numbers, and for objects, which would be pickles.
     """
-    stream = io.BytesIO(content)
+    shape, in_columns, dtype, offset = read_header(name, content)
+    data = memoryview(content)[offset:]
+    if prod(shape) * dtype.itemsize != len(data):
+        raise BadValueError(f"{name} does not have the bytes that its shape needs; get a fresh copy")
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if in_columns else "C")
+
+
+def read_header(name: str, start: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Read the header of an NPY file: shape, whether it is stored by columns, type, and where the numbers begin.
+
+    start: at least the first ``MAX_HEADER_BYTES`` of the file, or all of it. name: the subject of errors. Raises
+    BadValueError for damage, for no numbers, and for objects, which would be pickles.
+    """
+    stream = io.BytesIO(start)
     try:
         version = npy.read_magic(stream)
         if version not in _HEADERS:
@@ -101,9 +115,8 @@ def read_array(name: str, content: bytes) -> np.ndarray:
         raise BadValueError(f"{name} is no array: {shown(str(error))}; save it again") from None
     if dtype.hasobject:
         raise BadValueError(f"{name} contains pickled objects, which may run code; store plain numbers")
-    data = memoryview(content)[stream.tell() :]
     if 0 in shape:
         raise BadValueError(f"{name} is empty, its shape is {shape}; save it with content")
-    if min(shape, default=1) < 1 or prod(shape) * dtype.itemsize != len(data):
+    if min(shape, default=1) < 1:
         raise BadValueError(f"{name} does not have the bytes that its shape needs; get a fresh copy")
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if in_columns else "C")
+    return shape, in_columns, dtype, stream.tell()

@@ -11,7 +11,7 @@ from app.files.formats import START_BYTES, recognise
 from app.files.reading import first_bytes, read_file
 from app.interchange.npz import read_array, read_arrays
 from data_tools.colour import channels_first
-from data_tools.dataset import Dataset, bytes_or_floats, load_files
+from data_tools.dataset import Dataset, bytes_or_floats, check_type, load_files
 from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC
 
 NAMES = ("x", "images")  # of the array of images in an NPZ file; a single array may have any name
@@ -52,8 +52,7 @@ def _read_npz(path: Path) -> Dataset:
 
 def _dataset(array: np.ndarray, path: Path, name: str) -> Dataset:
     """Make (N, C, H, W) of one image (H, W), of (N, H, W), or of images with 1 or 3 channels. Raises UserError."""
-    if array.dtype != np.uint8 and not (array.dtype.kind == "f" and array.dtype.itemsize in (4, 8)):
-        raise UserError(f"{name} is {array.dtype}; store it as uint8, or as float32 or float64 in [0, 1]")
+    check_type(array.dtype, name)
     if array.ndim not in (2, 3, 4) or array.size == 0:
         wanted = "(H, W), (N, H, W) or, with 1 or 3 channels C, (N, C, H, W) or (N, H, W, C)"
         raise UserError(f"{name} has shape {array.shape}; it must be {wanted} and at least one image")

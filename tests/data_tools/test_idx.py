@@ -130,7 +130,7 @@ def test_refuses_bad_gzip(tmp_path: Path, case: str) -> None:
 
 
 def test_members_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data_tools.idx.MAX_MEMBERS", 5)
+    monkeypatch.setattr("data_tools.inflate.MAX_MEMBERS", 5)
     path = tmp_path / "images.gz"
     path.write_bytes(ZIPPED + gzip.compress(b"") * 4)
     np.testing.assert_array_equal(read_idx(path, rank=3), IMAGES)

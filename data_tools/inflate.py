@@ -1,0 +1,76 @@
+"""Inflate gzip files piece by piece, and turn their faults into one line."""
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from app.errors import UserError
+
+GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAX_RATIO = 1032  # deflate cannot pack more: 258 bytes in two bits
+MAX_MEMBERS = 1 << 16  # members of a gzip file, and one more for every
+MEMBER_BYTES = 1 << 10  # bytes of the file: bgzip packs 64 KiB into each
+CHUNK = 1 << 18
+
+
+class BadFileError(Exception):
+    """What is wrong with the file, starting with a verb, and the remedy; ``faults`` puts the path in front."""
+
+    def __init__(self, what: str, remedy: str = "get a fresh copy or name another file") -> None:
+        super().__init__(f"{what}; {remedy}")
+
+
+class Gzip:
+    """Inflates all members of a gzip file, only as requested; zlib checks CRC and length at each member's end.
+
+    Use it within ``faults``.
+    """
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        """file: at its beginning. size: of the file in bytes."""
+        self._file = file
+        self._max_members = MAX_MEMBERS + size // MEMBER_BYTES
+        self._inflater = zlib.decompressobj(wbits=31)
+        self._members = 1
+
+    def readinto(self, target: memoryview) -> int:
+        """Read into ``target`` until it is full or the content ends; return the number of bytes."""
+        filled = 0
+        while filled < len(target):
+            ended = self._inflater.eof
+            data = (self._inflater.unused_data if ended else self._inflater.unconsumed_tail) or self._file.read(CHUNK)
+            if ended and not data:
+                break
+            if not data:
+                raise BadFileError("is a truncated gzip file")
+            if ended:
+                self._begin_member(data)
+            piece = self._inflater.decompress(data, min(len(target) - filled, 4 * CHUNK))
+            target[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return filled
+
+    def _begin_member(self, data: bytes) -> None:
+        self._members += 1
+        if not data.startswith(GZIP_MAGIC[:1]):
+            raise BadFileError("has data that is not gzip after its compressed content")
+        if self._members > self._max_members:
+            raise BadFileError(f"has more than {self._max_members:,} gzip members", "compress it in one")
+        self._inflater = zlib.decompressobj(wbits=31)
+
+
+@contextmanager
+def faults(path: Path) -> Iterator[None]:
+    """Turn the faults of the file at ``path`` that the block meets into a UserError."""
+    try:
+        yield
+    except BadFileError as error:
+        raise UserError(f"{path} {error}") from error
+    except zlib.error as error:
+        raise UserError(f"{path} is a damaged gzip file ({error}); get a fresh copy") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}; copy it to another disk") from error
+    except MemoryError as error:
+        raise UserError(f"not enough memory for the content of {path}; use a file with fewer items") from error
