@@ -11,6 +11,7 @@ import requests
 from tqdm import tqdm
 
 from app.files import child_process
+from app.processes import how_it_ended
 from data_tools.transfer import AGAIN, DONE, HEADERS, READY, reason_of
 
 CONNECT_SECONDS = 5.0
@@ -80,7 +81,7 @@ def _attempt(url: str, target: Path, max_bytes: int) -> tuple[int | None, str]:
             reason = process.stdout.read().decode().strip()
         finally:
             process.kill()
-    return process.returncode, reason or f"the process that downloads it ended with {process.returncode}"
+    return process.returncode, reason or f"the process that downloads it {how_it_ended(process.returncode)}"
 
 
 def _in_time(process: subprocess.Popen[bytes], target: Path, progress: tqdm) -> bool:

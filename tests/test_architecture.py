@@ -18,6 +18,7 @@ FLOORS = (
     "app.errors",
     "app.interrupts",
     "app.processor",
+    "app.processes",
     "app.precision",
     "app.files",
     "app.console",

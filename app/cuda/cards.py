@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from app.errors import UserError, suggestion
 from app.files import child_process
 from app.files.checks import BadValueError, shown
+from app.processes import how_it_ended
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 ALL = "all"
@@ -125,7 +126,7 @@ def visible_cards() -> list[NumberedCard]:
     with child_process.start(__name__, stdout=subprocess.PIPE) as process:
         answer = process.communicate()[0].decode().strip()
     if not answer.isdecimal():
-        raise UserError(answer or f"the NVIDIA driver does not start (it ended its process with {process.returncode})")
+        raise UserError(answer or f"the NVIDIA driver does not start: its process {how_it_ended(process.returncode)}")
     listed = _listed()
     if listed is None:
         listed = [str(number) for number in range(int(answer))]

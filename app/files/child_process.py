@@ -1,14 +1,12 @@
 """Start helper processes: Python programs that work for this process and end with it."""
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
+from app.processes import end_with_parent
 
 
 def start(module: str, *arguments: str | int, **options: Any) -> subprocess.Popen[bytes]:
@@ -27,16 +25,6 @@ def _program(module: str, arguments: tuple[str | int, ...]) -> str:
     places = [str(Path(__file__).parents[__name__.count(".")]), *(place or str(Path.cwd()) for place in sys.path)]
     return (
         f"import sys; sys.path[:0] = {places!r}\n"
-        f"from {__name__} import end_with_parent; end_with_parent({os.getpid()})\n"
+        f"from {end_with_parent.__module__} import end_with_parent; end_with_parent({os.getpid()})\n"
         f"from {module} import main; main(*{arguments!r})"
     )
-
-
-def end_with_parent(parent: int) -> None:
-    """Let the system kill this process when the thread that started it ends, for whatever reason.
-
-    parent: the id of that thread's process, which may have ended already.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)

@@ -5,19 +5,18 @@ worker ends too early, the training ends with one line.
 """
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import Pipe, get_context, parent_process, resource_tracker
+from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from threading import Event, Thread
 from typing import Any
 
 from app.errors import UserError
-from app.interrupts import SIGNALS
+from app.processes import end_with_parent, how_it_ended, signals_blocked
 from app.training import loop
 from app.training.engines import engine_of
 from app.training.progress import Job
@@ -89,10 +88,7 @@ class Worker:
         name = f"worker {self.rank + 1} of {count}"
         with suppress(EOFError, OSError):
             return f"{name} failed: {self.errors.recv()}"
-        if code is not None and code < 0:
-            how = f"by signal {-code} ({signal.strsignal(-code)}), perhaps out of memory"
-            return f"{name} was ended {how}: train again with fewer --workers"
-        return f"{name} ended with exit code {code}: train again with fewer --workers"
+        return f"{name} {how_it_ended(code)}: train again with fewer --workers"
 
 
 class Watch(Thread):
@@ -147,32 +143,28 @@ class Watch(Thread):
 
 def _start(count: int, memory: Any) -> list[Worker]:
     context = get_context("spawn")  # a fork would copy threads' locks and the card's context
-    resource_tracker.ensure_running()  # later it would unblock the signals that are blocked next
-    # Ctrl-C reaches every process of the terminal; only rank 0 may react. Workers inherit the signals blocked here.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     workers: list[Worker] = []
     try:
-        for rank in range(1, count):
-            link, their_link = Pipe()
-            errors, their_errors = Pipe(duplex=False)
-            arguments = (rank, count, their_link, their_errors, memory)
-            process = context.Process(target=_work, args=arguments, name=f"worker {rank + 1}", daemon=True)
-            process.start()
-            their_link.close()  # so that the connection breaks when the worker ends
-            their_errors.close()
-            workers.append(Worker(rank, process, link, errors))
+        with signals_blocked():
+            for rank in range(1, count):
+                link, their_link = Pipe()
+                errors, their_errors = Pipe(duplex=False)
+                arguments = (os.getpid(), rank, count, their_link, their_errors, memory)
+                process = context.Process(target=_work, args=arguments, name=f"worker {rank + 1}", daemon=True)
+                process.start()
+                their_link.close()  # so that the connection breaks when the worker ends
+                their_errors.close()
+                workers.append(Worker(rank, process, link, errors))
     except OSError:
         for worker in workers:
             worker.process.kill()
         raise
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return workers
 
 
-def _work(rank: int, count: int, link: Connection, errors: Connection, memory: Any) -> None:
-    """Entry point of a worker process: run the same loop as rank 0, silently."""
-    Thread(target=_end_with_rank_0, daemon=True).start()
+def _work(lead: int, rank: int, count: int, link: Connection, errors: Connection, memory: Any) -> None:
+    """Entry point of a worker process: run the same loop as rank 0, silently. lead: the process of rank 0."""
+    end_with_parent(lead)
     try:
         job = link.recv()
         progress = job.progress
@@ -186,14 +178,6 @@ def _work(rank: int, count: int, link: Connection, errors: Connection, memory: A
         with suppress(OSError):  # rank 0 may have ended
             errors.send(" ".join(text.split()))
         sys.exit(1)
-
-
-def _end_with_rank_0() -> None:
-    """End this process, whatever it waits for, when rank 0 ends, for whatever reason."""
-    lead = parent_process()
-    if lead is not None:
-        lead.join()
-    os._exit(1)
 
 
 @contextmanager

@@ -111,7 +111,7 @@ def test_wrong_lists_of_cards(driver: Path) -> None:
     assert asked(driver, [f"--devices {text}" for text in wrong])[::2] == [*wrong.values()]
     none = "--devices all: the NVIDIA driver sees no device (CUDA_VISIBLE_DEVICES may hide it); leave it out"
     assert str(asked(driver, ["--devices all"], FAKE_CARDS="0")[0]).startswith(none)
-    crashed = "--devices all: the NVIDIA driver does not start (it ended its process with -6); leave it out"
+    crashed = "--devices all: the NVIDIA driver does not start: its process was ended by signal 6 (Aborted)"
     assert str(asked(driver, ["--devices all"], FAKE_CRASH="1")[0]).startswith(crashed)
     missing = "--devices all: no NVIDIA driver library (libcuda.so.1) is installed; leave it out to use the CPU"
     if not shutil.which("nvidia-smi"):

@@ -1,0 +1,47 @@
+"""Processes that work for this one: how they start, how they end, and what to say about it."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from app.interrupts import SIGNALS
+
+_PR_SET_PDEATHSIG = 1
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Block Ctrl-C, SIGTERM and SIGHUP in this thread; processes and threads that start meanwhile inherit that.
+
+    A terminal or a scheduler sends these signals to every process. Only the first one may react: it ends the others.
+    """
+    from multiprocessing import resource_tracker  # here, as helper processes that need no more import this file
+
+    resource_tracker.ensure_running()  # later it would unblock the signals that are blocked next
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the system kill this process when the thread that started it ends, for whatever reason.
+
+    parent: the id of that thread's process, which may have ended already.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def how_it_ended(code: int | None) -> str:
+    """Return a process's end in words, to follow its name. code: its exit code, negative for a signal."""
+    if code is None:
+        return "ended in an unknown way"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    hint = ", perhaps out of memory" if code == -signal.SIGKILL else ""
+    return f"was ended by signal {-code} ({signal.strsignal(-code) or 'unknown'}){hint}"

@@ -1,0 +1,61 @@
+"""Test how processes that work for this one end, and what is said about it."""
+
+import signal
+import subprocess
+import sys
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from app.interrupts import SIGNALS
+from app.processes import how_it_ended, signals_blocked
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "ended with exit code 0"),
+        (3, "ended with exit code 3"),
+        (-9, "was ended by signal 9 (Killed), perhaps out of memory"),
+        (-11, "was ended by signal 11 (Segmentation fault)"),
+        (-40, "was ended by signal 40 (Real-time signal 6)"),
+        (None, "ended in an unknown way"),
+    ],
+)
+def test_the_end_in_words(code: int | None, words: str) -> None:
+    assert how_it_ended(code) == words
+
+
+def test_only_the_first_process_reacts_to_ctrl_c() -> None:
+    with signals_blocked():
+        process = get_context("spawn").Process(target=signal.pause, daemon=True)
+        process.start()
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & set(SIGNALS)
+    blocked = Path(f"/proc/{process.pid}/status").read_text().partition("SigBlk:\t")[2].split()[0]
+    process.kill()
+    process.join()
+    assert all(int(blocked, 16) >> (number - 1) & 1 for number in SIGNALS)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["that ended before", "that ends after"])
+def test_a_process_ends_with_the_one_that_started_it(before: bool) -> None:
+    """Whether that ends before or after ``end_with_parent``. The child holds standard output as long as it lives."""
+    child = (
+        "import sys, time; from app.processes import end_with_parent\n"
+        "if sys.argv[2] == 'True': sys.stdin.read()\n"  # to the parent's end
+        "end_with_parent(int(sys.argv[1])); print('on', flush=True); time.sleep(60)"
+    )
+    parent = (
+        "import os, subprocess, sys; from subprocess import PIPE\n"
+        "again = [sys.executable, '-c', sys.argv[1], str(os.getpid()), sys.argv[2]]\n"
+        "process = subprocess.Popen(again, stdin=PIPE); sys.stdin.readline(); os.kill(os.getpid(), 9)"
+    )
+    command = [sys.executable, "-c", parent, child, str(before)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        said = b"" if before else process.stdout.readline()
+        process.stdin.close()
+        assert (said + process.stdout.read(), process.wait(30)) == (b"" if before else b"on\n", -signal.SIGKILL)
