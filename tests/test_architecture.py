@@ -43,6 +43,7 @@ FLOORS = (
     "app.compare",
     "app.operate",
     "app.evaluate",
+    "app.classify",
     "app.training",
     "app.commands.options",
     "app.bench",

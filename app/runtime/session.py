@@ -19,14 +19,13 @@ from math import prod
 
 import cupy
 import numpy as np
-from cupy.cuda import runtime
 
 from app.cuda.graph_capture import BatchGraph
 from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array, uploaded
 from app.errors import UserError
 from app.kernels.launch import Kernel
-from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
-from app.runtime.stream_buffers import AtOnce, Direct, Outputs, StreamBuffers, copy
+from app.planning.plan import IMAGES, LOGITS, ExecutionPlan
+from app.runtime.stream_buffers import AtOnce, Direct, Mark, Outputs, StreamBuffers
 
 MOST_CHUNKS = 64  # limit for a graph: with more chunks, it saves no time
 LARGEST_CHUNK = 4096  # images; larger chunks gain nothing
@@ -65,10 +64,6 @@ def equal_pieces(start: int, stop: int, chunk: int) -> Iterator[slice]:
     count, many = stop - start, -(-(stop - start) // chunk)
     for i in range(many):
         yield slice(start + count * i // many, start + count * (i + 1) // many)
-
-
-# Called before and after each of copy in, kernels and copy out of a chunk is enqueued.
-Mark = Callable[[StreamBuffers], None]
 
 
 class Session:
@@ -191,30 +186,8 @@ class Session:
         self._busy = True
         pinned = is_pinned(images)
         for part, buffers in parts:
-            self._enqueue(buffers, images[part], pinned, outputs, part, mark)
-
-    def _enqueue(
-        self, buffers: StreamBuffers, images: np.ndarray, pinned: bool, outputs: Outputs, part: slice, mark: Mark | None
-    ) -> None:
-        stream = buffers.stream.ptr
-        source = images if pinned else buffers.stage(images)
-        if mark:
-            mark(buffers)
-        copy(buffers.named[IMAGES].data.ptr, source.ctypes.data, source.nbytes, runtime.memcpyHostToDevice, stream)
-        if not pinned:
-            buffers.copied.record(buffers.stream)
-        if mark:
-            mark(buffers)
-        for launch in buffers.launches:
-            launch(stream, len(images))
-        if mark:
-            mark(buffers)
-        for name, target in ((LABELS, outputs.labels), (LOGITS, outputs.logits)):
-            if target is not None:
-                rows = target[part]
-                copy(rows.ctypes.data, buffers.named[name].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream)
-        if mark:
-            mark(buffers)
+            source = images[part] if pinned else buffers.stage(images[part])
+            buffers.enqueue(source, outputs.of(part), mark, staged=not pinned)
 
     def wait(self) -> None:
         """Block until everything submitted has arrived."""

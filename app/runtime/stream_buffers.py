@@ -1,6 +1,8 @@
 """Bind a plan's kernels to buffers: to those of a stream, filled by copies of chunks, or to host memory."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,8 @@ ALIGNED = 16  # bytes
 # Operations for each byte of an image below which kernels are faster than the bus, which brings some 50 GB/s.
 BUS_BOUND = 400
 Weights = Sequence[Sequence[Any]]  # device arrays for each node of a plan
+# Called before and after each of copy in, kernels and copy out of a chunk is enqueued.
+Mark = Callable[["StreamBuffers"], None]
 
 
 def copy(target: int, source: int, nbytes: int, direction: int, stream: int) -> None:
@@ -77,6 +81,29 @@ class StreamBuffers(Buffers):
         np.copyto(staged, images)
         return staged
 
+    def enqueue(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None, *, staged: bool = False) -> None:
+        """Enqueue copy in, kernels and copy out of page-locked images, at most ``chunk``, and return at once.
+
+        outputs: page-locked arrays for as many images. staged: the images lie in the staging buffer.
+        """
+        stream = self.stream.ptr
+        if mark:
+            mark(self)
+        copy(self.named[IMAGES].data.ptr, images.ctypes.data, images.nbytes, runtime.memcpyHostToDevice, stream)
+        if staged:
+            self.copied.record(self.stream)
+        if mark:
+            mark(self)
+        for launch in self.launches:
+            launch(stream, len(images))
+        if mark:
+            mark(self)
+        for name, rows in ((LABELS, outputs.labels), (LOGITS, outputs.logits)):
+            if rows is not None:
+                copy(rows.ctypes.data, self.named[name].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream)
+        if mark:
+            mark(self)
+
 
 @dataclass(frozen=True)
 class Outputs:
@@ -84,6 +111,10 @@ class Outputs:
 
     labels: np.ndarray
     logits: np.ndarray | None = None
+
+    def of(self, part: slice) -> Outputs:
+        """Return the rows of some images."""
+        return Outputs(self.labels[part], None if self.logits is None else self.logits[part])
 
 
 class Direct(Buffers):

@@ -1,0 +1,1 @@
+"""``classify``: shards of images, of any number and size, in; labels of each shard out. In constant memory."""

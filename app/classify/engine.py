@@ -1,0 +1,148 @@
+"""One device of this process, ready to classify pieces of shards: it reads them, computes, and counts right answers.
+
+An engine has lanes. A lane is one thread with buffers of its own, and on a GPU with a stream of its own: it takes the
+next block of images of any piece in flight, reads it, and has the device classify it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from app.classify.flights import Flight, Flights, Lane
+from app.classify.pieces import Piece, Place, Result, ShardError
+from app.cuda import device as devices
+from app.errors import UserError
+from app.layers import Softmax
+from app.network.graph import Graph
+
+JOIN_SECONDS = 5.0  # a lane that hangs longer, as in reading from a lost disk, ends with the process
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """What an engine computes. It can be pickled, and opened in any process.
+
+    graph: the network, for images of the shards' shape. dtype: that of the images, ``uint8`` or ``float32``. device:
+    as the option ``--device``. compressed: some shards are: every core then decompresses one. label: what the report
+    calls the device; None: by CUDA's number.
+    """
+
+    graph: Graph
+    dtype: str
+    device: str = "auto"
+    precision: str = "auto"
+    logits: bool = False
+    compressed: bool = False
+    label: str | None = None
+
+
+class Lanes(Protocol):
+    """The lanes of one device. size: images in a block. arithmetic: the coarsest type of any layer's products."""
+
+    count: int
+    size: int
+    arithmetic: str
+
+    def open(self, index: int) -> Callable[[Lane], None]:
+        """Allocate what a lane needs, in its own thread; return the body of that thread: it runs until the end."""
+
+    def place(self) -> Place:
+        """Describe the device, once all lanes are open."""
+
+    def close(self) -> None:
+        """Free everything; no lane runs any more."""
+
+
+class EngineClosedError(Exception):
+    """The engine was closed while it classified."""
+
+
+class Engine:
+    """A device of this process. A context manager; any number of threads may call ``classify`` at the same time.
+
+    place: what classifies. arithmetic: the coarsest type of any layer's products. why_cpu: why ``auto`` took the CPU,
+    in one line; else None. Raises UserError where the device cannot run the network.
+    """
+
+    def __init__(self, settings: EngineSettings) -> None:
+        graph = settings.graph
+        self._classes = graph.classes if settings.logits else None
+        self._softmax = any(isinstance(step.layer, Softmax) for step in graph.steps[-2:])
+        device, self.why_cpu = devices.choose(settings.device)
+        with devices.gpu_errors():
+            self._lanes = _gpu_lanes(settings) if device == "cuda" else _cpu_lanes(settings)
+            self.arithmetic = self._lanes.arithmetic
+            self._flights = Flights(self._lanes.size)
+            self._opened = threading.Semaphore(0)
+            self._threads = [
+                threading.Thread(target=self._run, args=(index,), daemon=True) for index in range(self._lanes.count)
+            ]
+            for thread in self._threads:
+                thread.start()
+            for _ in self._threads:
+                self._opened.acquire()
+            if self._flights.ended is not None:
+                self.close()
+                raise self._flights.ended
+            self.place = self._lanes.place()
+
+    def _run(self, index: int) -> None:
+        with self._flights.lane() as lane:
+            try:
+                body = self._lanes.open(index)
+            finally:
+                self._opened.release()
+            body(lane)
+
+    def classify(self, piece: Piece) -> Result:
+        """Read and classify the piece; return when all of it is done.
+
+        Raises ShardError where the shard or its labels cannot be read; after any other error the engine is of no use.
+        """
+        try:
+            with piece.shard.reader() as reader:
+                flight = Flight(piece, reader, self._classes)
+                with devices.gpu_errors():
+                    self._flights.fly(flight)
+                truth = reader.labels(piece.first, piece.count) if piece.shard.labelled else None
+        except UserError as error:
+            if self._flights.ended is not None:
+                raise
+            raise ShardError(str(error)) from error
+        if flight.logits is not None and self._softmax:
+            with np.errstate(divide="ignore"):
+                np.log(flight.logits, out=flight.logits)
+        correct = None if truth is None else int(np.count_nonzero(flight.labels == truth))
+        return Result(flight.labels, flight.logits, correct, self.place, flight.seconds)
+
+    def close(self) -> None:
+        """End what is still in flight, and free everything."""
+        self._flights.end(EngineClosedError())
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)
+        if not any(thread.is_alive() for thread in self._threads):
+            self._lanes.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _gpu_lanes(settings: EngineSettings) -> Lanes:
+    """Make the lanes of a GPU; the import loads CuPy."""
+    from app.classify.gpu_lanes import GpuLanes
+
+    return GpuLanes(settings)
+
+
+def _cpu_lanes(settings: EngineSettings) -> Lanes:
+    from app.classify.cpu_lanes import CpuLanes
+
+    return CpuLanes(settings)

@@ -1,0 +1,163 @@
+"""Pieces in flight: the lanes of an engine take blocks of images from them, and bring back the labels.
+
+No pixels pass between threads: a lane reads its blocks by itself. The blocks of a compressed shard are read one after
+another, each by a lane that has nothing else to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Condition, Event
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from app.classify.pieces import Piece, Seconds
+from app.errors import UserError
+
+
+class Flight:
+    """A piece with the arrays of its results, and its error if it has one. ``done``: no lane uses it any more."""
+
+    def __init__(self, piece: Piece, reader: Any, classes: int | None) -> None:
+        """reader: the shard's. classes: number of logits; None if they are not wanted."""
+        self.piece = piece
+        self.reader = reader
+        self.labels = np.empty(piece.count, np.uint8)
+        self.logits = None if classes is None else np.empty((piece.count, classes), np.float32)
+        self.seconds = Seconds()
+        self.error: BaseException | None = None
+        self.done = Event()
+        self.taken = 0  # images that lanes have taken
+        self.blocks = 0  # blocks that lanes hold
+        self.busy = False  # a lane reads the next block of a compressed shard
+
+    @property
+    def open(self) -> bool:
+        """Whether a lane may take a block now."""
+        return not self.busy and self.error is None and self.taken < self.piece.count
+
+
+class Block:
+    """``count`` images of a flight, from ``start`` on, that one lane holds."""
+
+    def __init__(self, lane: Lane, flight: Flight, start: int, count: int) -> None:
+        self._lane, self._flight = lane, flight
+        self.start, self.count = start, count
+
+    def read(self, images: np.ndarray) -> bool:
+        """Read the pixels into (count, C, H, W) images. If that fails, return False: the flight is over."""
+        flight, begin = self._flight, perf_counter()
+        try:
+            flight.reader.read(flight.piece.first + self.start, images)
+        except UserError as error:
+            self.give_back(error)
+            return False
+        with self._lane.flights.changed:
+            flight.seconds.read += perf_counter() - begin
+            if flight.busy:
+                flight.busy = False
+                self._lane.flights.changed.notify()
+        return True
+
+    def deliver(
+        self, labels: np.ndarray, logits: np.ndarray | None, *, wait: float = 0.0, compute: float = 0.0
+    ) -> None:
+        """Copy labels (count,) and, if wanted, logits (count, classes) to the flight's. wait, compute: seconds."""
+        flight, rows = self._flight, slice(self.start, self.start + self.count)
+        flight.labels[rows] = labels
+        if flight.logits is not None:
+            flight.logits[rows] = logits
+        self.give_back(None, wait, compute)
+
+    def give_back(self, error: BaseException | None, wait: float = 0.0, compute: float = 0.0) -> None:
+        """Hold the block no longer. error: why it has no labels."""
+        flight, flights = self._flight, self._lane.flights
+        with flights.changed:
+            self._lane.held.remove(self)
+            flight.error = flight.error or error
+            flight.blocks -= 1
+            flight.seconds.wait += wait
+            flight.seconds.compute += compute
+            flights.landed(flight)
+
+
+class Lane:
+    """What one thread takes blocks from. held: those that it has not given back."""
+
+    def __init__(self, flights: Flights) -> None:
+        self.flights = flights
+        self.held: list[Block] = []
+
+    def take(self, *, wait: bool = True) -> Block | None:
+        """Return the next block of the first flight that has one; None at the end, or if there is none now."""
+        flights = self.flights
+        with flights.changed:
+            while flights.ended is None:
+                flight = next((flight for flight in flights.flying if flight.open), None)
+                if flight is not None:
+                    return self._taken(flight)
+                if not wait:
+                    break
+                flights.changed.wait()
+            return None
+
+    def _taken(self, flight: Flight) -> Block:
+        start, at, size = flight.taken, flight.piece.first + flight.taken, self.flights.size
+        count = min(size - at % size, flight.piece.count - start)  # blocks end at multiples of their size in the shard
+        flight.taken += count
+        flight.blocks += 1
+        flight.busy = flight.piece.shard.sequential
+        block = Block(self, flight, start, count)
+        self.held.append(block)
+        return block
+
+
+class Flights:
+    """The pieces in flight, the earliest first. size: images in a block. ended: why no more blocks are handed out."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.changed = Condition()  # guards everything here, and notifies of new blocks and of the end
+        self.flying: list[Flight] = []
+        self.ended: BaseException | None = None
+
+    def fly(self, flight: Flight) -> None:
+        """Let the lanes classify the piece; return when they have. Raises what went wrong with it, or with a lane."""
+        with self.changed:
+            self.flying.append(flight)
+            flight.error = self.ended
+            self.landed(flight)
+            self.changed.notify_all()
+        flight.done.wait()
+        if flight.error is not None:
+            raise flight.error
+
+    def landed(self, flight: Flight) -> None:
+        """Let go of a flight that no lane uses any more. The caller holds ``changed``."""
+        if not flight.blocks and (flight.error is not None or flight.taken == flight.piece.count):
+            self.flying.remove(flight)
+            flight.done.set()
+
+    def end(self, reason: BaseException) -> None:
+        """Hand out no more blocks: the flights end with ``reason`` as soon as lanes have given theirs back."""
+        with self.changed:
+            self.ended = self.ended or reason
+            for flight in [*self.flying]:
+                flight.error = flight.error or self.ended
+                self.landed(flight)
+            self.changed.notify_all()
+
+    @contextmanager
+    def lane(self) -> Iterator[Lane]:
+        """Yield a thread's lane. An error in the thread ends all flights; this does not raise it again."""
+        lane = Lane(self)
+        try:
+            yield lane
+        except BaseException as error:
+            self.end(error)
+        finally:
+            for block in [*lane.held]:
+                block.give_back(self.ended)

@@ -1,0 +1,122 @@
+"""Pieces of shards: what engines and workers are given, and what they give back. All of it can be pickled."""
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from app.errors import UserError
+from app.shards import Shard
+
+GPU_PIECE = 1 << 20  # images; the largest unit of work, of a retry, and of the results that lie in memory
+CPU_PIECE = 1 << 13
+
+
+class ShardError(UserError):
+    """A shard cannot be read to its end: the others can be classified nevertheless."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """``count`` images of a shard, from image ``first`` on. number: the shard's place among those of the run."""
+
+    number: int
+    shard: Shard
+    first: int
+    count: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the images' pixels."""
+        return self.count * self.shard.image_bytes
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device that classifies. host: its machine. device: such as ``cuda:0`` or ``cpu:0-3`` (its cores).
+
+    name: of the card or processor. lanes: threads that feed it. limit: the slower of its copies and its kernels, or
+    what limits a processor: ``bus``, ``kernels`` or ``compute``.
+    """
+
+    host: str
+    device: str
+    name: str
+    lanes: int
+    limit: str
+
+
+@dataclass
+class Seconds:
+    """How long an engine's lanes spent on a piece. read: its bytes, until they were in memory, decompressed.
+
+    wait: for the device, which had to finish with a buffer. compute: on the processor.
+    """
+
+    read: float = 0.0
+    wait: float = 0.0
+    compute: float = 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a piece's images are. labels: (count,) uint8. logits: (count, classes) float32, or None if not wanted.
+
+    correct: how many labels are right; None if the shard has no labels to compare with.
+    """
+
+    labels: np.ndarray
+    logits: np.ndarray | None
+    correct: int | None
+    place: Place
+    seconds: Seconds
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a piece's shard cannot be classified, in one line with the remedy."""
+
+    reason: str
+
+
+Answers = Generator[tuple[Piece, Result | Fault], None, None]
+
+
+class Runner(Protocol):
+    """Classifies pieces somewhere. size: images of a piece that suit its devices."""
+
+    size: int
+
+    def run(self, pieces: Iterable[Piece]) -> Answers:
+        """Take a piece whenever there is room for one; yield results as they come. Closing it ends what is in flight.
+
+        Raises UserError if the work cannot go on.
+        """
+
+
+def windows(counts: Sequence[int], start: int = 0, count: int | None = None) -> list[tuple[int, int]]:
+    """Return (first, count) of each shard's images among ``count`` images from ``start`` on, over all shards in order.
+
+    counts: images of each shard. Raises UserError if there are not as many.
+    """
+    total = sum(counts)
+    wanted = total - start if count is None else count
+    if start + wanted > total or wanted < 1:
+        asked = f"--start {start:,}" + ("" if count is None else f" --count {count:,}")
+        raise UserError(f"{asked} is beyond the {total:,} images of the shards: choose fewer")
+    found, before = [], 0
+    for own in counts:
+        first = min(max(start - before, 0), own)
+        found.append((first, min(max(start + wanted - before, 0), own) - first))
+        before += own
+    return found
+
+
+def cut(number: int, shard: Shard, first: int, count: int, size: int) -> Iterator[Piece]:
+    """Cut a shard's images at multiples of ``size``; one piece if the shard can only be read from its start."""
+    at, end = first, first + count
+    while at < end:
+        stop = end if shard.sequential else min((at // size + 1) * size, end)
+        yield Piece(number, shard, at, stop - at)
+        at = stop

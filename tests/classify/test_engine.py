@@ -1,0 +1,166 @@
+"""Engines on the processor: the same bits however images are cut; an error ends what it concerns, and nothing hangs."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.classify.cpu_lanes import ranges
+from app.classify.engine import Engine, EngineSettings
+from app.classify.pieces import Fault, Piece, Result, cut
+from app.classify.runner import LocalRunner
+from app.errors import UserError
+from app.network.graph import REFERENCE_CHUNK
+from app.runtime.cpu_session import CpuSession
+from app.shards import Shard, open_shard
+from data_tools.idx import write_idx
+from tests.support.networks_for_tests import FLAT, random_graph, random_images
+
+COUNT = 1000
+GRAPH = random_graph(FLAT)
+IMAGES = random_images(FLAT, COUNT)
+
+
+def settings(**changes: Any) -> EngineSettings:
+    return replace(EngineSettings(graph=GRAPH, dtype="uint8", device="cpu", logits=True), **changes)
+
+
+def shards(folder: Path, edges: list[int], ending: str = "", images: np.ndarray = IMAGES) -> list[Shard]:
+    """The images in several files, cut at the edges."""
+    found = []
+    for number, (start, stop) in enumerate(zip([0, *edges], [*edges, len(images)], strict=True)):
+        path = folder / f"{number}{ending}"
+        if ending == ".npy":
+            np.save(path, images[start:stop, 0])
+        else:
+            write_idx(path, images[start:stop, 0])
+        found.append(open_shard(path))
+    return found
+
+
+def pieces(all_shards: list[Shard], size: int) -> Iterator[Piece]:
+    return (piece for number, shard in enumerate(all_shards) for piece in cut(number, shard, 0, shard.count, size))
+
+
+def put_together(results: list[tuple[Piece, Result | Fault]]) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and logits of all pieces, in order."""
+    results.sort(key=lambda pair: (pair[0].number, pair[0].first))
+    found = [result for _, result in results if isinstance(result, Result)]
+    assert len(found) == len(results)
+    return np.concatenate([one.labels for one in found]), np.concatenate([one.logits for one in found])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and logits of one shard in one piece."""
+    (one,) = shards(tmp_path_factory.mktemp("whole"), [])
+    with Engine(settings()) as engine:
+        result = engine.classify(Piece(0, one, 0, COUNT))
+    assert (result.labels == cpu_labels()).all() and result.logits is not None
+    return result.labels, result.logits
+
+
+def cpu_labels() -> np.ndarray:
+    """Of the session behind the other commands."""
+    labels = np.empty(COUNT, np.uint8)
+    CpuSession(GRAPH).run(IMAGES, labels)
+    return labels
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".npy"])
+@pytest.mark.parametrize(("edges", "size"), [([], 300), ([1, 2, 500], 128), ([333, 777], 10_000)])
+def test_bits_do_not_depend_on_shards_or_pieces(
+    edges: list[int], size: int, ending: str, tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]
+) -> None:
+    with Engine(settings(compressed=ending == ".gz")) as engine:
+        labels, logits = put_together([*LocalRunner(engine).run(pieces(shards(tmp_path, edges, ending), size))])
+    assert (labels == whole[0]).all()
+    assert logits.tobytes() == whole[1].tobytes()
+
+
+def test_fractions(tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]) -> None:
+    (one,) = shards(tmp_path, [], ".npy", IMAGES.astype(np.float32) / 255)
+    with Engine(settings(dtype="float32", logits=False)) as engine:
+        result = engine.classify(Piece(0, one, 0, COUNT))
+    assert result.logits is None and (result.labels == whole[0]).all()
+
+
+def test_right_answers_are_counted(tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]) -> None:
+    wrong = whole[0].copy()
+    wrong[::10] += 1
+    write_idx(tmp_path / "images", IMAGES[:, 0])
+    write_idx(tmp_path / "labels", wrong)
+    with Engine(settings()) as engine:
+        result = engine.classify(Piece(0, open_shard(tmp_path / "images", tmp_path / "labels"), 5, COUNT - 5))
+    assert result.correct == COUNT - 5 - 99
+
+
+def test_a_corrupt_shard_is_a_fault_and_the_others_are_finished(
+    tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]
+) -> None:
+    some = shards(tmp_path, [300, 700], ".gz")
+    content = bytearray(some[1].path.read_bytes())
+    content[len(content) // 2] ^= 255
+    some[1].path.write_bytes(content)
+    some[1] = open_shard(some[1].path)
+    with Engine(settings(compressed=True)) as engine:
+        results = [*LocalRunner(engine).run(pieces(some, 10_000))]
+    (fault,) = (result.reason for piece, result in results if isinstance(result, Fault) and piece.number == 1)
+    assert str(some[1].path) in fault and "\n" not in fault
+    labels, _ = put_together([pair for pair in results if pair[0].number != 1])
+    assert (labels == np.delete(whole[0], range(300, 700))).all()
+
+
+def test_an_error_in_a_lane_ends_all_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, working = [], CpuSession.compute
+
+    def compute(session: CpuSession, images: np.ndarray) -> Any:
+        calls.append(len(images))
+        if len(calls) > 2:
+            raise UserError("the device is lost")
+        return working(session, images)
+
+    monkeypatch.setattr(CpuSession, "compute", compute)
+    some = shards(tmp_path, [300, 700])
+    with Engine(settings()) as engine, pytest.raises(UserError, match="the device is lost"):
+        [*LocalRunner(engine).run(pieces(some, 256))]
+    assert {*calls} == {REFERENCE_CHUNK}
+    with pytest.raises(UserError, match="the device is lost"):
+        engine.classify(Piece(0, some[0], 0, 300))
+
+
+def test_what_is_in_flight_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the caller stops to take results, as after Ctrl-C."""
+
+    def compute(session: CpuSession, images: np.ndarray) -> Any:
+        time.sleep(0.05)
+        return np.zeros((len(images), 3), np.float32), np.zeros(len(images), np.uint8), {}
+
+    monkeypatch.setattr(CpuSession, "compute", compute)
+    before = threading.active_count()
+    start = time.monotonic()
+    many = [Piece(0, one, 0, COUNT) for one in shards(tmp_path, []) for _ in range(200)]
+    with Engine(settings()) as engine, closing(LocalRunner(engine).run(many)) as results:
+        next(iter(results))
+    assert time.monotonic() - start < 5
+    assert threading.active_count() == before
+
+
+def test_ctrl_c_is_seen_while_nothing_lands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> None:
+        raise KeyboardInterrupt
+
+    (one,) = shards(tmp_path, [])
+    with Engine(settings()) as engine, pytest.raises(KeyboardInterrupt):
+        [*LocalRunner(engine, check).run([Piece(0, one, 0, COUNT)])]
+
+
+@pytest.mark.parametrize(("numbers", "text"), [([3], "3"), ([0, 1, 2, 3], "0-3"), ([8, 0, 1, 3], "0-1,3,8"), ([], "")])
+def test_cores_are_named_by_ranges(numbers: list[int], text: str) -> None:
+    assert ranges(numbers) == text
