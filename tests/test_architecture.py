@@ -40,6 +40,7 @@ FLOORS = (
     "app.classifier",
     "app.predict",
     "app.report",
+    "app.classify",
     "app.compare",
     "app.operate",
     "app.evaluate",

@@ -103,21 +103,33 @@ def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
         if path.exists() and not path.is_file():
             raise OSError(0, "it is not a regular file")
         yield temporary
-        if overwrite and path.exists():
-            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
-        _flush(temporary)
-        if overwrite:
-            temporary.replace(path)
-        else:
-            _rename_to_new(temporary, path)
-        with suppress(OSError):  # not every file system lets folders be flushed
-            _flush(path.parent)
+        publish(temporary, path, overwrite=overwrite)
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"cannot write {path}: {reason}; choose a path that you can write to") from error
+        raise unwritable(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def publish(temporary: Path, path: Path, *, overwrite: bool) -> None:
+    """Give an unfinished file in the folder of ``path`` this name, as ``replacing`` does at its end. Raises OSError."""
+    if overwrite and path.exists():
+        temporary.chmod(stat.S_IMODE(path.stat().st_mode))
+    _flush(temporary)
+    if overwrite:
+        temporary.replace(path)
+    else:
+        _rename_to_new(temporary, path)
+        temporary.unlink(missing_ok=True)
+    with suppress(OSError):  # not every file system lets folders be flushed
+        _flush(path.parent)
+
+
+def unwritable(path: Path, error: OSError) -> UserError:
+    """Build the error for a file that cannot be written."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "free some space, or choose another disk" if full else "choose a path that you can write to"
+    return UserError(f"cannot write {path}: {error.strerror or error}; {remedy}")
 
 
 def _flush(path: Path) -> None:

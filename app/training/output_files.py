@@ -3,11 +3,10 @@
 A lock file beside each of them keeps other trainings from writing it.
 """
 
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from app.errors import UserError
+from app.files.lock import locked
 from app.network import weights
 from app.network.definitions import Network
 from app.output import check_writable
@@ -128,8 +128,7 @@ def _check_different(places: dict[str, Path | None]) -> None:
 def alone(*places: Path) -> Iterator[None]:
     """Hold the locks of these files while the block runs; every training calls this before it writes.
 
-    Raises UserError, naming the other process, if one is held. The system releases the locks of a process however it
-    ends, so a lock file left by a crash does not block. A file system without locks gives no protection.
+    Raises UserError, naming the other process, if one is held, see ``locked``.
     """
     with ExitStack() as held:
         for real, place in {os.path.realpath(place): place for place in places}.items():
@@ -137,38 +136,10 @@ def alone(*places: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _locked(real: Path, place: Path) -> Iterator[None]:
+def _locked(real: Path, place: Path) -> AbstractContextManager[None]:
     path = real.with_name(f".{hashlib.sha256(os.fsencode(real.name)).hexdigest()[:16]}.lock")  # the name may be long
-    try:
-        descriptor = _acquired(path, place)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; name another --output") from error
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()
-        os.close(descriptor)  # last: another process may otherwise open a file that is about to be removed
-
-
-def _acquired(path: Path, place: Path) -> int:
-    """Open and lock the lock file ``path``; returns its descriptor. Raises UserError if another process holds it."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
-            os.close(descriptor)
-            raise UserError(
-                f"process {other} is training into {place}: wait for its end, or name another --output"
-            ) from None
-        except OSError:  # this file system has no locks
-            return descriptor
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(descriptor), path.lstat()):
-                os.truncate(descriptor, 0)
-                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-                return descriptor
-        os.close(descriptor)  # its last holder has removed it meanwhile
+    return locked(
+        path,
+        lambda other: f"process {other} is training into {place}: wait for its end, or name another --output",
+        "name another --output",
+    )

@@ -1,0 +1,244 @@
+"""The folder of results: labels and logits of each shard, whole or not at all, each with a receipt.
+
+``NAME.labels.npy`` has uint8 (images,), ``NAME.logits.npy`` float32 (images, classes), ``NAME.json`` is the receipt.
+NAME is the shard's file name without its endings.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from app.classify.receipts import KINDS, Identity, Receipt, file_sha256, read_receipt, write_receipt
+from app.classify.unfinished import Unfinished
+from app.errors import UserError
+from app.files.lock import locked
+from app.files.reading import present
+from app.shards import Shard
+
+ENDINGS = (".gz", ".npy", ".h5", ".hdf5", ".idx")
+STEP = 1 << 20  # labels that are compared at a time
+LOCK = ".lenet5-inference.lock"
+
+Window = tuple[int, int]
+"""First image, number of images."""
+
+
+class OutputFolder(AbstractContextManager["OutputFolder"]):
+    """Takes the results of a run's shards in any order, and publishes each shard's once they are complete.
+
+    Use it as a context: it makes and locks the folder, and removes unfinished files at the end. Shards go by their
+    number in ``shards``. One thread uses it.
+
+    receipts: of the finished shards, by number; after ``resume`` also of those that an earlier run finished, whose
+    numbers are in ``kept``. notes: one line for each shard that an earlier run began and this one classifies again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: Identity,
+        shards: Sequence[Shard],
+        windows: Sequence[Window],
+        *,
+        logits: bool = False,
+        resume: bool = False,
+        overwrite: bool = False,
+        progress: Callable[[int], object] = lambda shards: None,
+    ) -> None:
+        """windows: the images of each shard that are wanted, maybe none. logits: whether to store them.
+
+        resume: keep the results of earlier runs that prove whole. overwrite: replace them. progress: called with 1
+        whenever the results of a shard have been checked.
+        """
+        self._folder = folder
+        self._identity = identity
+        self._shards = shards
+        self._windows = windows
+        self._kinds = KINDS if logits else ("labels",)
+        self._resume = resume
+        self._replace = resume or overwrite
+        self._progress = progress
+        self._names = _names(shards)
+        self._unfinished: dict[int, Unfinished] = {}
+        self._lock = ExitStack()
+        self.receipts: dict[int, Receipt] = {}
+        self.kept: frozenset[int] = frozenset()
+        self.notes: list[str] = []
+
+    def __enter__(self) -> OutputFolder:
+        """Raise UserError if the folder cannot be used, or holds results that must not be replaced."""
+        _make(self._folder)
+        self._lock.enter_context(locked(self._folder / LOCK, self._busy, "name another --out"))
+        try:
+            self._check_inputs()
+            self._check_results()
+        except BaseException:
+            self._lock.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in [*self._unfinished]:
+            self.abandon(number)
+        self._lock.close()
+
+    @property
+    def wanted(self) -> list[int]:
+        """The numbers of the shards that remain to be classified."""
+        return [number for number, (_, count) in enumerate(self._windows) if count and number not in self.receipts]
+
+    def write(
+        self, number: int, first: int, labels: np.ndarray, logits: np.ndarray | None, correct: int | None
+    ) -> Receipt | None:
+        """Store the results of some images; return the receipt if the shard is complete now.
+
+        first: the number of the first image in its shard. labels: (n,) uint8. logits: (n, classes) float32, ignored
+        unless wanted. correct: how many labels are right, None if unknown. Results that come twice count once.
+
+        Raises UserError if a file cannot be written or the shard's file changed; the shard's unfinished files are
+        removed then.
+        """
+        begin, count = self._windows[number]
+        try:
+            if number not in self._unfinished:
+                shapes = {"labels": (count,), "logits": (count, self._identity.classes)}
+                paths = {kind: self._path(number, kind) for kind in self._kinds}
+                self._unfinished[number] = Unfinished(paths, shapes)
+            unfinished = self._unfinished[number]
+            unfinished.write(first - begin, {"labels": labels, "logits": logits}, correct)
+            return self._finish(number) if unfinished.complete else None
+        except BaseException:
+            self.abandon(number)
+            raise
+
+    def abandon(self, number: int) -> None:
+        """Remove the unfinished files of a shard, if it has any."""
+        unfinished = self._unfinished.pop(number, None)
+        if unfinished is not None:
+            unfinished.remove()
+
+    def _finish(self, number: int) -> Receipt:
+        shard, (first, count) = self._shards[number], self._windows[number]
+        shard.check_unchanged()
+        unfinished = self._unfinished[number]
+        receipt = Receipt(
+            shard=str(shard.path),
+            size=shard.images.size,
+            mtime_ns=shard.images.mtime_ns,
+            first=first,
+            images=count,
+            correct=unfinished.correct,
+            identity=self._identity,
+            sha256=unfinished.sha256(),
+        )
+        if self._replace:  # the receipt first: without one, files of results count as unfinished
+            for path in self._files(number):
+                _remove(path)
+        unfinished.publish(overwrite=self._replace)
+        write_receipt(self._receipt_path(number), receipt)
+        del self._unfinished[number]
+        self.receipts[number] = receipt
+        return receipt
+
+    def _path(self, number: int, kind: str) -> Path:
+        return self._folder / f"{self._names[number]}.{kind}.npy"
+
+    def _files(self, number: int) -> list[Path]:
+        return [self._receipt_path(number), *(self._path(number, kind) for kind in KINDS)]
+
+    def _receipt_path(self, number: int) -> Path:
+        return self._folder / f"{self._names[number]}.json"
+
+    def _busy(self, process: str) -> str:
+        return f"process {process} is classifying into {self._folder}: wait for its end, or name another --out"
+
+    def _check_inputs(self) -> None:
+        """Raise UserError if a result would replace a file that is read."""
+        stored = [one for shard in self._shards for one in (shard.images, shard.truth) if one is not None]
+        read = {os.path.realpath(one.path) for one in stored}
+        for number in range(len(self._shards)):
+            for path in self._files(number):
+                if os.path.realpath(path) in read:
+                    raise UserError(f"{path} is read and would be replaced by results: name another --out")
+
+    def _check_results(self) -> None:
+        """Find results of earlier runs: fill ``receipts`` and ``notes``, or raise UserError."""
+        for number in self.wanted:
+            existing = [path for path in self._files(number) if present(path)]
+            if existing and not self._replace:
+                raise UserError(
+                    f"{existing[0]} exists: name another --out, continue with --resume, or replace it with --overwrite"
+                )
+            if existing and self._resume:
+                reason = self._keep(number)
+                if reason is not None:
+                    self.notes.append(f"{self._shards[number].path} is classified again: {reason}")
+            self._progress(1)
+        self.kept = frozenset(self.receipts)
+
+    def _keep(self, number: int) -> str | None:
+        """Add the receipt of an earlier run if its results are good; return why they are not."""
+        path = self._receipt_path(number)
+        if not present(path):
+            return f"{path} is missing"
+        receipt = read_receipt(path)
+        other = receipt.same_work(self._shards[number], *self._windows[number], self._identity)
+        if other is not None:
+            raise UserError(f"{path} is of other {other}: name another --out, or replace it with --overwrite")
+        for kind in {*self._kinds, *receipt.sha256}:
+            file = self._path(number, kind)
+            if kind not in receipt.sha256:
+                return f"{path} names no {kind}"
+            if not present(file):
+                return f"{file} is missing"
+            if file_sha256(file) != receipt.sha256[kind]:
+                return f"{file} is not what was written"
+        correct = self._recounted(number) if self._shards[number].labelled else receipt.correct
+        self.receipts[number] = replace(receipt, correct=correct)
+        return None
+
+    def _recounted(self, number: int) -> int:
+        """Count the right labels of finished results: the true ones may be others than in the earlier run."""
+        first, count = self._windows[number]
+        labels = np.load(self._path(number, "labels"), mmap_mode="r")
+        with self._shards[number].reader() as reader:
+            return sum(
+                int(np.count_nonzero(labels[at : at + STEP] == reader.labels(first + at, min(STEP, count - at))))
+                for at in range(0, count, STEP)
+            )
+
+
+def _names(shards: Sequence[Shard]) -> list[str]:
+    """Return the name of each shard's results. Raises UserError if two are the same."""
+    names: dict[str, Path] = {}
+    for shard in shards:
+        name = shard.path.name
+        for ending in ENDINGS:
+            name = name.removesuffix(ending) or name
+        if name in names:
+            raise UserError(
+                f"{names[name]} and {shard.path} would both be written as {name}.labels.npy: "
+                "rename one, or classify them into different folders"
+            )
+        names[name] = shard.path
+    return [*names]
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {folder} is no folder that can be made ({error.strerror}): name another") from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot replace {path}: {error.strerror}; name another --out") from error
