@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from app.cuda.device import place
 from app.text import fields, paragraph
 
 Row = Mapping[str, Any]
@@ -17,7 +18,8 @@ def utc_date() -> str:
 def card_text(card: Mapping[str, Any]) -> str:
     """Describe the card of a document and the software that drives it, in one line."""
     driver = f"driver {card['driver'] or 'unknown'} (CUDA {card['driver_cuda']})"
-    return f"{card['name']} ({card['architecture']}), {driver}, CUDA {card['cuda']}, CuPy {card['cupy']}"
+    which = f"{card['name']} ({place(card, ', ')}{card['architecture']})"
+    return f"{which}, {driver}, CUDA {card['cuda']}, CuPy {card['cupy']}"
 
 
 def heading(title: str, document: Mapping[str, Any], pairs: dict[str, str], width: int) -> list[str]:

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from app.cuda.cards import device_name
 from app.errors import UserError, suggestion
+from app.files.checks import BadValueError
 from app.network.graph import Graph
 from app.network.toml import SUFFIX
 from app.planning.request import NetworkRequest
@@ -60,6 +62,14 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
     """Raise BadArgumentError unless the argument ``name`` has one of these values."""
     if value not in (known := [*choices]):
         raise BadArgumentError(f"{name}={value!r}: choose one of {', '.join(known)}{suggestion(str(value), known)}")
+
+
+def check_device(device: str) -> None:
+    """Raise BadArgumentError unless it is the name of a device."""
+    try:
+        device_name(str(device))
+    except BadValueError as error:
+        raise BadArgumentError(f"device={error}") from None
 
 
 def host_batch(images: Any, graph: Graph) -> Batch:

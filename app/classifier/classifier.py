@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.classifier.arguments import BadArgumentError, check_choice, host_batch, lies_on_card, network_request
+from app.classifier.arguments import (
+    BadArgumentError,
+    check_choice,
+    check_device,
+    host_batch,
+    lies_on_card,
+    network_request,
+)
 from app.classifier.cpu_engine import CpuEngine
 from app.cuda import device as devices
+from app.cuda.cards import number_of
 from app.errors import UserError
 from app.layers import Softmax
 from app.planning.choices import load_graph
@@ -26,8 +35,8 @@ if TYPE_CHECKING:
 class Classifier:
     """Gives the labels of images: ``labels = classifier(images)``. A context manager; any number of calls.
 
-    graph: the network with its weights. classes: their names, or None if the weights name none. device: ``cuda`` or
-    ``cpu``. why_cpu: why ``auto`` took the CPU, in one line; else None.
+    graph: the network with its weights. classes: their names, or None if the weights name none. device: ``cuda``,
+    ``cuda:N`` or ``cpu``. why_cpu: why ``auto`` took the CPU, in one line; else None.
 
     Threads may share a classifier: its calls then take turns, and ``logits`` and ``probabilities`` are those of the
     calling thread's own last call.
@@ -38,8 +47,9 @@ class Classifier:
     ) -> None:
         """Load a network by its name, or the file of a network (``.toml``) or of weights (HDF5).
 
-        device: ``auto`` (a GPU if there is one), ``cuda`` or ``cpu``. precision: as the option ``--precision``. Raises
-        UserError that is also a ValueError, as for wrong images.
+        device: ``auto`` (a GPU if there is one), ``cuda`` (CuPy's current one), ``cuda:N`` (CUDA's number N) or
+        ``cpu``. precision: as the option ``--precision``. Raises UserError that is also a ValueError, as for wrong
+        images.
         """
         check_choice("precision", precision, ("auto", *PRECISIONS))
         try:
@@ -57,14 +67,16 @@ class Classifier:
         return classifier
 
     def _open(self, request: NetworkRequest, device: str) -> None:
-        check_choice("device", device, ("auto", "cuda", "cpu"))
+        check_device(device)
         self.graph, weights, chosen = load_graph(request)
         self.weights = weights
         self.classes = weights.classes
         self.device, self.why_cpu = devices.choose(device)
         if self.device == "cpu":
             check_network_options(request)
-        self._engine: CpuEngine | GpuEngine | None = CpuEngine() if self.device == "cpu" else _gpu_engine(chosen)
+        self._engine: CpuEngine | GpuEngine | None = (
+            CpuEngine() if self.device == "cpu" else _gpu_engine(chosen, number_of(self.device))
+        )
         self._softmax = any(isinstance(step.layer, Softmax) for step in self.graph.steps[-2:])
         self._lock = threading.Lock()
         self._last = threading.local()
@@ -116,7 +128,7 @@ class Classifier:
         scores = self._scores()
         if not self._softmax:
             return scores
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore"), _beside(scores):
             return np.log(scores)
 
     @property
@@ -125,7 +137,7 @@ class Classifier:
         scores = self._scores()
         if self._softmax:
             return scores
-        with np.errstate(invalid="ignore"):  # infinite scores have NaN for probabilities
+        with np.errstate(invalid="ignore"), _beside(scores):  # infinite scores have NaN for probabilities
             exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
             return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
@@ -167,9 +179,16 @@ class Classifier:
         self.close()
 
 
-def _gpu_engine(chosen: Choices) -> GpuEngine:
-    """Make the engine; its imports load CuPy."""
+def _beside(scores: Any) -> AbstractContextManager[object]:
+    """Make the GPU that the scores lie on the current one, if they do, while the block runs."""
+    return nullcontext() if isinstance(scores, np.ndarray) else scores.device
+
+
+def _gpu_engine(chosen: Choices, number: int | None) -> GpuEngine:
+    """Make the engine of CUDA's GPU ``number``, None for the current one; its imports load CuPy."""
+    import cupy
+
     from app.classifier.gpu_engine import GpuEngine
 
-    with devices.gpu_errors():
+    with devices.gpu_errors(), cupy.cuda.Device(number):
         return GpuEngine(chosen)

@@ -54,10 +54,15 @@ def accuracy(request: AccuracyRequest) -> int:
         ]
     if not any(row["correct"] for row in rows):
         raise UserError(f"no network ran: {rows[0]['verdict']}")
-    by = f"{cpu_engine().engine} on the CPU" if where == "cpu" else "GPU"
+    by = f"{cpu_engine().engine} on the CPU" if where == "cpu" else _card()
     document = {"schema": SCHEMA, "device": by, "networks": rows}
     publish(document, _text, request.output)
     return int(any(row["passed"] is False for row in rows))
+
+
+def _card() -> str:
+    card = device.describe_gpu()
+    return f"{card['name']} ({device.place(card)})"
 
 
 def _entries(request: AccuracyRequest) -> list[tuple[Network, Weights | None]]:

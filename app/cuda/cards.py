@@ -22,6 +22,7 @@ NOT_STARTED = 3  # CUDA_ERROR_NOT_INITIALIZED
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 DEVICES = ("auto", "cuda", "cuda:N", "cpu")
 _NUMBERED = re.compile("cuda:(0|[1-9][0-9]{0,3})")
+_shown: list["NumberedCard"] = []  # the card that ``show`` has chosen, if any
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class NumberedCard:
                 f"start the process with {VARIABLE}={self.visible}"
             )
         os.environ[VARIABLE] = self.visible
+        _shown[:] = [self]
 
 
 def device_name(text: str, known: Collection[str] = DEVICES) -> str:
@@ -54,6 +56,17 @@ def device_name(text: str, known: Collection[str] = DEVICES) -> str:
     if kind in known and text != "cuda:N":
         return text
     raise BadValueError(f"{shown(text)} is none of {', '.join(known)}{suggestion(text, known)}")
+
+
+def number_of(device: str) -> int | None:
+    """Return the number in ``cuda:N``, None for other names of devices."""
+    number = device.partition(":")[2]
+    return int(number) if number else None
+
+
+def chosen_number(current: int) -> int:
+    """Return the number that the user knows the card by that CUDA calls ``current`` in this process."""
+    return _shown[0].number if _shown else current
 
 
 def start_driver() -> int:
@@ -78,17 +91,18 @@ def select(device: str) -> str:
 
     Call it before CUDA starts. It starts the driver if there is a number.
     """
-    kind, _, number = device.partition(":")
-    if not number:
+    number = number_of(device)
+    if number is None:
         return device
     before, listed, reason = os.environ.get(VARIABLE), _listed(), ""
     try:
-        if listed is None or int(number) < len(listed):
-            NumberedCard(int(number), number if listed is None else listed[int(number)]).show()
+        if listed is None or number < len(listed):
+            NumberedCard(number, str(number) if listed is None else listed[number]).show()
             start_driver()
-            return kind
+            return device.partition(":")[0]
     except UserError as error:
         reason = str(error)
+        _shown.clear()
         os.environ.pop(VARIABLE, None)
         os.environ |= {} if before is None else {VARIABLE: before}
     try:
@@ -96,7 +110,7 @@ def select(device: str) -> str:
     except UserError as error:
         reason = f"{error}; use --device cpu, or auto to use a GPU only if there is one"
     else:
-        reason = reason if int(number) < len(cards) else _there_are(cards)
+        reason = reason if number < len(cards) else there_are(len(cards))
     raise UserError(f"--device {device}: {reason}")
 
 
@@ -117,7 +131,7 @@ def devices_of(text: str) -> list[NumberedCard]:
     except UserError as error:
         raise UserError(f"--devices {text}: {error}; leave it out to use the CPU") from None
     if numbers and max(numbers) >= len(cards):
-        raise UserError(f"--devices {text}: no cuda:{max(numbers)}, {_there_are(cards)}")
+        raise UserError(f"--devices {text}: no cuda:{max(numbers)}, {there_are(len(cards))}")
     return [cards[number] for number in numbers] or cards
 
 
@@ -145,10 +159,9 @@ def _listed() -> list[str] | None:
     return names[: ends[0]] if ends else names
 
 
-def _there_are(cards: list[NumberedCard]) -> str:
-    if len(cards) == 1:
-        return f"there is one GPU, {cards[0]}"
-    return f"there are {len(cards)} GPUs, {cards[0]} to {cards[-1]}"
+def there_are(count: int) -> str:
+    """Say which cards there are."""
+    return "there is one GPU, cuda:0" if count == 1 else f"there are {count} GPUs, cuda:0 to cuda:{count - 1}"
 
 
 def main() -> None:

@@ -4,18 +4,18 @@ import ctypes
 import importlib.util
 import platform
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from app.cuda.cards import start_driver
+from app.cuda.cards import chosen_number, number_of, start_driver, there_are
 from app.cuda.compiler import architecture, nvrtc
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 
 OLDEST_ARCHITECTURE = (7, 5)
 _TEXTS = {
-    "cuda": "{name} ({architecture}, {multiprocessors} SMs), "
+    "cuda": "{name} ({place}{architecture}, {multiprocessors} SMs), "
     "driver {driver} (CUDA {driver_cuda}), CUDA {cuda}, CuPy {cupy}",
     "cpu": "CPU: {name}, {threads} threads, NumPy {numpy}",
 }
@@ -45,15 +45,18 @@ another card (98, 200, 209), captures (900 to 908).
 """
 
 
-def why_no_gpu(lap: Callable[[str], object] = lambda _: None) -> str | None:
+def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None = None) -> str | None:
     """Return why no GPU can be used, in one line, or None if one can. Cheap where there is no driver.
 
     lap: called with the name of each costly step after it: ``context`` (also the driver's start), ``cupy``, ``nvrtc``.
+    number: of the GPU that is needed; None for the current one.
     """
     try:
-        start_driver()
+        count = start_driver()
     except UserError as error:
         return str(error)
+    if number is not None and number >= count:
+        return there_are(count)
     lap("context")
     if importlib.util.find_spec("cupy") is None:
         return "CuPy is not installed (make run installs it)"
@@ -74,27 +77,30 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None) -> str | None:
         return str(error)
     lap("nvrtc")
     try:  # a full or exclusively used card refuses a context, which either call creates
-        major, minor = capability()
-        if (major, minor) < OLDEST_ARCHITECTURE:
-            return f"the card's compute capability {major}.{minor} is below 7.5, the oldest that the kernels support"
-        cupy.cuda.runtime.free(0)
+        with nullcontext() if number is None else cupy.cuda.Device(number):
+            major, minor = capability()
+            if (major, minor) < OLDEST_ARCHITECTURE:
+                return (
+                    f"the card's compute capability {major}.{minor} is below 7.5, the oldest that the kernels support"
+                )
+            cupy.cuda.runtime.free(0)
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return f"the card refuses a context: {error}"
     return None
 
 
 def choose(requested: str, lap: Callable[[str], object] = lambda _: None) -> tuple[str, str | None]:
-    """Resolve ``auto``, ``cuda`` or ``cpu`` to ``cuda`` or ``cpu``; also return why auto took the CPU, or None.
+    """Resolve ``auto`` to ``cuda`` or ``cpu``, and check other devices; also return why auto took the CPU, or None.
 
-    lap: as for ``why_no_gpu``. Raises UserError if ``cuda`` was requested and is not available.
+    lap: as for ``why_no_gpu``. Raises UserError if a GPU was requested and is not available.
     """
     if requested == "cpu":
         return "cpu", None
-    reason = why_no_gpu(lap)
+    reason = why_no_gpu(lap, number_of(requested))
     if reason is None:
-        return "cuda", None
-    if requested == "cuda":
-        raise UserError(f"--device cuda: {reason}; use --device cpu, or auto to use a GPU only if there is one")
+        return ("cuda" if requested == "auto" else requested), None
+    if requested != "auto":
+        raise UserError(f"--device {requested}: {reason}; use --device cpu, or auto to use a GPU only if there is one")
     return "cpu", reason
 
 
@@ -137,11 +143,14 @@ def describe_gpu() -> dict[str, Any]:
     """Describe the card, its driver and the CUDA libraries for the report."""
     import cupy
 
-    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+    current = cupy.cuda.runtime.getDevice()
+    properties = cupy.cuda.runtime.getDeviceProperties(current)
     driver, runtime = cupy.cuda.runtime.driverGetVersion(), cupy.cuda.runtime.runtimeGetVersion()
     return {
         "kind": "cuda",
         "name": properties["name"].decode(),
+        "number": chosen_number(current),
+        "bus": cupy.cuda.runtime.deviceGetPCIBusId(current),
         "architecture": architecture(*capability()),
         "multiprocessors": properties["multiProcessorCount"],
         "memory_bytes": properties["totalGlobalMem"],
@@ -161,7 +170,16 @@ def describe_cpu(threads: int) -> dict[str, Any]:
 
 def as_text(device: Mapping[str, Any]) -> str:
     """Format what ``describe_gpu`` or ``describe_cpu`` returned, and the software that computes on it, in one line."""
-    return (_TEXTS[device["kind"]] + _ENGINE * ("onnxruntime" in device)).format_map(device)
+    text = _TEXTS[device["kind"]] + _ENGINE * ("onnxruntime" in device)
+    return text.format(**device, place=place(device, ", "))
+
+
+def place(device: Mapping[str, Any], then: str = "") -> str:
+    """Say which of the machine's cards it is, ``cuda:0, PCI 0000:1b:00.0``, and ``then``; "" where that is not noted.
+
+    device: as for ``as_text``; older documents do not note it.
+    """
+    return f"cuda:{device['number']}, PCI {device['bus']}{then}" if "bus" in device else ""
 
 
 def kernel_driver() -> str | None:

@@ -35,11 +35,12 @@ def train(request: TrainRequest) -> int:
             figures.prepare(request.plot)
         workers = request.workers or progress.workers
         check_workers(workers, settings, kind)
-        where = device.describe_gpu()["name"] if kind == "cuda" else CPU
+        card = device.describe_gpu() if kind == "cuda" else {"name": CPU}
+        where, which = card["name"], device.place(card, ", ") if workers == 1 else ""
     with task.places.claimed():
         say: Callable[[str], object] = (lambda text: None) if request.json == "-" else tqdm.write
         slowly = "" if kind == "cuda" else f", slowly ({why_not})" if why_not else ", slowly"
-        say(f"training {settings.network} on {where}{slowly}: {settings.describe()}")
+        say(f"training {settings.network} on {which}{where}{slowly}: {settings.describe()}")
         source = request.resume
         if progress.trained_on not in ("", where):
             say(f"note: {source} comes from {progress.trained_on}: on another processor the last bits will differ")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.console import Switch
+from app.cuda.cards import VARIABLE, number_of
 from app.errors import UserError
 from app.files import checks
 from app.files.checks import Check
@@ -73,6 +74,11 @@ class TrainRequest:
 
     def __post_init__(self) -> None:
         parse_dropout(self.dropout or "none")
+        if number_of(self.device) is not None and (self.workers or 1) > 1:
+            raise UserError(
+                f"--device {self.device} is one GPU, and --workers {self.workers} need one each: use --device cuda, "
+                f"and choose the GPUs by {VARIABLE}"
+            )
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -117,7 +117,7 @@ def test_other_images_are_refused_in_one_line(lenet5: Classifier, images: object
 
 def test_other_arguments_are_refused(tmp_path: Path) -> None:
     for arguments, message in (
-        ({"device": "gpu"}, "device='gpu': choose one of auto, cuda, cpu"),
+        ({"device": "gpu"}, "device='gpu' is none of auto, cuda, cuda:N, cpu; did you mean cpu?"),
         ({"precision": "fp61"}, "precision='fp61': choose one of auto, fp32, .*; did you mean fp16"),
         ({"network_or_weights": "lenet6"}, "unknown network 'lenet6'"),
         ({"network_or_weights": "no.h5"}, "no.h5"),

@@ -53,12 +53,13 @@ WORK = {
     "--overwrite --json --wide",
     "graph": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --wide",
     "kernels": "--resources --arch --json --wide",
-    "precompile": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --all",
+    "precompile": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --device --all",
     "bench": "--network --shape --batch --batches --only --peers --scenario --training --precision --rounds --seconds "
-    "--l2 --noise --json --wide --plot --save-tuning",
-    "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --json --wide --plot",
-    "profile": "--batch --network --weights --conv --fc --pool --latency --precision --no-fuse --streams --chunk "
-    "--trace --counters --json --wide",
+    "--device --l2 --noise --json --wide --plot --save-tuning",
+    "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --device --json --wide "
+    "--plot",
+    "profile": "--batch --device --network --weights --conv --fc --pool --latency --precision --no-fuse --streams "
+    "--chunk --trace --counters --json --wide",
     "compare": "--fail-above --ignore-settings --json --wide",
     "import": "--out --overwrite --network --symbol --size --rule --pixel-scale",
     "export": "--out --overwrite --network",
@@ -79,6 +80,9 @@ REFUSED = {
     "evaluate --device cpu --against fp16": "--against fp16 is a precision of the GPU: name another network",
     "evaluate --labels none": "--labels none leaves nothing to judge the answers by: name a file of labels, or",
     "evaluate --overwrite": "--overwrite needs --html FILE",
+    "train --device cuda:1 --workers 2": "--device cuda:1 is one GPU, and --workers 2 need one each: use --device cuda",
+    "precompile --arch sm_90a --device cuda:1": "argument --device: not allowed with argument --arch",
+    "bench --device cpu": "argument --device: 'cpu' is none of cuda, cuda:N",
     "bench --precision fp32": "--precision needs --peers or --scenario",
     "bench --rounds 3": "--rounds needs --peers or --scenario",
     "bench --seconds 3": "--seconds needs --peers",

@@ -214,7 +214,7 @@ def test_split_and_batches_cover_the_images() -> None:
 
 def test_no_gpu(train: Train, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     """As the main command says it."""
-    monkeypatch.setattr(device, "why_no_gpu", lambda lap: "there is none")
+    monkeypatch.setattr(device, "why_no_gpu", lambda *_: "there is none")
     refused([*MLP, "--device", "cuda"], "--device cuda: there is none; use --device cpu, or auto")
     code, out, err = train(*MLP, "--device", "auto", "--epochs", "1")
     assert (code, err) == (0, "") and "on the CPU with NumPy, slowly (there is none): " in out

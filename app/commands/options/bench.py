@@ -9,6 +9,7 @@ from app.errors import UserError
 from app.options import option, options
 from app.output import Output
 from app.precision import PRECISIONS
+from app.runtime.request import gpu_option
 
 EPILOG = """\
 examples:
@@ -81,6 +82,7 @@ class BenchRequest:
         group="how",
         choices=("cold", "warm"),
     )
+    device: str = gpu_option()
     noise: float = option(
         "stop when the median's relative error is below X (default: 0.01)", 0.01, type=float, metavar="X"
     )

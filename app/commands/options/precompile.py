@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from app.options import option, options
 from app.planning.request import NetworkRequest
+from app.runtime.request import gpu_option
 
 EPILOG = """\
 examples:
@@ -16,5 +17,8 @@ examples:
 @dataclass(frozen=True, kw_only=True)
 class PrecompileRequest:
     network: NetworkRequest = options("network")
-    arch: str | None = option("GPU architecture to compile for (default: this card's)", group="what", metavar="NAME")
+    arch: str | None = option(
+        "GPU architecture to compile for (default: this card's)", group="what", metavar="NAME", exclusive=True
+    )
+    device: str = gpu_option(exclusive=True)
     all: bool = option("compile for every precision that the architecture supports", False)

@@ -7,12 +7,13 @@ from app.console import whole_number
 from app.options import option, options
 from app.output import Output
 from app.planning.request import NetworkRequest
-from app.runtime.request import Pipeline
+from app.runtime.request import Pipeline, gpu_option
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileRequest:
     batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
+    device: str = gpu_option()
     network: NetworkRequest = options("network")
     pipeline: Pipeline = options("pipeline (GPU)")
     trace: Path | None = option("write a timeline to FILE, for Perfetto or chrome://tracing", group="output")

@@ -9,6 +9,7 @@ from app.errors import UserError
 from app.options import option, options
 from app.output import Output
 from app.precision import PRECISIONS
+from app.runtime.request import gpu_option
 
 EPILOG = """\
 examples:
@@ -40,6 +41,7 @@ class SweepRequest:
     batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
     fused: bool = option("include the activation and pooling that follow the layer", False)
     precision: str | None = option("arithmetic (default: fp32 if the kernel supports it)", choices=PRECISIONS)
+    device: str = gpu_option()
     output: Output = options(what="all points")
     plot: Path | None = option("draw a heat map and a 3-D plot into DIR (needs matplotlib)", metavar="DIR")
 

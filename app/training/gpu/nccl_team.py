@@ -9,6 +9,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from app.cuda.cards import there_are
 from app.errors import UserError
 
 
@@ -58,7 +59,7 @@ def check_cards(count: int) -> None:
     cards = cupy.cuda.runtime.getDeviceCount()
     if count > cards:
         raise UserError(
-            f"{count} workers need one GPU each, but there are {cards}: use fewer --workers, or use --device cpu"
+            f"{count} workers need one GPU each, but {there_are(cards)}: use fewer --workers, or use --device cpu"
         )
     with _nccl():
         pass
