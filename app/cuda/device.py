@@ -131,6 +131,17 @@ def gpu_errors() -> Iterator[None]:
         raise UserError(f"the GPU reported {error}: {remedy}") from None
 
 
+def card_is_lost(error: BaseException) -> bool:
+    """Return whether the error is, or comes from, one of CUDA after which no call of this process succeeds."""
+    cause: BaseException | None = error
+    while cause is not None:
+        # By name, as above. 2: too little memory, 100 and 101: no such device.
+        if type(cause).__name__ in ("CUDARuntimeError", "CUDADriverError"):
+            return getattr(cause, "status", 0) not in (2, 100, 101)
+        cause = cause.__context__
+    return False
+
+
 def capability() -> tuple[int, int]:
     """Return the compute capability of the current card, e.g. (9, 0)."""
     import cupy

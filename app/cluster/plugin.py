@@ -1,0 +1,88 @@
+"""What runs on a worker: a plugin that opens the engine once, and the task that gives it a piece."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from pathlib import Path
+from socket import gethostname
+from threading import Event, Thread
+from typing import Any
+from uuid import uuid4
+
+from distributed import WorkerPlugin, get_worker
+
+from app.cluster.settings import quieten
+from app.cuda.device import card_is_lost
+from app.errors import UserError
+
+Opener = Callable[[str | None], AbstractContextManager[Callable[[Any], Any]]]
+"""Opens a worker's engine: a function from a piece to its answer, which several threads call at once.
+
+It gets the name of a worker of the local cluster, or None on another cluster. It can be pickled.
+"""
+LOST = 70  # exit code of a process that lost its card
+
+
+class EnginePlugin(WorkerPlugin):
+    """Opens the engine in the background when a worker starts, and closes it at the end.
+
+    cores: name of a worker of the local cluster → the cores that its process may use, () for all.
+    """
+
+    def __init__(self, opener: Opener, cores: Mapping[str, Sequence[int]]) -> None:
+        self.name = f"lenet5-{uuid4().hex}"  # runs of several users may share a cluster
+        self._opener, self._cores = opener, cores
+
+    def setup(self, worker: Any) -> None:
+        self._local = worker.name if worker.name in self._cores else None
+        if self._local is not None:
+            quieten()
+            if self._cores[self._local]:
+                _use_cores(self._cores[self._local])
+        self._work: Future[Callable[[Any], Any]] = Future()
+        self._over = Event()
+        # One thread opens and closes the engine.
+        self._thread = Thread(target=self._live, name="engine", daemon=True)
+        self._thread.start()
+
+    def _live(self) -> None:
+        try:
+            with self._opener(self._local) as work:
+                self._work.set_result(work)
+                self._over.wait()
+        except BaseException as error:
+            if not self._work.done():
+                self._work.set_exception(error)
+
+    def work(self, piece: Any) -> Any:
+        """Return the engine's answer. Raises what opening the engine raised."""
+        try:
+            work = self._work.result()
+        except UserError as error:
+            raise UserError(f"{self._local or gethostname()}: {error}") from None
+        return work(piece)
+
+    async def teardown(self, worker: Any) -> None:
+        self._over.set()
+        await asyncio.to_thread(self._thread.join)
+
+
+def answer(name: str, piece: Any) -> Any:
+    """The task: let the plugin of that name answer the piece. Ends the process if its card is lost.
+
+    No later call in a process succeeds after such an error. A new process continues, as after any other death.
+    """
+    try:
+        return get_worker().plugins[name].work(piece)
+    except Exception as error:
+        if card_is_lost(error):
+            os._exit(LOST)
+        raise
+
+
+def _use_cores(cores: Sequence[int]) -> None:
+    """Bind this process to the cores. Threads take them over from the threads that start them."""
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cores)

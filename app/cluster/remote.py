@@ -1,0 +1,73 @@
+"""A Dask cluster that runs already: on this machine or on many."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from distributed import Client, WorkerPlugin
+
+from app import VERSION
+from app.errors import UserError
+
+CONNECT_SECONDS = 10.0
+# Of this module's own package: app, or lenet5_inference.app where it is installed.
+PACKAGE = __name__.partition(".cluster")[0]
+# Only builtins: a worker without the package could not even load a function of it.
+ASK_VERSION = f"__import__('importlib').import_module({PACKAGE!r}).VERSION"
+
+
+@asynccontextmanager
+async def running_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[Client]:
+    """Yield a client of the scheduler at ``tcp://HOST:PORT``, whose workers have the plugin meanwhile.
+
+    Raises UserError if it, or one of its workers, is of no use.
+    """
+    try:
+        client = await Client(
+            address, asynchronous=True, direct_to_workers=True, set_as_default=False, timeout=CONNECT_SECONDS
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"--scheduler {address} does not answer ({_line(error)}): start dask scheduler there"
+        ) from error
+    try:
+        await _check(client, address)
+        await client.register_plugin(plugin, name=plugin.name)
+        try:
+            yield client
+        finally:
+            with suppress(OSError, TimeoutError):  # the scheduler or a worker may be gone
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await client.unregister_worker_plugin(plugin.name)
+    finally:
+        await client.close(timeout=CONNECT_SECONDS)
+
+
+async def _check(client: Client, address: str) -> None:
+    """Raise UserError unless the scheduler has workers, and it and all of them have this version of this package."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            found = {
+                f"worker {worker}": version
+                for worker, version in (await client.run(eval, ASK_VERSION, on_error="return")).items()
+            }
+            if not found:
+                raise UserError(f"--scheduler {address} has no workers: start dask worker {address} on every machine")
+            try:
+                found["the scheduler"] = await client.run_on_scheduler(eval, ASK_VERSION)
+            except Exception as error:
+                found["the scheduler"] = error
+    except TimeoutError:
+        raise UserError(f"--scheduler {address}: a worker does not answer: restart it") from None
+    for who, version in found.items():
+        if isinstance(version, BaseException):
+            raise UserError(
+                f"{who} cannot load this program ({_line(version)}): install lenet5-inference {VERSION} there, or "
+                "start it with PYTHONPATH naming this folder"
+            )
+        if version != VERSION:
+            raise UserError(f"{who} has lenet5-inference {version}, this is {VERSION}: install the same everywhere")
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
