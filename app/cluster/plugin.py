@@ -1,9 +1,9 @@
-"""What runs on a worker: a plugin that opens the engine once, and the task that gives it a piece."""
+"""What runs on a worker: a plugin that opens the engine once, and the task that gives it pieces."""
 
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 from socket import gethostname
@@ -22,6 +22,7 @@ Opener = Callable[[str | None], AbstractContextManager[Callable[[Any], Any]]]
 
 It gets the name of a worker of the local cluster, or None on another cluster. It can be pickled.
 """
+MOST_AT_ONCE = 16  # of the small pieces of one task
 LOST = 70  # exit code of a process that lost its card
 
 
@@ -56,26 +57,30 @@ class EnginePlugin(WorkerPlugin):
             if not self._work.done():
                 self._work.set_exception(error)
 
-    def work(self, piece: Any) -> Any:
-        """Return the engine's answer. Raises what opening the engine raised."""
+    def answer(self, pieces: Sequence[Any]) -> list[Any]:
+        """Return the engine's answers. Raises what opening the engine raised."""
         try:
             work = self._work.result()
         except UserError as error:
             raise UserError(f"{self._local or gethostname()}: {error}") from None
-        return work(piece)
+        if len(pieces) == 1:
+            return [work(pieces[0])]
+        with ThreadPoolExecutor(min(len(pieces), MOST_AT_ONCE)) as pool:
+            return list(pool.map(work, pieces))
 
     async def teardown(self, worker: Any) -> None:
         self._over.set()
         await asyncio.to_thread(self._thread.join)
 
 
-def answer(name: str, piece: Any) -> Any:
-    """The task: let the plugin of that name answer the piece. Ends the process if its card is lost.
+def answer(name: str, pieces: Sequence[Any]) -> list[Any]:
+    """The task: let the plugin of that name answer the pieces. Ends the process if its card is lost.
 
     No later call in a process succeeds after such an error. A new process continues, as after any other death.
     """
     try:
-        return get_worker().plugins[name].work(piece)
+        answers: list[Any] = get_worker().plugins[name].answer(pieces)
+        return answers
     except Exception as error:
         if card_is_lost(error):
             os._exit(LOST)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from multiprocessing import resource_tracker
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
@@ -24,42 +24,71 @@ from app.errors import UserError
 IN_FLIGHT = 2
 COUNT_SECONDS = 5.0  # how often the workers are counted again
 END_SECONDS = 20.0
+POLL_SECONDS = 0.1  # between two looks for Ctrl-C
 # Ctrl-C and a closed terminal reach every process of the terminal; only this one may react.
 BLOCKED = (signal.SIGINT, signal.SIGHUP)
+Weigh = Callable[[Any], float]
+Check = Callable[[], object]
+Answers = list[tuple[Any, Any]]
+Queue = SimpleQueue[Answers | BaseException]
 GONE = "the scheduler is gone: start it again, then run this again with --resume"
 
 
 @contextmanager
-def local_runner(opener: Opener, workers: Sequence[LocalWorker], in_flight: int = IN_FLIGHT) -> Iterator[Runner]:
-    """Yield a runner on processes of this machine. in_flight: pieces that each works on at a time."""
+def local_runner(
+    opener: Opener,
+    workers: Sequence[LocalWorker],
+    in_flight: int = IN_FLIGHT,
+    weigh: Weigh = lambda _: 1.0,
+    check: Check = lambda: None,
+) -> Iterator[Runner]:
+    """Yield a runner on processes of this machine. in_flight: tasks that each works on at a time.
+
+    weigh, check: as for ``Runner``.
+    """
     plugin = EnginePlugin(opener, {worker.name: worker.cores for worker in workers})
-    with Runner(local_cluster(workers, in_flight, plugin), plugin.name, in_flight).running() as runner:
+    cluster = local_cluster(workers, in_flight, plugin)
+    with Runner(cluster, plugin.name, in_flight, weigh, check).running() as runner:
         yield runner
 
 
 @contextmanager
-def cluster_runner(opener: Opener, address: str, in_flight: int = IN_FLIGHT) -> Iterator[Runner]:
+def cluster_runner(
+    opener: Opener,
+    address: str,
+    in_flight: int = IN_FLIGHT,
+    weigh: Weigh = lambda _: 1.0,
+    check: Check = lambda: None,
+) -> Iterator[Runner]:
     """Yield a runner on the workers of the scheduler at ``address``. Raises UserError if they are of no use.
 
-    in_flight: pieces that each worker should have; it works on as many at a time as it has threads.
+    in_flight: tasks that each worker should work on at a time; it needs as many threads. weigh, check: as for
+    ``Runner``.
     """
     plugin = EnginePlugin(opener, {})
-    with Runner(running_cluster(address, plugin), plugin.name, in_flight).running() as runner:
+    cluster = running_cluster(address, plugin)
+    with Runner(cluster, plugin.name, in_flight, weigh, check).running() as runner:
         yield runner
 
 
 class Runner:
     """Answers pieces on the workers of a cluster.
 
-    Pieces go to Dask's thread by its event loop, and answers come back by a queue. Ctrl-C leaves no lock of them taken.
+    A task is one piece, or several small ones. Tasks go to Dask's thread by its event loop, and answers come back by a
+    queue; Ctrl-C leaves no lock of them taken.
     """
 
-    def __init__(self, cluster: AbstractAsyncContextManager[Client], name: str, in_flight: int) -> None:
-        """name: of the plugin that the cluster's workers have."""
-        self._cluster, self._name, self._in_flight = cluster, name, in_flight
+    def __init__(
+        self, cluster: AbstractAsyncContextManager[Client], name: str, in_flight: int, weigh: Weigh, check: Check
+    ) -> None:
+        """name: of the plugin that the cluster's workers have. weigh: returns 1 or more for a piece that makes a task.
+
+        check: called every now and then in the thread of ``run``; it may raise, for Ctrl-C.
+        """
+        self._cluster, self._name, self._in_flight, self._weigh, self._check = cluster, name, in_flight, weigh, check
         self._workers = 0
-        self._ready: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._answers: SimpleQueue[tuple[Any, Any]] = SimpleQueue()  # (piece, answer); (None, error) is the end
+        self._ready: SimpleQueue[None] = SimpleQueue()
+        self._error: BaseException | None = None  # that ended Dask's thread
         self._tasks: set[asyncio.Task[None]] = set()
         self._client: Client
         self._loop = asyncio.new_event_loop()
@@ -70,19 +99,28 @@ class Runner:
 
         Raises UserError if the work cannot go on, and whatever an engine raised.
         """
-        waiting, in_flight = iter(pieces), 0
+        waiting, in_flight = _tasks(pieces, self._weigh), 0
+        queue: Queue = SimpleQueue()
         while True:
             # A worker has one more than it works on, which it begins at once when another ends.
-            while in_flight < self._workers * (self._in_flight + 1) and (piece := next(waiting, None)) is not None:
-                self._loop.call_soon_threadsafe(self._begin, piece)
+            while in_flight < self._workers * (self._in_flight + 1) and (task := next(waiting, None)) is not None:
+                self._loop.call_soon_threadsafe(self._begin, task, queue)
                 in_flight += 1
             if not in_flight:
                 return
-            piece, result = self._answers.get()
-            if piece is None:
-                raise result
+            answers = self._next(queue)
+            if isinstance(answers, BaseException):
+                raise answers
             in_flight -= 1
-            yield piece, result
+            yield from answers
+
+    def _next(self, queue: SimpleQueue[Any]) -> Any:
+        while True:
+            with suppress(Empty):
+                return queue.get(timeout=POLL_SECONDS)
+            self._check()
+            if self._error is not None:
+                raise self._error
 
     @contextmanager
     def running(self) -> Iterator[Runner]:
@@ -91,9 +129,7 @@ class Runner:
         thread = Thread(target=self._serve, name="Dask", daemon=True)
         thread.start()
         try:
-            error = self._ready.get()
-            if error is not None:
-                raise error
+            self._next(self._ready)
             yield self
         finally:
             with suppress(RuntimeError):  # the loop has ended
@@ -109,8 +145,7 @@ class Runner:
         except asyncio.CancelledError:
             pass
         except BaseException as error:
-            self._ready.put(error)
-            self._answers.put((None, error))
+            self._error = error
         finally:
             self._loop.close()
 
@@ -136,22 +171,36 @@ class Runner:
         found = await self._client.scheduler.identity(n_workers=0)
         return max(1, found["n_workers"])
 
-    def _begin(self, piece: Any) -> None:
-        task = self._loop.create_task(self._answer(piece))
+    def _begin(self, pieces: list[Any], queue: Queue) -> None:
+        task = self._loop.create_task(self._answer(pieces, queue))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, piece: Any) -> None:
-        found: tuple[Any, Any]
+    async def _answer(self, pieces: list[Any], queue: Queue) -> None:
+        found: Answers | BaseException
         try:
-            found = piece, await self._client.submit(answer, self._name, piece, pure=False)
+            found = list(zip(pieces, await self._client.submit(answer, self._name, pieces, pure=False), strict=True))
         except KilledWorker as error:
-            count = error.allowed_failures + 1
-            found = None, UserError(f"{piece}: {count} processes in turn ended with it; does their memory suffice?")
+            deaths = error.allowed_failures + 1
+            found = UserError(f"{pieces[0]}: {deaths} processes ended with it, in turn; does their memory suffice?")
         except NoWorkerError:
-            found = None, UserError("no worker is left, and none could be started; does the memory suffice?")
+            found = UserError("no worker is left, and none could be started; does the memory suffice?")
         except FutureCancelledError:
-            found = None, UserError(GONE)
+            found = UserError(GONE)
         except Exception as error:
-            found = None, error
-        self._answers.put(found)
+            found = error
+        queue.put(found)
+
+
+def _tasks(pieces: Iterable[Any], weigh: Weigh) -> Iterator[list[Any]]:
+    """Gather consecutive pieces until they weigh 1."""
+    task: list[Any] = []
+    weight = 0.0
+    for piece in pieces:
+        task.append(piece)
+        weight += weigh(piece)
+        if weight >= 1:
+            yield task
+            task, weight = [], 0.0
+    if task:
+        yield task

@@ -26,6 +26,7 @@ EXTRAS = {
     "torch": (("torch",), "import of PyTorch's state dicts"),
     "pictures": (("Pillow",), "predict with picture files"),
     "parquet": (("pyarrow",), "predict --out FILE.parquet"),
+    "cluster": (("distributed",), "classify on several GPUs, processes or machines"),
     "power": (("nvidia-ml-py",), "power, energy and clocks in the report"),
     "nccl": (("nvidia-nccl-cu12",), "train --workers on several GPUs"),
     "plot": (("matplotlib",), "--plot"),

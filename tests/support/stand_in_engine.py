@@ -22,11 +22,12 @@ class CUDARuntimeError(Exception):
 
 @dataclass(frozen=True)
 class Piece:
-    """``deed``: what happens in the process that takes it. once: a file; where it exists, nothing happens any more."""
+    """deed: what happens in the process that takes it. once: a file; where it exists, nothing happens any more."""
 
     number: int
     deed: str = ""
     once: Path | None = None
+    weight: float = 1.0
 
     def __str__(self) -> str:
         return f"piece {self.number}"
@@ -37,6 +38,7 @@ class Answer:
     square: np.ndarray
     pid: int
     name: str | None
+    variable: str | None
     cores: frozenset[int]
 
 
@@ -48,8 +50,8 @@ def open_engine(name: str | None) -> Iterator[Callable[[Piece], Answer]]:
                 piece.once.touch()
             _do(piece.deed)
         time.sleep(0.002)
-        cores = frozenset(os.sched_getaffinity(0))
-        return Answer(np.full(1000, piece.number**2), os.getpid(), name, cores)
+        variable, cores = os.environ.get("STAND_IN"), frozenset(os.sched_getaffinity(0))
+        return Answer(np.full(1000, piece.number**2), os.getpid(), name, variable, cores)
 
     yield work
 

@@ -1,0 +1,90 @@
+"""Pieces through a local cluster of two processes, with an engine of the tests'."""
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.cluster.local import LocalWorker
+from app.cluster.runner import Runner, local_runner
+from app.errors import UserError
+from app.processor import usable_cores
+from tests.support.stand_in_engine import Answer, Piece, open_engine, open_nothing
+
+WORKERS = [LocalWorker(f"cpu:{core}", {"STAND_IN": str(core)}, [core]) for core in sorted(os.sched_getaffinity(0))[:2]]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with local_runner(open_engine, WORKERS, weigh=lambda piece: piece.weight) as one:
+        yield one
+
+
+def answers(runner: Runner, pieces: list[Piece]) -> dict[int, Answer]:
+    """The answer of every piece, each of which came once."""
+    found = [(piece.number, answer) for piece, answer in runner.run(iter(pieces))]
+    assert sorted(number for number, _ in found) == sorted(piece.number for piece in pieces)
+    for number, answer in found:
+        np.testing.assert_array_equal(answer.square, np.full(1000, number**2))
+    return dict(found)
+
+
+def test_every_worker_has_its_name_its_environment_and_its_cores(runner: Runner) -> None:
+    found = answers(runner, [Piece(number) for number in range(40)])
+    assert {(one.name, one.variable, one.cores) for one in found.values()} == {
+        (worker.name, worker.environment["STAND_IN"], frozenset(worker.cores)) for worker in WORKERS
+    }
+    assert len({one.pid for one in found.values()}) == min(2, usable_cores())
+
+
+def test_small_pieces_share_a_task(runner: Runner) -> None:
+    found = answers(runner, [Piece(number, weight=0.26) for number in range(10)])
+    for task in ({0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9}):
+        assert len({found[number].pid for number in task}) == 1
+
+
+def test_pieces_are_taken_as_there_is_room(runner: Runner) -> None:
+    taken = []
+
+    def pieces() -> Iterator[Piece]:
+        for number in range(1000):
+            taken.append(number)
+            yield Piece(number)
+
+    for done, _ in enumerate(islice(runner.run(pieces()), 50), 1):
+        assert len(taken) < done + 3 * len(WORKERS) + 1
+    assert len(taken) < 60
+
+
+@pytest.mark.parametrize("deed", ["lost", "exit", "SIGKILL"])
+def test_what_a_worker_had_goes_to_another_when_it_ends(runner: Runner, tmp_path: Path, deed: str) -> None:
+    pieces = [Piece(number) for number in range(30)]
+    pieces[7] = Piece(7, deed, tmp_path / "done")
+    answers(runner, pieces)
+    assert (tmp_path / "done").exists()
+
+
+def test_a_piece_that_ends_every_worker_is_an_error(runner: Runner) -> None:
+    with pytest.raises(UserError, match=r"^piece 3: 4 processes ended with it, in turn; does their memory suffice\?$"):
+        list(runner.run([Piece(3, "SIGKILL")]))
+
+
+def test_other_errors_of_an_engine_are_raised(runner: Runner) -> None:
+    with pytest.raises(ValueError, match="a bug"):
+        list(runner.run([Piece(1, "bug")]))
+
+
+def test_an_engine_that_does_not_open_is_an_error_that_names_the_worker() -> None:
+    with local_runner(open_nothing, WORKERS[:1]) as one, pytest.raises(UserError, match=r"^cpu:\d+: no GPU here$"):
+        list(one.run([Piece(1)]))
+
+
+def test_a_check_may_end_the_wait() -> None:
+    def check() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), local_runner(open_engine, WORKERS[:1], check=check):
+        raise AssertionError("it takes longer to start")
