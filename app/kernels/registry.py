@@ -8,6 +8,7 @@ from app.errors import UserError
 from app.kernels.conv.as_gemm import CONV_GEMM_ROWS
 from app.kernels.conv.direct import CONV_ROWS
 from app.kernels.conv.register_patch import CONV_PATCH_ROWS
+from app.kernels.conv.register_tiles.implicit_gemm import REGISTER_TILE_ROWS
 from app.kernels.conv.tensor_core import CONV_TENSOR_ROWS
 from app.kernels.fused.any_pair import ANY_PAIR_ROW
 from app.kernels.fused.any_product_pair import ANY_PRODUCT_PAIR_ROW
@@ -22,6 +23,7 @@ from app.kernels.variant import Variant
 VARIANTS: list[Variant] = [
     *CONV_ROWS,
     *CONV_GEMM_ROWS,
+    *REGISTER_TILE_ROWS,
     *CONV_TENSOR_ROWS,
     *CONV_PATCH_ROWS,
     *GEMM_ROWS,

@@ -13,6 +13,8 @@
 
 #define __global__
 #define __device__
+#define __host__
+#define __constant__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -24,6 +26,9 @@ typedef double float64;
 
 struct Index {
     unsigned x, y, z;
+};
+struct alignas(8) float2 {
+    float x, y;
 };
 struct alignas(16) float4 {
     float x, y, z, w;
@@ -46,6 +51,17 @@ template <bool Max, typename T>
 inline T pool_step(T so_far, T value) {
     return !Max ? so_far + value : value > so_far || value != value ? value : so_far;
 }
+template <bool Max, typename T>
+inline T pool_finish(T so_far, int count) {
+    return Max ? so_far : so_far / T(count);
+}
+inline float fused_multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
+using std::fma;
+inline float fmaf(float a, float b, float c) { return std::fma(a, b, c); }
+template <typename T, typename U>
+constexpr bool same_type = false;
+template <typename T>
+constexpr bool same_type<T, T> = true;
 template <typename T>
 inline bool wins(T value, int index, T best, int best_index) {
     const bool value_nan = value != value, best_nan = best != best;
@@ -60,6 +76,10 @@ inline float __fsub_rn(float a, float b) { return a - b; }
 template <bool WithBias, typename Function>
 inline float epilogue(float sum, float bias) {
     return Function::of(WithBias ? sum + bias : sum);
+}
+inline void store2(float *y, const float *values) {
+    if ((uintptr_t)y % 8) abort();
+    std::copy(values, values + 2, y);
 }
 inline void store4(float *y, const float *values) {
     if ((uintptr_t)y % 16) abort();

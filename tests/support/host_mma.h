@@ -50,10 +50,6 @@ inline float __int_as_float(unsigned bits) {
 inline float __fdividef(float a, float b) { return a / b; }
 inline float fast_exp2(float x) { return std::exp2(x); }
 inline float greater(float a, float b) { return a != a || a > b ? a : b; }
-template <typename T, typename U>
-constexpr bool same_type = false;
-template <typename T>
-constexpr bool same_type<T, T> = true;
 
 namespace host {
 inline double cut(double value, double unit) { return std::trunc(value / unit) * unit; }

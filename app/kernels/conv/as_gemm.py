@@ -19,7 +19,6 @@ from app.kernels.variant import (
     Unfit,
     Variant,
     conv_sizes,
-    pooling,
     reordered_weights,
     tiles,
     types,
@@ -31,12 +30,13 @@ from app.precision import wide
 _WORKSPACE: dict[str, tuple[int, ...]] = {"MIB": (16, 32, 64, 128, 256, 512)}
 
 
-def _fits_static(size: int) -> None:
+def fits_static(size: int) -> None:
+    """Raise Unfit for tiles of more bytes than static shared memory has."""
     if size > STATIC_SHARED_LIMIT:
         raise Unfit(f"the tiles take {size:,} bytes of shared memory, at most {STATIC_SHARED_LIMIT:,} are planned for")
 
 
-def _grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Grid]:
+def tile_grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Grid]:
     """Return a grid: one block per row of ``rows`` and tile of all images' pixels; rows vary fastest along x."""
     pixels = prod(problem.convolved)
     return lambda images: (tiles(images * pixels, tile) * rows, 1, 1)
@@ -57,9 +57,9 @@ def _cublas(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     return LaunchConfig(
         types(problem) | conv_sizes(problem),
         (
-            KernelLaunch(BLOCK, _grid(problem, BLOCK, problem.channels), entry="conv_cublas_im2col"),
+            KernelLaunch(BLOCK, tile_grid(problem, BLOCK, problem.channels), entry="conv_cublas_im2col"),
             product,
-            KernelLaunch(BLOCK, _grid(problem, BLOCK, problem.maps)),
+            KernelLaunch(BLOCK, tile_grid(problem, BLOCK, problem.maps)),
         ),
         workspace=workspace,
         images_at_a_time=workspace_images(workspace, parameters["MIB"] << 20),
@@ -70,66 +70,36 @@ def _cublas(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 def _im2col_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     tile, workspace = parameters["TILE"], _workspace(problem)
-    _fits_static(2 * tile**2 * ITEMSIZE[wide(problem.dtype)])
+    fits_static(2 * tile**2 * ITEMSIZE[wide(problem.dtype)])
     return LaunchConfig(
         types(problem) | conv_sizes(problem) | {"TILE": tile},
         (
-            KernelLaunch(BLOCK, _grid(problem, BLOCK, problem.channels), entry="conv_im2col_gemm_unroll"),
-            KernelLaunch(tile**2, _grid(problem, tile, tiles(problem.maps, tile))),
-            KernelLaunch(BLOCK, _grid(problem, BLOCK, problem.maps), entry="conv_im2col_gemm_layout"),
+            KernelLaunch(BLOCK, tile_grid(problem, BLOCK, problem.channels), entry="conv_im2col_gemm_unroll"),
+            KernelLaunch(tile**2, tile_grid(problem, tile, tiles(problem.maps, tile))),
+            KernelLaunch(BLOCK, tile_grid(problem, BLOCK, problem.maps), entry="conv_im2col_gemm_layout"),
         ),
         workspace=workspace,
         images_at_a_time=workspace_images(workspace, parameters["MIB"] << 20),
     )
 
 
+def equal_steps(depth: int, most: int) -> int:
+    """Return the length of steps that cut a sum into equal parts: the longest of 8 to ``most`` terms."""
+    return next((size for size in range(min(depth, most), 7, -1) if depth % size == 0), min(depth, 16))
+
+
 def _implicit_gemm_defaults(problem: ConvProblem) -> dict[str, int]:
-    # The largest of the tiles with the fewest idle threads; steps that cut a sum into equal parts.
+    # The largest of the tiles with the fewest idle threads.
     block_maps = min((32, 24, 16, 12, 8, 4), key=lambda size: tiles(problem.maps, size) * size)
-    depth = problem.depth
-    step = next((size for size in range(min(depth, 50), 7, -1) if depth % size == 0), min(depth, 16))
+    step = equal_steps(problem.depth, 50)
     return {"BM": block_maps, "BN": 64 if block_maps <= 8 else 32 if block_maps <= 16 else 16, "BK": step}
 
 
 def _implicit_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     bm, bn, bk = (parameters[name] for name in ("BM", "BN", "BK"))
-    _fits_static(bk * (bm + bn) * ITEMSIZE[wide(problem.dtype)])
-    launch = KernelLaunch(bm * bn, _grid(problem, bn, tiles(problem.maps, bm)))
+    fits_static(bk * (bm + bn) * ITEMSIZE[wide(problem.dtype)])
+    launch = KernelLaunch(bm * bn, tile_grid(problem, bn, tiles(problem.maps, bm)))
     return LaunchConfig(types(problem) | conv_sizes(problem) | dict(parameters), (launch,))
-
-
-def _register_tiled_refuses(problem: ConvProblem) -> str | None:
-    if problem.pool not in (1, 2):
-        return "fuses pooling windows of 2 x 2 only"
-    # Tap offsets lie in constant memory: 64 KB of four bytes each.
-    return "tap offsets of more than 16,384 products exceed constant memory" if problem.depth > 16_384 else None
-
-
-def _register_tiled_defaults(problem: ConvProblem) -> dict[str, int]:
-    block_maps = next((size for size in (16, 32) if problem.maps <= size), 64)
-    # Cut a short sum into equal steps without padding if its length allows.
-    step = next((size for size in (8, 7, 5, 6, 9) if problem.depth % size == 0), 8)
-    return {"BM": block_maps, "BN": 8192 // block_maps, "BK": step, "TM": 8, "TN": 8}  # 128 threads of 8 x 8 outputs
-
-
-def _register_tiled(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    bm, bn, bk, tm, tn = (parameters[name] for name in ("BM", "BN", "BK", "TM", "TN"))
-    if tm % 4 or tn % 4:
-        raise Unfit("TM and TN must be multiples of four")
-    if bm % tm or bn % tn:
-        raise Unfit("BM must be a multiple of TM, BN one of TN")
-    rows, columns = bm // tm, bn // tn  # rows and columns of threads
-    threads, lanes = rows * columns, min(rows, 4)  # a warp is `lanes` rows of threads
-    if rows % lanes or 32 % lanes or columns % (32 // lanes):
-        raise Unfit("a block of these tiles does not consist of whole warps")
-    apart = min(bn, threads)
-    if bn % apart or threads % apart or bk % (threads // apart):
-        raise Unfit("threads cannot share the loads of a tile out evenly")
-    _fits_static(2 * bk * (bm + bn) * ITEMSIZE["float32"])
-    pixels = prod(problem.pooled) * problem.pool**2
-    defines = types(problem) | conv_sizes(problem) | pooling(problem) | dict(parameters)
-    launch = KernelLaunch(threads, lambda images: (tiles(images * pixels, bn), tiles(problem.maps, bm), 1))
-    return LaunchConfig(defines, (launch,))
 
 
 _row = partial(Variant, "conv", automatic=True)
@@ -170,19 +140,5 @@ CONV_GEMM_ROWS: tuple[Variant, ...] = (
         limits="BM x BN at most 1,024",
         tunables={"BM": (4, 8, 12, 16, 24, 32), "BN": (16, 24, 32, 64), "BK": (8, 16, 25, 32, 49)},
         defaults=_implicit_gemm_defaults,
-    ),
-    _row(
-        10,
-        "register_tiled",
-        "register-tiled implicit GEMM: 8 x 8 outputs a thread, double-buffered shared memory",
-        "fa19, lenet5",
-        _register_tiled,
-        since="implicit-gemm",
-        dtypes=("float32",),
-        refuses=_register_tiled_refuses,
-        limits="C*K*K at most 16,384 (constant memory); pooling 2 x 2",
-        pools=True,
-        tunables={"BM": (16, 32, 64), "BN": (64, 128, 256, 512), "BK": (4, 5, 7, 8, 16), "TM": (4, 8), "TN": (4, 8)},
-        defaults=_register_tiled_defaults,
     ),
 )

@@ -1,14 +1,15 @@
 // Convolution, step 10: register-tiled implicit GEMM. Filters (M x C*K*K) times the im2col matrix (C*K*K x pixels),
-// whose elements are gathered straight from the images, so the matrix never exists in memory.
+// whose elements are gathered straight from the images, so the matrix never exists in memory; pooled in registers.
 //
-// The idea: each thread keeps a TM x TN tile of outputs in registers, so that a value read from shared memory serves
-// TM or TN multiply-adds; shared memory is double-buffered (the next tile is on its way while this one is multiplied);
-// pooling happens in registers.
+// Since step 18: pixels are numbered window by window, so that four neighbours are one window, in one thread.
+// From the steps before: each thread keeps a TM x TN tile of outputs in registers, so that a value read from shared
+// memory serves TM or TN multiply-adds (15, 16), four of a read (17); shared memory is double-buffered (the next tile
+// is on its way while this one is multiplied; 18).
 // From: fa19 ("fused unroll + GEMM"), lenet5 (im2col + tiled GEMM), here in one kernel with all sizes known to the
 // compiler.
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) float; bias (M) or null; y (images, M, PH, PW) OUTPUT, pooled by
-//       POOL x POOL windows with stride POOL (POOL = 1: not pooled). Where PH and PW count windows over the border, those
-//       pool their pixels inside the map.
+//       POOL x POOL windows with stride POOL (POOL = 1: not pooled). Where PH and PW count windows over the border,
+//       those pool their pixels inside the map.
 // Pixels are numbered window by window: with POOL = 2, four neighbouring numbers are one pooling window. A thread
 // owns groups of four, so it owns whole windows.
 // Launch: blockIdx.x = tile of BN pixels (over all images), blockIdx.y = tile of BM maps, THREADS threads.

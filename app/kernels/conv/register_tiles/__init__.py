@@ -1,0 +1,1 @@
+"""Convolutions whose threads keep tiles of outputs in registers, step by step."""

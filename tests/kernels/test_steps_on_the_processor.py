@@ -1,0 +1,48 @@
+"""Steps of the ladder run by the processor: every element against the NumPy reference, off every tile's edge.
+
+An access beyond the end of an input is a crash; a word that nothing wrote is NaN.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.host_kernels import HostKernel, guarded
+from tests.support.kernel_cases import GRID, Case, elements, served, tuned_cases
+from tests.support.kernel_device import host_arrays
+from tests.support.kernel_grid import row_of
+from tests.support.kernel_oracle import check, expected
+
+IMAGES = 3
+ROWS = [row_of("conv", name) for name in ("register-column", "register-square", "wide-loads", "double-buffered")]
+SPREAD = 7  # of the cases one in so many, others for each row: the tests on a card have all
+
+
+def spread(cases: Iterable[Case]) -> list[Case]:
+    """Cases in float32 with which the processor is done soon, some for each row."""
+    soon = [case for case in cases if case.problem.dtype == "float32" and case.problem.flops <= 400_000]
+    return [case for at, row in enumerate(ROWS) for case in [case for case in soon if case.row is row][at::SPREAD]]
+
+
+CASES = [*spread(case for row in ROWS for case in served(row, GRID[row.operation])), *spread(tuned_cases())]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is compiled."""
+    return tmp_path_factory.getbasetemp() / "steps"
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_element(case: Case, folder: Path) -> None:
+    problem = case.problem
+    x, arrays = host_arrays(problem, IMAGES)
+    config = case.row.config(problem, dict(case.parameters))
+    (launch,) = config.launches
+    packed = [None if array is None else guarded(array) for array in arrays]
+    y = guarded(np.full(IMAGES * elements(problem), np.nan, np.float32))
+    kernel = HostKernel(folder, case.row.path, case.row.entry, config.defines, launch.threads)
+    kernel(None, launch.grid(IMAGES), guarded(x), *packed, y, np.int32(IMAGES))
+    check(y, problem, expected(problem, IMAGES, case.row))
