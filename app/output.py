@@ -24,6 +24,7 @@ OUTPUTS = {
     "html": None,
     "json": re.compile(rb'\Z|\{\s*"schema": "lenet5-inference/(?!tuning/|old-reports/)'),  # the program reads those two
     "trace": re.compile(rb'\Z|\{"traceEvents": '),
+    "timeline": re.compile(rb"\Z|<!DOCTYPE html>\n<title>Timeline of "),
 }
 POSITIONAL = {"file": "FILE", "paths": "PATH"}
 START_BYTES = 64

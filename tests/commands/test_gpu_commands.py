@@ -11,6 +11,7 @@ from app.bench.graphs import network_graph
 from app.bench.ladder.cases import Item, network_items, rungs, shape_items
 from app.bench.ladder.results import CPU_NAME
 from app.bench.ladder.whole_network import combinations
+from app.bench.profile.stamps import PHASES
 from app.bench.sweep import job as sweep_command
 from app.cli import main
 from app.kernels.facts import key
@@ -205,6 +206,26 @@ def test_profile(row: Variant | None, capsys: pytest.CaptureFixture[str], own_tu
     assert len({event["tid"] for event in events if event["cat"] != "api"}) == 3
     named_rows = {event["args"]["name"] for event in timeline if event["ph"] == "M"}
     assert {"stream 1", "stream 2", "stream 3", "API calls"} <= named_rows
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32x", "int8"])
+def test_timeline(precision: str, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
+    """Every image is requested, staged and computed; every warpgroup of the multiprocessor shown does all phases."""
+    if architecture() != "sm_90a":
+        pytest.skip("the stamped kernels are for Hopper")
+    path, batch = own_tuning / "timeline.html", 2000
+    arguments = ("profile", "--batch", str(batch), "--precision", precision, "--timeline", str(path))
+    _, document = ran(capsys, own_tuning, *arguments)
+    timeline = document["timeline"]
+    assert timeline["images_are"] == "read by the first kernel" and 500 < timeline["mhz"] < 3000
+    assert [timeline["images"][curve][-1] for curve in ("requested", "staged", "computed")] == [batch] * 3
+    assert len(timeline["warpgroups"]) == {"fp16": 4, "fp32x": 3, "int8": 5}[precision]
+    for spans in timeline["warpgroups"]:
+        assert {phase for phase, _, _ in spans} == {*PHASES}
+        assert all(0 <= start <= stop for _, start, stop in spans)
+    last = max(stop for spans in timeline["warpgroups"] for _, _, stop in spans) / 1e3
+    assert last < timeline["end_to_end_ms"]["stamped"] * 1.5
+    assert path.read_text(encoding="utf-8").count("</svg>") == 2
 
 
 def test_profile_with_counters(capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from tqdm import tqdm
 from app.bench.batch import random_images
 from app.bench.profile import api_calls, counters
 from app.bench.profile.text import as_text
+from app.charts.svg import style
+from app.charts.warpgroups import bus, warpgroups
 from app.commands.options.profile import ProfileRequest, same_run
 from app.cuda import device
 from app.errors import UserError
@@ -51,12 +54,14 @@ def profile(request: ProfileRequest) -> int:
 
 def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices) -> dict[str, Any]:
     from app.bench.profile.spans import Recorder
+    from app.bench.profile.timeline import measure, shares_of
     from app.runtime.session import Session, chunk_size
 
     card = device.describe_gpu()
     images, source = load_images(graph, request.batch)
     chosen = replace(chosen, tuning=tuning.load(card["name"]))
     execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
+    shares = request.timeline and shares_of(execution, len(images), card["multiprocessors"])
     streams, chunk = request.pipeline.streams, chunk_size(request.pipeline.chunk, request.batch)
     bar = tqdm(total=WARMUP + 3 * RUNS + 1, unit=" runs", disable=None)
     with Session(execution, chunk=chunk, streams=streams) as session, bar:
@@ -92,6 +97,10 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices) -> dict[st
         shown = timeline(recorded[-1], last_calls, recorder.zero, card["name"])
         with replacing(request.trace) as temporary:
             temporary.write_text(json.dumps(shown, allow_nan=False) + "\n", encoding="utf-8")
+    stamped = measure(execution, images, shares) if shares else None
+    if request.timeline is not None and stamped is not None:
+        with replacing(request.timeline) as temporary:
+            temporary.write_text(page(stamped, request.batch, card["name"]), encoding="utf-8")
     rows, note = _counters(request, recorded[-1]) if request.counters else ([], None)
     return {
         "device": card,
@@ -105,9 +114,20 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices) -> dict[st
         "overlap": overlapping(recorded),
         "api": api_calls.summary(calls, RUNS, sum(counted) / RUNS),
         "trace": None if request.trace is None else str(request.trace),
+        "timeline": stamped,
         "counters": rows,
         "counters_note": note,
     }
+
+
+def page(stamped: Mapping[str, Any], batch: int, card: str) -> str:
+    """Return the two pictures of ``--timeline`` as a page of their own."""
+    what = f"{batch:,} images, {stamped['kernel']}, {card}"
+    charts = warpgroups(stamped, f"One multiprocessor's warpgroups: {what}"), bus(stamped, f"Bus and kernels: {what}")
+    return (
+        f'<!DOCTYPE html>\n<title>Timeline of {escape(what)}</title>\n<meta charset="utf-8">\n'
+        f"<style>\n:root {{ color-scheme: light dark; }}\n{style()}</style>\n" + "\n".join(charts) + "\n"
+    )
 
 
 def load_images(graph: Graph, batch: int) -> tuple[np.ndarray, str]:

@@ -32,6 +32,7 @@ def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
         f"Timeline of the last run: {document['trace']} (open it at ui.perfetto.dev or chrome://tracing)"
         if document["trace"] is not None
         else None,
+        _stamps_note(document.get("timeline")),
         document["counters_note"],
     ]
     lines = [
@@ -71,6 +72,16 @@ def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
         )
         lines += ["", *paragraph(head, width), *table(COUNTERS, map(_counter_cells, document["counters"]), width)]
     return "\n".join(lines)
+
+
+def _stamps_note(timeline: Mapping[str, Any] | None) -> str | None:
+    if timeline is None:
+        return None
+    times = {name: format_ms(ms) for name, ms in timeline["end_to_end_ms"].items()}
+    return (
+        f"Warpgroups: {timeline['kernel']} with stamps of the clock takes {times['stamped']} ms end to end instead of "
+        f"{times['plain']} ms; the page of --timeline shows multiprocessor {timeline['multiprocessor']}"
+    )
 
 
 def _kernel_cells(row: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,10 @@ class ProfileRequest:
     network: NetworkRequest = options("network")
     pipeline: Pipeline = options("pipeline (GPU)")
     trace: Path | None = option("write a timeline to FILE, for Perfetto or chrome://tracing", group="output")
+    timeline: Path | None = option(
+        "draw one multiprocessor's warpgroups, and the bus against the kernels, to FILE (HTML; lenet5 on Hopper)",
+        group="output",
+    )
     counters: bool = option("also read each kernel's hardware counters with Nsight Compute (ncu)", False)
     output: Output = options(what="all figures")
 

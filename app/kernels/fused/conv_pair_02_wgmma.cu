@@ -11,6 +11,7 @@
 // Bound by: the tensor cores, and the issue slots that pooling takes from them; images in host memory: the bus.
 #include "bulk_copy.cuh"
 #include "conv_pair.cuh"
+#include "stamps.cuh"
 
 constexpr int IMAGES = 2;  // per warpgroup at a time: the 128 columns of its products
 constexpr int WARPGROUPS = 4, THREADS = 128 * WARPGROUPS;
@@ -38,6 +39,7 @@ __device__ __forceinline__ void convolve2(float16 *y, const unsigned char *poole
     }
     wgmma_commit_group();
     wgmma_wait_group(sums);
+    STAMP(CONV2);
     const int number = own_number(), lane = number % 32;
 #pragma unroll
     for (int image = 0; image < Images; image++)
@@ -57,6 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_pair_wgmma(const unsigned char *__restrict__ x, const uint4 *__restrict__ filters1,
                     const uint4 *__restrict__ filters2, const float *__restrict__ scales, float16 *__restrict__ y,
                     int images) {
+    STAMPS_BEGIN();
     const int group = warpgroup_number();
     // Windows first: compute-sanitizer takes the overlapping pieces that are read of them for a longer one.
     unsigned char *windows = memory + FILTERS2_BYTES + group * OWN_BYTES;
@@ -87,6 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         stage_windows(windows, pieces, 0, t);
         fence_proxy_async();
         warpgroup_barrier(1 + group);
+        STAMP(STAGE);
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes both passes' sums for the same
         for (int pass = 0; pass < passes; pass++) {
             const int image = pass / 2;
@@ -97,6 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             wgmma_commit_group();
             if (odd && image + 1 < IMAGES) stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
             wgmma_wait_group(upper, lower);
+            STAMP(CONV1);
             filters = load_filters1(filters1, !odd, t);
             half2 own[9];
 #pragma unroll
@@ -115,12 +120,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
 #pragma unroll
             for (int j = 0; j < 9; j++) even[j] = own[j];
+            STAMP(POOL);
         }
 
         // The next group's images, after the last fence and before the long products.
         load_pieces(pieces, x, first + stride, min(share, images - first - stride), t);
         mbarrier_wait(filters_there, 0);
+        STAMP(LOAD);
         if (passes > 2) convolve2<IMAGES>(y + first * 1024LL, pooled, scale2, count);
         else convolve2<1>(y + first * 1024LL, pooled, scale2, count);
+        STAMP(STORE);
     }
+    STAMPS_END();
 }

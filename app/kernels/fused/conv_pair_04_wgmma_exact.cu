@@ -11,6 +11,7 @@
 // Bound by: the tensor cores, and the issue slots that pooling and adding take from them.
 #include "bulk_copy.cuh"
 #include "conv_pair.cuh"
+#include "stamps.cuh"
 
 constexpr int IMAGES = 2;  // per warpgroup at a time: the 128 columns of its products
 constexpr int WARPGROUPS = 3, THREADS = 128 * WARPGROUPS;
@@ -45,6 +46,7 @@ __device__ __forceinline__ void convolve2(float *y, const unsigned char *pooled,
 #pragma unroll
         for (int i = 0; i < 32 * Images; i++) total[i] += sums[i];
     }
+    STAMP(CONV2);
     const int number = own_number(), lane = number % 32;
     const float scale2 = __ldg(scales + 1);
 #pragma unroll
@@ -64,6 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_pair_wgmma_exact(const unsigned char *__restrict__ x, const uint4 *__restrict__ filters1,
                           const unsigned char *__restrict__ filters2, const float *__restrict__ scales,
                           float *__restrict__ y, int images) {
+    STAMPS_BEGIN();
     const int group = warpgroup_number();
     // Windows first: compute-sanitizer takes the overlapping pieces that are read of them for a longer one.
     unsigned char *windows = memory + FILTERS2_BYTES + group * OWN_BYTES;
@@ -91,6 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         stage_windows(windows, pieces, 0, t);
         fence_proxy_async();
         warpgroup_barrier(1 + group);
+        STAMP(STAGE);
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes both passes' sums for the same
         for (int pass = 0; pass < passes; pass++) {
             const int image = pass / 2;
@@ -102,6 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             wgmma_commit_group();
             if (odd && image + 1 < IMAGES) stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
             wgmma_wait_group(upper, lower);
+            STAMP(CONV1);
             const float scale1 = __ldg(scales);
             float own[18];
 #pragma unroll
@@ -125,12 +130,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
 #pragma unroll
             for (int i = 0; i < 18; i++) even[i] = own[i];
+            STAMP(POOL);
         }
 
         // The next group's images, after the last fence and before the long products.
         load_pieces(pieces, x, first + stride, min(share, images - first - stride), t);
         mbarrier_wait(filters_there, 0);
+        STAMP(LOAD);
         if (passes > 2) convolve2<IMAGES>(y + first * 1024LL, pooled, scales, count);
         else convolve2<1>(y + first * 1024LL, pooled, scales, count);
+        STAMP(STORE);
     }
+    STAMPS_END();
 }

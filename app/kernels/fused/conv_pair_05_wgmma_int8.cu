@@ -13,6 +13,7 @@
 // Bound by: the issue slots that pooling takes, then the tensor cores; images in host memory: the bus.
 #include "bulk_copy.cuh"
 #include "conv_pair.cuh"
+#include "stamps.cuh"
 
 constexpr int THREADS = 128 * WARPGROUPS;
 constexpr int TAPS = 25, FILTERS2_BYTES = TAPS * 64 * 32;
@@ -59,6 +60,7 @@ __device__ __forceinline__ void convolve2(float16 *y, const float *scales, int c
     const int number = own_number(), lane = number % 32, map = number / 32 * 16 + lane / 4;
     const float factors[2] = {__ldg(scales + map), __ldg(scales + map + 8)};
     wgmma_wait_group(sums);
+    STAMP(CONV2);
 #pragma unroll
     for (int image = 0; image < Images; image++)
 #pragma unroll
@@ -79,6 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     conv_pair_wgmma_int8(const unsigned char *__restrict__ x, const uint4 *__restrict__ filters1,
                          const signed char *__restrict__ filters2, const float *__restrict__ scales,
                          float16 *__restrict__ y, int images) {
+    STAMPS_BEGIN();
     const int group = warpgroup_number();
     unsigned char *windows = own_memory(group), *pooled = windows + 2 * WINDOWS_BYTES;
 
@@ -105,6 +108,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         stage_windows(windows, pieces, 0, t);
         fence_proxy_async();
         warpgroup_barrier(1 + group);
+        STAMP(STAGE);
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes both passes' sums for the same
         for (int pass = 0; pass < passes; pass++) {
             const int image = pass / 2;
@@ -115,6 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             wgmma_commit_group();
             if (odd && image + 1 < IMAGES) stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
             wgmma_wait_group(upper, lower);
+            STAMP(CONV1);
             filters = load_filters1(filters1, !odd, t);
             half2 own[9];
 #pragma unroll
@@ -135,12 +140,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                 for (int i = 0; i < 5; i++) even[i] = __byte_perm(own[2 * i], own[min(2 * i + 1, 8)], 0x6420);
             }
+            STAMP(POOL);
         }
 
         // The next group's images, after the last fence and before the long products.
         load_pieces(pieces, x, first + stride, min(share, images - first - stride), t);
         mbarrier_wait(filters_there, 0);
+        STAMP(LOAD);
         if (passes > 2) convolve2<IMAGES>(y + first * 1024LL, scales, count);
         else convolve2<1>(y + first * 1024LL, scales, count);
+        STAMP(STORE);
     }
+    STAMPS_END();
 }
