@@ -1,5 +1,6 @@
 """Load images to classify, and labels if any, from Fashion-MNIST or the user's own IDX or HDF5 files."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,11 +83,16 @@ def _is_hdf5(path: Path) -> bool:
 def _read_hdf5(path: Path, allocate: Allocate, with_labels: bool) -> tuple[np.ndarray, np.ndarray | None]:
     found = read_untrusted(path, None, Wanted(("x", "y") if with_labels else ("x",), (), MAX_BYTES))
     if "x" not in found.arrays:
-        names = ", ".join(printable(name, 40) for name in found.names[:MAX_LISTED]) or "nothing"
-        more = f" and {len(found.names) - MAX_LISTED} more" if len(found.names) > MAX_LISTED else ""
-        raise UserError(f"{path} contains {names}{more}, but no dataset x; store the images as x, shape (N, H, W, C)")
+        raise no_images(path, found.names)
     x, y = found.arrays["x"], found.arrays.get("y")
     return _images(x, path, allocate), None if y is None else class_labels(y, f"y in {path}")
+
+
+def no_images(path: Path, names: Sequence[str]) -> UserError:
+    """Build the error for an HDF5 file with other things than ``x`` in its root."""
+    listed = ", ".join(printable(name, 40) for name in names[:MAX_LISTED]) or "nothing"
+    more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+    return UserError(f"{path} contains {listed}{more}, but no dataset x; store the images as x, shape (N, H, W, C)")
 
 
 def _images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:

@@ -47,6 +47,20 @@ class Contents:
     attributes: dict[str, Attribute]
 
 
+@dataclass(frozen=True)
+class Described:
+    """How a dataset of the root lies in its file.
+
+    offset: where its numbers begin, C-contiguous and in the byte order of ``dtype``; None if HDF5 has to read them,
+    whose ``dtype`` is then of native byte order. band: how many rows a chunk has, 1 without chunks.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    offset: int | None
+    band: int
+
+
 def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Contents:
     """Read a file that may be broken or hostile, in a process of its own.
 

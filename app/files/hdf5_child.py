@@ -1,5 +1,7 @@
 """The process that reads HDF5 files for another one: it answers requests in turn, within limits."""
 
+from __future__ import annotations
+
 import json
 import math
 import mmap
@@ -13,7 +15,7 @@ import numpy as np
 
 from app.errors import UserError
 from app.files.hdf5 import Wanted
-from app.files.hdf5_strict import contents, open_strict
+from app.files.hdf5_strict import StrictFile, contents, open_strict
 
 METADATA_BYTES = 256 << 20  # memory for everything except datasets: headers, names, the index of chunks
 CHUNK_COPIES = 6  # copies of a chunk at once: stored, inflated into a doubling buffer, unshuffled, ours
@@ -41,23 +43,41 @@ def _answer(request: dict[str, Any], source: int, result: int) -> bytes:
     memory = _Memory(result, IMAGE_COPIES * size)
     used = resource.getrusage(resource.RUSAGE_SELF)
     _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + request["seconds"])
-    arrays = None if request["arrays"] is None else tuple(request["arrays"])
     answer: dict[str, Any]
     try:
         opened = mmap.mmap(source, size, prot=mmap.PROT_READ) if size else source
         with open_strict(Path(request["path"]), opened) as file:
-            found = contents(file, Wanted(arrays, tuple(request["attributes"]), request["max_bytes"]), memory.allocate)
-        described = [
-            (name, array.dtype.str, array.shape, offset)
-            for (name, array), offset in zip(found.arrays.items(), memory.offsets, strict=True)
-        ]
-        answer = {"names": found.names, "arrays": described, "attributes": found.attributes}
+            answer = _ANSWERS[request["what"]](file, request, memory)
     except UserError as error:
         answer = {"error": str(error)}
     except MemoryError:
         answer = {"memory": True}
     header = json.dumps(answer).encode()
     return b"%d %d" % (memory.end, os.pwrite(result, header, memory.end))
+
+
+def _contents(file: StrictFile, request: dict[str, Any], memory: _Memory) -> dict[str, Any]:
+    arrays = None if request["arrays"] is None else tuple(request["arrays"])
+    found = contents(file, Wanted(arrays, tuple(request["attributes"]), request["max_bytes"]), memory.allocate)
+    described = [
+        (name, array.dtype.str, array.shape, offset)
+        for (name, array), offset in zip(found.arrays.items(), memory.offsets, strict=True)
+    ]
+    return {"names": found.names, "arrays": described, "attributes": found.attributes}
+
+
+def _descriptions(file: StrictFile, request: dict[str, Any], _: _Memory) -> dict[str, Any]:
+    names = file.names()
+    found = [(name, file.describe(name)) for name in request["datasets"] if name in names]
+    return {"names": names, "datasets": [(name, one.dtype.str, one.shape, one.offset, one.band) for name, one in found]}
+
+
+def _rows(file: StrictFile, request: dict[str, Any], memory: _Memory) -> dict[str, Any]:
+    array = file.rows(request["dataset"], request["first"], request["count"], memory.allocate)
+    return {"rows": (array.dtype.str, array.shape, memory.offsets[0])}
+
+
+_ANSWERS = {"contents": _contents, "descriptions": _descriptions, "rows": _rows}
 
 
 class _Memory:

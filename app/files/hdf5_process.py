@@ -15,15 +15,16 @@ import re
 import signal
 import socket
 import subprocess
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
 from app.errors import UserError
 from app.files.formats import HDF5
-from app.files.hdf5 import MAX_FILE_BYTES, Attribute, Contents, Wanted, printable
+from app.files.hdf5 import MAX_FILE_BYTES, Attribute, Contents, Described, Wanted, printable
 from app.files.hdf5_start import Child, start
 from app.files.reading import open_regular
 
@@ -32,6 +33,7 @@ BYTES_A_SECOND = 4 << 20  # slowest accepted rate for a large file
 WAITING = 6  # clock time allowed per second of processor time: the processor may have other work
 START_SECONDS = 120
 MAX_HEADER_BYTES = 8 << 20
+Answer = TypeVar("Answer")
 NONSENSE = "HDF5 gives impossible values for it"
 MAX_ERROR_CHARACTERS = 6000  # a path alone may have 4,096
 
@@ -61,37 +63,77 @@ class Reader(AbstractContextManager["Reader"]):
 
     def read(self, path: Path, content: bytes | None, wanted: Wanted) -> Contents:
         """Read one file; see ``hdf5.read_untrusted``. Raises UserError."""
-        try:
-            with (
-                open_regular(path, MAX_FILE_BYTES) if content is None else _memory(content) as source,
-                _memory() as result,
-            ):
-                if os.pread(source.fileno(), len(HDF5), 0) != HDF5:
-                    wrong = "is not an HDF5 file (its first bytes say so)"
-                    raise UserError(f"{path} {wrong}; name another file or make it again")
-                request = {"path": str(path), "in_memory": content is not None, **vars(wanted)}
-                try:
-                    header = self._answer(path, source, result, request)
-                except BaseException:  # e.g. Ctrl-C while the process is working
-                    self.close()
-                    raise
-                return _checked(path, header, result.fileno(), wanted)
-        except MemoryError as error:
-            wrong = "reading it takes more memory than there is, or than its datasets need"
-            raise UserError(f"{path}: {wrong}; free some, or get a fresh copy") from error
-        except OSError as error:
-            raise UserError(
-                f"cannot read {path}: {printable(str(error))}; end other programs, and try again"
-            ) from error
+
+        def checked(answer: Any, result: int) -> Contents:
+            attributes = {str(name): _attribute(value) for name, value in answer["attributes"].items()}
+            names = tuple(str(name) for name in answer["names"])
+            arrays: dict[str, np.ndarray] = {}
+            end, left = os.fstat(result).st_size, wanted.max_bytes
+            for name, kind, shape, offset in answer["arrays"]:
+                arrays[str(name)] = _array(np.dtype(str(kind)), shape, offset, min(left, end - offset), result)
+                left -= arrays[str(name)].nbytes
+            if not (arrays.keys() <= set(names) and attributes.keys() <= set(wanted.attributes)):
+                raise ValueError("nobody asked for this")
+            return Contents(names, arrays, attributes)
+
+        with _faults(path), open_regular(path, MAX_FILE_BYTES) if content is None else _memory(content) as source:
+            request = {"what": "contents", "in_memory": content is not None, **vars(wanted)}
+            return self._ask(path, source, request, os.fstat(source.fileno()).st_size, checked)
+
+    def describe(self, path: Path, source: BinaryIO, datasets: Sequence[str]) -> tuple[list[str], dict[str, Described]]:
+        """Return the names in the root of a file of any size, and how these datasets lie in it, if they exist.
+
+        Raises UserError as ``read`` would, but for their size.
+        """
+
+        def checked(answer: Any, _: int) -> tuple[list[str], dict[str, Described]]:
+            found = {str(name): _described(*parts) for name, *parts in answer["datasets"]}
+            if not found.keys() <= set(datasets):
+                raise ValueError("nobody asked for this")
+            return [str(name) for name in answer["names"]], found
+
+        return self._ask(path, source, {"what": "descriptions", "datasets": datasets}, 0, checked)
+
+    def rows(self, path: Path, source: BinaryIO, name: str, first: int, like: np.ndarray) -> np.ndarray:
+        """Read rows of a dataset in the root of a file of any size, from row ``first`` on.
+
+        like: gives their number, shape and type. Raises UserError.
+        """
+
+        def checked(answer: Any, result: int) -> np.ndarray:
+            kind, shape, offset = answer["rows"]
+            array = _array(np.dtype(str(kind)), shape, offset, os.fstat(result).st_size - offset, result)
+            if (array.dtype, array.shape) != (like.dtype, like.shape):
+                raise ValueError("nobody asked for this")
+            return array
+
+        request = {"what": "rows", "dataset": name, "first": first, "count": len(like)}
+        return self._ask(path, source, request, like.nbytes, checked)
+
+    def _ask(
+        self, path: Path, source: BinaryIO, request: dict[str, Any], nbytes: int, checked: Callable[[Any, int], Answer]
+    ) -> Answer:
+        """Return the checked answer to a request about ``source``. nbytes: what it may take time for."""
+        with _faults(path), _memory() as result:
+            if os.pread(source.fileno(), len(HDF5), 0) != HDF5:
+                raise UserError(
+                    f"{path} is not an HDF5 file (its first bytes say so); name another file or make it again"
+                )
+            asked = {"path": str(path), "in_memory": False, **request, "seconds": SECONDS + nbytes // BYTES_A_SECOND}
+            try:
+                header = self._answer(path, source, result, asked)
+            except BaseException:  # e.g. Ctrl-C while the process is working
+                self.close()
+                raise
+            return _checked(path, header, lambda answer: checked(answer, result.fileno()))
 
     def _answer(self, path: Path, source: BinaryIO, result: BinaryIO, request: dict[str, Any]) -> bytes:
         """Have the process answer into ``result`` and return the header; from then on nobody can shorten ``result``."""
         process, link = self._ready()
-        seconds = SECONDS + os.fstat(source.fileno()).st_size // BYTES_A_SECOND
+        seconds = request["seconds"]
         link.settimeout(seconds * WAITING)
-        message = json.dumps({**request, "seconds": seconds}).encode()
         try:
-            socket.send_fds(link, [message], [source.fileno(), result.fileno()])
+            socket.send_fds(link, [json.dumps(request).encode()], [source.fileno(), result.fileno()])
             said = link.recv(64)
         except TimeoutError:
             raise _unreadable(path, f"HDF5 was still at it after {seconds * WAITING} s") from None
@@ -146,25 +188,38 @@ def _end(process: subprocess.Popen[bytes], seconds: int) -> str:
     return f"HDF5 crashed on it ({name})"
 
 
-def _checked(path: Path, header: bytes, result: int, wanted: Wanted) -> Contents:
+@contextmanager
+def _faults(path: Path) -> Iterator[None]:
+    """Turn what the system lacks for reading the file into a UserError."""
+    try:
+        yield
+    except MemoryError as error:
+        wrong = "reading it takes more memory than there is, or than its datasets need"
+        raise UserError(f"{path}: {wrong}; free some, or get a fresh copy") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {printable(str(error))}; end other programs, and try again") from error
+
+
+def _checked(path: Path, header: bytes, checked: Callable[[Any], Answer]) -> Answer:
     try:
         answer = json.loads(header)
         if "error" in answer:
             raise UserError(printable(str(answer["error"]), MAX_ERROR_CHARACTERS))
         if "memory" in answer:
             raise MemoryError("there")
-        attributes = {str(name): _attribute(value) for name, value in answer["attributes"].items()}
-        names = tuple(str(name) for name in answer["names"])
-        arrays: dict[str, np.ndarray] = {}
-        end, left = os.fstat(result).st_size, wanted.max_bytes
-        for name, kind, shape, offset in answer["arrays"]:
-            arrays[str(name)] = _array(np.dtype(str(kind)), shape, offset, min(left, end - offset), result)
-            left -= arrays[str(name)].nbytes
-        if not (arrays.keys() <= set(names) and attributes.keys() <= set(wanted.attributes)):
-            raise ValueError("nobody asked for this")
-        return Contents(names, arrays, attributes)
+        return checked(answer)
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise _unreadable(path, NONSENSE) from error
+
+
+def _described(kind: Any, shape: Any, offset: Any, band: Any) -> Described:
+    dtype = np.dtype(str(kind))
+    numbers = (*shape, band, 0 if offset is None else offset)
+    if dtype.kind not in "iuf" or dtype.itemsize > 8 or not (dtype.isnative or offset is not None):
+        raise ValueError("no plain numbers")
+    if not all(type(number) is int and number >= 0 for number in numbers) or not band:
+        raise ValueError("no shape")
+    return Described(tuple(shape), dtype, offset, band)
 
 
 def _array(kind: np.dtype, shape: Any, offset: Any, most: int, result: int) -> np.ndarray:

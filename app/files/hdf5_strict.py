@@ -8,8 +8,8 @@ import math
 import mmap
 import os
 import re
+import sys
 import uuid
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,17 +18,12 @@ import h5py
 import numpy as np
 
 from app.errors import UserError
-from app.files.hdf5 import MAX_ATTRIBUTE_BYTES, Attribute, Contents, Wanted, printable
+from app.files.hdf5 import MAX_ATTRIBUTE_BYTES, Attribute, Contents, Described, Wanted, printable
+from app.files.hdf5_chunks import MAX_ARRAY_BYTES, PLAIN, chunks_are_lacking, reason_against_chunks
 
-MAX_ARRAY_BYTES = 1 << 30
 MAX_NAMES = 1000
 MAX_NAME_BYTES = 255
-MAX_CHUNKS = 1 << 20
 
-_COMPRESSIONS = {h5py.h5z.FILTER_LZF, h5py.h5z.FILTER_DEFLATE}
-_FILTERS = {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32} | _COMPRESSIONS
-_CHECKSUM_BYTES = 4
-_PLAIN = "store it as plain numbers in this file"
 # The errors that h5py's layers raise for broken files.
 _H5PY_ERRORS = (OSError, LookupError, RuntimeError, ValueError, TypeError, OverflowError)
 _NO_MEMORY = re.compile(
@@ -78,22 +73,53 @@ class StrictFile:
         plain numbers that are all stored in this very file.
         """
         with _user_errors(self._path):
-            reason = self._reason_against_link(name.encode())
-            if not reason:
-                dataset = h5py.Dataset(h5py.h5d.open(self._id, name.encode()))
-                reason = self._reason_against(dataset, max_bytes)
-            if reason:
-                raise UserError(f"{self._path}: dataset {printable(repr(name))} {reason}")
-            chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
-            array = allocate(dataset.shape, dataset.dtype.newbyteorder("="), chunk)
-            if chunk and _chunks_are_lacking(dataset, chunk):
-                raise UserError(
-                    f"{self._path}: dataset {printable(repr(name))} lacks some of its chunks, or parts of them, which "
-                    "would be read as zeros; get a fresh copy or write it whole"
-                )
-            if array.size:
-                dataset.read_direct(array)
-            return array
+            dataset = self._dataset(name, max_bytes)
+            return self._rows(name, dataset, 0, len(dataset) if dataset.shape else 1, allocate)
+
+    def rows(self, name: str, first: int, count: int, allocate: Allocate = _ordinary) -> np.ndarray:
+        """Read ``count`` rows of the root dataset ``name`` from row ``first`` on, as ``array`` does.
+
+        Raises UserError as ``array`` does, and if the dataset does not have them.
+        """
+        with _user_errors(self._path):
+            dataset = self._dataset(name, sys.maxsize)
+            if not dataset.shape or first + count > len(dataset):
+                raise UserError(f"{self._path}: dataset {printable(repr(name))} is shorter than it was; run again")
+            return self._rows(name, dataset, first, count, allocate)
+
+    def describe(self, name: str) -> Described:
+        """Describe the root dataset ``name`` of any size. Raises UserError if ``array`` would, but for its size."""
+        with _user_errors(self._path):
+            dataset = self._dataset(name, sys.maxsize)
+            if dataset.chunks:
+                return Described(dataset.shape, dataset.dtype.newbyteorder("="), None, dataset.chunks[0])
+            offset = dataset.id.get_offset()  # None for a small one that is stored in its header
+            if offset is None or dataset.id.get_type() != h5py.h5t.py_create(dataset.dtype):
+                return Described(dataset.shape, dataset.dtype.newbyteorder("="), None, 1)
+            return Described(dataset.shape, dataset.dtype, offset, 1)
+
+    def _dataset(self, name: str, max_bytes: int) -> h5py.Dataset:
+        reason = self._reason_against_link(name.encode())
+        if not reason:
+            dataset = h5py.Dataset(h5py.h5d.open(self._id, name.encode()))
+            reason = self._reason_against(dataset, max_bytes)
+        if reason:
+            raise UserError(f"{self._path}: dataset {printable(repr(name))} {reason}")
+        return dataset
+
+    def _rows(self, name: str, dataset: h5py.Dataset, first: int, count: int, allocate: Allocate) -> np.ndarray:
+        """Read rows; the only one of a number."""
+        chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
+        shape = (count, *dataset.shape[1:]) if dataset.shape else ()
+        array = allocate(shape, dataset.dtype.newbyteorder("="), chunk)
+        if chunk and chunks_are_lacking(dataset, chunk, first, count):
+            raise UserError(
+                f"{self._path}: dataset {printable(repr(name))} lacks some of its chunks, or parts of them, which "
+                "would be read as zeros; get a fresh copy or write it whole"
+            )
+        if array.size:
+            dataset.read_direct(array, np.s_[first : first + count] if dataset.shape else None)
+        return array
 
     def attribute(self, name: str) -> Attribute | None:
         """Read the root attribute ``name``: a string, a number or a list of them; None if there is none.
@@ -132,25 +158,25 @@ class StrictFile:
         if b"/" in name or name == b"." or not self._id.links.exists(name):
             return "is missing; store it in the root of the file"
         if self._id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
-            return f"is a soft or external link; {_PLAIN}"
+            return f"is a soft or external link; {PLAIN}"
         found = h5py.h5o.get_info(self._id, name)
         if found.type != h5py.h5o.TYPE_DATASET:
-            return f"is a group or a type, not a dataset; {_PLAIN}"
+            return f"is a group or a type, not a dataset; {PLAIN}"
         first = self._read.setdefault((found.fileno, found.addr), name.decode())
-        return None if first == name.decode() else f"is dataset {printable(repr(first))} by another name; {_PLAIN}"
+        return None if first == name.decode() else f"is dataset {printable(repr(first))} by another name; {PLAIN}"
 
     def _reason_against(self, dataset: h5py.Dataset, max_bytes: int) -> str | None:
         """Return why ``dataset`` must not be read, by what its header declares, and the remedy; None if it may."""
         layout = dataset.id.get_create_plist()
         kind = dataset.id.get_type()
         if layout.get_external_count() > 0:
-            return f"keeps its data in another file; {_PLAIN}"
+            return f"keeps its data in another file; {PLAIN}"
         if dataset.is_virtual:
-            return f"is virtual, a view of other files; {_PLAIN}"
+            return f"is virtual, a view of other files; {PLAIN}"
         if not _is_plain_number(kind, dataset.dtype):
-            return f"contains something other than integers or floats of up to 8 bytes; {_PLAIN}"
+            return f"contains something other than integers or floats of up to 8 bytes; {PLAIN}"
         if dataset.shape is None:
-            return f"is empty; {_PLAIN}"
+            return f"is empty; {PLAIN}"
         nbytes = math.prod(dataset.shape) * kind.get_size()
         if nbytes > max_bytes:
             return f"declares {nbytes:,} bytes, more than the {max_bytes:,} allowed; split the file or store less in it"
@@ -158,64 +184,8 @@ class StrictFile:
         if stored > self._size:
             return f"claims {stored:,} stored bytes in a file of {self._size:,}; get a fresh copy"
         if layout.get_layout() == h5py.h5d.CHUNKED:
-            return _reason_against_chunks(dataset, layout)
+            return reason_against_chunks(dataset, layout)
         return None if stored == nbytes else f"declares {nbytes:,} bytes but stores {stored:,}; write it whole"
-
-
-def _reason_against_chunks(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> str | None:
-    filters = _filters(layout)
-    if not set(filters) <= _FILTERS or len(set(filters)) < len(filters) or set(filters) >= _COMPRESSIONS:
-        return f"uses filters other than gzip or lzf, shuffle and fletcher32, each once; {_PLAIN}"
-    if math.prod(dataset.chunks) * dataset.dtype.itemsize > MAX_ARRAY_BYTES:
-        return f"has chunks of more than {MAX_ARRAY_BYTES:,} bytes; store it in smaller ones"
-    if math.prod(_grid(dataset)) > MAX_CHUNKS:
-        return f"has more than {MAX_CHUNKS:,} chunks; store it in larger ones"
-    return None
-
-
-def _filters(layout: h5py.h5p.PropDCID) -> list[int]:
-    return [layout.get_filter(i)[0] for i in range(layout.get_nfilters())]
-
-
-def _grid(dataset: h5py.Dataset) -> list[int]:
-    """Return how many chunks there are along each dimension."""
-    return [-(-length // step) for length, step in zip(dataset.shape, dataset.chunks, strict=True)]
-
-
-def _chunks_are_lacking(dataset: h5py.Dataset, nbytes: int) -> bool:
-    """Return whether a chunk, of ``nbytes`` in memory, is not stored or not whole.
-
-    HDF5 makes up zeros for a chunk that is missing, and reads on beyond the end of one that is too short.
-    """
-    filters = _filters(dataset.id.get_create_plist())
-    buffer = bytearray(nbytes + nbytes // 16 + 64)  # the largest possible compressed size
-    for place in np.ndindex(*_grid(dataset)):
-        corner = tuple(at * step for at, step in zip(place, dataset.chunks, strict=True))
-        try:
-            skipped, stored = dataset.id.read_direct_chunk(corner, out=buffer)
-        except (OSError, RuntimeError, ValueError):
-            return True
-        if not _is_whole(stored, [code for i, code in enumerate(filters) if not skipped >> i & 1], nbytes):
-            return True
-    return False
-
-
-def _is_whole(stored: memoryview, filters: list[int], nbytes: int) -> bool:
-    """Return whether the stored bytes unpack to ``nbytes``. filters: those that made them, in this order."""
-    at = next((i for i, code in enumerate(filters) if code in _COMPRESSIONS), len(filters))
-    checksum = h5py.h5z.FILTER_FLETCHER32
-    inner = nbytes + _CHECKSUM_BYTES * filters[:at].count(checksum)
-    end = len(stored) - _CHECKSUM_BYTES * filters[at:].count(checksum)
-    if at == len(filters):
-        return end == inner
-    if filters[at] == h5py.h5z.FILTER_LZF:
-        return True  # LZF has no checksum, and to decode it here would take ten times as long as reading
-    try:
-        inflater = zlib.decompressobj()
-        size = len(inflater.decompress(stored[:end], inner + 1))
-        return inflater.eof and size == inner
-    except zlib.error:
-        return False
 
 
 def _is_plain_number(kind: h5py.h5t.TypeID, dtype: np.dtype) -> bool:

@@ -1,12 +1,16 @@
 """Open shards: read the headers of the files, never their content."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from app.errors import UserError
+from app.files import hdf5_process
 from app.files.checks import BadValueError
 from app.files.formats import START_BYTES, recognise
 from app.files.reading import open_regular
@@ -15,8 +19,10 @@ from app.shards.finding import labels_beside
 from app.shards.shard import Shard
 from app.shards.stored import Stored
 from data_tools.colour import RANKS, channel_dimension
-from data_tools.dataset import check_type
+from data_tools.dataset import check_type, no_images
 from data_tools.idx import read_layout
+
+MAX_BAND_BYTES = 256 << 20  # of a chunk's rows in HDF5: as many lie in memory at once
 
 
 def open_shard(path: Path, labels: Path | None = None, *, unlabelled: bool = False) -> Shard:
@@ -31,80 +37,129 @@ def open_shards(
 
     Images are uint8, or float32 or float64 in [0, 1]: (N, H, W), or with 1 or 3 channels (N, C, H, W) or
     (N, H, W, C); ``x`` in HDF5.
-    labels: a file for each of ``paths``, IDX or NPY. By default they are the IDX file beside the images that has the
-    data set's name for it, or ``y`` in HDF5. unlabelled: look for none.
+    labels: a file for each of ``paths``: IDX, NPY, or HDF5 with ``y``. By default they are the IDX file beside the
+    images that has the data set's name for it, or ``y`` of the images' HDF5 file. unlabelled: look for none.
     Raises UserError for files that cannot be read, whose size is not that of their header, or that do not fit together.
     """
     if labels is not None and len(labels) != len(paths):
         raise UserError(f"--labels names {len(labels)} files for {len(paths)} shards: name one for each, in this order")
-    shards = []
-    for number, path in enumerate(paths):
-        images = _images(path)
-        named = labels[number] if labels is not None else None if unlabelled else labels_beside(path)
-        truth = None if named is None else _labels(named)
-        if truth is not None and truth.shape[0] != images.shape[0]:
-            counts = f"{truth.path} has {truth.shape[0]} labels but {images.path} has {images.shape[0]} images"
-            raise UserError(f"{counts}; name files that belong together")
-        shards.append(Shard(images, truth))
-    return shards
+    with hdf5_process.Reader() as hdf5:  # one process for all files
+        shards = []
+        for number, path in enumerate(paths):
+            images, truth = _opened(path, hdf5, with_labels=labels is None and not unlabelled)
+            if labels is not None:
+                truth = _labels(labels[number], hdf5)
+            if truth is not None and truth.shape[0] != images.shape[0]:
+                counts = f"{truth.path} has {truth.shape[0]} labels but {path} has {images.shape[0]} images"
+                raise UserError(f"{counts}; name files that belong together")
+            shards.append(Shard(images, truth))
+        return shards
 
 
-def _images(path: Path) -> Stored:
-    stored = _stored(path, RANKS)
+def _opened(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tuple[Stored, Stored | None]:
+    """Return the images, and the labels that are stored with or beside them."""
+    with open_regular(path) as stream:
+        if _kind(stream) == "an HDF5 file":
+            names, found = _hdf5(path, stream, hdf5, ("x", "y") if with_labels else ("x",))
+            if "x" not in found:
+                raise no_images(path, names)
+            return _checked_images(found["x"]), _checked_labels(found["y"]) if "y" in found else None
+        images = _checked_images(_array(path, stream, RANKS))
+    beside = labels_beside(path) if with_labels else None
+    return images, None if beside is None else _labels(beside, hdf5)
+
+
+def _labels(path: Path, hdf5: hdf5_process.Reader) -> Stored:
+    with open_regular(path) as stream:
+        if _kind(stream) != "an HDF5 file":
+            return _checked_labels(_array(path, stream, (1,)))
+        found = _hdf5(path, stream, hdf5, ("y",))[1]
+        if "y" not in found:
+            raise UserError(f"{path} has no dataset y; store the labels as y, (N,) integers")
+        return _checked_labels(found["y"])
+
+
+def _checked_images(stored: Stored) -> Stored:
     check_type(stored.dtype, stored.name)
-    if len(stored.shape) not in RANKS:
-        wanted = "(N, H, W) or, with 1 or 3 channels C, (N, C, H, W) or (N, H, W, C)"
+    if len(stored.shape) not in RANKS or 0 in stored.shape:
+        wanted = "(N, H, W) or, with 1 or 3 channels C, (N, C, H, W) or (N, H, W, C), and at least one image"
         raise UserError(f"{stored.name} has shape {stored.shape}; it must be {wanted}")
     if len(stored.shape) == 4:
         channel_dimension(stored.shape, stored.name)
     return stored
 
 
-def _labels(path: Path) -> Stored:
-    stored = _stored(path, (1,))
-    if len(stored.shape) != 1 or stored.dtype.kind not in "iu":
-        raise UserError(f"{stored.name} is {stored.dtype} {stored.shape}; labels must be (N,) integers")
+def _checked_labels(stored: Stored) -> Stored:
+    if len(stored.shape) not in (1, 2) or 0 in stored.shape:
+        wanted = "(N, classes) one-hot or (N,) integers"
+        raise UserError(f"{stored.name} is {stored.dtype} {stored.shape}; it must be {wanted}")
     return stored
 
 
-def _stored(path: Path, ranks: tuple[int, ...]) -> Stored:
-    with open_regular(path) as stream:
-        start = stream.read(MAX_HEADER_BYTES)
-        status = os.fstat(stream.fileno())
-    path = path.absolute()
-    if recognise(start[:START_BYTES]) == "a NumPy array (.npy)":
-        return _npy(path, start, status)
-    layout = read_layout(path, ranks)
-    return Stored(
-        path=path,
-        name=str(path),
-        shape=layout.shape,
-        dtype=np.dtype(np.uint8),
-        form="gzip" if layout.zipped else "plain",
-        size=layout.size,
-        mtime_ns=status.st_mtime_ns,
-        offset=layout.offset,
-    )
+def _kind(stream: BinaryIO) -> str | None:
+    return recognise(os.pread(stream.fileno(), START_BYTES, 0))
 
 
-def _npy(path: Path, start: bytes, status: os.stat_result) -> Stored:
+def _array(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored:
+    """Return the array of an NPY or IDX file."""
+    status = os.fstat(stream.fileno())
+    if _kind(stream) != "a NumPy array (.npy)":
+        layout = read_layout(path, ranks)
+        return _stored(path, status, layout.shape, np.dtype(np.uint8), layout.offset, zipped=layout.zipped)
     try:
-        shape, in_columns, dtype, offset = read_header(f"{path}:", start)
+        shape, in_columns, dtype, offset = read_header("it", os.pread(stream.fileno(), MAX_HEADER_BYTES, 0))
     except BadValueError as error:
-        raise UserError(str(error)) from error
+        raise UserError(f"{path}: {error}") from error
     if in_columns and len(shape) > 1:
         raise UserError(f"{path} is stored by columns; save it again with numpy.ascontiguousarray")
-    stored = Stored(
-        path=path,
-        name=str(path),
+    stored = _stored(path, status, shape, dtype, offset)
+    if not shape or stored.nbytes != status.st_size - offset:
+        found = f"{status.st_size - offset:,} bytes of numbers, which is not what its shape {shape} needs"
+        raise UserError(f"{path} has {found}; get a fresh copy")
+    return stored
+
+
+def _hdf5(
+    path: Path, stream: BinaryIO, hdf5: hdf5_process.Reader, wanted: tuple[str, ...]
+) -> tuple[list[str], dict[str, Stored]]:
+    """Return the names in the root of an HDF5 file, and the wanted datasets among them."""
+    status = os.fstat(stream.fileno())
+    names, described = hdf5.describe(path, stream, wanted)
+    found = {}
+    for name, one in described.items():
+        offset = one.offset or 0
+        stored = _stored(path, status, one.shape, one.dtype, offset, dataset=name, band=one.band * (one.offset is None))
+        if stored.form == "plain" and offset + stored.nbytes > status.st_size:
+            raise UserError(f"{stored.name} ends beyond the end of the file; get a fresh copy")
+        if stored.form == "chunks" and stored.band * stored.row_bytes > MAX_BAND_BYTES:
+            raise UserError(
+                f"{stored.name} has chunks across {stored.band:,} rows, {stored.band * stored.row_bytes:,} bytes: "
+                "store it in chunks of whole images, some thousands in each, or without chunks"
+            )
+        found[name] = stored
+    return names, found
+
+
+def _stored(
+    path: Path,
+    status: os.stat_result,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    offset: int,
+    *,
+    zipped: bool = False,
+    dataset: str = "",
+    band: int = 0,
+) -> Stored:
+    return Stored(
+        path=path.absolute(),
+        name=f"{dataset} in {path}" if dataset else str(path),
         shape=shape,
         dtype=dtype,
-        form="plain",
+        form="gzip" if zipped else "chunks" if band else "plain",
         size=status.st_size,
         mtime_ns=status.st_mtime_ns,
         offset=offset,
+        dataset=dataset,
+        band=band,
     )
-    if stored.nbytes != status.st_size - offset:
-        found = f"{status.st_size - offset:,} bytes of numbers where its shape {shape} needs {stored.nbytes:,}"
-        raise UserError(f"{path} has {found}; get a fresh copy")
-    return stored

@@ -1,21 +1,24 @@
-"""Read the bytes of stored arrays by position: plain ones at any time, the content of gzip files in order."""
+"""Read the bytes of stored arrays by position: plain ones straight from the file, others in order."""
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import BinaryIO
 
 import numpy as np
 
 from app.errors import UserError
+from app.files import hdf5_process
 from app.files.reading import open_regular
 from app.shards.stored import Stored
 from data_tools.idx import too_long, too_short
 from data_tools.inflate import Gzip, faults
 
 SKIP_BYTES = 1 << 20
+BAND_BYTES = 16 << 20  # of rows that HDF5 reads at a time; more if a chunk has more
 
 
 class Source(AbstractContextManager["Source"]):
@@ -49,7 +52,7 @@ class Source(AbstractContextManager["Source"]):
 
 def open_source(stored: Stored) -> Source:
     """Open the file of an array. Raises UserError if it cannot be opened or does not have the size that it had."""
-    forms: dict[str, type[Source]] = {"plain": Plain, "gzip": Gzipped}
+    forms: dict[str, type[Source]] = {"plain": Plain, "gzip": Gzipped, "chunks": Chunked}
     return forms[stored.form](stored)
 
 
@@ -96,16 +99,60 @@ class Gzipped(Source):
             start = at + self.stored.offset
             if start < self._at:
                 self._begin()
-            skipped = np.empty(min(SKIP_BYTES, start - self._at), np.uint8)
-            while self._at < start:
-                self._take(skipped[: start - self._at])
-            self._take(target)
-            if self._at == self.stored.offset + self.stored.nbytes and self._content.readinto(memoryview(bytearray(1))):
+            found, self._at = self._at, sys.maxsize  # after a fault it would be unknown: begin again
+            skipped = np.empty(min(SKIP_BYTES, start - found), np.uint8)
+            while found < start:
+                found += self._take(skipped[: start - found], found)
+            found += self._take(target, found)
+            if found == self.stored.offset + self.stored.nbytes and self._content.readinto(memoryview(bytearray(1))):
                 raise too_long(self.stored.nbytes)
             self.check_unchanged()
+            self._at = found
 
-    def _take(self, target: np.ndarray) -> None:
+    def _take(self, target: np.ndarray, at: int) -> int:
         count = self._content.readinto(target.data)
-        self._at += count
         if count < len(target):
-            raise too_short(self._at - self.stored.offset, self.stored.nbytes)
+            raise too_short(at + count - self.stored.offset, self.stored.nbytes)
+        return count
+
+
+class Chunked(Source):
+    """A dataset that HDF5 has to read: in bands of whole chunks, by a process of its own, as its file is not trusted.
+
+    The process starts with the first band, and ends with the thread that asked for it.
+    """
+
+    def __init__(self, stored: Stored) -> None:
+        super().__init__(stored)
+        self._lock = threading.Lock()
+        self._held = ExitStack()
+        self._hdf5 = self._held.enter_context(hdf5_process.Reader())
+        self._step = stored.band * max(1, BAND_BYTES // (stored.band * stored.row_bytes))
+        self._first = 0
+        self._band = np.empty(0, np.uint8)
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+        super().__exit__()
+
+    def fill(self, at: int, target: np.ndarray) -> None:
+        """See ``Source``."""
+        filled = 0
+        with self._lock:
+            while filled < len(target):
+                row = (at + filled) // self.stored.row_bytes
+                if row // self._step * self._step != self._first or not len(self._band):
+                    self._read_band(row // self._step * self._step)
+                start = at + filled - self._first * self.stored.row_bytes
+                taken = self._band[start : start + len(target) - filled]
+                target[filled : filled + len(taken)] = taken
+                filled += len(taken)
+
+    def _read_band(self, first: int) -> None:
+        stored = self.stored
+        self._band = np.empty(0, np.uint8)  # the old one need not lie beside the new
+        shape = (min(self._step, stored.shape[0] - first), *stored.shape[1:])
+        like = np.broadcast_to(np.zeros((), stored.dtype), shape)
+        rows = self._hdf5.rows(stored.path, self.stream, stored.dataset, first, like)
+        self.check_unchanged()
+        self._first, self._band = first, rows.reshape(-1).view(np.uint8)

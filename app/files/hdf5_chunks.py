@@ -1,0 +1,74 @@
+"""Check the chunks of HDF5 datasets: that their filters are known, and that all of them are stored, whole."""
+
+import itertools
+import math
+import zlib
+
+import h5py
+
+MAX_ARRAY_BYTES = 1 << 30
+MAX_CHUNKS = 1 << 20
+PLAIN = "store it as plain numbers in this file"
+
+_COMPRESSIONS = {h5py.h5z.FILTER_LZF, h5py.h5z.FILTER_DEFLATE}
+_FILTERS = {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32} | _COMPRESSIONS
+_CHECKSUM_BYTES = 4
+
+
+def reason_against_chunks(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> str | None:
+    """Return why a dataset must not be read, by what its header says of its chunks, and the remedy; None if it may."""
+    filters = _filters(layout)
+    if not set(filters) <= _FILTERS or len(set(filters)) < len(filters) or set(filters) >= _COMPRESSIONS:
+        return f"uses filters other than gzip or lzf, shuffle and fletcher32, each once; {PLAIN}"
+    if math.prod(dataset.chunks) * dataset.dtype.itemsize > MAX_ARRAY_BYTES:
+        return f"has chunks of more than {MAX_ARRAY_BYTES:,} bytes; store it in smaller ones"
+    if math.prod(_grid(dataset)) > MAX_CHUNKS:
+        return f"has more than {MAX_CHUNKS:,} chunks; store it in larger ones"
+    return None
+
+
+def _filters(layout: h5py.h5p.PropDCID) -> list[int]:
+    return [layout.get_filter(i)[0] for i in range(layout.get_nfilters())]
+
+
+def _grid(dataset: h5py.Dataset) -> list[int]:
+    """Return how many chunks there are along each dimension."""
+    return [-(-length // step) for length, step in zip(dataset.shape, dataset.chunks, strict=True)]
+
+
+def chunks_are_lacking(dataset: h5py.Dataset, nbytes: int, first: int, count: int) -> bool:
+    """Return whether a chunk, of ``nbytes`` in memory, of some rows is not stored or not whole.
+
+    HDF5 makes up zeros for a chunk that is missing, and reads on beyond the end of one that is too short.
+    """
+    filters = _filters(dataset.id.get_create_plist())
+    buffer = bytearray(nbytes + nbytes // 16 + 64)  # the largest possible compressed size
+    step = dataset.chunks[0]
+    bands = range(first // step, -(-(first + count) // step))
+    for place in itertools.product(bands, *map(range, _grid(dataset)[1:])):
+        corner = tuple(at * step for at, step in zip(place, dataset.chunks, strict=True))
+        try:
+            skipped, stored = dataset.id.read_direct_chunk(corner, out=buffer)
+        except (OSError, RuntimeError, ValueError):
+            return True
+        if not _is_whole(stored, [code for i, code in enumerate(filters) if not skipped >> i & 1], nbytes):
+            return True
+    return False
+
+
+def _is_whole(stored: memoryview, filters: list[int], nbytes: int) -> bool:
+    """Return whether the stored bytes unpack to ``nbytes``. filters: those that made them, in this order."""
+    at = next((i for i, code in enumerate(filters) if code in _COMPRESSIONS), len(filters))
+    checksum = h5py.h5z.FILTER_FLETCHER32
+    inner = nbytes + _CHECKSUM_BYTES * filters[:at].count(checksum)
+    end = len(stored) - _CHECKSUM_BYTES * filters[at:].count(checksum)
+    if at == len(filters):
+        return end == inner
+    if filters[at] == h5py.h5z.FILTER_LZF:
+        return True  # LZF has no checksum, and to decode it here would take ten times as long as reading
+    try:
+        inflater = zlib.decompressobj()
+        size = len(inflater.decompress(stored[:end], inner + 1))
+        return inflater.eof and size == inner
+    except zlib.error:
+        return False

@@ -1,0 +1,78 @@
+"""Shards: damaged IDX, NPY and HDF5 files, read by position. What is read is what the readers of whole files read."""
+
+import gzip
+import io
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from app.errors import UserError
+from app.predict.arrays import reader
+from app.shards import open_shard
+from data_tools.inflate import GZIP_MAX_RATIO
+from tests.fuzz.harness import Pair, Target
+from tests.fuzz.hdf5 import generator, images
+from tests.fuzz.idx import COLOUR, IMAGES, forms, idx, wrong_header
+from tests.fuzz.mutate import damaged
+
+FRACTIONS = np.random.default_rng(3).random((4, 3, 5, 6)).astype(np.float32)
+X = ({"x": COLOUR.transpose(0, 2, 3, 1), "y": np.array([1, 2])}, {"x": FRACTIONS.astype(">f8"), "y": np.eye(4)})
+
+
+def npy(array: np.ndarray) -> bytes:
+    """The array's file."""
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def read(path: Path) -> None:
+    """In parts, from the end, where that is possible."""
+    shard = open_shard(path)
+    assert shard.count > 0 and shard.count * shard.image_bytes <= path.stat().st_size * GZIP_MAX_RATIO
+    out = np.empty((shard.count, *shard.shape), shard.dtype)
+    half = shard.count // 2
+    with shard.reader() as opened, np.errstate(under="ignore"):
+        for first, last in ((half, shard.count), (0, half)):
+            opened.read(first, out[first:last])
+        if shard.labelled:
+            assert opened.labels(0, shard.count).shape == (shard.count,)
+    assert out.dtype == np.uint8 or (out.min() >= 0 and out.max() <= 1)
+    whole = reader(path)
+    assert whole is not None
+    try:
+        with np.errstate(under="ignore"):
+            expected = whole(path).images
+    except UserError as error:
+        raise AssertionError("the reader of whole files refuses it") from error
+    if out.dtype == expected.dtype:
+        np.testing.assert_array_equal(out, expected)
+    else:
+        np.testing.assert_array_equal(np.rint(out * 255), expected)
+
+
+def make(_: Path) -> Pair:
+    """IDX, plain and gzipped, and NPY files."""
+    arrays = (IMAGES, COLOUR, COLOUR.transpose(0, 2, 3, 1).copy(), FRACTIONS, FRACTIONS[:, 0].astype(">f8"))
+    goods = [*forms(IMAGES), idx(COLOUR), *map(npy, arrays)]
+
+    def generate(rng: Random) -> bytes:
+        chance = rng.random()
+        if chance < 0.15:
+            return wrong_header(rng, IMAGES)
+        data = rng.choice(goods)
+        if chance < 0.4:
+            inner = damaged(rng, data) if rng.random() < 0.5 else data
+            return damaged(rng, gzip.compress(inner, 1, mtime=0))
+        return damaged(rng, data)
+
+    return generate, read
+
+
+def make_hdf5(_: Path) -> Pair:
+    """HDF5 files, plain and in chunks."""
+    return generator([content for arrays in X for content in images(arrays)]), read
+
+
+TARGETS = (Target("shard", 600, make), Target("shard-hdf5", 120, make_hdf5))
