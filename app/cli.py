@@ -23,6 +23,7 @@ BODIES = {
     "profile": "bench.profile.job",
     "train": "training.command",
     "evaluate": "evaluate.command",
+    "classify": "classify.command",
 }
 
 

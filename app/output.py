@@ -15,7 +15,7 @@ from app.files.reading import first_bytes, present
 from app.network import shipped
 from app.options import option
 
-INPUTS = ("weights", "data", "labels", "against", "resume", "file", "symbol", "paths", "before", "after")
+INPUTS = ("weights", "data", "labels", "against", "resume", "file", "symbol", "paths", "shards", "before", "after")
 # Option → the first bytes of a file from an earlier run, which may be replaced. None: the command decides.
 OUTPUTS = {
     "output": None,
@@ -26,7 +26,7 @@ OUTPUTS = {
     "trace": re.compile(rb'\Z|\{"traceEvents": '),
     "timeline": re.compile(rb"\Z|<!DOCTYPE html>\n<title>Timeline of "),
 }
-POSITIONAL = {"file": "FILE", "paths": "PATH"}
+POSITIONAL = {"file": "FILE", "paths": "PATH", "shards": "SHARD"}
 START_BYTES = 64
 NO_FILE = {"json": "-", "labels": "none", "out": "-", "paths": "-"}  # option → a value that is not a file
 

@@ -31,7 +31,6 @@ class CpuLanes:
     """
 
     size = REFERENCE_CHUNK
-    arithmetic = "float32"
 
     def __init__(self, settings: EngineSettings) -> None:
         self._session = cpu_session(settings.graph)
@@ -61,7 +60,14 @@ class CpuLanes:
         """Describe the processor and its cores."""
         cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(self.count)
         name = device.describe_cpu(self.count)["name"]
-        return Place(platform.node(), self._label or f"cpu:{ranges(cores)}", name, self.count, "compute")
+        return Place(
+            host=platform.node(),
+            device=self._label or f"cpu:{ranges(cores)}",
+            name=name,
+            arithmetic=f"fp32 by {self._session.engine}",
+            lanes=self.count,
+            limit="compute",
+        )
 
     def close(self) -> None:
         """Give the matrix library its threads back."""

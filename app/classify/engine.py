@@ -19,6 +19,9 @@ from app.cuda import device as devices
 from app.errors import UserError
 from app.layers import Softmax
 from app.network.graph import Graph
+from app.planning.request import NetworkRequest
+from app.runtime.cpu_run import check_network_options
+from app.shards import Reader
 
 JOIN_SECONDS = 5.0  # a lane that hangs longer, as in reading from a lost disk, ends with the process
 
@@ -29,7 +32,7 @@ class EngineSettings:
 
     graph: the network, for images of the shards' shape. dtype: that of the images, ``uint8`` or ``float32``. device:
     as the option ``--device``. compressed: some shards are: every core then decompresses one. label: what the report
-    calls the device; None: by CUDA's number.
+    calls the device; None: by its number, or its cores.
     """
 
     graph: Graph
@@ -42,11 +45,10 @@ class EngineSettings:
 
 
 class Lanes(Protocol):
-    """The lanes of one device. size: images in a block. arithmetic: the coarsest type of any layer's products."""
+    """The lanes of one device. size: images in a block."""
 
     count: int
     size: int
-    arithmetic: str
 
     def open(self, index: int) -> Callable[[Lane], None]:
         """Allocate what a lane needs, in its own thread; return the body of that thread: it runs until the end."""
@@ -65,18 +67,16 @@ class EngineClosedError(Exception):
 class Engine:
     """A device of this process. A context manager; any number of threads may call ``classify`` at the same time.
 
-    place: what classifies. arithmetic: the coarsest type of any layer's products. why_cpu: why ``auto`` took the CPU,
-    in one line; else None. Raises UserError where the device cannot run the network.
+    place: what classifies. why_cpu: why ``auto`` took the CPU, in one line; else None. Raises UserError where the
+    device cannot run the network.
     """
 
     def __init__(self, settings: EngineSettings) -> None:
-        graph = settings.graph
-        self._classes = graph.classes if settings.logits else None
-        self._softmax = any(isinstance(step.layer, Softmax) for step in graph.steps[-2:])
+        self._settings = settings
+        self._softmax = any(isinstance(step.layer, Softmax) for step in settings.graph.steps[-2:])
         device, self.why_cpu = devices.choose(settings.device)
         with devices.gpu_errors():
             self._lanes = _gpu_lanes(settings) if device == "cuda" else _cpu_lanes(settings)
-            self.arithmetic = self._lanes.arithmetic
             self._flights = Flights(self._lanes.size)
             self._opened = threading.Semaphore(0)
             self._threads = [
@@ -106,10 +106,10 @@ class Engine:
         """
         try:
             with piece.shard.reader() as reader:
-                flight = Flight(piece, reader, self._classes)
+                flight = Flight(piece, reader, self._settings.graph.classes if self._settings.logits else None)
                 with devices.gpu_errors():
                     self._flights.fly(flight)
-                truth = reader.labels(piece.first, piece.count) if piece.shard.labelled else None
+                truth = self._truth(piece, reader)
         except UserError as error:
             if self._flights.ended is not None:
                 raise
@@ -119,6 +119,19 @@ class Engine:
                 np.log(flight.logits, out=flight.logits)
         correct = None if truth is None else int(np.count_nonzero(flight.labels == truth))
         return Result(flight.labels, flight.logits, correct, self.place, flight.seconds)
+
+    def _truth(self, piece: Piece, reader: Reader) -> np.ndarray | None:
+        """Read the piece's labels, if its shard has any. Raises UserError."""
+        if piece.shard.truth is None:
+            return None
+        truth = reader.labels(piece.first, piece.count)
+        classes = self._settings.graph.classes
+        if truth.size and truth.max() >= classes:
+            raise UserError(
+                f"{piece.shard.truth.name} has label {truth.max()}, but the network has classes 0 to {classes - 1}: "
+                "use labels of the same classes, or --labels none"
+            )
+        return truth
 
     def close(self) -> None:
         """End what is still in flight, and free everything."""
@@ -145,4 +158,5 @@ def _gpu_lanes(settings: EngineSettings) -> Lanes:
 def _cpu_lanes(settings: EngineSettings) -> Lanes:
     from app.classify.cpu_lanes import CpuLanes
 
+    check_network_options(NetworkRequest(precision=settings.precision))
     return CpuLanes(settings)

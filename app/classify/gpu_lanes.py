@@ -6,6 +6,7 @@ that it is about to fill again. The streams of all lanes keep the bus and the mu
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable
 from itertools import cycle
@@ -21,11 +22,13 @@ from cupy.cuda import runtime
 from app.classify.flights import Block, Lane
 from app.classify.pieces import Place
 from app.cuda import device
+from app.cuda.cards import VARIABLE
 from app.cuda.events import EventPair
 from app.cuda.memory import pinned_array
 from app.planning import tuning
 from app.planning.matching import Choices
 from app.planning.plan import IMAGES, plan
+from app.precision import SHORT
 from app.processor import usable_cores
 from app.runtime.session import Session
 from app.runtime.stream_buffers import StreamBuffers, copy
@@ -51,7 +54,7 @@ class GpuLanes:
         self._card = cupy.cuda.Device()
         choices = Choices(settings.precision, tuning=tuning.load(card["name"]))
         execution = plan(settings.graph, card["architecture"], choices, input_dtype=settings.dtype)
-        self.arithmetic = execution.arithmetic
+        self._arithmetic = f"{SHORT[execution.arithmetic]} on {execution.arch}"
         self._images = (settings.graph.network.input_shape, np.dtype(settings.dtype))
         image_bytes = prod(self._images[0]) * self._images[1].itemsize
         device_bytes = sum(size * np.dtype(dtype).itemsize for dtype, size in execution.buffers.values())
@@ -87,8 +90,14 @@ class GpuLanes:
 
     def place(self) -> Place:
         """Describe the card."""
-        label = self._settings.label or f"cuda:{self._card.id}"
-        return Place(platform.node(), label, self._name, self.count, self._limit)
+        return Place(
+            host=platform.node(),
+            device=self._settings.label or f"cuda:{os.environ.get(VARIABLE, '0').partition(',')[0]}",
+            name=self._name,
+            arithmetic=self._arithmetic,
+            lanes=self.count,
+            limit=self._limit,
+        )
 
     def close(self) -> None:
         """Free the card's memory."""

@@ -36,13 +36,15 @@ class Piece:
 class Place:
     """A device that classifies. host: its machine. device: such as ``cuda:0`` or ``cpu:0-3`` (its cores).
 
-    name: of the card or processor. lanes: threads that feed it. limit: the slower of its copies and its kernels, or
-    what limits a processor: ``bus``, ``kernels`` or ``compute``.
+    name: of the card or processor. arithmetic: such as ``fp32x on sm_90a`` or ``fp32 by NumPy``: where two places have
+    the same, so have their results, to the bit. lanes: threads that feed it. limit: the slower of its copies and its
+    kernels (``bus`` or ``kernels``), or ``compute`` for a processor.
     """
 
     host: str
     device: str
     name: str
+    arithmetic: str
     lanes: int
     limit: str
 
@@ -84,9 +86,7 @@ Answers = Generator[tuple[Piece, Result | Fault], None, None]
 
 
 class Runner(Protocol):
-    """Classifies pieces somewhere. size: images of a piece that suit its devices."""
-
-    size: int
+    """Classifies pieces, on one device or many."""
 
     def run(self, pieces: Iterable[Piece]) -> Answers:
         """Take a piece whenever there is room for one; yield results as they come. Closing it ends what is in flight.

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from app.classify.engine import Engine
-from app.classify.pieces import CPU_PIECE, GPU_PIECE, Answers, Fault, Piece, Result, ShardError
+from app.classify.pieces import GPU_PIECE, Answers, Fault, Piece, Result, ShardError
+from app.interrupts import deferred_interrupts
 
 POLL_SECONDS = 0.1  # between two looks for Ctrl-C
 
 
 class LocalRunner:
-    """Runs pieces on an engine: two at a time, and more while they are small or compressed, so that no lane is idle.
+    """Runs pieces on an engine: two at a time, and more while they are small or compressed, so that no lane is idle."""
 
-    check: called every now and then in the thread of ``run``; it may raise, for Ctrl-C.
-    """
-
-    def __init__(self, engine: Engine, check: Callable[[], object] = lambda: None) -> None:
-        self.size = CPU_PIECE if engine.place.limit == "compute" else GPU_PIECE
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._check = check
         self._flying: dict[Future[Result], Piece] = {}
         self._landed: deque[tuple[Piece, Future[Result]]] = deque()
 
@@ -29,7 +25,7 @@ class LocalRunner:
         """See ``Runner``. Closing it closes the engine, too."""
         waiting = iter(pieces)
         most = 2 * self._engine.place.lanes
-        with ThreadPoolExecutor(most) as pool:
+        with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(most) as pool:
             try:
                 while True:
                     while len(self._flying) < most and self._has_room() and (piece := next(waiting, None)) is not None:
@@ -40,23 +36,23 @@ class LocalRunner:
                     elif not self._flying:
                         return
                     self._wait()
+                    check_interrupt()
             except BaseException:
                 self._engine.close()  # otherwise the pool would wait for the pieces in flight
                 raise
 
     def _has_room(self) -> bool:
         """Return whether another piece should start. Results that nobody has taken yet hold it up."""
-        if sum(piece.count for piece, _ in self._landed) > 2 * self.size:
+        if sum(piece.count for piece, _ in self._landed) > GPU_PIECE:
             return False
         flying = self._flying.values()
-        return len(flying) < 2 or sum(0 if piece.shard.sequential else piece.count for piece in flying) < self.size
+        return len(flying) < 2 or sum(0 if piece.shard.sequential else piece.count for piece in flying) < GPU_PIECE
 
     def _wait(self) -> None:
         """Move the pieces that are done from those in flight to those that landed; wait a moment if there are none."""
         if self._flying:
             done, _ = wait(self._flying, 0 if self._landed else POLL_SECONDS, FIRST_COMPLETED)
             self._landed.extend((self._flying.pop(future), future) for future in done)
-        self._check()
 
 
 def _outcome(future: Future[Result]) -> Result | Fault:

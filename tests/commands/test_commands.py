@@ -48,6 +48,7 @@ ptxas info    : Used 12 registers, used 0 barriers
 VALUES = {"--batch": " N", "--streams": " N", "--plot": " DIR", "--shape": " C,H,W,M,K,S", "--precision": " {.*tf32"}
 VALUES |= dict.fromkeys(("--network", "--conv", "--fc", "--pool", "--layer", "--arch"), " NAME")
 VALUES |= dict.fromkeys(("--json", "--resume", "--trace"), " FILE")
+VALUES |= {"classify --out": " DIR", "classify --resume": ""}  # of one command
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -59,7 +60,8 @@ def test_help(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert leaving.value.code == 0 and out.startswith(f"usage: main.py {command}".rstrip())
     assert "%(" not in out and "options:" in out
     for option in WORK.get(command, " ".join(RUN)).split():
-        assert re.search(f"^  {option}{VALUES.get(option, '')}\\b", out, re.MULTILINE), option
+        value = VALUES.get(f"{command} {option}", VALUES.get(option, ""))
+        assert re.search(f"^  {option}{value}\\b", out, re.MULTILINE), option
     assert all(len(line) <= WIDTH for line in out.splitlines())
 
 

@@ -47,6 +47,8 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
 # Of the other commands: options that work wherever the command does.
 WORK = {
     "predict": "--out --overwrite --top --logits --show --invert --network --weights --device --precision --batch",
+    "classify": "--out --logits --labels --start --count --resume --overwrite --network --weights --precision --device "
+    "--json --wide",
     "networks": "--toml --json --wide",
     "accuracy": "--network --weights --device --precision --data-dir --json --wide",
     "evaluate": "--network --weights --precision --device --against --batch --split --data-dir --data --labels --html "
@@ -73,6 +75,7 @@ WORK = {
 REFUSED = {
     "predict images --invert yes": "--invert is for pictures",
     "predict images --device cpu --precision fp16": "--precision fp16 is for the GPU",
+    "classify images --out results --device cpu --precision fp16": "--precision fp16 is for the GPU",
     "kernels --arch sm_80": "--arch sm_80 needs --resources",
     "precompile --arch sm_90a --all --precision fp16": "--all compiles every precision",
     "accuracy --device cpu --precision fp16": "--precision is for the GPU",

@@ -18,6 +18,7 @@ from app.bench.ladder.cases import network_items
 from app.bench.peers import peers
 from app.bench.profile import job
 from app.bench.sweep import pipeline, text
+from app.classify import report as classification
 from app.commands import accuracy, cache, compare, doctor, kernels, networks
 from app.errors import UserError
 from app.evaluate import results as evaluation
@@ -46,6 +47,7 @@ WRITERS = (
     text,
     training,
     accuracy,
+    classification,
     compare,
     evaluation,
     kernels,

@@ -13,6 +13,7 @@ from app.options import add_options, read_request
 # Every command except the main job, with its summary, in the order of ``main.py --help``.
 COMMANDS = {
     "predict": "Classify your own pictures or arrays; write CSV, JSON and others.",
+    "classify": "Label the images of many files, of any size, in constant memory.",
     "networks": "List every network: input, layers, parameters, FLOPs, accuracy.",
     "accuracy": "Count every network's correct answers; compare with old reports.",
     "evaluate": "Show what a network gets wrong, or how two networks differ.",

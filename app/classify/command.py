@@ -1,0 +1,117 @@
+"""``main.py classify``: label the images of any number of shards, in constant memory."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from app.classify.engine import Engine, EngineSettings
+from app.classify.outputs import OutputFolder
+from app.classify.pieces import Place, Runner, windows
+from app.classify.receipts import Identity
+from app.classify.report import About, as_text, document
+from app.classify.request import ClassifyRequest
+from app.classify.runner import LocalRunner
+from app.classify.work import Faults, Work
+from app.errors import UserError
+from app.interrupts import exit_on_interrupt
+from app.network.graph import Graph
+from app.planning.choices import load_graph
+from app.planning.request import NetworkRequest
+from app.report import publish
+from app.runtime.images import fitting
+from app.runtime.request import UNLABELLED
+from app.shards import Shard, find_shards, open_shard
+from data_tools.dataset import Dataset
+
+
+def classify(request: ClassifyRequest) -> int:
+    """Classify, write and report. Returns 0. Raises UserError, also if some of the shards cannot be read."""
+    asked = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
+    with ExitStack() as stack:
+        with exit_on_interrupt():
+            network, weights, _ = load_graph(asked)
+            paths = find_shards(request.shards)
+            faults = Faults(len(paths))
+            graph, shards = _open(request, paths, network, faults)
+            parts = windows([shard.count for shard in shards], request.start, request.count)
+            settings = EngineSettings(
+                graph=graph,
+                dtype=shards[0].dtype.name,
+                device=request.device,
+                precision=request.precision,
+                logits=request.logits,
+                compressed=any(shard.sequential for shard in shards),
+            )
+            runner, place = stack.enter_context(_running(settings))
+        identity = Identity(graph.network.name, weights.sha256, place.arithmetic, graph.classes)
+        folder = stack.enter_context(
+            OutputFolder(
+                request.folder,
+                identity,
+                shards,
+                parts,
+                logits=request.logits,
+                resume=request.resume,
+                overwrite=request.overwrite,
+            )
+        )
+        for note in folder.notes:
+            print(f"note: {note}", file=sys.stderr)
+        begin = perf_counter()
+        work = Work(shards, parts, place, folder, faults)
+        work.do(runner)
+        seconds = perf_counter() - begin
+    if not folder.receipts:
+        raise faults.error()
+    about = About(network, weights, place.arithmetic, request.folder)
+    publish(document(about, folder, [*faults.found.values()], work.tally, seconds), as_text, request.output)
+    if faults.found:
+        raise faults.error()
+    return 0
+
+
+def _open(request: ClassifyRequest, paths: list[Path], graph: Graph, faults: Faults) -> tuple[Graph, list[Shard]]:
+    """Open the shards, which must have images of one shape and type; return the network for them, too.
+
+    Raises UserError if no shard can be read, or if the images before --start cannot be counted.
+    """
+    unlabelled = request.labels == UNLABELLED
+    named = None if request.labels is None or unlabelled else find_shards([request.labels])
+    if named is not None and len(named) != len(paths):
+        raise UserError(f"--labels names {len(named)} files for {len(paths)} shards: name one for each, in their order")
+    shards: list[Shard] = []
+    for number, path in enumerate(paths):
+        try:
+            shard = open_shard(path, named[number] if named else None, unlabelled=unlabelled)
+            if not shards:
+                graph = fitting(graph, _announced(shard))
+            elif (shard.shape, shard.dtype) != (shards[0].shape, shards[0].dtype):
+                forms = [f"{one.path} has {one.dtype} images of {one.shape}" for one in (shard, shards[0])]
+                raise UserError(f"{', but '.join(forms)}: classify them in runs of their own")
+            shards.append(shard)
+        except UserError as error:
+            if request.start or request.count is not None:
+                raise  # its images cannot be counted
+            faults.add(path, str(error))
+    if not shards:
+        raise faults.error()
+    return graph, shards
+
+
+def _announced(shard: Shard) -> Dataset:
+    """Return a ``Dataset`` without content, to check whether the network reads such images."""
+    images = np.broadcast_to(np.zeros((), shard.dtype), (shard.count, *shard.shape))
+    return Dataset(images, None, None, str(shard.path), None)
+
+
+@contextmanager
+def _running(settings: EngineSettings) -> Iterator[tuple[Runner, Place]]:
+    """Yield what runs the pieces, and the device that does."""
+    with Engine(settings) as engine:
+        if engine.why_cpu is not None:
+            print(f"note: running on the CPU: {engine.why_cpu}", file=sys.stderr)
+        yield LocalRunner(engine), engine.place

@@ -1,0 +1,185 @@
+"""The report of ``classify``: what was classified, how fast, and what limited it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app.classify.outputs import OutputFolder
+from app.classify.pieces import Piece, Place, Result
+from app.network.graph import Graph
+from app.network.weights import Weights
+from app.text import WIDTH, Column, fields, paragraph, table
+
+SCHEMA = "lenet5-inference/classify/1"
+# What took most of the lanes' time, or of the run's, and what helps.
+LIMITS = {
+    "disk": "reading the files: faster storage helps, or files in memory",
+    "decompression": "decompression: more cores help, and more shards at a time",
+    "bus": "the bus: the card's copies of the images take longer than its kernels",
+    "kernels": "the kernels: a faster --precision helps, or more GPUs",
+    "compute": "compute: more cores help, or a GPU",
+    "output": "writing the results: a faster disk for --out helps",
+}
+Document = Mapping[str, Any]
+
+
+@dataclass
+class Work:
+    """What one device did, or all of them. read to compute: seconds, summed over the device's lanes."""
+
+    images: int = 0
+    nbytes: int = 0
+    read: float = 0.0
+    decompress: float = 0.0
+    wait: float = 0.0
+    compute: float = 0.0
+
+    def add(self, piece: Piece, result: Result) -> None:
+        """Count a piece."""
+        spent = result.seconds
+        self.images += piece.count
+        self.nbytes += piece.nbytes
+        if piece.shard.sequential:
+            self.decompress += spent.read
+        else:
+            self.read += spent.read
+        self.wait += spent.wait
+        self.compute += spent.compute
+
+    def limit(self, of_device: str) -> str:
+        """Return a key of ``LIMITS``. of_device: what the device itself is limited by."""
+        spent = {"disk": self.read, "decompression": self.decompress, of_device: self.wait + self.compute}
+        return max(spent, key=spent.__getitem__)
+
+
+@dataclass
+class Tally:
+    """What a run did so far. devices: by host and name. writing: seconds that the results' files took."""
+
+    devices: dict[tuple[str, str], tuple[Place, Work]] = field(default_factory=dict)
+    whole: Work = field(default_factory=Work)
+    writing: float = 0.0
+
+    def add(self, piece: Piece, result: Result) -> None:
+        """Count a piece."""
+        place = result.place
+        _, work = self.devices.setdefault((place.host, place.device), (place, Work()))
+        for each in (work, self.whole):
+            each.add(piece, result)
+
+    def limit(self, seconds: float) -> str:
+        """Return what limited the run of so many seconds: a key of ``LIMITS``."""
+        if self.writing > seconds / 2:
+            return "output"
+        slowest = max(self.devices.values(), key=lambda pair: pair[1].wait + pair[1].compute)[0]
+        return self.whole.limit(slowest.limit)
+
+
+@dataclass(frozen=True)
+class About:
+    """What a run was asked for. arithmetic: how its devices compute. folder: for the results."""
+
+    network: Graph
+    weights: Weights
+    arithmetic: str
+    folder: Path
+
+
+def document(
+    about: About, results: OutputFolder, unreadable: Sequence[str], tally: Tally, seconds: float
+) -> dict[str, Any]:
+    """Return all figures. unreadable: why shards cannot be read. seconds: of the run."""
+    network, weights, receipts, kept = about.network.network, about.weights, results.receipts, results.kept
+    counts = [(receipt.images, receipt.correct) for receipt in receipts.values() if receipt.correct is not None]
+    compared, correct = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+    return {
+        "schema": SCHEMA,
+        "network": {"name": network.name, "input_shape": [*network.input_shape]},
+        "weights": {"path": str(weights.path), "sha256": weights.sha256},
+        "arithmetic": about.arithmetic,
+        "out": str(about.folder),
+        "shards": {"classified": len(receipts) - len(kept), "kept": len(kept), "unreadable": [*unreadable]},
+        "images": sum(receipt.images for receipt in receipts.values()),
+        "compared": compared,
+        "correct": correct if compared else None,
+        "accuracy": correct / compared if compared else None,
+        "seconds": seconds,
+        "writing_seconds": tally.writing,
+        "classified": _rates(tally.whole, seconds) | {"limit": tally.limit(seconds)} if tally.devices else None,
+        "devices": [
+            {**asdict(place), **_rates(work, seconds), "limit": work.limit(place.limit), "lane_seconds": _spent(work)}
+            for place, work in tally.devices.values()
+        ],
+    }
+
+
+def _rates(work: Work, seconds: float) -> dict[str, Any]:
+    return {
+        "images": work.images,
+        "images_per_s": work.images / seconds,
+        "gbytes_per_s": work.nbytes / 1e9 / seconds,
+    }
+
+
+def _spent(work: Work) -> dict[str, float]:
+    return {name: getattr(work, name) for name in ("read", "decompress", "wait", "compute")}
+
+
+def as_text(report: Document, width: int = WIDTH) -> str:
+    """Return the report as text without colours. width: columns of a line."""
+    shards = report["shards"]
+    title = f"{report['network']['name']}: {_count(report['images'], 'image')} in "
+    title += _count(shards["classified"] + shards["kept"], "shard")
+    pairs = [
+        ("weights", f"{report['weights']['path']} (sha256 {report['weights']['sha256'][:12]}…)"),
+        ("arithmetic", report["arithmetic"]),
+        ("results", report["out"]),
+    ]
+    if shards["kept"]:
+        pairs.append(("kept", f"{_count(shards['kept'], 'shard')} of an earlier run, checked and left alone"))
+    if shards["unreadable"]:
+        pairs.append(("unreadable", _count(len(shards["unreadable"]), "shard")))
+    blocks = [[*paragraph(title, width), *fields(pairs, width)]]
+    if report["compared"]:
+        right = f"{report['correct']:,} / {report['compared']:,} correct = {report['accuracy']:.2%}"
+        blocks.append(paragraph(f"Accuracy: {right}", width))
+    if report["classified"] is not None:
+        blocks += [_speed(report, width), _verdict(report, width)]
+    return "\n\n".join("\n".join(block) for block in blocks)
+
+
+def _speed(report: Document, width: int) -> list[str]:
+    columns = [
+        Column("device", left=True),
+        *map(Column, ("images", "images/s", "GB/s")),
+        Column("limited by", left=True),
+        Column("lanes", optional=1),
+    ]
+    several = len({row["host"] for row in report["devices"]}) > 1
+    rows = [
+        [
+            f"{row['host']} {row['device']}" if several else row["device"],
+            f"{row['images']:,}",
+            f"{row['images_per_s']:,.0f}",
+            f"{row['gbytes_per_s']:.2f}",
+            row["limit"],
+            f"{row['lanes']}",
+        ]
+        for row in report["devices"]
+    ]
+    whole = report["classified"]
+    if len(rows) > 1:
+        rates = [f"{whole['images']:,}", f"{whole['images_per_s']:,.0f}", f"{whole['gbytes_per_s']:.2f}"]
+        rows.append(["together", *rates, whole["limit"], ""])
+    names = ", ".join(sorted({row["name"] for row in report["devices"]}))
+    head = f"{_count(whole['images'], 'image')} in {report['seconds']:,.2f} s (files → labels in files; {names})"
+    return [*paragraph(head, width), *table(columns, rows, width)]
+
+
+def _verdict(report: Document, width: int) -> list[str]:
+    return paragraph(f"limited by {LIMITS[report['classified']['limit']]}", width)
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

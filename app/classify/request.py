@@ -1,0 +1,55 @@
+"""The options of ``classify``. No NumPy here."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.console import whole_number
+from app.errors import UserError
+from app.options import option, options
+from app.output import Output
+from app.precision import PRECISIONS
+from app.runtime.request import device_option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyRequest:
+    """The options of ``classify``; None if not given. Raises UserError if they contradict each other."""
+
+    shards: list[str] = option(
+        "files of images: IDX (.gz or not), NPY or HDF5, of any size; a pattern in quotes, as 'day-*.npy'; or @LIST, a "
+        "file with one path in each line",
+        name="shards",
+        nargs="+",
+        metavar="SHARD",
+    )
+    folder: Path = option(
+        "folder for the results: SHARD.labels.npy for each shard, and a receipt",
+        name="--out",
+        required=True,
+        metavar="DIR",
+    )
+    logits: bool = option("also write SHARD.logits.npy, the scores before the softmax", False)
+    labels: str | None = option(
+        "files of the correct labels (IDX or NPY): one file for one shard, or a pattern or @LIST with one for each, in "
+        "the shards' order (default: y in HDF5; labels-idx1-ubyte beside images-idx3-ubyte); 'none': compare nothing",
+        metavar="FILES",
+    )
+    start: int = option("leave out the first N images of all shards", 0, type=whole_number(0), metavar="N")
+    count: int | None = option("number of images to classify (default: all)", type=whole_number(1), metavar="N")
+    resume: bool = option(
+        "check the results of an earlier run, and classify only what is missing", False, exclusive=True
+    )
+    overwrite: bool = option("replace the results of an earlier run", False, exclusive=True)
+    network: str | None = option(
+        "name of the network, or its .toml file (default: the network of --weights, else lenet5)",
+        metavar="NAME",
+        group="network",
+    )
+    weights: Path | None = option("HDF5 file of weights (default: the network's file in weights/)")
+    precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
+    device: str = device_option()
+    output: Output = options(what="the report")
+
+    def __post_init__(self) -> None:
+        if not str(self.folder).strip():
+            raise UserError("--out names no folder: name one for the results")

@@ -1,0 +1,183 @@
+"""``main.py classify``: several shards give the bytes that one pass gives; faults name their shard; Ctrl-C ends it."""
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.classifier import Classifier
+from app.cli import main
+from app.network.weights import save_weights
+from data_tools.idx import write_idx
+from tests.support.networks_for_tests import FLAT, random_graph, random_images
+from tests.support.schemas import mistakes
+from tests.support.shell import Refuses, started
+from tests.support.widths import printed_wide
+
+COUNT, EDGES = 3000, (0, 1, 700, 1500, 1501, 2200, 2900, 3000)
+GRAPH = random_graph(FLAT)
+IMAGES = random_images(FLAT, COUNT)
+BASE = ["--device", "cpu", "--weights", "own.h5"]
+Classify = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def shards(place: Path) -> list[str]:
+    """Seven shards in the working folder, every other one compressed, with labels beside them, and weights."""
+    save_weights(Path("own.h5"), GRAPH.parameters, network=FLAT)
+    with Classifier("own.h5", device="cpu") as classifier:
+        labels = classifier(IMAGES)
+    labels[::100] = (labels[::100] + 1) % 3
+    names = []
+    for number, (start, stop) in enumerate(pairwise(EDGES)):
+        ending = ".gz" if number % 2 else ""
+        names.append(f"{number}-images-idx3-ubyte{ending}")
+        write_idx(Path(names[-1]), IMAGES[start:stop, 0])
+        write_idx(Path(f"{number}-labels-idx1-ubyte{ending}"), labels[start:stop])
+    return names
+
+
+@pytest.fixture
+def classify(capsys: pytest.CaptureFixture[str]) -> Classify:
+    """Runs the command on the CPU with ``--json -``; returns the report."""
+
+    def run(*arguments: str, out: str = "results") -> dict[str, Any]:
+        assert main(["classify", *BASE, "--out", out, "--json", "-", *arguments]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert not mistakes(found)
+        return found
+
+    return run
+
+
+def results(names: list[str], kind: str = "labels", folder: str = "results") -> np.ndarray:
+    """The results of the shards, in order."""
+    return np.concatenate([np.load(Path(folder) / f"{name.removesuffix('.gz')}.{kind}.npy") for name in names])
+
+
+def test_seven_shards_give_the_bytes_of_one(shards: list[str], classify: Classify) -> None:
+    found = classify("*-images-*", "--logits")
+    assert found["shards"] == {"classified": 7, "kept": 0, "unreadable": []}
+    assert (found["images"], found["compared"], found["correct"]) == (COUNT, COUNT, COUNT - COUNT // 100)
+    assert found["classified"]["images"] == sum(row["images"] for row in found["devices"]) == COUNT
+    write_idx(Path("all-images"), IMAGES[:, 0])
+    whole = classify("all-images", "--logits")
+    assert whole["correct"] is None and whole["arithmetic"] == found["arithmetic"] == "fp32 by NumPy"
+    for kind in ("labels", "logits"):
+        assert results(shards, kind).tobytes() == results(["all-images"], kind).tobytes()
+    with Classifier("own.h5", device="cpu") as classifier:
+        assert (results(shards) == classifier(IMAGES)).all()
+        np.testing.assert_allclose(results(shards, "logits"), classifier.logits, rtol=1e-5, atol=1e-5)
+
+
+def test_a_part_of_the_images(shards: list[str], classify: Classify) -> None:
+    classify(*shards)
+    found = classify(*shards, "--start", "650", "--count", "1000", out="part")
+    assert found["images"] == found["classified"]["images"] == 1000
+    assert found["correct"] == 990
+    names = shards[1:5]
+    assert sorted(path.name for path in Path("part").glob("*.npy")) == [
+        f"{name.removesuffix('.gz')}.labels.npy" for name in names
+    ]
+    assert (results(names, folder="part") == results(shards)[650:1650]).all()
+
+
+def test_resume_classifies_only_what_is_missing(shards: list[str], classify: Classify) -> None:
+    classify(*shards)
+    expected = results(shards)
+    Path("results/2-images-idx3-ubyte.json").unlink()
+    with Path("results/4-images-idx3-ubyte.labels.npy").open("r+b") as file:
+        file.truncate(200)
+    found = classify(*shards, "--resume")
+    assert found["shards"] == {"classified": 2, "kept": 5, "unreadable": []}
+    assert found["classified"]["images"] == 800 + 699 and found["correct"] == COUNT - COUNT // 100
+    assert (results(shards) == expected).all()
+    again = classify(*shards, "--resume")
+    assert again["classified"] is None and again["shards"]["kept"] == 7 and again["correct"] == found["correct"]
+
+
+def test_unreadable_shards_are_named_and_the_others_finished(
+    shards: list[str], classify: Classify, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classify(*shards, out="good")
+    content = bytearray(Path(shards[3]).read_bytes())
+    content[len(content) // 2] ^= 255
+    Path(shards[3]).write_bytes(content)
+    Path(shards[6]).write_bytes(Path(shards[6]).read_bytes()[:-1])
+    assert main(["classify", *BASE, "--out", "results", *shards]) == 2
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert [line.split(": ")[0] for line in lines] == ["unreadable", "unreadable", "error"]
+    assert shards[6] in lines[0] and shards[3] in lines[1]
+    assert "2 of 7 shards cannot be read" in lines[2] and shards[3] in lines[2] and shards[6] in lines[2]
+    assert "unreadable  2 shards" in out
+    left = [name for name in shards if name not in (shards[3], shards[6])]
+    assert sorted(Path("results").glob("*.npy")) == sorted(
+        Path(f"results/{name.removesuffix('.gz')}.labels.npy") for name in left
+    )
+    assert (results(left) == results(left, folder="good")).all()
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("coloured", r"has images of shape \(3, 5, 9\)"),
+        (
+            "0-images-idx3-ubyte fractions.npy --count 1",
+            "fractions.npy has float32 images .*: classify them in runs",
+        ),
+        ("other 0-images-idx3-ubyte --count 1", r"has images of shape \(1, 9, 5\)"),
+        ("0-images-idx3-ubyte 2-images-idx3-ubyte --start 801", "--start 801 is beyond the 801 images"),
+        ("0-images-idx3-ubyte --labels 2-labels-idx1-ubyte", "800 labels but .* 1 images"),
+        ("0-images-idx3-ubyte --labels big", "big.* label 3, but the network has classes 0 to 2"),
+    ],
+)
+def test_what_does_not_fit(words: str, wrong: str, shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    np.save("coloured.npy", np.zeros((2, 3, 5, 9), np.uint8))
+    Path("coloured.npy").rename("coloured")
+    np.save("fractions.npy", np.full((2, 5, 9), 0.3, np.float32))
+    write_idx(Path("other"), np.zeros((2, 9, 5), np.uint8))
+    write_idx(Path("big"), np.array([3], np.uint8))
+    assert main(["classify", *BASE, "--out", "results", *words.split()]) == 2
+    out, err = capsys.readouterr()
+    assert not out and re.search(wrong, err) and "cannot be read" not in err, err
+
+
+def test_the_folder_of_results_is_no_file(shards: list[str], refuses: Refuses) -> None:
+    refuses(["classify", *BASE, "--out", "own.h5", *shards], "--out own.h5 is no folder that can be made")
+
+
+def test_the_report_fits_the_terminal(shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed_wide(f"classify {' '.join(BASE)} --out results --overwrite {' '.join(shards)}", capsys)
+    assert "2,970 / 3,000 correct = 99.00%" in text and "limited by" in text
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_leaves_whole_files(number: signal.Signals, place: Path) -> None:
+    """A shard that is finished, and one that takes minutes."""
+    save_weights(Path("own.h5"), GRAPH.parameters, network=FLAT)
+    write_idx(Path("a"), IMAGES[:100, 0])
+    with Path("b.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (10**8, 5, 9)})
+        file.truncate(file.tell() + 10**8 * 45)
+    process = started(place, "classify", *BASE, "--out", "results", "a", "b.npy")
+    try:
+        deadline = time.monotonic() + 30
+        while not Path("results/a.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(number)
+        start = time.monotonic()
+        out, err = process.communicate(timeout=30)
+        assert time.monotonic() - start < 5
+    finally:
+        process.kill()
+    assert (process.returncode, out) == (2, "") and err.splitlines()[-1].startswith("error: interrupted")
+    assert {path.name for path in Path("results").iterdir() if path.suffix} >= {"a.json", "a.labels.npy"}
+    assert not [path for path in Path("results").iterdir() if path.name.startswith("b") or path.suffix == ".part"]
