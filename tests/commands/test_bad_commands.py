@@ -45,7 +45,7 @@ USAGE = {
     "train --optimiser adam": "invalid choice: 'adam' .*; did you mean adamw",
     "tarin": "unknown command 'tarin': .*; did you mean train",
     "zzz": "unknown command 'zzz': there are predict",
-    "benchmark": "unknown command 'benchmark': there are predict, networks, .*, train; did you mean bench",
+    "benchmark": "unknown command 'benchmark': there are predict, classify, networks, .*, train; did you mean bench",
     "Bench": "unknown command 'Bench': .*; did you mean bench",
     "graph --no-fus": "unrecognized arguments: --no-fus; did you mean --no-fuse",
     "graph --batch 5": "unrecognized arguments: --batch 5; did you mean --arch",
