@@ -179,3 +179,16 @@ def test_cudnn_graphs_serve_convolutions_with_what_follows(
     row = row_of(network, partial(CudnnEngine, setting=Setting(channels_last=True), device="cpu"), "fp32")
     assert FakeGraph.made == sum(isinstance(layer, Conv2d) for layer in network.layers)
     assert row["reason"] == ("" if serves else "cuDNN's graphs serve no convolution here: no engine")
+
+
+def test_labels_of_an_earlier_turn_are_not_touched() -> None:
+    """They lie where graphs of torch.compile put theirs: another engine's may have taken that memory."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    batch = small_batch(LENET5, 2)
+    engine = TorchEngine(batch.graph, batch.images, np.empty(2, np.uint8), "fp32", None, device="cpu")
+    with engine.active():
+        engine.run()
+    engine._labels = Mock(fill_=Mock(side_effect=RuntimeError("overwritten")))
+    with engine.active():
+        engine.wipe()
+        engine.run()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ from app.bench.ladder.whole_network import combinations
 from app.bench.profile.stamps import PHASES
 from app.bench.sweep import job as sweep_command
 from app.cli import main
+from app.errors import UserError
 from app.kernels.facts import key
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.network.graph import Graph
 from app.planning import tuning
+from app.planning.matching import Node
 from app.planning.plan import plan
 from tests.support.kernel_cases import Case, architecture
 from tests.support.kernel_device import compile_all
@@ -47,11 +50,11 @@ def rung_cases(items: list[Item], only: set[str] | None = None) -> list[Case]:
 
 
 def node_cases(graph: Graph, settings: list[tuple[str, str]]) -> list[Case]:
-    """The kernels of the whole network, for each precision and convolution."""
-    plans = [
-        plan(graph, architecture(), named_choices(precision, kernels={"conv": conv})) for precision, conv in settings
-    ]
-    nodes = [node for found in plans for node in found.nodes]
+    """The kernels of the whole network, for each precision and convolution that serve it."""
+    nodes: list[Node] = []
+    for precision, conv in settings:
+        with suppress(UserError):  # bench gives the reason in the row
+            nodes += plan(graph, architecture(), named_choices(precision, kernels={"conv": conv})).nodes
     return [Case(node.variant, node.problem, tuple(node.settings.items())) for node in nodes]
 
 

@@ -100,6 +100,8 @@ class TorchEngine(Engine):
             warnings.simplefilter("ignore")  # newer versions warn of new names for the TF32 switches
             torch.backends.cudnn.benchmark = True
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = self._tf32
+            if not self._captures:  # graphs that torch.compile makes share memory: another engine's may have taken it
+                self._labels = None
             yield
 
     def load(self) -> None:
