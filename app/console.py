@@ -56,7 +56,8 @@ class Parser(argparse.ArgumentParser):
     def note(self, option: str | None, action: argparse.Action) -> None:
         """Check an option as its value is taken; ``option`` is None for a positional argument. Raises UserError."""
         if option is not None and action.dest in self._given:
-            self.error(f"argument {'/'.join(action.option_strings)}: given twice; give it once")
+            remedy = getattr(action, "twice", "give it once")
+            self.error(f"argument {'/'.join(action.option_strings)}: given twice; {remedy}")
         self._given.add(action.dest)
 
     def error(self, message: str) -> NoReturn:

@@ -17,7 +17,7 @@ def option(
 
     A bool field is a switch that changes its default; a Path field takes a FILE. group: heading in the help text for
     this option and the fields after it. settings: further arguments of argparse's ``add_argument``; ``exclusive=True``
-    for options of which only one may be given.
+    for options of which only one may be given; ``twice``: what to do instead of giving it twice.
     """
     return field(default=default, metadata={"name": name, "group": group, "help": help, **settings})
 
@@ -44,7 +44,10 @@ def add_options(parser: Parser, request: type) -> None:
             exclusive = place = exclusive or group.add_mutually_exclusive_group()
         if name.startswith("-"):  # argparse refuses ``dest`` for a positional argument, whose name it is
             about["dest"] = one.name
-        place.add_argument(name, default=one.default, **about)
+        remedy = about.pop("twice", None)
+        action = place.add_argument(name, default=one.default, **about)
+        if remedy is not None:
+            action.twice = remedy
 
 
 def _options(

@@ -12,7 +12,7 @@ from app.files.hdf5 import Wanted, printable, read_untrusted
 from app.files.reading import first_bytes
 from data_tools.colour import channels_first, read_images
 from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise
-from data_tools.idx import MAX_BYTES, Allocate, pageable, read_idx
+from data_tools.idx import MAX_BYTES, TOO_LARGE, Allocate, pageable, read_idx
 
 CHUNK = 1000  # images converted at a time, so that the temporary arrays stay small
 MAX_LISTED = 10  # names in an error
@@ -81,7 +81,7 @@ def _is_hdf5(path: Path) -> bool:
 
 
 def _read_hdf5(path: Path, allocate: Allocate, with_labels: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    found = read_untrusted(path, None, Wanted(("x", "y") if with_labels else ("x",), (), MAX_BYTES))
+    found = read_untrusted(path, None, Wanted(("x", "y") if with_labels else ("x",), (), MAX_BYTES, TOO_LARGE))
     if "x" not in found.arrays:
         raise no_images(path, found.names)
     x, y = found.arrays["x"], found.arrays.get("y")

@@ -29,7 +29,7 @@ Allocate = Callable[[int], np.ndarray]
 
 MAX_BYTES = 2**31
 MAX_FILE_BYTES = MAX_BYTES + (1 << 20)  # room for a header, or for gzip's growth of incompressible data
-TOO_LARGE = "split it into files of fewer images"
+TOO_LARGE = "split it into files of fewer images, or classify it as it is: python main.py classify FILE --out DIR"
 GZIP_LEVEL = 6  # higher ones take several times as long for a few percent
 UBYTE = 0x08
 OTHER_TYPES = {0x09: "int8", 0x0B: "int16", 0x0C: "int32", 0x0D: "float32", 0x0E: "float64"}
@@ -63,7 +63,7 @@ def read_idx(
     Raises UserError, naming the path, for a file that cannot be read or is not exactly one such array.
     """
     ranks = (rank,) if isinstance(rank, int) else rank
-    with faults(path), open_regular(path, MAX_FILE_BYTES) as file:
+    with faults(path), open_regular(path, MAX_FILE_BYTES, TOO_LARGE) as file:
         return _read(file, os.fstat(file.fileno()).st_size, ranks, max_items, allocate)
 
 

@@ -126,6 +126,7 @@ NOT_ONE_VALUE = (
     *(argparse._AppendAction, argparse._StoreTrueAction, argparse._StoreFalseAction),
     *(argparse._HelpAction, argparse._VersionAction, argparse._SubParsersAction),
 )
+OTHER_VALUES = {"--smoothing": "0.5", "--noise": "0.5", "--min-accuracy": "0.5", "--device": "cuda"}
 
 
 def test_no_option_of_any_command_wins_silently_over_itself() -> None:
@@ -134,8 +135,8 @@ def test_no_option_of_any_command_wins_silently_over_itself() -> None:
         for action in parser._actions:
             if isinstance(action, NOT_ONE_VALUE) or not action.option_strings:
                 continue
-            few = action.option_strings[0] in ("--smoothing", "--noise", "--min-accuracy")
-            text = str(next(iter(action.choices))) if action.choices else "0.5" if few else "5"
+            usual = str(next(iter(action.choices))) if action.choices else "5"
+            text = OTHER_VALUES.get(action.option_strings[0], usual)
             values = [] if action.nargs == 0 else [text]
             given = [action.option_strings[0], *values, action.option_strings[-1], *values]
             with pytest.raises(UserError, match="given twice"):

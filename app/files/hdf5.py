@@ -26,12 +26,13 @@ Attribute = str | int | float | list[int] | list[float]
 class Wanted:
     """The attributes and datasets to read from a file's root, if they exist.
 
-    arrays: names of datasets, None for all. max_bytes: limit on all datasets together.
+    arrays: names of datasets, None for all. max_bytes: limit on all datasets together. too_large: the remedy for more.
     """
 
     arrays: tuple[str, ...] | None
     attributes: tuple[str, ...]
     max_bytes: int
+    too_large: str = "split the file or store less in it"
 
 
 @dataclass(frozen=True)

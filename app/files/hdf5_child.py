@@ -58,7 +58,8 @@ def _answer(request: dict[str, Any], source: int, result: int) -> bytes:
 
 def _contents(file: StrictFile, request: dict[str, Any], memory: _Memory) -> dict[str, Any]:
     arrays = None if request["arrays"] is None else tuple(request["arrays"])
-    found = contents(file, Wanted(arrays, tuple(request["attributes"]), request["max_bytes"]), memory.allocate)
+    wanted = Wanted(arrays, tuple(request["attributes"]), request["max_bytes"], request["too_large"])
+    found = contents(file, wanted, memory.allocate)
     described = [
         (name, array.dtype.str, array.shape, offset)
         for (name, array), offset in zip(found.arrays.items(), memory.offsets, strict=True)

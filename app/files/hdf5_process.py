@@ -76,7 +76,10 @@ class Reader(AbstractContextManager["Reader"]):
                 raise ValueError("nobody asked for this")
             return Contents(names, arrays, attributes)
 
-        with _faults(path), open_regular(path, MAX_FILE_BYTES) if content is None else _memory(content) as source:
+        with (
+            _faults(path),
+            open_regular(path, MAX_FILE_BYTES, wanted.too_large) if content is None else _memory(content) as source,
+        ):
             request = {"what": "contents", "in_memory": content is not None, **vars(wanted)}
             return self._ask(path, source, request, os.fstat(source.fileno()).st_size, checked)
 

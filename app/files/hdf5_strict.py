@@ -66,14 +66,20 @@ class StrictFile:
                 raise UserError(f"{self._path} has {much} in its root; copy the needed arrays to a new file")
             return tuple(sorted(name.decode() for name in found if not self._is_group(name)))
 
-    def array(self, name: str, max_bytes: int = MAX_ARRAY_BYTES, allocate: Allocate = _ordinary) -> np.ndarray:
+    def array(
+        self,
+        name: str,
+        max_bytes: int = MAX_ARRAY_BYTES,
+        allocate: Allocate = _ordinary,
+        too_large: str = Wanted.too_large,
+    ) -> np.ndarray:
         """Read the root dataset ``name``: integers or floats of up to 8 bytes, native byte order, C-contiguous.
 
-        Raises UserError if it is missing, unreadable, larger than ``max_bytes``, already read by another name, or not
-        plain numbers that are all stored in this very file.
+        too_large: the remedy for one of more than ``max_bytes``. Raises UserError for that, and if it is missing,
+        unreadable, already read by another name, or not plain numbers that are all stored in this very file.
         """
         with _user_errors(self._path):
-            dataset = self._dataset(name, max_bytes)
+            dataset = self._dataset(name, max_bytes, too_large)
             return self._rows(name, dataset, 0, len(dataset) if dataset.shape else 1, allocate)
 
     def rows(self, name: str, first: int, count: int, allocate: Allocate = _ordinary) -> np.ndarray:
@@ -98,11 +104,11 @@ class StrictFile:
                 return Described(dataset.shape, dataset.dtype.newbyteorder("="), None, 1)
             return Described(dataset.shape, dataset.dtype, offset, 1)
 
-    def _dataset(self, name: str, max_bytes: int) -> h5py.Dataset:
+    def _dataset(self, name: str, max_bytes: int, too_large: str = Wanted.too_large) -> h5py.Dataset:
         reason = self._reason_against_link(name.encode())
         if not reason:
             dataset = h5py.Dataset(h5py.h5d.open(self._id, name.encode()))
-            reason = self._reason_against(dataset, max_bytes)
+            reason = self._reason_against(dataset, max_bytes, too_large)
         if reason:
             raise UserError(f"{self._path}: dataset {printable(repr(name))} {reason}")
         return dataset
@@ -165,7 +171,7 @@ class StrictFile:
         first = self._read.setdefault((found.fileno, found.addr), name.decode())
         return None if first == name.decode() else f"is dataset {printable(repr(first))} by another name; {PLAIN}"
 
-    def _reason_against(self, dataset: h5py.Dataset, max_bytes: int) -> str | None:
+    def _reason_against(self, dataset: h5py.Dataset, max_bytes: int, too_large: str) -> str | None:
         """Return why ``dataset`` must not be read, by what its header declares, and the remedy; None if it may."""
         layout = dataset.id.get_create_plist()
         kind = dataset.id.get_type()
@@ -179,7 +185,7 @@ class StrictFile:
             return f"is empty; {PLAIN}"
         nbytes = math.prod(dataset.shape) * kind.get_size()
         if nbytes > max_bytes:
-            return f"declares {nbytes:,} bytes, more than the {max_bytes:,} allowed; split the file or store less in it"
+            return f"declares {nbytes:,} bytes, more than the {max_bytes:,} allowed; {too_large}"
         stored = dataset.id.get_storage_size()
         if stored > self._size:
             return f"claims {stored:,} stored bytes in a file of {self._size:,}; get a fresh copy"
@@ -239,6 +245,6 @@ def contents(file: StrictFile, wanted: Wanted, allocate: Allocate = _ordinary) -
     left = wanted.max_bytes  # for all together: different datasets may share their storage
     for name in names if wanted.arrays is None else wanted.arrays:
         if name in names:
-            arrays[name] = file.array(name, left, allocate)
+            arrays[name] = file.array(name, left, allocate, wanted.too_large)
             left -= arrays[name].nbytes
     return Contents(names, arrays, {name: value for name, value in attributes.items() if value is not None})

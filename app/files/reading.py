@@ -10,10 +10,14 @@ from app.errors import UserError
 from app.files.checks import BadValueError, Check, parsed_json, shown
 
 MAX_JSON_BYTES = 64 << 20
+TOO_LARGE = "split it or store less in it"
 
 
-def open_regular(path: Path, max_bytes: int = sys.maxsize) -> BinaryIO:
-    """Open a regular file of at most ``max_bytes`` for reading; UserError if it is not one or cannot be read."""
+def open_regular(path: Path, max_bytes: int = sys.maxsize, too_large: str = TOO_LARGE) -> BinaryIO:
+    """Open a regular file of at most ``max_bytes`` for reading; UserError if it is not one or cannot be read.
+
+    too_large: the remedy for a larger file.
+    """
     try:
         # Without O_NONBLOCK, opening a named pipe would wait for a writer. Opening a device may have effects: avoid it.
         _check_regular(path, path.stat().st_mode)
@@ -28,8 +32,7 @@ def open_regular(path: Path, max_bytes: int = sys.maxsize) -> BinaryIO:
         _check_regular(path, status.st_mode)
         if status.st_size > max_bytes:
             raise UserError(
-                f"{path} has {status.st_size:,} bytes, more than the {max_bytes:,} that are read; "
-                "split it or store less in it"
+                f"{path} has {status.st_size:,} bytes, more than the {max_bytes:,} that are read; {too_large}"
             )
     except BaseException:
         stream.close()
@@ -37,9 +40,9 @@ def open_regular(path: Path, max_bytes: int = sys.maxsize) -> BinaryIO:
     return stream
 
 
-def read_file(path: Path, max_bytes: int) -> bytes:
-    """Read the content of a regular file of at most ``max_bytes``; UserError if it is not one or cannot be read."""
-    with open_regular(path, max_bytes) as stream:
+def read_file(path: Path, max_bytes: int, too_large: str = TOO_LARGE) -> bytes:
+    """Read the content of a regular file of at most ``max_bytes``; raises as ``open_regular``."""
+    with open_regular(path, max_bytes, too_large) as stream:
         try:
             return stream.read(os.fstat(stream.fileno()).st_size)  # this much is allocated, however little is read
         except OSError as error:

@@ -12,7 +12,7 @@ from app.files.reading import first_bytes, read_file
 from app.interchange.npz import read_array, read_arrays
 from data_tools.colour import channels_first
 from data_tools.dataset import Dataset, bytes_or_floats, check_type, load_files
-from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC
+from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC, TOO_LARGE
 
 NAMES = ("x", "images")  # of the array of images in an NPZ file; a single array may have any name
 
@@ -31,7 +31,7 @@ def _read_idx_or_hdf5(path: Path) -> Dataset:
 
 
 def _read_npy(path: Path) -> Dataset:
-    content = read_file(path, MAX_FILE_BYTES)
+    content = read_file(path, MAX_FILE_BYTES, TOO_LARGE)
     try:
         return _dataset(read_array("its content", content), path, str(path))
     except BadValueError as error:
@@ -40,7 +40,7 @@ def _read_npy(path: Path) -> Dataset:
 
 def _read_npz(path: Path) -> Dataset:
     try:
-        arrays = read_arrays(read_file(path, MAX_FILE_BYTES), MAX_BYTES)
+        arrays = read_arrays(read_file(path, MAX_FILE_BYTES, TOO_LARGE), MAX_BYTES)
     except BadValueError as error:
         raise UserError(f"{path}: {error}") from error
     name = next((name for name in (*NAMES, *arrays) if name in arrays), None)

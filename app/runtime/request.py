@@ -38,9 +38,9 @@ def data_dir_option() -> Any:
     return option("folder with Fashion-MNIST's files", metavar="DIR")
 
 
-def data_option() -> Any:
-    """Declare ``--data``."""
-    return option("file of your own images: IDX (.gz or not), or HDF5 with x and y")
+def data_option(**settings: Any) -> Any:
+    """Declare ``--data``. settings: as for ``option``."""
+    return option("file of your own images: IDX (.gz or not), or HDF5 with x and y", **settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class LabelledImages:
 
     split: str | None = option("Fashion-MNIST images to use (default: test)", choices=("test", "train"))
     data_dir: Path | None = data_dir_option()
-    data: Path | None = data_option()
+    data: Path | None = data_option(twice="give one file; several are for: python main.py classify FILE FILE --out DIR")
     labels: str | None = option(
         "IDX file of the correct labels for --data (default: those in its file, if any); 'none': do not check the "
         "answers",

@@ -1,5 +1,6 @@
 """Datasets from Fashion-MNIST and from the user's own IDX and HDF5 files."""
 
+import os
 import re
 from pathlib import Path
 
@@ -205,6 +206,17 @@ BAD_HDF5: dict[str, tuple[dict[str, np.ndarray], str]] = {
     "label 300 one-hot": ({"x": X, "y": np.eye(301)[[0, 1, 2, 3, 4, 5, 300]]}, "labels from 0 to 300"),
     "counts differ": ({"x": X, "y": TRUTH[:-1]}, "has 6 labels but .* has 7 images"),
 }
+
+
+def test_hdf5_beyond_the_limit_is_for_classify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its images, or the whole file, which takes no disk here."""
+    path = hdf5(tmp_path, x=X)
+    monkeypatch.setattr(dataset, "MAX_BYTES", X.nbytes - 1)
+    refused = [user_error(lambda: load_files(path, None))]
+    os.truncate(path, (4 << 30) + 1)
+    refused.append(user_error(lambda: load_files(path, None)))
+    for error in refused:
+        assert re.search(r"bytes, more than the [0-9,]+ (allowed|that are read); .*main.py classify FILE --out", error)
 
 
 @pytest.mark.parametrize("case", BAD_HDF5)
