@@ -22,25 +22,30 @@ async def running_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[C
 
     Raises UserError if it, or one of its workers, is of no use.
     """
+    client = Client(address, asynchronous=True, direct_to_workers=True, set_as_default=False, timeout=CONNECT_SECONDS)
     try:
-        client = await Client(
-            address, asynchronous=True, direct_to_workers=True, set_as_default=False, timeout=CONNECT_SECONDS
-        )
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"--scheduler {address} does not answer ({_line(error)}): start dask scheduler there"
-        ) from error
-    try:
+        await _connect(client, address)
         await _check(client, address)
         await client.register_plugin(plugin, name=plugin.name)
         try:
             yield client
         finally:
-            with suppress(OSError, TimeoutError):  # the scheduler or a worker may be gone
-                async with asyncio.timeout(CONNECT_SECONDS):
-                    await client.unregister_worker_plugin(plugin.name)
+            if client.status == "running":  # not while it looks for a scheduler that is gone
+                with suppress(OSError, TimeoutError):
+                    async with asyncio.timeout(CONNECT_SECONDS):
+                        await client.unregister_worker_plugin(plugin.name)
     finally:
         await client.close(timeout=CONNECT_SECONDS)
+
+
+async def _connect(client: Client, address: str) -> None:
+    try:
+        await client
+    except ValueError:
+        raise UserError(f"--scheduler {address} is no address: give it as tcp://HOST:PORT") from None
+    except OSError:
+        remedy = "start dask scheduler there, or leave --scheduler out"
+        raise UserError(f"--scheduler {address} does not answer in {CONNECT_SECONDS:g} s: {remedy}") from None
 
 
 async def _check(client: Client, address: str) -> None:

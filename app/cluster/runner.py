@@ -13,6 +13,7 @@ from typing import Any
 
 from distributed import Client, KilledWorker
 from distributed.client import FutureCancelledError
+from distributed.comm import CommClosedError
 from distributed.scheduler import NoWorkerError
 
 from app.cluster.local import LocalWorker, local_cluster
@@ -185,7 +186,7 @@ class Runner:
             found = UserError(f"{pieces[0]}: {deaths} processes ended with it, in turn; does their memory suffice?")
         except NoWorkerError:
             found = UserError("no worker is left, and none could be started; does the memory suffice?")
-        except FutureCancelledError:
+        except (FutureCancelledError, CommClosedError):
             found = UserError(GONE)
         except Exception as error:
             found = error

@@ -1,0 +1,64 @@
+"""Pieces through a cluster of Dask that runs already, and clusters that are of no use."""
+
+from pathlib import Path
+
+import pytest
+from distributed import Client
+
+from app import VERSION
+from app.cluster import remote
+from app.cluster.runner import cluster_runner
+from app.errors import UserError
+from tests.support.dask_processes import dask_cluster
+from tests.support.stand_in_engine import Piece, open_engine
+
+
+def squares(address: str) -> list[int]:
+    with cluster_runner(open_engine, address) as runner:
+        found = {piece.number: int(answer.square[0]) for piece, answer in runner.run(Piece(one) for one in range(20))}
+    return [found[number] for number in range(20)]
+
+
+def plugins(address: str) -> list[list[str]]:
+    with Client(address, set_as_default=False) as client:
+        return [*client.run(lambda dask_worker: sorted(dask_worker.plugins)).values()]
+
+
+def test_a_running_cluster_answers_and_keeps_nothing(tmp_path: Path) -> None:
+    with dask_cluster(tmp_path) as cluster:
+        with pytest.raises(UserError, match=rf"^--scheduler {cluster.address} has no workers: start dask worker "):
+            squares(cluster.address)
+        cluster.start_worker()
+        before = plugins(cluster.address)
+        assert squares(cluster.address) == [number**2 for number in range(20)]
+        assert plugins(cluster.address) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("VERSION = '0.0'", rf"has lenet5-inference 0\.0, this is {VERSION}: install the same everywhere$"),
+        ("", r"cannot load this program \(AttributeError: .*\): install lenet5-inference "),
+    ],
+)
+def test_workers_must_have_this_version_of_this_package(tmp_path: Path, line: str, reason: str) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__init__.py").write_text(line, "utf-8")
+    with dask_cluster(tmp_path) as cluster:
+        cluster.start_worker(tmp_path)
+        with pytest.raises(UserError, match=rf"^worker tcp://127\.0\.0\.1:\d+ {reason}"):
+            squares(cluster.address)
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("tcp://127.0.0.1:9", r"does not answer in 0\.2 s: start dask scheduler there, or leave --scheduler out$"),
+        ("nonsense", r"is no address: give it as tcp://HOST:PORT$"),
+        ("what://127.0.0.1:9", r"is no address: give it as tcp://HOST:PORT$"),
+    ],
+)
+def test_where_no_scheduler_is(monkeypatch: pytest.MonkeyPatch, address: str, reason: str) -> None:
+    monkeypatch.setattr(remote, "CONNECT_SECONDS", 0.2)
+    with pytest.raises(UserError, match=f"^--scheduler {address} {reason}"):
+        squares(address)

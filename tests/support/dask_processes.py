@@ -1,0 +1,68 @@
+"""A scheduler and workers of Dask, as a user starts them on 127.0.0.1; they end with the block."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 60.0
+
+
+class Cluster:
+    """scheduler: its process. address: where it listens."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "scheduler.json"
+        self._folder = folder
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.scheduler = self._dask("scheduler", ROOT, "--port", "0")
+        wait_for(self._file.exists)
+        self.address: str = json.loads(self._file.read_text("utf-8"))["address"]
+
+    def start_worker(self, path: Path = ROOT) -> None:
+        """Start a worker that finds Python modules in ``path``, and wait until it is there."""
+        name = str(len(self.workers))
+        self.workers.append(self._dask("worker", path, "--nthreads", "2", "--no-nanny", "--name", name))
+        log = self._folder / f"worker{name}.log"
+        wait_for(lambda: "Registered to" in log.read_text("utf-8"))
+
+    def _dask(self, what: str, path: Path, *options: str) -> subprocess.Popen[bytes]:
+        name = what if what == "scheduler" else f"{what}{len(self.workers)}"
+        command = [sys.executable, "-m", "dask", what, "--host", "127.0.0.1", "--no-dashboard"]
+        with (self._folder / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                [*command, "--scheduler-file", str(self._file), *options],
+                cwd=self._folder,
+                env=os.environ | {"PYTHONPATH": str(path), "DASK_TEMPORARY_DIRECTORY": str(self._folder)},
+                stdout=log,
+                stderr=log,
+            )
+
+    def end(self) -> None:
+        for process in (*self.workers, self.scheduler):
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def dask_cluster(folder: Path) -> Iterator[Cluster]:
+    """Yield a cluster without workers yet. folder: for its files."""
+    cluster = Cluster(folder)
+    try:
+        yield cluster
+    finally:
+        cluster.end()
+
+
+def wait_for(condition: object) -> None:
+    """Return when the function ``condition`` is true."""
+    assert callable(condition)
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
