@@ -21,7 +21,7 @@ class Cluster:
         self._folder = folder
         self.workers: list[subprocess.Popen[bytes]] = []
         self.scheduler = self._dask("scheduler", ROOT, "--port", "0")
-        wait_for(self._file.exists)
+        wait_for(lambda: self._file.exists() and self._file.read_text("utf-8").endswith("}"))
         self.address: str = json.loads(self._file.read_text("utf-8"))["address"]
 
     def start_worker(self, path: Path = ROOT) -> None:
