@@ -5,10 +5,10 @@ import mmap
 import os
 import resource
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 
 THREAD_BYTES = 128 << 20
@@ -17,9 +17,29 @@ libraries takes as much."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
+def own_cores() -> list[int]:
+    """Return the numbers of the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return [*range(os.cpu_count() or 1)]
+
+
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(own_cores())
+
+
+def core_groups(cores: Sequence[int], count: int) -> list[Sequence[int]]:
+    """Share out the cores to ``count`` processes, at least one to each: where there are fewer, some have the same."""
+    total = len(cores)
+    return [cores[at * total // count : (at + 1) * total // count] or [cores[at % total]] for at in range(count)]
+
+
+def core_names(cores: Iterable[int]) -> str:
+    """Name cores by their numbers: ``0-3,8``."""
+    ordered = sorted(cores)
+    runs = [[*run] for _, run in groupby(ordered, key=lambda core: core - ordered.index(core))]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def keep_freed_memory() -> None:

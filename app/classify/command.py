@@ -1,20 +1,19 @@
 """``main.py classify``: label the images of any number of shards, in constant memory."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
-from app.classify.engine import Engine, EngineSettings
+from app.classify.engine import EngineSettings
 from app.classify.outputs import OutputFolder
-from app.classify.pieces import Place, Runner, windows
+from app.classify.pieces import windows
+from app.classify.places import opened
 from app.classify.receipts import Identity
 from app.classify.report import About, as_text, document
 from app.classify.request import ClassifyRequest
-from app.classify.runner import LocalRunner
 from app.classify.work import Faults, Work
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
@@ -46,7 +45,7 @@ def classify(request: ClassifyRequest) -> int:
                 logits=request.logits,
                 compressed=any(shard.sequential for shard in shards),
             )
-            runner, place = stack.enter_context(_running(settings))
+            runner, place = stack.enter_context(opened(request, settings))
         identity = Identity(graph.network.name, weights.sha256, place.arithmetic, graph.classes)
         folder = stack.enter_context(
             OutputFolder(
@@ -106,12 +105,3 @@ def _announced(shard: Shard) -> Dataset:
     """Return a ``Dataset`` without content, to check whether the network reads such images."""
     images = np.broadcast_to(np.zeros((), shard.dtype), (shard.count, *shard.shape))
     return Dataset(images, None, None, str(shard.path), None)
-
-
-@contextmanager
-def _running(settings: EngineSettings) -> Iterator[tuple[Runner, Place]]:
-    """Yield what runs the pieces, and the device that does."""
-    with Engine(settings) as engine:
-        if engine.why_cpu is not None:
-            print(f"note: running on the CPU: {engine.why_cpu}", file=sys.stderr)
-        yield LocalRunner(engine), engine.place

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import groupby
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -16,7 +14,7 @@ from app.classify.flights import Lane
 from app.classify.pieces import Place
 from app.cuda import device
 from app.network.graph import REFERENCE_CHUNK
-from app.processor import one_blas_thread
+from app.processor import core_names, one_blas_thread, own_cores
 from app.runtime.onnx_session import cpu_session
 
 if TYPE_CHECKING:
@@ -58,11 +56,10 @@ class CpuLanes:
 
     def place(self) -> Place:
         """Describe the processor and its cores."""
-        cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(self.count)
         name = device.describe_cpu(self.count)["name"]
         return Place(
             host=platform.node(),
-            device=self._label or f"cpu:{ranges(cores)}",
+            device=self._label or f"cpu:{core_names(own_cores())}",
             name=name,
             arithmetic=f"fp32 by {self._session.engine}",
             lanes=self.count,
@@ -72,12 +69,3 @@ class CpuLanes:
     def close(self) -> None:
         """Give the matrix library its threads back."""
         self._guard.close()
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Format numbers as ``0-3,8``."""
-    runs = [
-        [number for _, number in run]
-        for _, run in groupby(enumerate(sorted(numbers)), key=lambda pair: pair[1] - pair[0])
-    ]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from app.classify.flights import Flight, Flights, Lane
-from app.classify.pieces import Piece, Place, Result, ShardError
+from app.classify.pieces import Fault, Piece, Place, Result
 from app.cuda import device as devices
 from app.errors import UserError
 from app.layers import Softmax
@@ -99,10 +99,10 @@ class Engine:
                 self._opened.release()
             body(lane)
 
-    def classify(self, piece: Piece) -> Result:
+    def classify(self, piece: Piece) -> Result | Fault:
         """Read and classify the piece; return when all of it is done.
 
-        Raises ShardError where the shard or its labels cannot be read; after any other error the engine is of no use.
+        A shard or labels that cannot be read are a ``Fault``. After an exception the engine is of no use.
         """
         try:
             with piece.shard.reader() as reader:
@@ -113,7 +113,7 @@ class Engine:
         except UserError as error:
             if self._flights.ended is not None:
                 raise
-            raise ShardError(str(error)) from error
+            return Fault(str(error))
         if flight.logits is not None and self._softmax:
             with np.errstate(divide="ignore"):
                 np.log(flight.logits, out=flight.logits)

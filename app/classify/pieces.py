@@ -13,10 +13,6 @@ GPU_PIECE = 1 << 20  # images; the largest unit of work, of a retry, and of the 
 CPU_PIECE = 1 << 13
 
 
-class ShardError(UserError):
-    """A shard cannot be read to its end: the others can be classified nevertheless."""
-
-
 @dataclass(frozen=True)
 class Piece:
     """``count`` images of a shard, from image ``first`` on. number: the shard's place among those of the run."""
@@ -77,7 +73,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a piece's shard cannot be classified, in one line with the remedy."""
+    """Why a piece's shard cannot be read, in one line with the remedy. Others can be classified nevertheless."""
 
     reason: str
 
@@ -93,6 +89,11 @@ class Runner(Protocol):
 
         Raises UserError if the work cannot go on.
         """
+
+
+def piece_size(place: Place) -> int:
+    """Return how many images a piece should have for a device."""
+    return CPU_PIECE if place.limit == "compute" else GPU_PIECE
 
 
 def windows(counts: Sequence[int], start: int = 0, count: int | None = None) -> list[tuple[int, int]]:

@@ -109,7 +109,7 @@ def document(
         "classified": _rates(tally.whole, seconds) | {"limit": tally.limit(seconds)} if tally.devices else None,
         "devices": [
             {**asdict(place), **_rates(work, seconds), "limit": work.limit(place.limit), "lane_seconds": _spent(work)}
-            for place, work in tally.devices.values()
+            for _, (place, work) in sorted(tally.devices.items())
         ],
     }
 

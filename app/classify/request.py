@@ -8,7 +8,7 @@ from app.errors import UserError
 from app.options import option, options
 from app.output import Output
 from app.precision import PRECISIONS
-from app.runtime.request import device_option
+from app.runtime.request import device_option, devices_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,24 @@ class ClassifyRequest:
     )
     weights: Path | None = option("HDF5 file of weights (default: the network's file in weights/)")
     precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
-    device: str = device_option()
+    device: str = device_option(group="where")
+    devices: str | None = devices_option(exclusive=True)
+    workers: int | None = option(
+        "number of processes to use on the CPU, each with its own cores (default: 1)",
+        exclusive=True,
+        type=whole_number(1, 1024),
+        metavar="N",
+    )
+    scheduler: str | None = option(
+        "use the workers of a running Dask cluster, on any number of machines: tcp://HOST:PORT; they read the shards "
+        "by the same paths",
+        exclusive=True,
+        metavar="ADDRESS",
+    )
     output: Output = options(what="the report")
 
     def __post_init__(self) -> None:
-        if not str(self.folder).strip():
-            raise UserError("--out names no folder: name one for the results")
+        if self.devices is not None and self.device != "auto":
+            raise UserError(f"--devices {self.devices} names the GPUs: leave --device {self.device} out")
+        if self.workers is not None and self.device not in ("auto", "cpu"):
+            raise UserError(f"--workers is for the CPU: leave it out, or --device {self.device}; --devices names GPUs")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from app.classify.engine import Engine
-from app.classify.pieces import GPU_PIECE, Answers, Fault, Piece, Result, ShardError
+from app.classify.pieces import GPU_PIECE, Answers, Fault, Piece, Result
 from app.interrupts import deferred_interrupts
 
 POLL_SECONDS = 0.1  # between two looks for Ctrl-C
@@ -18,8 +18,8 @@ class LocalRunner:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._flying: dict[Future[Result], Piece] = {}
-        self._landed: deque[tuple[Piece, Future[Result]]] = deque()
+        self._flying: dict[Future[Result | Fault], Piece] = {}
+        self._landed: deque[tuple[Piece, Future[Result | Fault]]] = deque()
 
     def run(self, pieces: Iterable[Piece]) -> Answers:
         """See ``Runner``. Closing it closes the engine, too."""
@@ -32,7 +32,7 @@ class LocalRunner:
                         self._flying[pool.submit(self._engine.classify, piece)] = piece
                     if self._landed:
                         piece, future = self._landed.popleft()
-                        yield piece, _outcome(future)
+                        yield piece, future.result()
                     elif not self._flying:
                         return
                     self._wait()
@@ -53,10 +53,3 @@ class LocalRunner:
         if self._flying:
             done, _ = wait(self._flying, 0 if self._landed else POLL_SECONDS, FIRST_COMPLETED)
             self._landed.extend((self._flying.pop(future), future) for future in done)
-
-
-def _outcome(future: Future[Result]) -> Result | Fault:
-    try:
-        return future.result()
-    except ShardError as error:
-        return Fault(str(error))

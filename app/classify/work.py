@@ -10,7 +10,7 @@ from time import perf_counter
 from tqdm import tqdm
 
 from app.classify.outputs import OutputFolder, Window
-from app.classify.pieces import CPU_PIECE, GPU_PIECE, Fault, Piece, Place, Result, Runner, cut
+from app.classify.pieces import Fault, Piece, Place, Result, Runner, cut, piece_size
 from app.classify.report import Tally
 from app.errors import UserError
 from app.shards import Shard
@@ -71,7 +71,7 @@ class Work:
 
     def _pieces(self) -> Iterator[Piece]:
         """Cut the shards; those that proved unreadable are left out."""
-        size = CPU_PIECE if self.place.limit == "compute" else GPU_PIECE
+        size = piece_size(self.place)
         for number in self.folder.wanted:
             for piece in cut(number, self.shards[number], *self.windows[number], size):
                 if piece.shard.path not in self.faults.found:

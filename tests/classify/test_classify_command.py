@@ -77,6 +77,16 @@ def test_seven_shards_give_the_bytes_of_one(shards: list[str], classify: Classif
         np.testing.assert_allclose(results(shards, "logits"), classifier.logits, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("workers", ["2", "3"])
+def test_processes_give_the_same_bytes(workers: str, shards: list[str], classify: Classify) -> None:
+    classify(*shards, "--logits", out="alone")
+    found = classify(*shards, "--logits", "--workers", workers)
+    assert found["correct"] == COUNT - COUNT // 100 and found["shards"]["classified"] == 7
+    assert sum(row["images"] for row in found["devices"]) == COUNT
+    for kind in ("labels", "logits"):
+        assert results(shards, kind).tobytes() == results(shards, kind, "alone").tobytes()
+
+
 def test_a_part_of_the_images(shards: list[str], classify: Classify) -> None:
     classify(*shards)
     found = classify(*shards, "--start", "650", "--count", "1000", out="part")

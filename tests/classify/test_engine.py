@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.classify.cpu_lanes import ranges
 from app.classify.engine import Engine, EngineSettings
 from app.classify.pieces import Fault, Piece, Result, cut
 from app.classify.runner import LocalRunner
@@ -58,12 +57,18 @@ def put_together(results: list[tuple[Piece, Result | Fault]]) -> tuple[np.ndarra
     return np.concatenate([one.labels for one in found]), np.concatenate([one.logits for one in found])
 
 
+def classified(engine: Engine, piece: Piece) -> Result:
+    result = engine.classify(piece)
+    assert isinstance(result, Result)
+    return result
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, np.ndarray]:
     """Labels and logits of one shard in one piece."""
     (one,) = shards(tmp_path_factory.mktemp("whole"), [])
     with Engine(settings()) as engine:
-        result = engine.classify(Piece(0, one, 0, COUNT))
+        result = classified(engine, Piece(0, one, 0, COUNT))
     assert (result.labels == cpu_labels()).all() and result.logits is not None
     return result.labels, result.logits
 
@@ -89,7 +94,7 @@ def test_bits_do_not_depend_on_shards_or_pieces(
 def test_fractions(tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]) -> None:
     (one,) = shards(tmp_path, [], ".npy", IMAGES.astype(np.float32) / 255)
     with Engine(settings(dtype="float32", logits=False)) as engine:
-        result = engine.classify(Piece(0, one, 0, COUNT))
+        result = classified(engine, Piece(0, one, 0, COUNT))
     assert result.logits is None and (result.labels == whole[0]).all()
 
 
@@ -99,7 +104,7 @@ def test_right_answers_are_counted(tmp_path: Path, whole: tuple[np.ndarray, np.n
     write_idx(tmp_path / "images", IMAGES[:, 0])
     write_idx(tmp_path / "labels", wrong)
     with Engine(settings()) as engine:
-        result = engine.classify(Piece(0, open_shard(tmp_path / "images", tmp_path / "labels"), 5, COUNT - 5))
+        result = classified(engine, Piece(0, open_shard(tmp_path / "images", tmp_path / "labels"), 5, COUNT - 5))
     assert result.correct == COUNT - 5 - 99
 
 
@@ -165,8 +170,3 @@ def test_ctrl_c_is_seen_while_nothing_lands(tmp_path: Path, monkeypatch: pytest.
     with Engine(settings()) as engine, pytest.raises(KeyboardInterrupt):
         [*LocalRunner(engine).run(Piece(0, one, 0, COUNT) for one in shards(tmp_path, []) * 200)]
     assert time.monotonic() - start < 5
-
-
-@pytest.mark.parametrize(("numbers", "text"), [([3], "3"), ([0, 1, 2, 3], "0-3"), ([8, 0, 1, 3], "0-1,3,8"), ([], "")])
-def test_cores_are_named_by_ranges(numbers: list[int], text: str) -> None:
-    assert ranges(numbers) == text

@@ -48,7 +48,7 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
 WORK = {
     "predict": "--out --overwrite --top --logits --show --invert --network --weights --device --precision --batch",
     "classify": "--out --logits --labels --start --count --resume --overwrite --network --weights --precision --device "
-    "--json --wide",
+    "--devices --workers --scheduler --json --wide",
     "networks": "--toml --json --wide",
     "accuracy": "--network --weights --device --precision --data-dir --json --wide",
     "evaluate": "--network --weights --precision --device --against --batch --split --data-dir --data --labels --html "
@@ -75,6 +75,8 @@ WORK = {
 REFUSED = {
     "predict images --invert yes": "--invert is for pictures",
     "predict images --device cpu --precision fp16": "--precision fp16 is for the GPU",
+    "classify images --out results --device cpu --devices all": "--devices all names the GPUs: leave --device cpu out",
+    "classify images --out results --device cuda --workers 2": "--workers is for the CPU",
     "classify images --out results --device cpu --precision fp16": "--precision fp16 is for the GPU",
     "kernels --arch sm_80": "--arch sm_80 needs --resources",
     "precompile --arch sm_90a --all --precision fp16": "--all compiles every precision",

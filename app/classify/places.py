@@ -1,0 +1,93 @@
+"""Where pieces are classified: on a device of this process, on several of this machine, or on a Dask cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from app.classify.engine import Engine, EngineSettings
+from app.classify.pieces import GPU_PIECE, Fault, Piece, Place, Result, Runner, piece_size
+from app.classify.request import ClassifyRequest
+from app.classify.runner import LocalRunner
+from app.cluster import require_dask
+from app.cuda.cards import VARIABLE, devices_of
+from app.interrupts import deferred_interrupts
+from app.processor import core_groups, core_names, own_cores
+
+IN_FLIGHT = 2  # tasks of a worker
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A piece that asks a worker for its place."""
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Opens a worker's engine, in its process; see ``app.cluster``."""
+
+    settings: EngineSettings
+
+    @contextmanager
+    def __call__(self, name: str | None) -> Iterator[Callable[[Piece | Hello], Result | Fault | Place]]:
+        """Yield what answers pieces. name: of the worker, for the report; None: its device is called by its number."""
+        with Engine(replace(self.settings, label=name)) as engine:
+            yield lambda piece: engine.place if isinstance(piece, Hello) else engine.classify(piece)
+
+
+@contextmanager
+def opened(request: ClassifyRequest, settings: EngineSettings) -> Iterator[tuple[Runner, Place]]:
+    """Yield what runs the pieces, and one of the devices that do. Raises UserError if they are of no use."""
+    if request.scheduler is not None:
+        require_dask("--scheduler")
+        from app.cluster.runner import cluster_runner
+
+        with _shared(partial(cluster_runner, Opener(settings), request.scheduler)) as found:
+            yield found
+        return
+    workers: list[tuple[str, dict[str, str]]] = []
+    if request.devices is not None:
+        cards = devices_of(request.devices)
+        settings = replace(settings, device="cuda")
+        if len(cards) == 1:
+            cards[0].show()
+        workers = [(str(card), {VARIABLE: card.visible}) for card in cards]
+    elif request.workers is not None:
+        settings = replace(settings, device="cpu")
+        workers = [("", {}) for _ in range(request.workers)]
+    if len(workers) < 2:
+        with Engine(settings) as engine:
+            if engine.why_cpu is not None:
+                print(f"note: running on the CPU: {engine.why_cpu}", file=sys.stderr)
+            yield LocalRunner(engine), engine.place
+        return
+    require_dask("--devices" if request.devices else "--workers")
+    from app.cluster.local import LocalWorker
+    from app.cluster.runner import local_runner
+
+    groups = core_groups(own_cores(), len(workers))
+    local = [
+        LocalWorker(name or f"cpu:{core_names(cores)} ({number})", environment, cores)
+        for number, ((name, environment), cores) in enumerate(zip(workers, groups, strict=True), 1)
+    ]
+    in_flight = max(IN_FLIGHT, len(groups[0])) if settings.compressed else IN_FLIGHT
+    with _shared(partial(local_runner, Opener(settings), local, in_flight)) as found:
+        yield found
+
+
+@contextmanager
+def _shared(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[tuple[Runner, Place]]:
+    """Yield a runner on several processes, with tasks of equal size, and the place of one of them."""
+    size = GPU_PIECE
+
+    def weigh(piece: Piece | Hello) -> float:
+        return 1.0 if isinstance(piece, Hello) or piece.shard.sequential else piece.count / size
+
+    with deferred_interrupts() as check_interrupt, runner(weigh=weigh, check=check_interrupt) as running:
+        ((_, place),) = running.run([Hello()])
+        size = piece_size(place)
+        yield running, place
