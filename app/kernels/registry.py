@@ -15,6 +15,7 @@ from app.kernels.fused.any_product_pair import ANY_PRODUCT_PAIR_ROW
 from app.kernels.fused.conv_pair import CONV_PAIR_ROWS
 from app.kernels.fused.gemm_pair import GEMM_PAIR_ROWS
 from app.kernels.gemm.gemm import GEMM_ROWS
+from app.kernels.gemm.register_tiles import GEMM_TILE_ROWS
 from app.kernels.gemm.warpgroup import WARPGROUP_ROW
 from app.kernels.pointwise.pointwise import OTHER_ROWS
 from app.kernels.problems import Problem
@@ -27,6 +28,7 @@ VARIANTS: list[Variant] = [
     *CONV_TENSOR_ROWS,
     *CONV_PATCH_ROWS,
     *GEMM_ROWS,
+    *GEMM_TILE_ROWS,
     WARPGROUP_ROW,
     ANY_PAIR_ROW,
     ANY_PRODUCT_PAIR_ROW,

@@ -16,7 +16,7 @@ MOST_CHANGED = 70  # lines of code
 # The jumps: other instructions, so that nothing of the step below stays as it was.
 TO_TENSOR_CORES = {("conv", "tensor-core"), ("gemm", "tensor-core"), ("gemm", "warpgroup")}
 # Walls that are still to be cut into steps.
-WALLS = {("conv", "register-patch"), ("gemm", "register-tiled"), ("gemm", "split-k")}
+WALLS = {("conv", "register-patch")}
 STEPS = [row for row in VARIANTS if row.operation in LADDERS and row.since is not None]
 IN_STEPS = pytest.mark.parametrize("row", STEPS, ids=lambda row: row.source.removesuffix(".cu"))
 

@@ -15,14 +15,16 @@ from tests.support.kernel_device import host_arrays
 from tests.support.kernel_grid import row_of
 from tests.support.kernel_oracle import check, expected
 
-IMAGES = 3
-ROWS = [row_of("conv", name) for name in ("register-column", "register-square", "wide-loads", "double-buffered")]
+IMAGES = {"conv": 3, "gemm": 70}  # rows of a product
+NAMES = ("register-column", "register-square", "wide-loads", "double-buffered")
+ROWS = [row_of(operation, name) for operation in ("conv", "gemm") for name in NAMES]
 SPREAD = 7  # of the cases one in so many, others for each row: the tests on a card have all
 
 
 def spread(cases: Iterable[Case]) -> list[Case]:
     """Cases in float32 with which the processor is done soon, some for each row."""
-    soon = [case for case in cases if case.problem.dtype == "float32" and case.problem.flops <= 400_000]
+    cases = [case for case in cases if case.row in ROWS and case.problem.dtype == "float32"]
+    soon = [case for case in cases if IMAGES[case.row.operation] * case.problem.flops <= 1_200_000]
     return [case for at, row in enumerate(ROWS) for case in [case for case in soon if case.row is row][at::SPREAD]]
 
 
@@ -37,12 +39,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_element(case: Case, folder: Path) -> None:
-    problem = case.problem
-    x, arrays = host_arrays(problem, IMAGES)
+    problem, images = case.problem, IMAGES[case.row.operation]
+    x, arrays = host_arrays(problem, images)
     config = case.row.config(problem, dict(case.parameters))
     (launch,) = config.launches
     packed = [None if array is None else guarded(array) for array in arrays]
-    y = guarded(np.full(IMAGES * elements(problem), np.nan, np.float32))
+    y = guarded(np.full(images * elements(problem), np.nan, np.float32))
     kernel = HostKernel(folder, case.row.path, case.row.entry, config.defines, launch.threads)
-    kernel(None, launch.grid(IMAGES), guarded(x), *packed, y, np.int32(IMAGES))
-    check(y, problem, expected(problem, IMAGES, case.row))
+    kernel(None, launch.grid(images), guarded(x), *packed, y, np.int32(images))
+    check(y, problem, expected(problem, images, case.row))

@@ -35,7 +35,8 @@ def _short_argmax(problem: LinearProblem) -> str | None:
     return f"fuses argmax over at most {MOST_CLASSES} classes" if too_many else None
 
 
-def _fixed_sizes(problem: LinearProblem) -> dict[str, str | int]:
+def fixed_sizes(problem: LinearProblem) -> dict[str, str | int]:
+    """Return DEPTH and N as compile-time constants."""
     return {"DEPTH": problem.inputs, "N": problem.outputs}
 
 
@@ -71,26 +72,6 @@ def _shared_tiled(problem: LinearProblem, parameters: Parameters) -> LaunchConfi
     return LaunchConfig(types(problem) | {"TILE": tile}, (launch,))
 
 
-def _register_tiled_defaults(problem: LinearProblem) -> dict[str, int]:
-    return {"BM": 64, "BN": 16, "BK": 16} if problem.outputs <= 16 else {"BM": 32, "BN": 32, "BK": 16}
-
-
-def _register_tiled(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
-    bm, bn, bk = (parameters[name] for name in ("BM", "BN", "BK"))
-    threads = bm * bn // 16  # each thread computes 4 x 4 elements
-    if bm % 4 or bn % 4 or threads % 32 or 128 % bn:
-        raise Unfit("a block of these tiles does not consist of whole warps, each with whole rows")
-    if bm * bk % threads or bk * bn % threads:
-        raise Unfit("threads cannot share the loads of a tile out evenly")
-    if 2 * bk * (bm + 4 + bn) * 4 > STATIC_SHARED_LIMIT:
-        raise Unfit("the two stages exceed 48 KB of shared memory")
-    if problem.argmax and problem.outputs > bn:
-        raise Unfit("argmax needs a whole row of outputs in one block: BN is too small")
-    launch = KernelLaunch(threads, lambda images: (tiles(images, bm), tiles(problem.outputs, bn), 1))
-    constants: dict[str, str | int] = {**parameters, "TM": 4, "TN": 4, "ARGMAX": int(problem.argmax)}
-    return LaunchConfig(types(problem) | _fixed_sizes(problem) | constants, (launch,))
-
-
 def _tensor_core_defaults(problem: LinearProblem) -> dict[str, int]:
     depth = 32 if problem.dtype == "float16" else 16  # 64 bytes per row
     if problem.outputs <= 16:
@@ -117,7 +98,7 @@ def _tensor_core(problem: LinearProblem, parameters: Parameters) -> LaunchConfig
     threads = 32 * (bm // wm) * (bn // wn)
     launch = KernelLaunch(threads, lambda images: (tiles(images, bm), tiles(problem.outputs, bn), 1))
     constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax)}
-    return LaunchConfig(types(problem) | _fixed_sizes(problem) | constants, (launch,))
+    return LaunchConfig(types(problem) | fixed_sizes(problem) | constants, (launch,))
 
 
 def _split_k_defaults(problem: LinearProblem) -> dict[str, int]:
@@ -132,18 +113,18 @@ def _split_k(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     workspace = (Argument("parts", "float32", per_image=parts * problem.outputs),)
     add_up = KernelLaunch(bn, lambda images: (tiles(images, bm), tiles(problem.outputs, bn), parts))
     finish = KernelLaunch(BLOCK, one_thread_each(problem.outputs), "gemm_split_k_finish")
-    defines = types(problem) | _fixed_sizes(problem) | dict(parameters)
+    defines = types(problem) | fixed_sizes(problem) | dict(parameters)
     return LaunchConfig(defines, (add_up, finish), workspace, workspace_images(workspace))
 
 
 # Common parts of rows, with or without argmax. Each row adds step, technique, summary, system and configure.
-_plain_row = partial(Variant, "gemm", refuses=_no_argmax, limits="no argmax")
-_argmax_row = partial(
+plain_row = partial(Variant, "gemm", refuses=_no_argmax, limits="no argmax")
+argmax_row = partial(
     Variant, "gemm", refuses=_short_argmax, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
 )
 
 GEMM_ROWS: tuple[Variant, ...] = (
-    _plain_row(
+    plain_row(
         0,
         "cublas",
         "the library's float32 product; bias, activation and other storage types in passes of their own",
@@ -152,8 +133,8 @@ GEMM_ROWS: tuple[Variant, ...] = (
         dtypes=("float32",),
         needs_cublas=True,
     ),
-    _plain_row(1, "naive", "one thread per output element", "mlp, minidnn86", _naive, dtypes=STORED, automatic=True),
-    _plain_row(
+    plain_row(1, "naive", "one thread per output element", "mlp, minidnn86", _naive, dtypes=STORED, automatic=True),
+    plain_row(
         2,
         "shared_tiled",
         "square tiles of both operands in shared memory",
@@ -165,18 +146,7 @@ GEMM_ROWS: tuple[Variant, ...] = (
         defaults=lambda _: {"TILE": 16},
         automatic=True,
     ),
-    _argmax_row(
-        3,
-        "register_tiled",
-        "register tiles from double-buffered shared memory, argmax by shuffles",
-        "lenet5, k7",
-        _register_tiled,
-        since="shared-tiled",
-        dtypes=("float32",),
-        tunables={"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)},
-        defaults=_register_tiled_defaults,
-    ),
-    _argmax_row(
+    argmax_row(
         4,
         "tensor_core",
         "step 3's tiles multiplied by mma.sync, float32 sums, conversion fused into the loads",
@@ -189,15 +159,15 @@ GEMM_ROWS: tuple[Variant, ...] = (
         defaults=_tensor_core_defaults,
         instructions="mma",
     ),
-    _plain_row(
+    plain_row(
         5,
         "split_k",
         "the depth cut over blocks, parts added in a fixed order; for small batches, only with --latency",
         "none",
         _split_k,
-        since="register-tiled",
+        since="register-column",
         dtypes=("float32",),
-        limits="no argmax; another order of summation than steps 1 to 3",
+        limits="no argmax; another order of summation than the other steps",
         tunables={"BM": (1, 2, 4, 8), "BN": (32, 64, 128), "PART": (16, 32, 64, 128)},
         defaults=_split_k_defaults,
     ),

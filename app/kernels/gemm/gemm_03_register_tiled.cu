@@ -1,7 +1,8 @@
 // Matrix product, step 3: register-tiled. y = x w with the epilogue bias, ReLU and, for the last layer, argmax.
 //
-// The idea: each thread keeps TM x TN sums in registers, so that a value read from shared memory serves TM or TN
-// multiply-adds; shared memory is double-buffered.
+// Since step 10: a row of the tile lies within one warp, which finds its greatest element by shuffles, so that no kernel
+// reads y again. From the steps before: each thread keeps TM x TN sums in registers, so that a value read from shared
+// memory serves TM or TN multiply-adds (7, 8), four of a read (9); shared memory is double-buffered (10).
 // From: lenet5 and k7 (shared-memory tiled GEMM).
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) OUTPUT; with ARGMAX also
 //       labels (rows) uint8: the column of the greatest stored value of each row, the first among equals.

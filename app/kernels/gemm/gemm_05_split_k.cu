@@ -1,12 +1,13 @@
 // Matrix product, step 5: split-K. With few rows there are too few tiles to fill the card, so the sums are cut too:
 // each block adds up PART products of its elements, and a second kernel adds the parts in their order.
 //
-// From: none of the five systems; for small batches, where time is latency. Since step 3: the depth is over the grid.
+// From: none of the five systems; for small batches, where time is latency. Since step 7: the depth is over the grid,
+// and a value of w, which no other thread of the block needs, is read straight from memory.
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) OUTPUT;
 //       workspace parts (rows, PARTS, N) float.
 // Launch: gemm_split_k with blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, blockIdx.z = part of the
 //         depth, a thread for each column; then gemm_split_k_finish with one thread per element of y.
-// The order of summation is fixed by PART alone: results do not depend on the batch, but differ from steps 1 to 3.
+// The order of summation is fixed by PART alone: results do not depend on the batch, but differ from the other steps'.
 // Bound by: the latency of two launches and of reading w once.
 #include "common.cuh"
 
