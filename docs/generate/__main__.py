@@ -118,7 +118,8 @@ README = Document(
     ROOT / "README.md",
     {"peers": peers.every_network, "accuracy": partial(systems.accuracies, systems.SYSTEMS)},
 )
-DOCUMENTS = (KERNELS, SYSTEMS, README)
+LEARN = Document(ROOT / "docs" / "learn.md", {"learned": gains.learned})
+DOCUMENTS = (KERNELS, SYSTEMS, README, LEARN)
 
 
 def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> None:

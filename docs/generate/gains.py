@@ -112,6 +112,19 @@ def verdicts(figures: Figures) -> str:
     return table("idea | old verdict | today | × then | × now | × now, all networks", rows, 3)
 
 
+def learned(figures: Figures) -> str:
+    """Write what each report found about each of its ideas, and what the same two steps show here on its network."""
+    found = json.loads(VERDICTS.read_text(encoding="utf-8"))
+    systems = dict.fromkeys(verdict["system"] for verdict in found)
+    rows = [
+        f"`{system}` | {verdict['idea']} | {verdict['verdict']} | {_effect(_gain_now(verdict, figures.bench(system)))}"
+        for system in systems
+        for verdict in found
+        if verdict["system"] == system
+    ]
+    return table("report | idea | verdict then | today, on its network", rows, 4)
+
+
 def _gain_then(verdict: Row, report: OldReport) -> float | None:
     then: Sequence[str] | float | None = verdict.get("then")
     if then is None or isinstance(then, int | float):

@@ -1,0 +1,132 @@
+"""docs/learn.md: its exercises' commands work, its outcomes are so, and every word that the pages need is told."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.cli import main, parser_of
+from app.kernels import registry
+from app.kernels.problems import ConvProblem
+from app.network.definitions import LENET5
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from docs.generate.__main__ import LEARN, ROOT
+from docs.generate.figures import FIGURES, OLD_REPORTS, RESOURCES, Figures
+from tests.support.kernel_grid import row_of
+from tests.support.networks_for_tests import random_graph
+
+TEXT = LEARN.read()
+WORDS = (
+    *("im2col", "implicit GEMM", "occupancy", "mma", "wgmma", "descriptor", "double buffering", "bank conflict"),
+    *("roofline", "epilogue", "split accumulation", "register tile", "warp", "coalesced", "issue slot", "latency"),
+)
+EXERCISES = re.findall(r"^### (\d+)\. (.*?)\n(.*?)(?=^### |\Z)", TEXT, re.M | re.S)
+FENCES = {kind: re.findall(rf"^```{kind}\n(.*?)^```", TEXT, re.M | re.S) for kind in ("sh", "console")}
+QUICK, OTHERS = ([line for fence in FENCES[kind] for line in fence.splitlines()] for kind in ("sh", "console"))
+
+
+def outcome(number: int) -> str:
+    """What the exercise says comes of it, in one line."""
+    (found,) = re.findall(r"<summary>Outcome</summary>\n(.*?)</details>", EXERCISES[number - 1][2], re.S)
+    return " ".join(found.split())
+
+
+def test_the_words_are_told() -> None:
+    told = re.findall(r"^\| ([^|]*) \|", TEXT, re.M)
+    assert [word for word in WORDS if not any(word in cell for cell in told)] == []
+
+
+def test_ten_exercises_have_a_task_a_command_and_an_outcome() -> None:
+    assert [int(number) for number, *_ in EXERCISES] == list(range(1, 11))
+    for _, name, text in EXERCISES:
+        task, command, *_ = re.split(r"^```.*$", text, flags=re.M)
+        assert len(task.split()) > 10 and command.strip() and "<details>" in text, name
+
+
+@pytest.mark.parametrize("line", QUICK)
+def test_quick_commands_work(line: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *shlex.split(line)[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    if "products.py" in line:
+        errors = re.findall(r"2\^-\d+\.\d", done.stdout)
+        assert len(errors) == 4 and errors == re.findall(r"2\^-\d+\.\d", outcome(5))
+
+
+@pytest.mark.parametrize("line", OTHERS)
+def test_other_commands_are_commands(line: str) -> None:
+    _, first, *words = shlex.split(line)
+    match first:
+        case "main.py":
+            command = words.pop(0) if not words[0].startswith("-") else "run"
+            # The kernel of the last exercise is the reader's.
+            parser_of(command).parse_args([word.replace("my-idea", "direct") for word in words])
+        case "-m":
+            assert words[0] == "pytest" and all((ROOT / word).exists() for word in words if word.endswith(".py"))
+        case _:
+            assert (ROOT / first).exists()
+
+
+def test_tiles_without_outputs() -> None:
+    outputs = 24 * 24
+    threads = {tile: (-(-24 // tile) * tile) ** 2 for tile in (8, 16, 24, 32)}
+    assert [tile for tile, count in threads.items() if count == outputs] == [8, 24]
+    assert {threads[16], threads[32]} == {1024} and f"{1 - outputs / 1024:.0%}" == "44%"
+    assert "44% of them" in outcome(1)
+    assert row_of("conv", "shared-tile").defaults(ConvProblem(1, 28, 28, 32, 5)) == {"TILE": 24}
+
+
+def test_launches_and_bytes_are_those_of_the_plans() -> None:
+    graph = random_graph(LENET5, bias=False)
+    separate = plan(graph, "sm_90a", Choices("fp32", fuse=False))
+    assert f"{len(separate.nodes)} launches become 2." in outcome(2)
+    done = [
+        subprocess.run([sys.executable, *line.split()[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60).stdout
+        for line in QUICK
+        if line.startswith("python main.py graph --") and "network" not in line
+    ]
+    sums = []
+    for text in done:
+        _, launches = text.split("launches on")
+        sums.append(sum(int(found.replace(",", "")) for found in re.findall(r"\d\.\d{4} +([\d,]+)$", launches, re.M)))
+    assert [f"{total:,}" for total in sums] == re.findall(r"\d+,\d{3}", outcome(2))
+
+
+def test_registers_are_those_of_the_stored_table() -> None:
+    rows = {(row["name"], row["layer"]): row for row in Figures(FIGURES)[RESOURCES]["resources"]}
+    direct, tiled = rows["direct", "conv2"], rows["register-tiled", "conv2"]
+    told = f"`direct` uses {direct['registers']} registers and reaches an occupancy of {direct['occupancy']:.0%}, "
+    assert told + f"`register-tiled` {tiled['registers']} and {tiled['occupancy']:.0%}." in outcome(3)
+
+
+def test_maps_change_two_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = ROOT / "docs" / "networks" / "lenet5_original.toml"
+    more = tmp_path / "more.toml"
+    more.write_text(path.read_text(encoding="utf-8").replace("maps = 6", "maps = 8"), encoding="utf-8")
+    counts = []
+    for file in (path, more):
+        assert main(["graph", "--network", str(file), "--arch", "sm_90a"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        counts.append({cells[0]: cells[-3] for line in lines if (cells := line.split()) and cells[0][-1:].isdigit()})
+    few, many = counts
+    assert {name for name in few if few[name] != many[name]} == {"conv1", "conv2"}
+    for name in ("conv1", "conv2"):
+        assert re.search(rf"{name} (?:has )?{many[name]} (?:weights )?instead of {few[name]}\b", outcome(6))
+
+
+def test_the_last_exercise_takes_the_next_step() -> None:
+    assert max(row.step for row in registry.variants("conv")) < 20
+    assert EXERCISES[-1][1] == "Write step 20" and not [*ROOT.glob("app/kernels/conv/**/conv_20_*")]
+
+
+def test_what_is_said_of_the_reports_is_in_them() -> None:
+    report = Figures(FIGURES).old["fa19"]
+    direct, together = (report.version(name, 10_000).ops for name in ("one image per grid z", "those three together"))
+    assert together[0] < direct[0] and together[1] > direct[1]
+    shares = Figures(FIGURES)[OLD_REPORTS]["training"]["shares"]  # of mlp
+    assert shares["GEMM"] + shares["GEMM + bias"] > 0.9
