@@ -22,7 +22,7 @@ OUTPUTS = {
     "out": None,
     "show": None,
     "html": None,
-    "json": re.compile(rb'\Z|\{\s*"schema": "lenet5-inference/(?!tuning/|old-reports/)'),  # the program reads those two
+    "json": re.compile(rb'\Z|\{\s*"schema": "lenet5-inference/(?!receipt/|tuning/|old-reports/)'),  # files to read
     "trace": re.compile(rb'\Z|\{"traceEvents": '),
     "timeline": re.compile(rb"\Z|<!DOCTYPE html>\n<title>Timeline of "),
 }

@@ -32,8 +32,8 @@ def test_every_option_that_names_a_file_is_known_as_read_or_written() -> None:
         for action in parser._actions
         if action.metavar in ("FILE", "OTHER") or action.type is Path
     }
-    # Two are folders; predict's paths may be those, too.
-    assert named | {"paths"} == {*INPUTS, *OUTPUTS, "data_dir", "plot"}
+    # Three are folders; predict's paths may be those, too. Shards may be patterns.
+    assert named | {"paths", "shards"} == {*INPUTS, *OUTPUTS, "data_dir", "plot", "folder"}
 
 
 def chain(path: Path, other: Path) -> None:
@@ -84,7 +84,15 @@ def test_two_outputs_are_two_files(names: tuple[str, str], place: Path, refuses:
 
 
 OURS = {"json": '{\n  "schema": "lenet5-inference/bench/1",\n', "trace": '{"traceEvents": ['}
-THEIRS = ["text", "{}", '{"schema": "lenet5-inference/tuning/1"}', '{"schema": "other/1"}', " " * 999 + "text", "[1]"]
+THEIRS = [
+    "text",
+    "{}",
+    '{"schema": "lenet5-inference/tuning/1"}',
+    '{"schema": "lenet5-inference/receipt/1"}',
+    '{"schema": "other/1"}',
+    " " * 999 + "text",
+    "[1]",
+]
 
 
 @pytest.mark.parametrize("option", OURS)

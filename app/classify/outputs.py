@@ -101,8 +101,8 @@ class OutputFolder(AbstractContextManager["OutputFolder"]):
         first: the number of the first image in its shard. labels: (n,) uint8. logits: (n, classes) float32, ignored
         unless wanted. correct: how many labels are right, None if unknown. Results that come twice count once.
 
-        Raises UserError if a file cannot be written or the shard's file changed; the shard's unfinished files are
-        removed then.
+        Raises UserError if a file cannot be written, ChangedShardError if the shard's file changed meanwhile; then
+        removes the shard's unfinished files.
         """
         begin, count = self._windows[number]
         try:

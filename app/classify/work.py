@@ -13,7 +13,7 @@ from app.classify.outputs import OutputFolder, Window
 from app.classify.pieces import Fault, Piece, Place, Result, Runner, cut, piece_size
 from app.classify.report import Tally
 from app.errors import UserError
-from app.shards import Shard
+from app.shards import ChangedShardError, Shard
 
 NAMED = 3  # unreadable shards in the last error
 
@@ -66,7 +66,10 @@ class Work:
                     self.faults.add(piece.shard.path, answer.reason)
                     self.folder.abandon(piece.number)
                 elif piece.shard.path not in self.faults.found:
-                    self._store(piece, answer)
+                    try:
+                        self._store(piece, answer)
+                    except ChangedShardError as error:
+                        self.faults.add(piece.shard.path, str(error))
                 bar.update(piece.count)
 
     def _pieces(self) -> Iterator[Piece]:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 import numpy as np
 
-from app.shards.sources import Source, open_source
+from app.shards.sources import Hdf5, Source, open_source
 from app.shards.stored import Stored
 from data_tools.colour import channel_dimension
 from data_tools.dataset import check_fractions, class_labels
@@ -30,7 +30,8 @@ class Reader(AbstractContextManager["Reader"]):
         self._shape = shape
         self._dtype = dtype
         self._opened = ExitStack()
-        self._images = self._opened.enter_context(open_source(images))
+        self._hdf5 = self._opened.enter_context(Hdf5())
+        self._images = self._opened.enter_context(open_source(images, self._hdf5))
         self._labels: Source | None = None
         self._opening = threading.Lock()
         last = len(images.shape) == 4 and channel_dimension(images.shape, images.name) == 3
@@ -80,7 +81,7 @@ class Reader(AbstractContextManager["Reader"]):
         _check_range(first, count, self._truth)
         with self._opening:
             if self._labels is None:
-                self._labels = self._opened.enter_context(open_source(self._truth))
+                self._labels = self._opened.enter_context(open_source(self._truth, self._hdf5))
         found = np.empty(count, np.uint8)
         for start, rows in _pieces(self._truth, self._labels, first, count):
             found[start : start + len(rows)] = class_labels(rows, self._truth.name)

@@ -13,6 +13,10 @@ from app.shards.stored import Stored
 from data_tools.colour import channel_dimension
 
 
+class ChangedShardError(UserError):
+    """A shard is not what it was when it was opened: results of its images may be of others."""
+
+
 @dataclass(frozen=True)
 class Shard:
     """The images of one file, and their labels if they are known. Frozen and picklable.
@@ -74,13 +78,16 @@ class Shard:
         return Reader(self.images, self.truth, self.shape, self.dtype)
 
     def check_unchanged(self) -> None:
-        """Raise UserError if a file was written or replaced after it was opened. For the machine that opened it."""
+        """Raise ChangedShardError if a file was written or replaced since this machine opened it."""
         for stored in (self.images, self.truth):
             if stored is None:
                 continue
             try:
                 status = stored.path.stat()
             except OSError as error:
-                raise UserError(f"{stored.path} is gone ({error.strerror}): put it back, and run again") from error
+                raise ChangedShardError(
+                    f"{stored.path} is gone ({error.strerror}): put it back, and run again"
+                ) from error
             if (status.st_size, status.st_mtime_ns) != (stored.size, stored.mtime_ns):
-                raise UserError(f"{stored.path} was written during the run: run again when nothing writes it")
+                written = f"{stored.path} was written during the run"
+                raise ChangedShardError(f"{written}: run again when nothing writes it")

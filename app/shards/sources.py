@@ -50,10 +50,35 @@ class Source(AbstractContextManager["Source"]):
         self.stream.close()
 
 
-def open_source(stored: Stored) -> Source:
-    """Open the file of an array. Raises UserError if it cannot be opened or does not have the size that it had."""
-    forms: dict[str, type[Source]] = {"plain": Plain, "gzip": Gzipped, "chunks": Chunked}
-    return forms[stored.form](stored)
+def open_source(stored: Stored, hdf5: Hdf5) -> Source:
+    """Open the file of an array. Raises UserError if it cannot be opened or does not have the size that it had.
+
+    hdf5: for chunks; the caller closes it.
+    """
+    if stored.form == "chunks":
+        return Chunked(stored, hdf5)
+    return Gzipped(stored) if stored.form == "gzip" else Plain(stored)
+
+
+class Hdf5(AbstractContextManager["Hdf5"]):
+    """The process that reads chunks of HDF5 for all sources of a reader, one at a time.
+
+    It starts with the first chunk, and ends with the thread that asked for it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held = ExitStack()
+        self._reader = self._held.enter_context(hdf5_process.Reader())
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def rows(self, stored: Stored, stream: BinaryIO, first: int, count: int) -> np.ndarray:
+        """Return rows of the array, whose file is ``stream``. Raises UserError."""
+        like = np.broadcast_to(np.zeros((), stored.dtype), (count, *stored.shape[1:]))
+        with self._lock:
+            return self._reader.rows(stored.path, stream, stored.dataset, first, like)
 
 
 class Plain(Source):
@@ -117,23 +142,15 @@ class Gzipped(Source):
 
 
 class Chunked(Source):
-    """A dataset that HDF5 has to read: in bands of whole chunks, by a process of its own, as its file is not trusted.
+    """A dataset that HDF5 has to read: in bands of whole chunks."""
 
-    The process starts with the first band, and ends with the thread that asked for it.
-    """
-
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: Stored, hdf5: Hdf5) -> None:
         super().__init__(stored)
         self._lock = threading.Lock()
-        self._held = ExitStack()
-        self._hdf5 = self._held.enter_context(hdf5_process.Reader())
+        self._hdf5 = hdf5
         self._step = stored.band * max(1, BAND_BYTES // (stored.band * stored.row_bytes))
         self._first = 0
         self._band = np.empty(0, np.uint8)
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
-        super().__exit__()
 
     def fill(self, at: int, target: np.ndarray) -> None:
         """See ``Source``."""
@@ -151,8 +168,6 @@ class Chunked(Source):
     def _read_band(self, first: int) -> None:
         stored = self.stored
         self._band = np.empty(0, np.uint8)  # the old one need not lie beside the new
-        shape = (min(self._step, stored.shape[0] - first), *stored.shape[1:])
-        like = np.broadcast_to(np.zeros((), stored.dtype), shape)
-        rows = self._hdf5.rows(stored.path, self.stream, stored.dataset, first, like)
+        rows = self._hdf5.rows(stored, self.stream, first, min(self._step, stored.shape[0] - first))
         self.check_unchanged()
         self._first, self._band = first, rows.reshape(-1).view(np.uint8)

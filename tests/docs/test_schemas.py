@@ -18,6 +18,7 @@ from app.bench.ladder.cases import network_items
 from app.bench.peers import peers
 from app.bench.profile import job
 from app.bench.sweep import pipeline, text
+from app.classify import receipts
 from app.classify import report as classification
 from app.commands import accuracy, cache, compare, doctor, kernels, networks
 from app.errors import UserError
@@ -52,6 +53,7 @@ WRITERS = (
     evaluation,
     kernels,
     networks,
+    receipts,
     tuning,
 )
 DESCRIPTIONS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(SCHEMAS.glob("*.json"))}
