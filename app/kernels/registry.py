@@ -10,6 +10,7 @@ from app.kernels.conv.direct import CONV_ROWS
 from app.kernels.conv.register_patch import CONV_PATCH_ROWS
 from app.kernels.conv.register_tiles.implicit_gemm import REGISTER_TILE_ROWS
 from app.kernels.conv.tensor_core import CONV_TENSOR_ROWS
+from app.kernels.conv.toom_cook import CONV_TOOM_COOK_ROWS
 from app.kernels.fused.any_pair import ANY_PAIR_ROW
 from app.kernels.fused.any_product_pair import ANY_PRODUCT_PAIR_ROW
 from app.kernels.fused.conv_pair import CONV_PAIR_ROWS
@@ -27,6 +28,7 @@ VARIANTS: list[Variant] = [
     *REGISTER_TILE_ROWS,
     *CONV_TENSOR_ROWS,
     *CONV_PATCH_ROWS,
+    *CONV_TOOM_COOK_ROWS,
     *GEMM_ROWS,
     *GEMM_TILE_ROWS,
     WARPGROUP_ROW,

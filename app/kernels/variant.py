@@ -107,8 +107,10 @@ class Variant:
     tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a sweep. reads_host: it
     reads its input just once and in long runs, so that the input may be page-locked host memory. automatic: ``auto``
     may choose it; other rows run only if named. only_arch: the one architecture with its instructions. instructions:
-    the family that multiplies (fma, hfma2, mma or wgmma); reports compare the kernel with its peak. folder: folder of
-    its file, if not its operation's family.
+    the family that multiplies (fma, hfma2, mma or wgmma); reports compare the kernel with its peak. own_error: problem,
+    x, w, bias → the roundings and their magnitudes that bound a convolution's errors, if it does not add the terms one
+    by one. work: problem → products that it carries out ÷ the layer's. folder: folder of its file, if not its
+    operation's family.
     """
 
     operation: str
@@ -130,6 +132,8 @@ class Variant:
     automatic: bool = False
     needs_cublas: bool = False
     instructions: str = "fma"
+    own_error: Callable[[Any, Any, Any, Any], tuple[int, Any]] | None = None
+    work: Callable[[Any], float] = lambda _: 1.0
     folder: Path | None = None
 
     @property

@@ -166,6 +166,7 @@ class Bench:
         floors = []
         for table in self.ops:
             timed = [row for row in self._timed(table["item"], dtype) if row["kind"] != CPU and row["rates"]["share"]]
+            timed = [row for row in timed if row.get("work", 1) == 1]  # that carries out all products of the layer
             if not timed:
                 return None
             floors.append(min(row["ms"] * row["rates"]["share"] for row in timed))  # with the best instructions

@@ -107,11 +107,11 @@ CASES = {
     "evaluate --against missing.h5": "missing.h5 does not exist",
     "evaluate --html missing/folder": "--html missing/folder cannot be written: .*; name a file in",
     "graph --conv winograd": "unknown conv kernel 'winograd': choose one of auto, .*direct"
-    ".*register-patch, mma-any, mma, wgmma, wgmma-split, wgmma-exact, wgmma-int8$",
+    ".*register-patch, toom-cook, mma-any, mma, wgmma, wgmma-split, wgmma-exact, wgmma-int8$",
     "graph --fc blas": "unknown gemm kernel 'blas': choose one of auto, .*tensor-core, split-k, warpgroup"
     ", wgmma-any, mma, wgmma$",
     "graph --pool most": "unknown pool kernel 'most': choose one of auto, direct",
-    "graph --conv conv1=winograd": "unknown conv kernel 'winograd': choose one of .*register-patch$",
+    "graph --conv conv1=winograd": "unknown conv kernel 'winograd': choose one of .*toom-cook$",
     "graph --conv conv1=naive": "unknown conv kernel 'naive'",
     "graph --fc conv-direct": "unknown gemm kernel 'conv-direct'",
     "graph --conv conv1=wgmma": "--conv conv1=wgmma: wgmma computes two layers at once, "

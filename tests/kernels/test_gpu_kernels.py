@@ -21,10 +21,10 @@ from tests.support.kernel_device import (
 )
 from tests.support.kernel_grid import row_of
 from tests.support.kernel_oracle import check, expected, operands
+from tests.support.own_errors import OWN_ORDER
 
 pytestmark = pytest.mark.gpu
 EXACT_ORDER = {"conv": "direct", "gemm": "naive", "pool": "direct"}  # whose float32 bits all others must give
-OWN_ORDER = {("conv", "cublas"), ("gemm", "cublas"), ("gemm", "split-k")}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -77,14 +77,16 @@ template <bool WithBias, typename Function>
 inline float epilogue(float sum, float bias) {
     return Function::of(WithBias ? sum + bias : sum);
 }
-inline void store2(float *y, const float *values) {
-    if ((uintptr_t)y % 8) abort();
-    std::copy(values, values + 2, y);
+template <int Count, typename T>
+inline void store_aligned(T *y, const float *values) {
+    if ((uintptr_t)y % (Count * sizeof(T))) abort();
+    for (int i = 0; i < Count; i++) y[i] = T(values[i]);
 }
-inline void store4(float *y, const float *values) {
-    if ((uintptr_t)y % 16) abort();
-    std::copy(values, values + 4, y);
-}
+template <typename T>
+inline void store2(T *y, const float *values) { store_aligned<2>(y, values); }
+template <typename T>
+inline void store4(T *y, const float *values) { store_aligned<4>(y, values); }
+inline unsigned __cvta_generic_to_shared(const void *) { abort(); }
 
 namespace host {
 enum Awaited { NOTHING, OF_WARP, OF_BLOCK };  // whose other threads

@@ -24,7 +24,7 @@ from app.layers import Layer, Shape
 
 COMPILER = shutil.which("g++")
 SUPPORT = Path(__file__).parent
-IN_PLACE_OF = {"common.cuh": "host_cuda.h", "mma.cuh": "host_mma.h"}
+IN_PLACE_OF = {"common.cuh": "host_cuda.h", "half.cuh": "host_half.h", "mma.cuh": "host_mma.h"}
 DYNAMIC = "extern __shared__"  # memory, SHARED_BYTES of it
 
 

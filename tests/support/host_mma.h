@@ -1,41 +1,9 @@
-// mma.cuh and half.cuh for the processor: float16, and one warp's tensor-core products as Hopper sums them.
+// mma.cuh for the processor: one warp's tensor-core products as Hopper sums them.
 //
 // The terms of a sum are exact. Beside the greatest of them, and of what was there before, they are cut off two bits
 // below float32's last, and so is their sum behind float32's last.
 #pragma once
-#include <cstring>
-
-typedef unsigned int half2;
-struct alignas(8) uint2 {
-    unsigned x, y;
-};
-struct alignas(16) uint4 {
-    unsigned x, y, z, w;
-};
-
-inline float of_half(unsigned bits) {
-    const unsigned short low = (unsigned short)bits;
-    _Float16 value;
-    std::memcpy(&value, &low, 2);
-    return (float)value;
-}
-struct float16 {
-    unsigned short bits;
-    float16() = default;
-    explicit float16(float value) {
-        const _Float16 narrow = (_Float16)value;
-        std::memcpy(&bits, &narrow, 2);
-    }
-    operator float() const { return of_half(bits); }
-};
-inline half2 pack_half2(float16 low, float16 high) { return low.bits | unsigned(high.bits) << 16; }
-inline half2 pack_half2(float low, float high) { return pack_half2(float16(low), float16(high)); }
-inline float16 low_half(half2 pair) {
-    float16 value;
-    value.bits = (unsigned short)pair;
-    return value;
-}
-inline float16 high_half(half2 pair) { return low_half(pair >> 16); }
+#include "half.cuh"
 
 template <typename T>
 inline T __ldg(const T *place) {

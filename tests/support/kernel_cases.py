@@ -26,6 +26,7 @@ from tests.support.kernel_grid import (
 )
 
 EDGES = (1, 2, 3, 5, 17, 33, 70)  # channels, maps, features: off every tile's edge
+STRIDE_1 = ("toom-cook",)  # rows that serve no other
 OPERATIONS = ("conv", "gemm", "conv_pair", "gemm_pair", "pool", "resize", "activation", "softmax", "argmax")
 
 

@@ -1,7 +1,4 @@
-"""Random operands for any problem, and what its kernels must make of them: the layers' NumPy references.
-
-``sums_in_half`` works on CuPy arrays as well.
-"""
+"""Random operands for any problem, and what its kernels must make of them: the layers' NumPy references."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +24,7 @@ from app.kernels.variant import Variant
 from app.layers import ACTIVATIONS, Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax
 from app.precision import storage, wide
 from tests.support.kernel_cases import input_shape
+from tests.support.own_errors import bounded
 
 Single = ConvProblem | LinearProblem | PlainProblem
 Operands = tuple[np.ndarray, dict[str, np.ndarray]]  # images (B, *shape), and parameters as in a weights file
@@ -189,7 +187,7 @@ def expected(problem: Problem, images: int, row: Variant) -> Expected:
         # However x is stored, the arithmetic types that round their operands are held against unrounded ones.
         read = "float32" if is_coarse(problem) and problem.input_dtype != "uint8" else problem.input_dtype
         problem = replace(problem, output_dtype="float32", input_dtype=read)
-    return _expected(problem, images, sums_half(row))
+    return bounded(row, problem, _expected(problem, images, sums_half(row)), *operands(problem, images))
 
 
 def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray], in_half: bool) -> np.ndarray:
@@ -245,7 +243,7 @@ def rounded_layer(
 def sums_in_half(problem: ConvProblem, x: Any, w: Any) -> Any:
     """The convolution alone, each sum rounded to float16 after each fused multiply-add, in the order c, p, q.
 
-    x: (B, C, H, W), w: (C, K, K, M), both float32 that hold float16 → (B, M, OH, OW), likewise.
+    NumPy or CuPy arrays x (B, C, H, W) and w (C, K, K, M), float32 that hold float16 → (B, M, OH, OW), likewise.
     """
     return term_by_term(problem, x, w, to_half)
 

@@ -101,7 +101,7 @@ class Climber:
             if reason is None:
                 raise
             return replace(result, reason=reason, wrong=not isinstance(failure, UserError))  # e.g. cuBLAS is missing
-        return replace(result, **timing.row, error=error, instructions=row.instructions)
+        return replace(result, **timing.row, error=error, instructions=row.instructions, work=row.work(trial.problem))
 
 
 def cpu_row(item: Item, graph: Graph | None, images: int) -> Result:

@@ -9,6 +9,7 @@ from functools import reduce
 from itertools import product
 from math import prod
 from operator import add
+from typing import Any
 
 import cupy
 import numpy as np
@@ -24,6 +25,7 @@ from app.kernels.problems import (
     PoolProblem,
     Problem,
 )
+from app.kernels.variant import Variant
 from app.layers import ACTIVATIONS
 
 Half = ConvProblem | LinearProblem  # a layer with parameters
@@ -54,6 +56,16 @@ def expected(problem: Problem, x: cupy.ndarray, *parameters: cupy.ndarray | None
             values = x.astype(np.float64)
             found = [values, abs(values)]
     return Expected(*(array.reshape(len(x), -1) for array in found))
+
+
+def bounded(row: Variant, problem: Problem, found: Expected, x: cupy.ndarray, *parameters: Any) -> Expected:
+    """Return what ``expected`` found with the row's own error bound, if it has one; x, parameters: as there."""
+    if row.own_error is None or not isinstance(problem, ConvProblem):
+        return found
+    roundings, magnitude = row.own_error(problem, x, *parameters)
+    if problem.pool > 1:
+        magnitude = _pooled(magnitude, problem.pool, problem.pool, problem.pool_is_max, problem.pooled)
+    return replace(found, magnitude=magnitude.reshape(len(x), -1), roundings=roundings)
 
 
 def _sums(problem: Half, x: cupy.ndarray, w: cupy.ndarray, bias: cupy.ndarray | None = None) -> list[cupy.ndarray]:

@@ -20,7 +20,7 @@ class Result:
 
     error: the worst error ÷ the error allowed. settings: the kernel's parameters that differ from its defaults. note: a
     remark on the time for readers. wrong: the result was wrong, or the kernel failed. instructions: as in the registry
-    row; empty if unknown.
+    row; empty if unknown. work: products that the kernel carries out ÷ the layer's.
     """
 
     kind: str
@@ -37,6 +37,7 @@ class Result:
     reason: str = ""
     wrong: bool = False
     instructions: str = ""
+    work: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,13 @@ def _multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> int:
     return 1 if layer.dtype != "float16x2" else 3 - (layer.input_dtype == "uint8") - exact
 
 
-def rates(problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "") -> Rates:
+def rates(
+    problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "", work: float = 1.0
+) -> Rates:
     """Return the rates of a batch computed in ``ms``; each array counts as moved once.
 
-    instructions: the family of instructions that multiplies; if it is unknown, the fastest of the type counts.
+    instructions: the family of instructions that multiplies; if it is unknown, the fastest of the type counts. work:
+    products that the kernel carries out ÷ the layer's; the rate counts the layer's, the share of the peak the kernel's.
     """
     flops, nbytes = problem.flops * images, bytes_moved(problem, images)
     tflops, gbytes = flops / ms / 1e9, nbytes / ms / 1e6
@@ -117,7 +121,7 @@ def rates(problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, in
     families = (instructions,) if instructions else ("mma", "wgmma")
     known = [peaks.tflops.get(peak_name(family if multiplies else "fma", dtype)) for family in families]
     peak = max((rate for rate in known if rate), default=None)
-    arithmetic = {"arithmetic": executed(problem) * images / ms / 1e9 / peak} if peak else {}
+    arithmetic = {"arithmetic": work * executed(problem) * images / ms / 1e9 / peak} if peak else {}
     shares = {"memory": gbytes / peaks.gbytes_per_s} | arithmetic
     limit = max(shares, key=lambda name: shares[name])
     return Rates(tflops, gbytes, flops / nbytes, shares[limit], limit)
@@ -180,7 +184,7 @@ def table_document(table: Table, peaks: Peaks) -> dict[str, Any]:
     for index, row in enumerate(table.rows):
         figures = None
         if row.ms is not None:
-            found = rates(table.problems[row.dtype], row.dtype, table.images, row.ms, peaks, row.instructions)
+            found = rates(table.problems[row.dtype], row.dtype, table.images, row.ms, peaks, row.instructions, row.work)
             share = None if row.kind == CPU else found.share  # shares are of the card's peaks
             figures = vars(found) | {"share": share} | _ratios(table.rows, index)
         rows.append(vars(row) | {"settings": dict(row.settings), "samples": [*row.samples], "rates": figures})

@@ -3,6 +3,7 @@
 | arithmetic | error allowed |
 | --- | --- |
 | float64, float32 | element by element: (terms + 16) roundings of the sum of its terms' magnitudes |
+| float32 by other products | the same with the roundings and magnitudes of the row's own error bound |
 | float16, tfloat32 | maximum and RMS over the tensor: twice those of a plain implementation, plus float32's tolerance |
 | pairs of layers in float16 | as float16, but plus four roundings of the second layer's terms instead of float32's |
 | int8 | as float16 in pairs; the plain implementation has bytes, too |
@@ -44,12 +45,14 @@ class Expected:
 
     exact: without any rounding. magnitude: the size that rounding errors of each element scale with; for a pair it is
     that of the second layer with exact input. plain: the result of a plain implementation at the same precision (for
-    float16x2: in float32) before it is stored; None where operands are neither rounded nor split.
+    float16x2: in float32) before it is stored; None where operands are neither rounded nor split. roundings: of a
+    kernel that does not add the terms one by one; None: as many as there are terms.
     """
 
     exact: Any
     magnitude: Any
     plain: Any | None = None
+    roundings: int | None = None
 
 
 def terms(problem: Problem) -> int:
@@ -113,7 +116,8 @@ def allowed(problem: Problem, expected: Expected) -> tuple[Any, float]:
     stored = getattr(last, "output_dtype", problem.dtype)
     size = np.abs(expected.exact)
     few = isinstance(problem, PairProblem) or is_split(problem)
-    roundings = OF_PAIRS if few else terms(problem) + SLACK
+    in_sum = terms(problem) if expected.roundings is None else expected.roundings
+    roundings = OF_PAIRS if few else in_sum + SLACK
     each = roundings * ROUNDING[computed] * expected.magnitude + SUBNORMAL[computed]
     if function_of(problem) not in ("", "relu"):
         each = each + OWN * ROUNDING[computed] * size

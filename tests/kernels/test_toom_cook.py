@@ -1,0 +1,147 @@
+"""Fewer multiplications: the transforms, their error bound, and the kernel run by the processor."""
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.kernels.conv.interpolation import POINTS, as_array, error_bound, transformed_filters, transforms
+from app.kernels.problems import ConvProblem
+from tests.support.host_kernels import HostKernel, guarded
+from tests.support.kernel_cases import Case, describe, elements
+from tests.support.kernel_device import bits, host_arrays
+from tests.support.kernel_grid import row_of, typed
+from tests.support.kernel_oracle import check, expected, operands, to_single
+
+ROW = row_of("conv", "toom-cook")
+# Each K; odd and even widths; several tiles, bands, images a block, blocks of maps and steps; edges; other types.
+PROBLEMS = [
+    ConvProblem(6, 11, 12, 64, 5),
+    ConvProblem(2, 9, 14, 19, 1, bias=True),
+    ConvProblem(3, 8, 11, 17, 2, activation="tanh"),
+    ConvProblem(6, 21, 37, 70, 3, bias=True, activation="relu"),
+    ConvProblem(4, 4, 8, 9, 6, padding=5),
+    ConvProblem(8, 16, 29, 12, 7, activation="sigmoid"),
+    ConvProblem(3, 1, 2, 5, 4, padding=3),
+    ConvProblem(2, 21, 26, 33, 4, activation="relu", pool=4, pool_is_max=True),
+    ConvProblem(3, 17, 23, 7, 5, bias=True, pool=5, pool_ceil=True, padding=1),
+    ConvProblem(1, 28, 27, 6, 5, bias=True, activation="tanh", pool=2, input_dtype="uint8", padding=2),
+    ConvProblem(3, 6, 9, 19, 3, bias=True, input_dtype="float16", output_dtype="float16", padding=1),
+]
+TUNED = ConvProblem(8, 13, 17, 33, 5, bias=True, activation="relu", pool=2, pool_is_max=True, pool_ceil=True)
+OTHERS = [
+    (("TM", 16), ("TR", 4), ("GROUPS", 4), ("WARPS", 8)),
+    (("TM", 4), ("TR", 12), ("THREADS", 96), ("CK", 1)),
+    (("TR", 6), ("THREADS", 384), ("CK", 8), ("WARPS", 20)),
+]
+CASES = [*(Case(ROW, problem) for problem in PROBLEMS), *(Case(ROW, TUNED, others) for others in OTHERS)]
+IMAGES = 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What is compiled."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+def run(case: Case, folder: Path, x: np.ndarray, arrays: list[np.ndarray | None]) -> np.ndarray:
+    """The kernel's results, flat."""
+    assert case.refusal is None
+    config = case.row.config(case.problem, dict(case.parameters))
+    (launch,), packing = config.launches, config.packing
+    assert packing is not None
+    packed = packing.pack(arrays)
+    for array, argument in zip(packed, packing.takes, strict=True):
+        assert array is None or (array.size, array.dtype) == (argument.fixed, argument.dtype)
+    y = guarded(np.full(len(x) * elements(case.problem), np.nan, case.problem.output_dtype))  # type: ignore[union-attr]
+    kernel = HostKernel(folder, case.row.path, case.row.entry, config.defines, launch.threads)
+    given = [None if array is None else guarded(array) for array in packed]
+    kernel(None, launch.grid(len(x)), guarded(x), *given, y, np.int32(len(x)))
+    return y
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_element(case: Case, folder: Path) -> None:
+    """An access beyond the end of x or of a parameter is a crash; a word that nothing wrote is NaN."""
+    y = run(case, folder, *host_arrays(case.problem, IMAGES))
+    check(y, case.problem, expected(case.problem, IMAGES, ROW))
+
+
+def test_pooling_in_the_kernel_gives_the_bits_of_pooling_afterwards(folder: Path) -> None:
+    """Windows of three columns lie across the pairs, in another way from one to the next."""
+    pooled = ConvProblem(2, 13, 22, 5, 5, bias=True, activation="relu", pool=3, pool_is_max=True)
+    arrays = host_arrays(pooled, 2)
+    whole = run(Case(ROW, replace(pooled, pool=1, pool_is_max=False)), folder, *arrays).reshape(2, 5, 9, 18)
+    windows = whole.reshape(2, 5, 3, 3, 6, 3).max(axis=(3, 5))
+    np.testing.assert_array_equal(bits(run(Case(ROW, pooled), folder, *arrays)), bits(windows.ravel()))
+
+
+@pytest.mark.parametrize("taps", POINTS)
+def test_the_transforms_are_an_identity(taps: int) -> None:
+    """In fractions: y[i] = Σ g[k] d[i + k] for all unit vectors. float32 holds those of inputs and outputs."""
+    to_inputs, to_filters, to_outputs = transforms(taps)
+    for i in range(2):
+        for k in range(taps):
+            for at in range(taps + 1):
+                found = sum(to_outputs[i][j] * to_filters[j][k] * to_inputs[j][at] for j in range(taps + 1))
+                assert found == (i + k == at)
+    for value in (value for matrix in (to_inputs, to_outputs) for line in matrix for value in line):
+        assert Fraction(float(np.float32(float(value)))) == value
+    # What the kernel takes for granted: polynomials that begin with 1, and what the second output has of infinity.
+    assert all(line[taps - 1] == 1 and line[taps] == 0 for line in to_inputs[:-1]) and to_inputs[-1][taps] == 1
+    assert to_outputs[0] == (*(1,) * taps, 0) and to_outputs[1][taps] == 1
+
+
+@pytest.mark.parametrize("problem", PROBLEMS[:6], ids=describe)
+def test_the_bound_holds_and_is_no_looser_than_it_must_be(problem: ConvProblem) -> None:
+    """Operands chosen against one output: every rounding may go the same way, so that is what the bound must allow."""
+    images = 2
+    plain = replace(problem, activation="", bias=False)
+    x, given = operands(plain, images)
+    w = given["layer"].transpose(2, 0, 1, 3)
+    roundings, magnitude = error_bound(plain, x, w, None)
+    wanted = expected(plain, images, ROW)
+    assert wanted.roundings == roundings and np.array_equal(wanted.magnitude, magnitude.ravel())
+    # The magnitude is what the outputs would be if every term of every transform were positive.
+    plainest = expected(plain, images, row_of("conv", "direct"))
+    assert (magnitude.ravel() >= np.abs(plainest.exact) * (1 - 1e-12)).all()
+    amplified = (magnitude.ravel().mean() / plainest.magnitude.mean()).item()
+    assert amplified < {1: 2, 2: 3, 3: 4, 4: 6, 5: 9, 6: 16, 7: 20}[problem.kernel]
+
+
+@pytest.mark.parametrize(("taps", "most"), [(3, 1.2), (5, 1.6), (7, 2.6)])
+def test_errors_are_not_much_greater_than_those_of_a_plain_sum(taps: int, most: float) -> None:
+    """RMS over random operands with 32 channels, in NumPy's float32, ÷ that of the sum term by term."""
+    rng = np.random.default_rng(taps)
+    d, g = rng.standard_normal((300, 32 * taps, taps + 1)), rng.standard_normal((300, 32 * taps, taps))
+    d, g = to_single(d).astype(np.float64), to_single(g).astype(np.float64)
+    to_inputs, _, to_outputs = (as_array(matrix) for matrix in transforms(taps))
+    exact = np.stack([(d[..., i : i + taps] * g).sum(axis=(1, 2)) for i in range(2)], axis=1)
+    values = term_by_term(d[..., None, :] * to_inputs)
+    filters = to_single(transformed_filters(g.reshape(-1, 1, taps, 1).repeat(taps, 1))[:, :, 0, 0]).astype(np.float64)
+    sums = term_by_term(np.moveaxis(values * filters.reshape(*g.shape[:2], -1), 1, -1))
+    found = term_by_term(sums[:, None] * to_outputs)
+    plain = term_by_term(np.stack([(d[..., i : i + taps] * g).reshape(300, -1) for i in range(2)], axis=1))
+    errors = [np.sqrt(np.mean((y - exact) ** 2)) for y in (found, plain)]
+    assert errors[0] < most * errors[1]
+
+
+def term_by_term(terms: np.ndarray) -> np.ndarray:
+    """The sum over the last axis, each partial sum rounded to float32."""
+    total = np.zeros(terms.shape[:-1])
+    for at in range(terms.shape[-1]):
+        total = to_single(total + terms[..., at]).astype(np.float64)
+    return total
+
+
+def test_it_refuses_what_it_cannot_serve() -> None:
+    problem = ConvProblem(4, 19, 23, 33, 5)
+    assert ROW.refusal(problem, "sm_75") is None and not ROW.automatic
+    assert "stride 1 alone" in str(ROW.refusal(replace(problem, stride=2), "sm_90a"))
+    assert "at most 7 x 7" in str(ROW.refusal(replace(problem, kernel=8), "sm_90a"))
+    assert "whole pooling windows" in str(ROW.refusal(replace(problem, pool=3), "sm_90a", {"TR": 4}))
+    assert "staged 8 at a time" in str(ROW.refusal(problem, "sm_90a", {"CK": 8}))
+    assert "computes in float32" in str(ROW.refusal(typed(problem, "float16"), "sm_90a"))
+    assert ROW.work(problem) == 0.6
