@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 LANES = 8  # a core reads some 6 GB/s from the page cache into page-locked memory; the bus takes 55
 SLOTS = 3  # per lane: one is read into, one is copied, one is computed
-BLOCK = 16_384  # images
+BLOCK = 16_384  # images: much more time in the driver than in Python
+COMPRESSED_BLOCK = 2048  # images; a core takes milliseconds to decompress them
 BLOCK_BYTES = 16 << 20  # of images in a block, at most; a lane's slots take as much page-locked memory each
 DEVICE_BYTES = 512 << 20  # of device memory for a lane, at most
 TIMED = 5  # copies, and runs of the kernels
@@ -58,20 +59,20 @@ class GpuLanes:
         self._images = (settings.graph.network.input_shape, np.dtype(settings.dtype))
         image_bytes = prod(self._images[0]) * self._images[1].itemsize
         device_bytes = sum(size * np.dtype(dtype).itemsize for dtype, size in execution.buffers.values())
-        most = min(BLOCK, BLOCK_BYTES // image_bytes, DEVICE_BYTES // device_bytes)
+        block = COMPRESSED_BLOCK if settings.compressed else BLOCK
+        most = min(block, BLOCK_BYTES // image_bytes, DEVICE_BYTES // device_bytes)
         cores = usable_cores()
         self.count = cores if settings.compressed else min(LANES, max(cores, 2))
         self._session = Session(execution, chunk=max(most, 1), streams=self.count)
         self.size = self._session.chunk
-        self._limit = ""
+        self._sample = np.empty(0)
 
     def open(self, index: int) -> Callable[[Lane], None]:
         """Allocate a lane's slots."""
         runtime.setDevice(self._card.id)  # without a context, a thread's launches by the driver would fail
         buffers = self._session.stream_buffers[index]
         slots = [Slot(self._session, self.size, self._images, self._settings.logits) for _ in range(SLOTS)]
-        if index == 0:
-            self._limit = _slower(buffers, slots[0].images)
+        self._sample = slots[0].images
 
         def body(lane: Lane) -> None:
             for slot in cycle(slots):
@@ -89,14 +90,14 @@ class GpuLanes:
         return body
 
     def place(self) -> Place:
-        """Describe the card."""
+        """Describe the card, and measure for a few milliseconds what limits it."""
         return Place(
             host=platform.node(),
             device=self._settings.label or f"cuda:{os.environ.get(VARIABLE, '0').partition(',')[0]}",
             name=self._name,
             arithmetic=self._arithmetic,
             lanes=self.count,
-            limit=self._limit,
+            limit=_slower(self._session.stream_buffers[0], self._sample),
         )
 
     def close(self) -> None:
