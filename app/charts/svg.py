@@ -1,7 +1,7 @@
 """The parts that all charts share: text, axes, a legend, and the picture around them with its alternative text.
 
-A chart is the text of one ``svg`` element. Colours are classes of style.css: c0 to c7, of which c0 is grey; ``full``
-fills a shape, ``open`` outlines it. No chart says anything by colour alone.
+A chart is the text of one ``svg`` element, for a page. Colours are classes of style.css: c0 to c7, of which c0 is grey;
+``full`` fills a shape, ``open`` outlines it. No chart says anything by colour alone.
 """
 
 import math
@@ -95,15 +95,9 @@ def legend(entries: Mapping[str, str], x: float, y: float) -> list[str]:
 def picture(name: str, title: str, description: str, width: float, height: float, parts: Iterable[str]) -> str:
     """Return the chart. name: unlike that of any other chart of the page; description: what it shows, in words."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" aria-labelledby="{name}-title {name}-desc" '
+        f'<svg class="chart" role="img" aria-labelledby="{name}-title {name}-desc" '
         f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}">\n'
         f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-desc">{escape(description)}</desc>\n'
         + "\n".join(parts)
         + "\n</svg>"
     )
-
-
-def standalone(chart: str) -> str:
-    """Return the chart as a file of its own, with the style sheet in it."""
-    head, rest = chart.split("\n", 1)
-    return f"{head}\n<style>\n{style()}</style>\n{rest}\n"

@@ -133,7 +133,7 @@ def test_other_kernels_leave_no_stamps() -> None:
 def test_the_pictures_show_every_warpgroup_and_the_bus() -> None:
     timeline = document()
     first = ElementTree.fromstring(warpgroups.warpgroups(timeline, "warpgroups & more"))
-    said = ["".join(element.itertext()) for element in first.iter("{http://www.w3.org/2000/svg}text")]
+    said = ["".join(element.itertext()) for element in first.iter("text")]
     assert [said.count(f"warpgroup {number}") for number in range(5)] == [2, 2, 2, 2, 0]
     assert {meaning for *_, meaning in warpgroups.PHASES.values()} <= {*said}
     second = ElementTree.fromstring(warpgroups.bus(timeline, "bus"))

@@ -25,9 +25,8 @@ def stored(name: str) -> Any:
 def parsed(chart: str) -> ElementTree.Element:
     """The chart, which must be a picture with title and description, in colours that the style sheet has."""
     root = ElementTree.fromstring(chart)
-    space = "{http://www.w3.org/2000/svg}"
     named = {element.get("id"): element.text for element in root[:2]}
-    assert [element.tag for element in root[:2]] == [f"{space}title", f"{space}desc"]
+    assert [element.tag for element in root[:2]] == ["title", "desc"]
     assert root.get("role") == "img" and root.get("aria-labelledby", "").split() == [*named]
     assert all(named.values())
     used = {kind for element in root.iter() for kind in (element.get("class") or "").split()}
@@ -37,7 +36,7 @@ def parsed(chart: str) -> ElementTree.Element:
 
 def texts(root: ElementTree.Element) -> list[str]:
     """What the picture says."""
-    return ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    return ["".join(element.itertext()) for element in root.iter("text")]
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -55,13 +54,13 @@ def test_the_journey_has_every_step_and_marks_losers(network: str) -> None:
     assert slower == {bar.label for bar in bars if (ratios[bar.name, bar.dtype] or 1) < 0.97}
     assert sum(text.endswith("slower") for text in said) == len(slower)
     assert "predicted 20.0 ms" in root[1].text  # type: ignore[operator]
-    assert [link.get("href") for link in root.iter("{http://www.w3.org/2000/svg}a")] == ["direct.html"]
+    assert [link.get("href") for link in root.iter("a")] == ["direct.html"]
 
 
 def test_bars_are_in_proportion_to_the_logarithms_of_times() -> None:
     one, ten, hundred = (journey.Bar(str(ms), "float32", ms, step=1) for ms in (1.0, 10.0, 100.0))
     root = parsed(journey.journey([one, ten, hundred], "three"))
-    rows = [rect for rect in root.iter("{http://www.w3.org/2000/svg}rect") if float(rect.get("x", 0)) == journey.LEFT]
+    rows = [rect for rect in root.iter("rect") if float(rect.get("x", 0)) == journey.LEFT]
     widths = [float(rect.get("width", 0)) for rect in rows]
     assert widths[2] - widths[1] == pytest.approx(widths[1] - widths[0], rel=0.01)
     with pytest.raises(ValueError, match="needs a step"):
@@ -142,7 +141,7 @@ def test_ticks_are_round_and_cover_the_axis() -> None:
     assert [svg.tick_text(tick) for tick in (0.01, 1, 1000)] == ["0.01", "1", "1,000"]
 
 
-def test_a_file_of_its_own_has_the_colours_of_both_grounds() -> None:
-    alone = svg.standalone(svg.picture("one", "title", "text", 10, 10, []))
-    ElementTree.fromstring(alone)
-    assert "prefers-color-scheme: dark" in alone and "@media print" in alone
+def test_the_style_sheet_has_colours_for_both_grounds_and_for_print() -> None:
+    sheets = re.split(r"@media ", svg.style())
+    assert [sheet.split(" {")[0] for sheet in sheets[1:]] == ["(prefers-color-scheme: dark)", "print"]
+    assert len({len(re.findall(r"--chart-\d:", sheet)) for sheet in sheets}) == 1
