@@ -7,6 +7,7 @@ NAME is the shard's file name without its endings.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
@@ -24,6 +25,7 @@ from app.shards import Shard
 ENDINGS = (".gz", ".npy", ".h5", ".hdf5", ".idx")
 STEP = 1 << 20  # labels that are compared at a time
 LOCK = ".lenet5-inference.lock"
+UNFINISHED = ".lenet5-inference-unfinished"  # a folder: whoever holds the lock may empty it
 
 Window = tuple[int, int]
 """First image, number of images."""
@@ -78,6 +80,8 @@ class OutputFolder(AbstractContextManager["OutputFolder"]):
         try:
             self._check_inputs()
             self._check_results()
+            shutil.rmtree(self._folder / UNFINISHED, ignore_errors=True)  # of a run that was killed
+            _make(self._folder / UNFINISHED)
         except BaseException:
             self._lock.close()
             raise
@@ -86,6 +90,7 @@ class OutputFolder(AbstractContextManager["OutputFolder"]):
     def __exit__(self, *_: object) -> None:
         for number in [*self._unfinished]:
             self.abandon(number)
+        shutil.rmtree(self._folder / UNFINISHED, ignore_errors=True)
         self._lock.close()
 
     @property
@@ -109,7 +114,7 @@ class OutputFolder(AbstractContextManager["OutputFolder"]):
             if number not in self._unfinished:
                 shapes = {"labels": (count,), "logits": (count, self._identity.classes)}
                 paths = {kind: self._path(number, kind) for kind in self._kinds}
-                self._unfinished[number] = Unfinished(paths, shapes)
+                self._unfinished[number] = Unfinished(self._folder / UNFINISHED, paths, shapes)
             unfinished = self._unfinished[number]
             unfinished.write(first - begin, {"labels": labels, "logits": logits}, correct)
             return self._finish(number) if unfinished.complete else None

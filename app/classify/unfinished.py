@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from app.classify.receipts import file_sha256
-from app.files.writing import publish, temporary_beside, unwritable
+from app.files.writing import publish, unwritable
 
 DTYPES: dict[str, np.dtype] = {"labels": np.dtype(np.uint8), "logits": np.dtype(np.float32)}
 
@@ -20,15 +20,18 @@ class Unfinished:
     correct: labels that are right so far; None as soon as that is unknown.
     """
 
-    def __init__(self, paths: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """paths: of the finished files, by kind. shapes: of the arrays. Raises UserError."""
+    def __init__(self, folder: Path, paths: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """folder: of the unfinished files. paths: of the finished ones, by kind. shapes: of the arrays.
+
+        Raises UserError.
+        """
         self._arrays: dict[str, _Array] = {}
         self._left = shapes["labels"][0]
         self._written: set[int] = set()
         self.correct: int | None = 0
         try:
             for kind, path in paths.items():
-                self._arrays[kind] = _Array(path, shapes[kind], DTYPES[kind])
+                self._arrays[kind] = _Array(folder / path.name, path, shapes[kind], DTYPES[kind])
         except BaseException:
             self.remove()
             raise
@@ -70,11 +73,11 @@ class Unfinished:
 class _Array:
     """One file: a header, then rows by position."""
 
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None:
+    def __init__(self, temporary: Path, path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self._path = path
         self._shape = shape
         self._dtype = dtype
-        self.temporary = temporary_beside(path)
+        self.temporary = temporary
         try:
             self._stream: BinaryIO = self.temporary.open("xb", buffering=0)
             described = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}

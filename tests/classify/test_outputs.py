@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from app.classify.outputs import OutputFolder
+from app.classify.outputs import LOCK, UNFINISHED, OutputFolder
 from app.classify.receipts import Identity, Receipt, file_sha256, read_receipt
 from app.errors import UserError
 from app.shards import ChangedShardError, Shard, open_shards
@@ -80,6 +80,7 @@ def test_results_in_any_order(tmp_path: Path, shards: list[Shard]) -> None:
     assert receipt == output.receipts[0] == read_receipt(out / "a-images-idx3-ubyte.json")
     assert (receipt.correct, receipt.images, receipt.first, receipt.shard) == (21, 30, 0, str(shards[0].path))
     assert receipt.sha256["logits"] == file_sha256(out / "a-images-idx3-ubyte.logits.npy")
+    assert not mistakes(json.loads((out / "b.json").read_text()))
 
 
 def test_results_that_come_twice_count_once(tmp_path: Path, shards: list[Shard]) -> None:
@@ -103,9 +104,20 @@ def test_nothing_unfinished_stays(tmp_path: Path, shards: list[Shard]) -> None:
     with pytest.raises(KeyboardInterrupt), folder(out, shards, logits=True) as output:
         fill(output, 1)
         output.write(0, 0, LABELS[:10], LOGITS[:10], 0)
-        assert len(files(out)) == 6, "the lock, and two unfinished files"
+        assert len(files(out)) == 5 and len([*(out / UNFINISHED).iterdir()]) == 2, "with the lock"
         raise KeyboardInterrupt
     assert files(out) == {"b.labels.npy", "b.logits.npy", "b.json"}
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path, shards: list[Shard]) -> None:
+    finished(tmp_path / "out", shards[:1])
+    (tmp_path / "out" / UNFINISHED).mkdir()
+    (tmp_path / "out" / UNFINISHED / "b.labels.npy").write_bytes(b"some")
+    (tmp_path / "out" / LOCK).write_text("1\n")
+    with folder(tmp_path / "out", shards, resume=True) as output:
+        assert output.kept == {0} and output.notes == []
+        fill(output, 1)
+    assert len(files(tmp_path / "out")) == 4
 
 
 def test_results_are_not_replaced_unasked(tmp_path: Path, shards: list[Shard]) -> None:
@@ -283,9 +295,3 @@ def test_an_input_is_never_replaced(tmp_path: Path, shards: list[Shard]) -> None
 def test_a_folder_that_cannot_be_made(tmp_path: Path, shards: list[Shard]) -> None:
     with refused("--out .* is no folder that can be made .*: name another"), folder(shards[0].path / "x", shards):
         pass
-
-
-def test_receipts_are_readable_by_others(tmp_path: Path, shards: list[Shard]) -> None:
-    finished(tmp_path / "out", shards)
-    found = json.loads((tmp_path / "out" / "b.json").read_text())
-    assert found["images"] == 30 and not mistakes(found)
