@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from logging import CRITICAL
 from tempfile import TemporaryDirectory
 
+import dask
 from distributed import Client, Nanny, Scheduler, SpecCluster, WorkerPlugin
 
 HOST = "127.0.0.1"
@@ -32,13 +33,15 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
 
     in_flight: tasks at a time in each worker.
     """
-    with TemporaryDirectory(prefix="lenet5-classify-", ignore_cleanup_errors=True) as folder:
+    with (
+        TemporaryDirectory(prefix="lenet5-cluster-", ignore_cleanup_errors=True) as folder,
+        dask.config.set({"temporary-directory": folder}),
+    ):
         own = {"dashboard": False, "dashboard_address": f"{HOST}:0", "host": HOST}
         scheduler = {"cls": Scheduler, "options": own}
         common = own | {
             "nthreads": in_flight,
             "memory_limit": None,  # an engine allocates once, as much as it needs
-            "local_directory": folder,
             "silence_logs": CRITICAL,
         }
         spec = {

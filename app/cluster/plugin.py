@@ -17,8 +17,10 @@ from app.cluster.settings import quieten
 from app.cuda.device import card_is_lost
 from app.errors import UserError
 
-Opener = Callable[[str | None], AbstractContextManager[Callable[[Any], Any]]]
-"""Opens a worker's engine: a function from a piece to its answer, which several threads call at once.
+Engine = Callable[[Any], Any]
+"""Answers a piece; several threads call it at the same time."""
+Opener = Callable[[str | None], AbstractContextManager[Engine]]
+"""Opens a worker's engine.
 
 It gets the name of a worker of the local cluster, or None on another cluster. It can be pickled.
 """
@@ -42,7 +44,7 @@ class EnginePlugin(WorkerPlugin):
             quieten()
             if self._cores[self._local]:
                 _use_cores(self._cores[self._local])
-        self._work: Future[Callable[[Any], Any]] = Future()
+        self._engine: Future[Engine] = Future()
         self._over = Event()
         # One thread opens and closes the engine.
         self._thread = Thread(target=self._live, name="engine", daemon=True)
@@ -50,23 +52,19 @@ class EnginePlugin(WorkerPlugin):
 
     def _live(self) -> None:
         try:
-            with self._opener(self._local) as work:
-                self._work.set_result(work)
+            with self._opener(self._local) as engine:
+                self._engine.set_result(engine)
                 self._over.wait()
         except BaseException as error:
-            if not self._work.done():
-                self._work.set_exception(error)
+            if not self._engine.done():
+                self._engine.set_exception(error)
 
-    def answer(self, pieces: Sequence[Any]) -> list[Any]:
-        """Return the engine's answers. Raises what opening the engine raised."""
+    def engine(self) -> Engine:
+        """Return the engine once it is open. Raises what opening it raised."""
         try:
-            work = self._work.result()
+            return self._engine.result()
         except UserError as error:
             raise UserError(f"{self._local or gethostname()}: {error}") from None
-        if len(pieces) == 1:
-            return [work(pieces[0])]
-        with ThreadPoolExecutor(min(len(pieces), MOST_AT_ONCE)) as pool:
-            return list(pool.map(work, pieces))
 
     async def teardown(self, worker: Any) -> None:
         self._over.set()
@@ -74,13 +72,16 @@ class EnginePlugin(WorkerPlugin):
 
 
 def answer(name: str, pieces: Sequence[Any]) -> list[Any]:
-    """The task: let the plugin of that name answer the pieces. Ends the process if its card is lost.
+    """The task: let the engine of the plugin of that name answer the pieces. Ends the process if its card is lost.
 
     No later call in a process succeeds after such an error. A new process continues, as after any other death.
     """
+    engine = get_worker().plugins[name].engine()
     try:
-        answers: list[Any] = get_worker().plugins[name].answer(pieces)
-        return answers
+        if len(pieces) == 1:
+            return [engine(pieces[0])]
+        with ThreadPoolExecutor(min(len(pieces), MOST_AT_ONCE)) as pool:
+            return list(pool.map(engine, pieces))
     except Exception as error:
         if card_is_lost(error):
             os._exit(LOST)

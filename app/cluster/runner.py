@@ -14,7 +14,6 @@ from typing import Any
 from distributed import Client, KilledWorker
 from distributed.client import FutureCancelledError
 from distributed.comm import CommClosedError
-from distributed.scheduler import NoWorkerError
 
 from app.cluster.local import LocalWorker, local_cluster
 from app.cluster.plugin import EnginePlugin, Opener, answer
@@ -24,6 +23,7 @@ from app.errors import UserError
 
 IN_FLIGHT = 2
 COUNT_SECONDS = 5.0  # how often the workers are counted again
+EMPTY_SECONDS = 60.0  # without any worker, after which the work is given up
 END_SECONDS = 20.0
 POLL_SECONDS = 0.1  # between two looks for Ctrl-C
 # Ctrl-C and a closed terminal reach every process of the terminal; only this one may react.
@@ -155,22 +155,26 @@ class Runner:
         quieten()
         try:
             async with self._cluster as self._client:
-                self._workers = await self._count()
-                self._ready.put(None)
                 try:
-                    while True:
-                        await asyncio.sleep(COUNT_SECONDS)
-                        self._workers = await self._count()
+                    await self._count_workers()
                 finally:
                     for task in self._tasks:
                         task.cancel()
         except OSError as error:
             raise UserError(GONE) from error
 
-    async def _count(self) -> int:
-        """Return the number of workers; at least 1, as those that died may come back."""
-        found = await self._client.scheduler.identity(n_workers=0)
-        return max(1, found["n_workers"])
+    async def _count_workers(self) -> None:
+        """Count the workers, for ever: those of a running cluster come and go. Raises UserError when none come back."""
+        last = self._loop.time()
+        while True:
+            count: int = (await self._client.scheduler.identity(n_workers=0))["n_workers"]
+            if count:
+                last = self._loop.time()
+            elif self._loop.time() - last > EMPTY_SECONDS:
+                raise UserError("all workers have ended, and none comes back: see why, then go on by --resume")
+            self._workers = max(1, count)
+            self._ready.put(None)
+            await asyncio.sleep(COUNT_SECONDS)
 
     def _begin(self, pieces: list[Any], queue: Queue) -> None:
         task = self._loop.create_task(self._answer(pieces, queue))
@@ -184,8 +188,6 @@ class Runner:
         except KilledWorker as error:
             deaths = error.allowed_failures + 1
             found = UserError(f"{pieces[0]}: {deaths} processes ended with it, in turn; does their memory suffice?")
-        except NoWorkerError:
-            found = UserError("no worker is left, and none could be started; does the memory suffice?")
         except (FutureCancelledError, CommClosedError):
             found = UserError(GONE)
         except Exception as error:

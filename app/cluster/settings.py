@@ -9,7 +9,6 @@ DEFAULTS = {
     "distributed": {
         "scheduler": {
             "worker-ttl": "30s",  # a worker that is silent for so long is killed, and its pieces go to others
-            "no-workers-timeout": "60s",  # for which no process could be started
             "active-memory-manager": {"start": False},  # results are taken at once
         },
         "worker": {"profile": {"enabled": False}},  # a hundred looks at every thread, each second

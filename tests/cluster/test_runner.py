@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,14 +56,6 @@ def test_pieces_are_taken_as_there_is_room(runner: Runner) -> None:
     for done, _ in enumerate(islice(runner.run(pieces()), 50), 1):
         assert len(taken) < done + 3 * len(WORKERS) + 1
     assert len(taken) < 60
-
-
-@pytest.mark.parametrize("deed", ["lost", "exit", "SIGKILL"])
-def test_what_a_worker_had_goes_to_another_when_it_ends(runner: Runner, tmp_path: Path, deed: str) -> None:
-    pieces = [Piece(number) for number in range(30)]
-    pieces[7] = Piece(7, deed, tmp_path / "done")
-    answers(runner, pieces)
-    assert (tmp_path / "done").exists()
 
 
 def test_a_piece_that_ends_every_worker_is_an_error(runner: Runner) -> None:

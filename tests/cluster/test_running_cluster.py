@@ -6,16 +6,16 @@ import pytest
 from distributed import Client
 
 from app import VERSION
-from app.cluster import remote
-from app.cluster.runner import cluster_runner
+from app.cluster import remote, runner
 from app.errors import UserError
 from tests.support.dask_processes import dask_cluster
 from tests.support.stand_in_engine import Piece, open_engine
 
 
-def squares(address: str) -> list[int]:
-    with cluster_runner(open_engine, address) as runner:
-        found = {piece.number: int(answer.square[0]) for piece, answer in runner.run(Piece(one) for one in range(20))}
+def squares(address: str, deed: str = "") -> list[int]:
+    pieces = (Piece(number, deed) for number in range(20))
+    with runner.cluster_runner(open_engine, address) as cluster:
+        found = {piece.number: int(answer.square[0]) for piece, answer in cluster.run(pieces)}
     return [found[number] for number in range(20)]
 
 
@@ -32,6 +32,15 @@ def test_a_running_cluster_answers_and_keeps_nothing(tmp_path: Path) -> None:
         before = plugins(cluster.address)
         assert squares(cluster.address) == [number**2 for number in range(20)]
         assert plugins(cluster.address) == before
+
+
+def test_the_last_worker_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "COUNT_SECONDS", 0.05)
+    monkeypatch.setattr(runner, "EMPTY_SECONDS", 0.3)
+    with dask_cluster(tmp_path) as cluster:
+        cluster.start_worker()
+        with pytest.raises(UserError, match=r"^all workers have ended, and none comes back: "):
+            squares(cluster.address, "SIGKILL")
 
 
 @pytest.mark.parametrize(

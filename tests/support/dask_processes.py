@@ -24,21 +24,29 @@ class Cluster:
         wait_for(lambda: self._file.exists() and self._file.read_text("utf-8").endswith("}"))
         self.address: str = json.loads(self._file.read_text("utf-8"))["address"]
 
-    def start_worker(self, path: Path = ROOT) -> None:
-        """Start a worker that finds Python modules in ``path``, and wait until it is there."""
+    def start_worker(self, path: Path = ROOT, *, slow: float = 0.0) -> None:
+        """Start a worker that finds Python modules in ``path``, and wait until it is there.
+
+        slow: seconds that each read of images takes longer, by ``worker_faults``.
+        """
         name = str(len(self.workers))
-        self.workers.append(self._dask("worker", path, "--nthreads", "2", "--no-nanny", "--name", name))
+        self.workers.append(self._dask("worker", path, "--nthreads", "2", "--no-nanny", "--name", name, slow=slow))
         log = self._folder / f"worker{name}.log"
         wait_for(lambda: "Registered to" in log.read_text("utf-8"))
 
-    def _dask(self, what: str, path: Path, *options: str) -> subprocess.Popen[bytes]:
+    def _dask(self, what: str, path: Path, *options: str, slow: float = 0.0) -> subprocess.Popen[bytes]:
         name = what if what == "scheduler" else f"{what}{len(self.workers)}"
         command = [sys.executable, "-m", "dask", what, "--host", "127.0.0.1", "--no-dashboard"]
+        variables = {"PYTHONPATH": str(path), "DASK_TEMPORARY_DIRECTORY": str(self._folder)}
+        if slow:
+            command += ["--preload", "tests.support.worker_faults"]
+            (self._folder / "none").mkdir(exist_ok=True)
+            variables |= {"FAULTS": str(self._folder / "none"), "SLOW": str(slow)}
         with (self._folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
                 [*command, "--scheduler-file", str(self._file), *options],
                 cwd=self._folder,
-                env=os.environ | {"PYTHONPATH": str(path), "DASK_TEMPORARY_DIRECTORY": str(self._folder)},
+                env=os.environ | variables,
                 stdout=log,
                 stderr=log,
             )

@@ -1,0 +1,146 @@
+"""``classify`` on several processes of the CPU when something goes wrong: the same labels, or a clear error."""
+
+import gzip
+import json
+import os
+import re
+import resource
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.cli import main
+from tests.support.classify_runs import SHARDS, Run, labels, write_shards
+from tests.support.dask_processes import dask_cluster
+from tests.support.shell import INTERRUPTIBLE
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    write_shards(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(shards: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The labels that one process gives."""
+    results = tmp_path_factory.mktemp("one")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(shards)
+        assert main(["classify", "--device", "cpu", "--weights", "own.h5", "--out", str(results), *SHARDS]) == 0
+    found = labels(results)
+    assert len(found) == 7
+    return found
+
+
+@pytest.mark.parametrize(
+    ("workers", "faults"),
+    [
+        (2, ("SIGKILL", "exit", "SIGSEGV")),
+        (3, ("lost", "SIGSTOP")),
+    ],
+)
+def test_workers_that_end_or_hang_change_no_byte(
+    shards: Path, expected: dict[str, bytes], tmp_path: Path, workers: int, faults: tuple[str, ...]
+) -> None:
+    with Run(shards, tmp_path, "--workers", str(workers), *SHARDS, faults=faults) as run:
+        code, _, err = run.end()
+    assert (code, err) == (0, "")
+    assert labels(run.results) == expected
+
+
+def test_one_shard_that_is_larger_than_memory_for_three_workers(
+    shards: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    count, start = 10**9, 10**9 - 30_000
+    big = tmp_path / "big.npy"
+    with big.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (count, 5, 9)})
+        file.truncate(file.tell() + count * 45)
+        file.seek(-30_000 * 45, os.SEEK_END)
+        file.write(b"".join((shards / name).read_bytes()[16:] for name in SHARDS[:3]))
+    with Run(shards, tmp_path, "--workers", "3", str(big), "--start", str(start)) as run:
+        code, _, err = run.end()
+    assert (code, err) == (0, "")
+    assert labels(run.results)["big"][128:] == b"".join(expected[name][128:] for name in "abc")
+
+
+def test_a_shard_that_is_corrupt_in_the_middle(shards: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    """It is named, the others are finished, and no process ends for it."""
+    bad = tmp_path / "d.idx.gz"
+    with gzip.open(bad, "wb") as file:
+        file.write((shards / "d.idx").read_bytes())
+    content = bytearray(bad.read_bytes())
+    content[len(content) // 2] ^= 255
+    bad.write_bytes(content)
+    names = [str(bad) if name == "d.idx" else name for name in SHARDS]
+    with Run(shards, tmp_path, "--workers", "2", *names) as run:
+        code, _, err = run.end()
+    first, last = err.splitlines()
+    assert code == 2 and first.startswith("unreadable: ") and str(bad) in first
+    assert re.fullmatch(rf"error: 1 of 7 shards cannot be read \({bad}\); the others have their labels", last)
+    assert labels(run.results) == {name: content for name, content in expected.items() if name != "d"}
+
+
+def test_the_scheduler_dies(shards: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    """Whole files stay; --resume finishes, also where a file was cut off since."""
+    with dask_cluster(tmp_path) as cluster:
+        cluster.start_worker(slow=0.02)
+        with Run(shards, tmp_path, "--scheduler", cluster.address, *SHARDS) as run:
+            run.wait_until(lambda: len(labels(run.results)) >= 2)
+            cluster.scheduler.kill()
+            code, out, err = run.end()
+    assert (code, out) == (2, "")
+    assert err == "error: the scheduler is gone: start it again, then run this again with --resume\n"
+    kept = labels(run.results)
+    assert 2 <= len(kept) < 7 and kept.items() <= expected.items()
+    with (run.results / "a.labels.npy").open("r+b") as file:
+        file.truncate(5000)
+    with Run(shards, tmp_path, "--workers", "2", "--resume", "--json", "-", *SHARDS) as run:
+        code, out, err = run.end()
+    assert code == 0 and re.fullmatch("note: .*a.labels.npy.*\n", err)
+    assert json.loads(out)["shards"]["kept"] == len(kept) - 1
+    assert labels(run.results) == expected
+
+
+def test_the_disk_is_full(shards: Path, tmp_path: Path) -> None:
+    """A limit of the system's on every file that the command writes stands for the disk."""
+
+    def limit() -> None:
+        INTERRUPTIBLE()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+
+    with Run(shards, tmp_path, "--workers", "2", "--logits", *SHARDS, preexec_fn=limit) as run:
+        code, out, err = run.end()
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"error: cannot write .*: File too large.*\n", err)
+    assert not labels(run.results)
+
+
+def test_two_runs_on_one_folder_and_an_interruption(shards: Path, tmp_path: Path) -> None:
+    """The second run is refused. Ctrl-C, which reaches all processes of a terminal, ends the first one."""
+    with Run(shards, tmp_path, "--workers", "2", *SHARDS, slow=0.02) as first:
+        first.wait_until(lambda: labels(first.results))
+        assert first.listening() == {"0100007F"}
+        with Run(shards, tmp_path, "--device", "cpu", "--overwrite", *SHARDS) as second:
+            out, err = second.process.communicate(timeout=60)
+        assert (second.process.returncode, out) == (2, "")
+        assert re.fullmatch(rf"error: process {first.process.pid} is classifying into {first.results}: .*\n", err)
+        os.killpg(first.process.pid, signal.SIGINT)
+        begin = time.monotonic()
+        code, out, err = first.end()
+        assert time.monotonic() - begin < 5
+    assert (code, out) == (2, "") and err.startswith("error: interrupted") and err.count("\n") == 1
+    assert 1 <= len(labels(first.results)) < 7
+
+
+def test_no_gpu(shards: Path, tmp_path: Path) -> None:
+    variables = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    with Run(shards, tmp_path, "--devices", "0,1", *SHARDS, env=variables) as run:
+        code, out, err = run.end()
+    assert (code, out) == (2, "") and re.fullmatch(r"error: --devices 0,1: .*\n", err)
+    assert not run.results.exists()

@@ -1,0 +1,125 @@
+"""``main.py classify`` as a user runs it, on seven shards for a tiny network: what it writes, prints and leaves."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+
+from app.network.weights import save_weights
+from data_tools.idx import write_idx
+from tests.support.networks_for_tests import FLAT, random_graph, random_images
+from tests.support.shell import COMMAND, INTERRUPTIBLE
+
+IN_SHARD = 10_000
+SHARDS = [f"{letter}.idx" for letter in "abcdefg"]
+SECONDS = 90.0
+# Dask looks for silent workers every second; they may be silent for 5 s all the same.
+HASTE = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "1s"}
+
+
+def write_shards(folder: Path) -> None:
+    """Seven shards of 10,000 images, and weights."""
+    save_weights(folder / "own.h5", random_graph(FLAT).parameters, network=FLAT)
+    images = random_images(FLAT, IN_SHARD * len(SHARDS))[:, 0]
+    for number, name in enumerate(SHARDS):
+        write_idx(folder / name, images[number * IN_SHARD : (number + 1) * IN_SHARD])
+
+
+def labels(results: Path) -> dict[str, bytes]:
+    """Shard → the file of its labels, for all that have one."""
+    return {path.name.removesuffix(".labels.npy"): path.read_bytes() for path in results.glob("*.labels.npy")}
+
+
+class Run(AbstractContextManager["Run"]):
+    """A run on files of ``shards``, in a session of its own, by which its processes are known.
+
+    own: an empty folder for it; ``results`` in it is --out. faults: deeds of ``worker_faults``, in their order. slow:
+    seconds that each read of a worker takes longer. options: of subprocess.Popen.
+    """
+
+    def __init__(
+        self,
+        shards: Path,
+        own: Path,
+        *arguments: str,
+        faults: Sequence[str] = (),
+        slow: float = 0.0,
+        **options: object,
+    ) -> None:
+        self.results, self._temporary, self._deeds = own / "results", own / "temporary", own / "deeds"
+        for folder in (self._temporary, self._deeds):
+            folder.mkdir(parents=True, exist_ok=True)
+        for number, deed in enumerate(faults):
+            (self._deeds / f"{number}-{deed}").touch()
+        variables = HASTE | {"TMPDIR": str(self._temporary), "FAULTS": str(self._deeds), "SLOW": str(slow)}
+        if faults or slow:
+            variables |= {"DASK_DISTRIBUTED__WORKER__PRELOAD": "['tests.support.worker_faults']"}
+        base = [*COMMAND, "classify", "--weights", "own.h5", "--out", str(self.results)]
+        self.process = subprocess.Popen(
+            [*base, *arguments],
+            **{  # type: ignore[call-overload]
+                "cwd": shards,
+                "env": os.environ | variables,
+                "stdout": subprocess.PIPE,
+                "stderr": subprocess.PIPE,
+                "text": True,
+                "start_new_session": True,
+                "preexec_fn": INTERRUPTIBLE,
+                **options,
+            },
+        )
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for the end; return exit code, output and errors. No process and no file may be left, no deed undone."""
+        out, err = self.process.communicate(timeout=SECONDS)
+        _wait(lambda: not self.processes(), 5.0)  # some end with the first one, a moment later
+        assert not [*self._temporary.iterdir()] and not [*self._deeds.iterdir()]
+        return self.process.returncode, out, err
+
+    def __exit__(self, *_: object) -> None:
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def processes(self) -> list[int]:
+        """Those of the session that have not ended."""
+        return [pid for pid, session in _sessions() if session == self.process.pid]
+
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        """Return when the condition is met, while the run goes on."""
+        _wait(lambda: condition() or self.process.poll() is not None, SECONDS)
+        assert self.process.poll() is None, self.process.communicate()
+
+    def listening(self) -> set[str]:
+        """The addresses that its processes listen on, as the system writes them: ``0100007F`` is 127.0.0.1."""
+        sockets = set()
+        for pid in self.processes():
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    sockets.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
+        found = set()
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/net/{table}").read_text("ascii").splitlines()[1:]:
+                words = line.split()
+                if words[3] == "0A" and words[9] in sockets:
+                    found.add(words[1].partition(":")[0])
+        return found
+
+
+def _wait(condition: Callable[[], object], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _sessions() -> Iterator[tuple[int, int]]:
+    """Yield (process, session) of everything that runs."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, _, _, session = (folder / "stat").read_text("utf-8").rpartition(")")[2].split()[:4]
+            if state not in "ZX":
+                yield int(folder.name), int(session)
