@@ -6,6 +6,7 @@ from pathlib import Path
 from time import perf_counter
 
 import numpy as np
+from tqdm import tqdm
 
 from app.classify.engine import EngineSettings
 from app.classify.outputs import OutputFolder
@@ -45,19 +46,21 @@ def classify(request: ClassifyRequest) -> int:
                 logits=request.logits,
                 compressed=any(shard.sequential for shard in shards),
             )
-            runner, place = stack.enter_context(opened(request, settings))
+        runner, place = stack.enter_context(opened(request, settings))
         identity = Identity(graph.network.name, weights.sha256, place.arithmetic, graph.classes)
-        folder = stack.enter_context(
-            OutputFolder(
-                request.folder,
-                identity,
-                shards,
-                parts,
-                logits=request.logits,
-                resume=request.resume,
-                overwrite=request.overwrite,
+        with tqdm(total=len(shards), desc="checking", unit=" shards", leave=False, disable=None) as bar:
+            folder = stack.enter_context(
+                OutputFolder(
+                    request.folder,
+                    identity,
+                    shards,
+                    parts,
+                    logits=request.logits,
+                    resume=request.resume,
+                    overwrite=request.overwrite,
+                    progress=bar.update,
+                )
             )
-        )
         for note in folder.notes:
             print(f"note: {note}", file=sys.stderr)
         begin = perf_counter()

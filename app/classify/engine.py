@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from time import monotonic
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +18,7 @@ import numpy as np
 from app.classify.flights import Flight, Flights, Lane
 from app.classify.pieces import Fault, Piece, Place, Result
 from app.cuda import device as devices
+from app.cuda.cards import number_of
 from app.errors import UserError
 from app.layers import Softmax
 from app.network.graph import Graph
@@ -23,7 +26,7 @@ from app.planning.request import NetworkRequest
 from app.runtime.cpu_run import check_network_options
 from app.shards import Reader
 
-JOIN_SECONDS = 5.0  # a lane that hangs longer, as in reading from a lost disk, ends with the process
+JOIN_SECONDS = 3.0  # a lane that hangs longer, as in reading from a lost disk, ends with the process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +79,7 @@ class Engine:
         self._softmax = any(isinstance(step.layer, Softmax) for step in settings.graph.steps[-2:])
         device, self.why_cpu = devices.choose(settings.device)
         with devices.gpu_errors():
-            self._lanes = _gpu_lanes(settings) if device == "cuda" else _cpu_lanes(settings)
+            self._lanes = _cpu_lanes(settings) if device == "cpu" else _gpu_lanes(settings)
             self._flights = Flights(self._lanes.size)
             self._opened = threading.Semaphore(0)
             self._threads = [
@@ -134,11 +137,15 @@ class Engine:
         return truth
 
     def close(self) -> None:
-        """End what is still in flight, and free everything."""
-        self._flights.end(EngineClosedError())
+        """End what is still in flight, and free everything that no lane hangs on to."""
+        closed = EngineClosedError("the engine was closed")
+        self._flights.end(closed)
+        deadline = monotonic() + JOIN_SECONDS
         for thread in self._threads:
-            thread.join(JOIN_SECONDS)
-        if not any(thread.is_alive() for thread in self._threads):
+            thread.join(max(deadline - monotonic(), 0))
+        if any(thread.is_alive() for thread in self._threads):
+            self._flights.give_up()
+        elif not devices.card_is_lost(self._flights.ended or closed):
             self._lanes.close()
 
     def __enter__(self) -> Engine:
@@ -149,10 +156,14 @@ class Engine:
 
 
 def _gpu_lanes(settings: EngineSettings) -> Lanes:
-    """Make the lanes of a GPU; the import loads CuPy."""
+    """Make the lanes of a GPU; the imports load CuPy."""
+    import cupy
+
     from app.classify.gpu_lanes import GpuLanes
 
-    return GpuLanes(settings)
+    number = number_of(settings.device)
+    with nullcontext() if number is None else cupy.cuda.Device(number):
+        return GpuLanes(settings)
 
 
 def _cpu_lanes(settings: EngineSettings) -> Lanes:

@@ -150,6 +150,12 @@ class Flights:
                 self.landed(flight)
             self.changed.notify_all()
 
+    def give_up(self) -> None:
+        """Wait no longer for lanes that hang, after ``end``."""
+        with self.changed:
+            for flight in self.flying:
+                flight.done.set()
+
     @contextmanager
     def lane(self) -> Iterator[Lane]:
         """Yield a thread's lane. An error in the thread ends all flights; this does not raise it again."""

@@ -6,7 +6,6 @@ that it is about to fill again. The streams of all lanes keep the bus and the mu
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Callable
 from itertools import cycle
@@ -22,7 +21,7 @@ from cupy.cuda import runtime
 from app.classify.flights import Block, Lane
 from app.classify.pieces import Place
 from app.cuda import device
-from app.cuda.cards import VARIABLE
+from app.cuda.cards import chosen_number
 from app.cuda.events import EventPair
 from app.cuda.memory import pinned_array
 from app.planning import tuning
@@ -91,13 +90,15 @@ class GpuLanes:
 
     def place(self) -> Place:
         """Describe the card, and measure for a few milliseconds what limits it."""
+        with self._card:
+            limit = _slower(self._session.stream_buffers[0], self._sample)
         return Place(
             host=platform.node(),
-            device=self._settings.label or f"cuda:{os.environ.get(VARIABLE, '0').partition(',')[0]}",
+            device=self._settings.label or f"cuda:{chosen_number(self._card.id)}",
             name=self._name,
             arithmetic=self._arithmetic,
             lanes=self.count,
-            limit=_slower(self._session.stream_buffers[0], self._sample),
+            limit=limit,
         )
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from app.classify.request import ClassifyRequest
 from app.classify.runner import LocalRunner
 from app.cluster import require_dask
 from app.cuda.cards import VARIABLE, devices_of
-from app.interrupts import deferred_interrupts
+from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.processor import core_groups, core_names, own_cores
 
 IN_FLIGHT = 2  # tasks of a worker
@@ -44,8 +44,8 @@ def opened(request: ClassifyRequest, settings: EngineSettings) -> Iterator[tuple
     """Yield what runs the pieces, and one of the devices that do. Raises UserError if they are of no use."""
     if request.scheduler is not None:
         require_dask("--scheduler")
-        from app.cluster.runner import cluster_runner
-
+        with exit_on_interrupt():
+            from app.cluster.runner import cluster_runner
         with _shared(partial(cluster_runner, Opener(settings), request.scheduler)) as found:
             yield found
         return
@@ -60,15 +60,17 @@ def opened(request: ClassifyRequest, settings: EngineSettings) -> Iterator[tuple
         settings = replace(settings, device="cpu")
         workers = [("", {}) for _ in range(request.workers)]
     if len(workers) < 2:
-        with Engine(settings) as engine:
+        with exit_on_interrupt():
+            engine = Engine(settings)
+        with engine:
             if engine.why_cpu is not None:
                 print(f"note: running on the CPU: {engine.why_cpu}", file=sys.stderr)
             yield LocalRunner(engine), engine.place
         return
     require_dask("--devices" if request.devices else "--workers")
-    from app.cluster.local import LocalWorker
-    from app.cluster.runner import local_runner
-
+    with exit_on_interrupt():
+        from app.cluster.local import LocalWorker
+        from app.cluster.runner import local_runner
     groups = core_groups(own_cores(), len(workers))
     local = [
         LocalWorker(name or f"cpu:{core_names(cores)} ({number})", environment, cores)

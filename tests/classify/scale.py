@@ -1,4 +1,4 @@
-"""Measure ``classify`` on this machine: ``python -m tests.classify.scale speed|memory|gzip|devices``.
+"""Measure ``classify`` on this machine: ``python -m tests.classify.scale speed|memory|gzip|devices|tune``.
 
 Every part takes less than a minute. Shards lie in memory-backed files (``--folder``, default /dev/shm) and are links to
 one file, so that many of them need little room; the results go to the same folder.
@@ -12,9 +12,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
+from app.classify import gpu_lanes
+from app.classify.engine import Engine, EngineSettings
+from app.classify.pieces import GPU_PIECE, Result, cut
+from app.classify.runner import LocalRunner
+from app.planning.choices import load_graph
+from app.planning.request import NetworkRequest
+from app.shards import find_shards, open_shard
 from data_tools.dataset import load_fashion_mnist
 from data_tools.idx import write_idx_parts
 
@@ -104,8 +113,28 @@ def devices(folder: Path) -> None:
     print(f"all GPUs: {max(rates[1::2]) / max(rates[::2]):.2f} times the rate of one", flush=True)
 
 
+def tune(folder: Path) -> None:
+    """Lanes, slots and images of a block: the rate of an engine alone, without files of results."""
+    pattern = shards(folder, "{}-images", 1000, 3)
+    opened = [open_shard(path) for path in find_shards([pattern])]
+    graph = load_graph(NetworkRequest())[0]
+    pieces = [piece for number, shard in enumerate(opened) for piece in cut(number, shard, 0, shard.count, GPU_PIECE)]
+    for block, slots, lanes in product((4096, 8192, 16_384, 32_768), (2, 3), (4, 8, 12, 16)):
+        gpu_lanes.BLOCK, gpu_lanes.SLOTS, gpu_lanes.LANES = block, slots, lanes
+        gpu_lanes.BLOCK_BYTES = max(gpu_lanes.BLOCK_BYTES, block * 784)
+        with Engine(EngineSettings(graph=graph, dtype="uint8", device="cuda", precision="fp16")) as engine:
+            begin = perf_counter()
+            spent = [result.seconds for _, result in LocalRunner(engine).run(pieces) if isinstance(result, Result)]
+            seconds = perf_counter() - begin
+        rate = sum(piece.count for piece in pieces) / seconds / 1e6
+        read, wait = (sum(getattr(one, name) for one in spent) / seconds / lanes for name in ("read", "wait"))
+        print(
+            f"blocks of {block:,}, {slots} slots, {lanes} lanes: {rate:.1f} million/s, read {read:.0%} wait {wait:.0%}"
+        )
+
+
 def main() -> None:
-    parts: dict[str, Callable[[Path], None]] = {part.__name__: part for part in (speed, memory, gzip, devices)}
+    parts: dict[str, Callable[[Path], None]] = {part.__name__: part for part in (speed, memory, gzip, devices, tune)}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="+", choices=parts)
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm"))

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.classify.engine import Engine, EngineSettings
+from app.classify import engine as engine_module
+from app.classify.engine import Engine, EngineClosedError, EngineSettings
 from app.classify.pieces import Fault, Piece, Result, cut
 from app.classify.runner import LocalRunner
 from app.errors import UserError
 from app.network.graph import REFERENCE_CHUNK
 from app.runtime.cpu_session import CpuSession
-from app.shards import Shard, open_shard
+from app.shards import Reader, Shard, open_shard
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import FLAT, random_graph, random_images
 
@@ -170,3 +172,26 @@ def test_ctrl_c_is_seen_while_nothing_lands(tmp_path: Path, monkeypatch: pytest.
     with Engine(settings()) as engine, pytest.raises(KeyboardInterrupt):
         [*LocalRunner(engine).run(Piece(0, one, 0, COUNT) for one in shards(tmp_path, []) * 200)]
     assert time.monotonic() - start < 5
+
+
+def test_a_lane_that_hangs_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in reading from a lost disk: the run ends nevertheless."""
+    lost, read = threading.Event(), threading.Event()
+
+    def hangs(reader: Reader, first: int, out: np.ndarray) -> None:
+        read.set()
+        lost.wait()
+
+    monkeypatch.setattr(Reader, "read", hangs)
+    monkeypatch.setattr(engine_module, "JOIN_SECONDS", 0.1)
+    (one,) = shards(tmp_path, [])
+    start = time.monotonic()
+    try:
+        with Engine(settings()) as engine, pytest.raises(EngineClosedError), ThreadPoolExecutor(1) as pool:
+            future = pool.submit(engine.classify, Piece(0, one, 0, COUNT))
+            assert read.wait(5)
+            engine.close()
+            future.result(5)
+        assert time.monotonic() - start < 5
+    finally:
+        lost.set()
