@@ -101,7 +101,7 @@ def test_gains_are_against_the_step_that_is_improved_on(figures: Figures) -> Non
     assert re.search(r"speed-up\s+over\s+direct\s+in\s+fp32:\s+`lenet5`\s+72.00\s+ms\s+\(×1.06\)", conv[4])  # 76 / 72
     assert "over image-loop in fp32" in conv[2] and "brackets" not in conv[1]
     assert re.search(r"in\s+fp16.*over\s+unrolled\s+in\s+fp32", conv[11], re.S)
-    assert re.search(r"speed-up\s+over\s+register-tiled", conv[13])
+    assert re.search(r"speed-up\s+over\s+async-copies", conv[13])
     assert re.search(r"speed-up\s+over\s+register-column", gemm[5])
 
 

@@ -16,9 +16,10 @@ from tests.support.kernel_grid import row_of
 from tests.support.kernel_oracle import check, expected
 
 IMAGES = {"conv": 3, "gemm": 70}  # rows of a product
-NAMES = ("register-column", "register-square", "wide-loads", "double-buffered")
-ROWS = [row_of(operation, name) for operation in ("conv", "gemm") for name in NAMES]
-SPREAD = 7  # of the cases one in so many, others for each row: the tests on a card have all
+TILES = ("register-column", "register-square", "wide-loads", "double-buffered")
+PATCHES = ("register-row", "register-block", "async-copies")
+ROWS = [*(row_of(kind, name) for kind in IMAGES for name in TILES), *(row_of("conv", name) for name in PATCHES)]
+SPREAD = 9  # of the cases one in so many, others for each row: the tests on a card have all
 
 
 def spread(cases: Iterable[Case]) -> list[Case]:
@@ -43,7 +44,8 @@ def test_every_element(case: Case, folder: Path) -> None:
     x, arrays = host_arrays(problem, images)
     config = case.row.config(problem, dict(case.parameters))
     (launch,) = config.launches
-    packed = [None if array is None else guarded(array) for array in arrays]
+    given = config.packing.pack(arrays) if config.packing else arrays
+    packed = [None if array is None else guarded(array) for array in given]
     y = guarded(np.full(images * elements(problem), np.nan, np.float32))
     kernel = HostKernel(folder, case.row.path, case.row.entry, config.defines, launch.threads)
     kernel(None, launch.grid(images), guarded(x), *packed, y, np.int32(images))

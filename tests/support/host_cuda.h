@@ -185,9 +185,9 @@ inline T __shfl_xor_sync(unsigned, T value, int apart) {
 }
 
 // The shared memory of a kernel that declares it without a size; full of NaN before each block.
-#define HOST_SHARED(bytes)                                                               \
-    alignas(128) unsigned char memory[bytes];                                            \
-    static bool poisoned = (host::fresh = [] { std::fill_n(memory, bytes, 0xFF); }, true);
+#define HOST_SHARED(type, bytes)                                                                          \
+    alignas(128) type memory[(bytes) / sizeof(type)];                                                     \
+    static bool poisoned = (host::fresh = [] { std::fill_n((unsigned char *)memory, bytes, 0xFF); }, true);
 
 // The launch of the kernel that the file including this defines.
 #define HOST_LAUNCH(kernel)                                                                             \

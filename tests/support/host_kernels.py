@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import mmap
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -24,8 +25,13 @@ from app.layers import Layer, Shape
 
 COMPILER = shutil.which("g++")
 SUPPORT = Path(__file__).parent
-IN_PLACE_OF = {"common.cuh": "host_cuda.h", "half.cuh": "host_half.h", "mma.cuh": "host_mma.h"}
-DYNAMIC = "extern __shared__"  # memory, SHARED_BYTES of it
+IN_PLACE_OF = {
+    "common.cuh": "host_cuda.h",
+    "half.cuh": "host_half.h",
+    "mma.cuh": "host_mma.h",
+    "async_copy.cuh": "host_async.h",
+}
+DYNAMIC = re.compile(r"extern __shared__ .*?(unsigned char|\w+) memory\[\]")  # SHARED_BYTES of it
 
 
 def guarded(array: np.ndarray) -> np.ndarray:
@@ -151,10 +157,10 @@ class HostKernel:
             replaced["activations.cuh"] = INCLUDE_DIR / "activations.cuh"
             texts.update({name: path.read_text(encoding="utf-8") for name, path in replaced.items()})
             main = f'#include "common.cuh"\n#include "{source.name}"\nHOST_LAUNCH({entry})\n'
-            if any(DYNAMIC in text for text in texts.values()):
-                main += "HOST_SHARED(SHARED_BYTES)\n"
+            for found in filter(None, map(DYNAMIC.search, texts.values())):
+                main += f"HOST_SHARED({found[1]}, SHARED_BYTES)\n"
             for file, text in texts.items():
-                (place / file).write_text(text.replace(DYNAMIC, "extern"), encoding="utf-8")
+                (place / file).write_text(text.replace("extern __shared__", "extern"), encoding="utf-8")
             (place / "main.cpp").write_text(main, encoding="utf-8")
             # Without unique symbols: the "shared memory" of two kernels must not become one.
             flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique", "-ffp-contract=off"]

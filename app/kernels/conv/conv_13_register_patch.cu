@@ -1,10 +1,12 @@
 // Convolution, step 13: register patches. Each thread owns a patch of TR x TC output pixels of TM maps in registers
 // and reads its windows from an input tile in shared memory, so the im2col tile of step 10 is never built.
 //
-// What changed since step 10: a row of a patch is read once for the K taps that use it, (TC - 1) * S + K values for
-// K * TC products per map, where step 10 stores and reads each of the K * TC im2col values. Shared memory holds the
-// input itself, K * K / S / S times smaller than its im2col matrix. Copies run beside the
-// arithmetic (cp.async), two stages of CK channels each.
+// Since step 21: patches hold whole pooling windows and pool them in registers; stores are as wide as neighbours allow;
+// bytes are converted in batches, whose loads all go out before the first is awaited.
+// Since step 10: a row of a patch is read once for the K taps that use it, (TC - 1) * S + K values for K * TC products
+// per map, where step 10 stores and reads each of the K * TC im2col values. Shared memory holds the input itself,
+// K * K / S / S times smaller than its im2col matrix. Copies run beside the arithmetic (cp.async), two stages of CK
+// channels each.
 // From: fa19 and k7 (shared-memory convolution), several outputs per thread as in step 10.
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K, K, BM) float, padded with zero maps; bias (M) or
 //       null; y (images, M, PH, PW) OUTPUT, pooled by POOL x POOL windows with stride POOL (POOL = 1: not pooled).

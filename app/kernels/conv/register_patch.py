@@ -1,7 +1,9 @@
-"""The registry row of the register-patch convolution, the fastest on the fp32 pipes."""
+"""Registry rows of register patches: direct convolutions of several outputs a thread, the last the fastest in fp32."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
@@ -45,8 +47,8 @@ def _row_floats(problem: ConvProblem, tc: int) -> int:
     return tiles((tc - 1) * problem.stride + problem.kernel, vector) * vector
 
 
-def _patch_defaults(problem: ConvProblem) -> dict[str, int]:
-    """Return the cheapest patch by a simple count: idle lanes, loads beside products, scattered stores."""
+def _patch_defaults(problem: ConvProblem, heights: Sequence[int] = (1, 2, 3, 4)) -> dict[str, int]:
+    """Return the cheapest patch of these heights by a count: idle lanes, loads beside products, scattered stores."""
     height, width = (size * problem.pool for size in problem.pooled)
 
     def cost(tm: int, tr: int, tc: int) -> float:
@@ -60,7 +62,7 @@ def _patch_defaults(problem: ConvProblem) -> dict[str, int]:
         scattered = tc / store / problem.pool**2
         return waste * (1 + loads / products) + 4 * scattered / problem.depth
 
-    shapes: Iterable[tuple[int, int, int]] = product(PATCH_TUNABLES["TM"], (1, 2, 3, 4), range(1, 11))
+    shapes: Iterable[tuple[int, int, int]] = product(PATCH_TUNABLES["TM"], heights, range(1, 11))
     fitting = [
         (cost(tm, tr, tc), tm, tr, tc)
         for tm, tr, tc in shapes
@@ -73,8 +75,20 @@ def _patch_defaults(problem: ConvProblem) -> dict[str, int]:
     return found
 
 
-def _patch(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    tm, tr, tc, most_groups, most_threads, ck = (parameters[name] for name in PATCH_TUNABLES)
+def _row_defaults(problem: ConvProblem) -> dict[str, int]:
+    return {name: value for name, value in _patch_defaults(problem, (1,)).items() if name not in ("TR", "CK")}
+
+
+def _block_defaults(problem: ConvProblem) -> dict[str, int]:
+    return {name: value for name, value in _patch_defaults(problem).items() if name != "CK"}
+
+
+def _patch(problem: ConvProblem, parameters: Parameters, stages: int = 2, of_one_row: bool = False) -> LaunchConfig:
+    """Configure patches; TR and CK are 1 where they are no parameters.
+
+    stages: most stages in shared memory. of_one_row: a block covers one image, and inputs are read one by one.
+    """
+    tm, tr, tc, most_groups, most_threads, ck = (parameters.get(name, 1) for name in PATCH_TUNABLES)
     groups = min(tiles(problem.maps, tm), most_groups)
     most = max(most_threads // groups, 1)  # patches per block
     if tr % problem.pool or tc % problem.pool:
@@ -89,17 +103,18 @@ def _patch(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     tile_c = min(columns, most)
     tile_r = min(rows, max(most // tile_c, 1))
     tile_r = tiles(rows, tiles(rows, tile_r))
-    images = max(most // (rows * columns), 1)
+    images = 1 if of_one_row else max(most // (rows * columns), 1)
     threads = tiles(images * tile_r * tile_c * groups, 32) * 32
     block_maps = tm * groups
-    vector = _vector(tc * problem.stride)
+    vector = 1 if of_one_row else _vector(tc * problem.stride)
     in_rows = (tile_r * tr - 1) * problem.stride + problem.kernel
     pitch = tiles((tile_c * tc - 1) * problem.stride + problem.kernel, vector) * vector
     inputs = images * ck * in_rows * pitch
     filters = ck * problem.kernel**2 * block_maps
-    stage = (inputs + _row_floats(problem, tc) + 3) // 4 * 4 + (filters + 3) // 4 * 4
-    shared = 4 * stage * (2 if problem.channels > ck else 1)
-    registers = tm * tr * tc + tr * _row_floats(problem, tc) + tm + 44
+    row = tiles((tc - 1) * problem.stride + problem.kernel, vector) * vector
+    stage = (inputs + row + 3) // 4 * 4 + (filters + 3) // 4 * 4
+    shared = 4 * stage * (stages if problem.channels > ck else 1)
+    registers = tm * tr * tc + tr * row + tm + 44
     constants = {"TM": tm, "TR": tr, "TC": tc, "GROUPS": groups, "CK": ck}
     tile = {"IMAGES": images, "TILE_R": tile_r, "TILE_C": tile_c, "SHARED_BYTES": shared}
     blocks = max(min(REGISTERS // (threads * registers), 2048 // threads, 16), 1)
@@ -123,15 +138,51 @@ def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np
     return padded.reshape(problem.depth, -1, block).transpose(1, 0, 2)
 
 
+_row = partial(
+    Variant,
+    "conv",
+    dtypes=("float32",),
+    folder=Path(__file__).parent / "register_tiles",
+)
 CONV_PATCH_ROWS: tuple[Variant, ...] = (
+    _row(
+        19,
+        "register_row",
+        "TC pixels of a row in TM maps a thread: a row read once serves K taps of all of them",
+        "fa19, k7",
+        partial(_patch, stages=1, of_one_row=True),
+        since="unrolled",
+        tunables={name: values for name, values in PATCH_TUNABLES.items() if name not in ("TR", "CK")},
+        defaults=_row_defaults,
+    ),
+    _row(
+        20,
+        "register_block",
+        "patches of several rows, read as vectors; several images a block",
+        "fa19, k7",
+        partial(_patch, stages=1),
+        since="register-row",
+        tunables={name: values for name, values in PATCH_TUNABLES.items() if name != "CK"},
+        defaults=_block_defaults,
+    ),
+    _row(
+        21,
+        "async_copies",
+        "the next channels on their way by cp.async while these are multiplied: two stages in shared memory",
+        "fa19, k7",
+        _patch,
+        since="register-block",
+        tunables=PATCH_TUNABLES,
+        defaults=_patch_defaults,
+    ),
     Variant(
         "conv",
         13,
         "register_patch",
-        "register patches: a row read once serves K taps; inputs, not im2col, in shared memory; cp.async",
+        "register patches: a row read once serves K taps; inputs, not im2col, in shared memory; cp.async; pools",
         "fa19, k7",
         _patch,
-        since="register-tiled",
+        since="async-copies",
         dtypes=("float32",),
         limits="a patch must hold whole pooling windows",
         pools=True,
