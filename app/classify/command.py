@@ -18,6 +18,7 @@ from app.classify.request import ClassifyRequest
 from app.classify.work import Faults, Work
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
+from app.network.definitions import is_listed
 from app.network.graph import Graph
 from app.planning.choices import load_graph
 from app.planning.request import NetworkRequest
@@ -47,7 +48,7 @@ def classify(request: ClassifyRequest) -> int:
                 compressed=any(shard.sequential for shard in shards),
             )
         runner, place = stack.enter_context(opened(request, settings))
-        identity = Identity(graph.network.name, weights.sha256, place.arithmetic, graph.classes)
+        identity = Identity(_named(network), weights.sha256, place.arithmetic, graph.classes)
         with tqdm(total=len(shards), desc="checking", unit=" shards", leave=False, disable=None) as bar:
             folder = stack.enter_context(
                 OutputFolder(
@@ -102,6 +103,12 @@ def _open(request: ClassifyRequest, paths: list[Path], graph: Graph, faults: Fau
     if not shards:
         raise faults.error()
     return graph, shards
+
+
+def _named(graph: Graph) -> str:
+    """Name a network so that another one of the user's, of the same name, is told apart."""
+    network = graph.network
+    return network.name if is_listed(network) else f"{network.name} ({network.digest[:12]})"
 
 
 def _announced(shard: Shard) -> Dataset:

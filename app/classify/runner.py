@@ -10,11 +10,12 @@ from app.classify.engine import Engine
 from app.classify.pieces import GPU_PIECE, Answers, Fault, Piece, Result
 from app.interrupts import deferred_interrupts
 
+AHEAD = 4  # pieces: while results are written, which takes a while at the end of a shard, the lanes go on
 POLL_SECONDS = 0.1  # between two looks for Ctrl-C
 
 
 class LocalRunner:
-    """Runs pieces on an engine: two at a time, and more while they are small or compressed, so that no lane is idle."""
+    """Runs pieces on an engine: a few at a time, more while they are small or compressed, so that no lane is idle."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -24,7 +25,7 @@ class LocalRunner:
     def run(self, pieces: Iterable[Piece]) -> Answers:
         """See ``Runner``. Closing it closes the engine, too."""
         waiting = iter(pieces)
-        most = 2 * self._engine.place.lanes
+        most = max(2 * self._engine.place.lanes, AHEAD)
         with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(most) as pool:
             try:
                 while True:
@@ -46,7 +47,7 @@ class LocalRunner:
         if sum(piece.count for piece, _ in self._landed) > GPU_PIECE:
             return False
         flying = self._flying.values()
-        return len(flying) < 2 or sum(0 if piece.shard.sequential else piece.count for piece in flying) < GPU_PIECE
+        return len(flying) < AHEAD or sum(0 if piece.shard.sequential else piece.count for piece in flying) < GPU_PIECE
 
     def _wait(self) -> None:
         """Move the pieces that are done from those in flight to those that landed; wait a moment if there are none."""

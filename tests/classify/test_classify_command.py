@@ -5,6 +5,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from app.classifier import Classifier
 from app.cli import main
+from app.layers import Tanh
 from app.network.weights import save_weights
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import FLAT, random_graph, random_images
@@ -111,6 +113,15 @@ def test_resume_classifies_only_what_is_missing(shards: list[str], classify: Cla
     assert (results(shards) == expected).all()
     again = classify(*shards, "--resume")
     assert again["classified"] is None and again["shards"]["kept"] == 7 and again["correct"] == found["correct"]
+
+
+def test_resume_refuses_another_network_of_the_same_name(
+    shards: list[str], classify: Classify, refuses: Refuses
+) -> None:
+    classify(*shards)
+    other = replace(FLAT, layers=tuple(Tanh("relu") if layer.name == "relu" else layer for layer in FLAT.layers))
+    save_weights(Path("own.h5"), GRAPH.parameters, network=other)
+    refuses(["classify", *BASE, "--out", "results", "--resume", *shards], "is of other network")
 
 
 def test_unreadable_shards_are_named_and_the_others_finished(
