@@ -19,9 +19,10 @@ def signals_blocked() -> Iterator[None]:
     """
     from multiprocessing import resource_tracker  # here, as helper processes that need no more import this file
 
-    resource_tracker.ensure_running()  # later it would unblock the signals that are blocked next
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
+        resource_tracker.ensure_running()  # its process, too, would end by SIGHUP; it unblocks the others here
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -6,7 +6,6 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
-from multiprocessing import resource_tracker
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
@@ -20,14 +19,13 @@ from app.cluster.plugin import EnginePlugin, Opener, answer
 from app.cluster.remote import running_cluster
 from app.cluster.settings import apply_defaults, quieten
 from app.errors import UserError
+from app.processes import signals_blocked
 
 IN_FLIGHT = 2
 COUNT_SECONDS = 5.0  # how often the workers are counted again
 EMPTY_SECONDS = 60.0  # without any worker, after which the work is given up
 END_SECONDS = 20.0
 POLL_SECONDS = 0.1  # between two looks for Ctrl-C
-# Ctrl-C and a closed terminal reach every process of the terminal; only this one may react.
-BLOCKED = (signal.SIGINT, signal.SIGHUP)
 Weigh = Callable[[Any], float]
 Check = Callable[[], object]
 Answers = list[tuple[Any, Any]]
@@ -126,9 +124,9 @@ class Runner:
     @contextmanager
     def running(self) -> Iterator[Runner]:
         """Enter the cluster, and leave it at the end of the block."""
-        resource_tracker.ensure_running()  # later it would unblock the signals that are blocked
         thread = Thread(target=self._serve, name="Dask", daemon=True)
-        thread.start()
+        with signals_blocked():  # Dask's threads and processes inherit that
+            thread.start()
         try:
             self._next(self._ready)
             yield self
@@ -138,8 +136,8 @@ class Runner:
             thread.join(END_SECONDS)
 
     def _serve(self) -> None:
-        """What Dask's thread does. Its threads and processes inherit the signals that are blocked here."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED)
+        """What Dask's thread does."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # by which Python ends processes that are left
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._main)
