@@ -119,9 +119,19 @@ def test_maps_change_two_layers(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert re.search(rf"{name} (?:has )?{many[name]} (?:weights )?instead of {few[name]}\b", outcome(6))
 
 
-def test_the_last_exercise_takes_the_next_step() -> None:
-    assert max(row.step for row in registry.variants("conv")) < 20
-    assert EXERCISES[-1][1] == "Write step 20" and not [*ROOT.glob("app/kernels/conv/**/conv_20_*")]
+def test_the_last_exercise_takes_a_free_number() -> None:
+    taken = {row.step for row in registry.variants("conv")}
+    (step,) = re.findall(r"conv_(\d+)_my_idea\.cu", EXERCISES[-1][2])
+    assert int(step) not in taken and EXERCISES[-1][1] == f"Write step {step}"
+
+
+def test_the_reading_order_follows_the_ladder() -> None:
+    """From each named step to the other, every step continues the one before."""
+    since = {row.name: row.since for row in registry.variants("conv")}
+    for first, last in re.findall(r"from\s+`([\w-]+)`\s+to\s+`([\w-]+)`", TEXT):
+        while last != first:
+            last = since[last]
+            assert last, first
 
 
 def test_what_is_said_of_the_reports_is_in_them() -> None:
