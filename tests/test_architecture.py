@@ -45,7 +45,6 @@ FLOORS = (
     "app.compare",
     "app.operate",
     "app.evaluate",
-    "app.classify",
     "app.training",
     "app.commands.options",
     "app.bench",

@@ -17,6 +17,7 @@ from app.classify.report import About, as_text, document
 from app.classify.request import ClassifyRequest
 from app.classify.work import Faults, Work
 from app.errors import UserError
+from app.files import hdf5_process
 from app.interrupts import exit_on_interrupt
 from app.network.definitions import is_listed
 from app.network.graph import Graph
@@ -87,19 +88,20 @@ def _open(request: ClassifyRequest, paths: list[Path], graph: Graph, faults: Fau
     if named is not None and len(named) != len(paths):
         raise UserError(f"--labels names {len(named)} files for {len(paths)} shards: name one for each, in their order")
     shards: list[Shard] = []
-    for number, path in enumerate(paths):
-        try:
-            shard = open_shard(path, named[number] if named else None, unlabelled=unlabelled)
-            if not shards:
-                graph = fitting(graph, _announced(shard))
-            elif (shard.shape, shard.dtype) != (shards[0].shape, shards[0].dtype):
-                forms = [f"{one.path} has {one.dtype} images of {one.shape}" for one in (shard, shards[0])]
-                raise UserError(f"{', but '.join(forms)}: classify them in runs of their own")
-            shards.append(shard)
-        except UserError as error:
-            if request.start or request.count is not None:
-                raise  # its images cannot be counted
-            faults.add(path, str(error))
+    with hdf5_process.Reader() as hdf5:  # one process for all files
+        for number, path in enumerate(paths):
+            try:
+                shard = open_shard(path, named[number] if named else None, unlabelled=unlabelled, hdf5=hdf5)
+                if not shards:
+                    graph = fitting(graph, _announced(shard))
+                elif (shard.shape, shard.dtype) != (shards[0].shape, shards[0].dtype):
+                    forms = [f"{one.path} has {one.dtype} images of {one.shape}" for one in (shard, shards[0])]
+                    raise UserError(f"{', but '.join(forms)}: classify them in runs of their own")
+                shards.append(shard)
+            except UserError as error:
+                if request.start or request.count is not None:
+                    raise  # its images cannot be counted
+                faults.add(path, str(error))
     if not shards:
         raise faults.error()
     return graph, shards

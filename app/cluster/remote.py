@@ -43,6 +43,9 @@ async def _connect(client: Client, address: str) -> None:
         await client
     except ValueError:
         raise UserError(f"--scheduler {address} is no address: give it as tcp://HOST:PORT") from None
+    except TypeError:  # Dask's for a missing certificate
+        remedy = "set Dask's distributed.comm.tls, as in docs/scale.md"
+        raise UserError(f"--scheduler {address} needs a certificate: {remedy}") from None
     except OSError:
         remedy = "start dask scheduler there, or leave --scheduler out"
         raise UserError(f"--scheduler {address} does not answer in {CONNECT_SECONDS:g} s: {remedy}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,35 +26,39 @@ from data_tools.idx import read_layout
 MAX_BAND_BYTES = 256 << 20  # of a chunk's rows in HDF5: as many lie in memory at once
 
 
-def open_shard(path: Path, labels: Path | None = None, *, unlabelled: bool = False) -> Shard:
-    """Open one shard; see ``open_shards``."""
-    return open_shards([path], None if labels is None else [labels], unlabelled=unlabelled)[0]
+def open_shard(
+    path: Path, labels: Path | None = None, *, unlabelled: bool = False, hdf5: hdf5_process.Reader | None = None
+) -> Shard:
+    """Read the headers of a file of images: IDX (plain or gzip), NPY or HDF5, recognised by content, of any size.
+
+    Images are uint8, or float32 or float64 in [0, 1]: (N, H, W), or with 1 or 3 channels (N, C, H, W) or
+    (N, H, W, C); ``x`` in HDF5.
+    labels: a file of their labels: IDX, NPY, or HDF5 with ``y``. By default it is the IDX file beside the images that
+    has the data set's name for it, or ``y`` of the images' HDF5 file. unlabelled: look for none. hdf5: the process that
+    reads HDF5 files; by default one of its own, which takes a second to start.
+    Raises UserError for files that cannot be read, whose size is not that of their header, or that do not fit together.
+    """
+    with nullcontext(hdf5) if hdf5 else hdf5_process.Reader() as reader:
+        images, truth = _opened(path, reader, with_labels=labels is None and not unlabelled)
+        if labels is not None:
+            truth = _labels(labels, reader)
+    if truth is not None and truth.shape[0] != images.shape[0]:
+        counts = f"{truth.path} has {truth.shape[0]} labels but {path} has {images.shape[0]} images"
+        raise UserError(f"{counts}; name files that belong together")
+    return Shard(images, truth)
 
 
 def open_shards(
     paths: Sequence[Path], labels: Sequence[Path] | None = None, *, unlabelled: bool = False
 ) -> list[Shard]:
-    """Read the headers of files of images: IDX (plain or gzip), NPY or HDF5, recognised by content, of any size.
-
-    Images are uint8, or float32 or float64 in [0, 1]: (N, H, W), or with 1 or 3 channels (N, C, H, W) or
-    (N, H, W, C); ``x`` in HDF5.
-    labels: a file for each of ``paths``: IDX, NPY, or HDF5 with ``y``. By default they are the IDX file beside the
-    images that has the data set's name for it, or ``y`` of the images' HDF5 file. unlabelled: look for none.
-    Raises UserError for files that cannot be read, whose size is not that of their header, or that do not fit together.
-    """
+    """Open several shards as ``open_shard`` does. labels: a file for each of ``paths``."""
     if labels is not None and len(labels) != len(paths):
         raise UserError(f"--labels names {len(labels)} files for {len(paths)} shards: name one for each, in this order")
     with hdf5_process.Reader() as hdf5:  # one process for all files
-        shards = []
-        for number, path in enumerate(paths):
-            images, truth = _opened(path, hdf5, with_labels=labels is None and not unlabelled)
-            if labels is not None:
-                truth = _labels(labels[number], hdf5)
-            if truth is not None and truth.shape[0] != images.shape[0]:
-                counts = f"{truth.path} has {truth.shape[0]} labels but {path} has {images.shape[0]} images"
-                raise UserError(f"{counts}; name files that belong together")
-            shards.append(Shard(images, truth))
-        return shards
+        return [
+            open_shard(path, labels[number] if labels else None, unlabelled=unlabelled, hdf5=hdf5)
+            for number, path in enumerate(paths)
+        ]
 
 
 def _opened(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tuple[Stored, Stored | None]:

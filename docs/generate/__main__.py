@@ -16,7 +16,7 @@ from app.errors import UserError
 from app.files.writing import replacing
 from app.interrupts import exit_with
 from app.kernels.registry import variants
-from docs.generate import gains, peers, pictures, systems, tables, targets
+from docs.generate import gains, peers, pictures, scale, systems, tables, targets
 from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
 
 ROOT = Path(__file__).parents[2]
@@ -118,8 +118,18 @@ README = Document(
     ROOT / "README.md",
     {"peers": peers.every_network, "accuracy": partial(systems.accuracies, systems.SYSTEMS)},
 )
+SCALE = Document(
+    ROOT / "docs" / "scale.md",
+    {
+        "throughput": scale.throughput,
+        "goals": scale.goals,
+        "costs": scale.costs,
+        "jobs": scale.jobs,
+        "limits": scale.limits,
+    },
+)
 LEARN = Document(ROOT / "docs" / "learn.md", {"learned": gains.learned})
-DOCUMENTS = (KERNELS, SYSTEMS, README, LEARN)
+DOCUMENTS = (KERNELS, SYSTEMS, README, LEARN, SCALE)
 
 
 def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> None:

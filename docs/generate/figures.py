@@ -15,7 +15,7 @@ from app.bench.document import Row, fastest_row, first_row
 from app.bench.ladder.results import CPU, OURS
 from app.bench.old_reports import OldReport
 from app.errors import UserError
-from app.files.checks import BadValueError, Check, document, fields, items, one_of, shown, text, whole
+from app.files.checks import BadValueError, Check, document, fields, items, number, one_of, shown, text, whole
 from app.files.reading import present, read_json
 from app.network.accuracy import COUNTED
 from app.planning.choices import LATENCY_KERNEL
@@ -36,6 +36,16 @@ FILES = {
     **{file: ("peers", f"bench --peers --network {name} --batch 1 --seconds 40") for name, file in ONE_IMAGE.items()},
     TRAINING: ("training", "bench --training"),
 }
+# Measurements of docs/scale.md, which may be missing: file → its schema, and the module that makes it.
+COSTS = "classify_costs.json"
+SCALE = {
+    "h100_scale.json": ("scale", "tests.classify.scale speed memory gzip cluster"),
+    "2h100_scale.json": ("scale", "tests.classify.scale devices"),
+    "cpu_scale.json": ("scale", "tests.classify.scale workers"),
+    COSTS: ("classify-costs", "app.bench.classify_costs"),
+}
+CYCLE = "h100_lenet5_fp16_cycle.json"  # of an older version
+CHECK_CYCLE = document("lenet5-inference/report/2", fields({"images_per_s": number(1, 1e12)}, others=True))
 # Network → correct answers with the report's own weights: the networks whose original weights can be had.
 ORIGINALS = {"minidnn86": "original_minidnn86.json"}
 SCHEMAS = Path(__file__).parents[1] / "schemas"
@@ -71,15 +81,18 @@ class MissingError(UserError):
 
 
 def command_of(name: str) -> str:
-    """Return the command that makes one of ``FILES``."""
-    return f"python main.py {FILES[name][1]} --json docs/benchmarks/{name}"
+    """Return the command that makes one of ``FILES`` or ``SCALE``."""
+    command = f"-m {SCALE[name][1]}" if name in SCALE else f"main.py {FILES[name][1]}"
+    return f"python {command} --json docs/benchmarks/{name}"
 
 
 def check_of(name: str) -> Check:
-    """Return the check of one of ``FILES``, of ``ORIGINALS`` or of the old reports."""
+    """Return the check of one of ``FILES``, ``SCALE`` or ``ORIGINALS``, of ``CYCLE`` or of the old reports."""
     if name in ORIGINALS.values():
         return CHECK_ORIGINAL
-    return old_reports.CHECK if name == OLD_REPORTS else partial(check, FILES[name][0])
+    if name == CYCLE:
+        return CHECK_CYCLE
+    return old_reports.CHECK if name == OLD_REPORTS else partial(check, (FILES | SCALE)[name][0])
 
 
 @cache
@@ -188,7 +201,7 @@ class Figures(dict[str, dict[str, Any]]):
         elif present(path):
             self[name] = read_json(path, check_of(name), "make it again")
         else:
-            remedy = f"run {command_of(name)}" if name in FILES else old_reports.REMEDY
+            remedy = f"run {command_of(name)}" if name in FILES | SCALE else old_reports.REMEDY
             raise MissingError(f"{path} is missing: {remedy}")
         return self[name]
 

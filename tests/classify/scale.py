@@ -1,7 +1,8 @@
-"""Measure ``classify`` on this machine: ``python -m tests.classify.scale speed|memory|gzip|devices|tune``.
+"""Measure ``classify``: ``python -m tests.classify.scale speed|memory|gzip|cluster|devices|workers|tune``.
 
 Every part takes less than a minute. Shards lie in memory-backed files (``--folder``, default /dev/shm) and are links to
-one file, so that many of them need little room; the results go to the same folder.
+one file, so that many of them need little room; the results go to the same folder. docs/scale.md is made from the
+documents that ``--json`` writes.
 """
 
 import argparse
@@ -11,28 +12,41 @@ import resource
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from app.classify import gpu_lanes
+from app.bench.document import utc_date
 from app.classify.engine import Engine, EngineSettings
 from app.classify.pieces import GPU_PIECE, Result, cut
 from app.classify.runner import LocalRunner
+from app.cuda.device import describe_cpu
+from app.files.json_text import json_text
 from app.planning.choices import load_graph
 from app.planning.request import NetworkRequest
+from app.processor import usable_cores
 from app.shards import find_shards, open_shard
 from data_tools.dataset import load_fashion_mnist
 from data_tools.idx import write_idx_parts
+from tests.support.dask_processes import dask_cluster
 
 ROOT = Path(__file__).parents[2]
+SCHEMA = "lenet5-inference/scale/1"
+RUNS: list[dict[str, Any]] = []
+GOALS: list[dict[str, Any]] = []
 
 
-def program(*arguments: object) -> dict[str, Any]:
-    """Run main.py and return its report."""
-    command = [sys.executable, "main.py", *map(str, arguments), "--json", "-"]
+def asked(what: str, least: float, measured: float, unit: str = "") -> None:
+    """Print and note a figure and the least that is asked for; the most, if it has a unit."""
+    print(f"{what}: {measured:,.3f} {unit}, asked for: {'at most' if unit else 'at least'} {least:,}", flush=True)
+    GOALS.append({"what": what, "asked": least, "measured": measured, "unit": unit})
+
+
+def program(*arguments: object, prefix: Sequence[str] = ()) -> dict[str, Any]:
+    """Run main.py and return its report. prefix: a command that is to start it."""
+    command = [*prefix, sys.executable, "main.py", *map(str, arguments), "--json", "-"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=120)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -48,10 +62,12 @@ def shards(folder: Path, name: str, repeats: int, links: int) -> str:
     return str(folder / name.format("*"))
 
 
-def classified(pattern: str, folder: Path, *options: object) -> dict[str, Any]:
-    """Classify and print what it took; return the report."""
-    found = program("classify", pattern, "--out", folder / "results", "--overwrite", *options)
+def classified(what: str, pattern: str, folder: Path, *options: object, prefix: Sequence[str] = ()) -> dict[str, Any]:
+    """Classify, print what it took and note it as ``what``; return the report."""
+    found = program("classify", pattern, "--out", folder / "results", "--overwrite", *options, prefix=prefix)
     whole = found["classified"]
+    names = sorted({row["name"] for row in found["devices"]})
+    RUNS.append({"what": what, "arithmetic": found["arithmetic"], "devices": names, **whole})
     rate = f"{whole['images_per_s'] / 1e6:.2f} million/s, {whole['gbytes_per_s']:.1f} GB/s"
     writing = f"{found['seconds']:.2f} s, {found['writing_seconds']:.2f} s of writing"
     name = " ".join(["classify", *map(str, options)])
@@ -69,9 +85,9 @@ def speed(folder: Path) -> None:
     pattern = shards(folder, "{}-images", 1000, 10)
     for precision in ("fp16", "fp32x"):
         cycled = program("--batch", 100_000_000, "--cycle", "--precision", precision)["images_per_s"]
-        found = classified(pattern, folder, "--precision", precision)
+        found = classified(f"one GPU, {precision}", pattern, folder, "--precision", precision)
         share = found["classified"]["images_per_s"] / cycled
-        print(f"{precision}: --cycle {cycled / 1e6:.2f} million/s; classify reaches {share:.1%}", flush=True)
+        asked(f"one GPU, {precision}, beside --cycle ({cycled / 1e6:.2f} million/s)", 0.9, share)
 
 
 def memory(folder: Path) -> None:
@@ -86,7 +102,7 @@ def memory(folder: Path) -> None:
         done = subprocess.run([sys.executable, "-c", measure], cwd=ROOT, capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout))
         print(f"{count:,} images: peak of {peaks[-1] / 1024:,.0f} MiB", flush=True)
-    print(f"{(peaks[1] - peaks[0]) / 1024:,.0f} MiB above a run on one image")
+    asked("host memory for 100 million images, above a run on one", 1024, (peaks[1] - peaks[0]) / 1024, "MiB")
 
 
 def peak(folder: str) -> None:
@@ -97,24 +113,56 @@ def peak(folder: str) -> None:
 
 def gzip(folder: Path) -> None:
     """Compressed shards: all cores busy with decompression, at least 85 %, is asked for."""
-    found = classified(shards(folder, "{}-images.gz", 10, 24 * len(os.sched_getaffinity(0))), folder)
+    cores = len(os.sched_getaffinity(0))
+    found = classified(f"gzip, {cores} cores", shards(folder, "{}-images.gz", 10, 24 * cores), folder)
     (row,) = found["devices"]
     share = row["lane_seconds"]["decompress"] / (row["lanes"] * found["seconds"])
-    print(f"the {row['lanes']} lanes decompress {share:.1%} of the time", flush=True)
+    asked(f"share of the time that {row['lanes']} lanes decompress", 0.85, share)
+
+
+def cluster(folder: Path) -> None:
+    """One device through Dask beside the same in one process: at most 3 % are asked for."""
+    pattern = shards(folder, "{}-images", 1000, 10)
+    with dask_cluster(folder) as running:
+        running.start_worker()
+        rates = [
+            classified(what, pattern, folder, *options)["classified"]["images_per_s"]
+            for what, options in [("one process", []), ("through Dask", ["--scheduler", running.address])] * 2
+        ]
+    asked("through Dask, beside one process", 0.97, max(rates[1::2]) / max(rates[::2]))
 
 
 def devices(folder: Path) -> None:
     """One GPU and all of them on the same shards: 1.9 times the rate is asked for from two."""
     pattern = shards(folder, "{}-images", 1000, 16)
     rates = [
-        classified(pattern, folder, "--devices", which, "--precision", "fp16")["classified"]["images_per_s"]
+        classified(f"--devices {which}", pattern, folder, "--devices", which, "--precision", "fp16")
         for which in ("0", "all", "0", "all")
     ]
-    print(f"all GPUs: {max(rates[1::2]) / max(rates[::2]):.2f} times the rate of one", flush=True)
+    one, all_ = (max(found["classified"]["images_per_s"] for found in rates[at::2]) for at in (0, 1))
+    count = len(rates[1]["devices"])
+    asked(f"{count} GPUs, beside one of them", 0.95 * count, all_ / one)
+
+
+def workers(folder: Path) -> None:
+    """Two workers on two cores beside one on one core: 1.7 times the rate is asked for."""
+    pattern = shards(folder, "{}-images", 4, 2)
+    one, two = (",".join(map(str, sorted(os.sched_getaffinity(0))[:count])) for count in (1, 2))
+    rates = [
+        classified(what, pattern, folder, *options, prefix=["taskset", "-c", cores])["classified"]["images_per_s"]
+        for what, cores, options in [
+            ("CPU, one core", one, ["--device", "cpu"]),
+            ("CPU, --workers 2 on two cores", two, ["--workers", "2"]),
+        ]
+        * 2
+    ]
+    asked("two workers on two cores, beside one core", 1.7, max(rates[1::2]) / max(rates[::2]))
 
 
 def tune(folder: Path) -> None:
     """Lanes, slots and images of a block: the rate of an engine alone, without files of results."""
+    from app.classify import gpu_lanes  # needs CuPy
+
     pattern = shards(folder, "{}-images", 1000, 3)
     opened = [open_shard(path) for path in find_shards([pattern])]
     graph = load_graph(NetworkRequest())[0]
@@ -134,14 +182,20 @@ def tune(folder: Path) -> None:
 
 
 def main() -> None:
-    parts: dict[str, Callable[[Path], None]] = {part.__name__: part for part in (speed, memory, gzip, devices, tune)}
+    parts: dict[str, Callable[[Path], None]] = {
+        part.__name__: part for part in (speed, memory, gzip, cluster, devices, workers, tune)
+    }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="+", choices=parts)
     parser.add_argument("--folder", type=Path, default=Path("/dev/shm"))
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     for name in options.parts:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             parts[name](Path(folder))
+    if options.json is not None:
+        document = {"schema": SCHEMA, "date": utc_date(), "cpu": describe_cpu(usable_cores())}
+        options.json.write_text(json_text({**document, "runs": RUNS, "goals": GOALS}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ def test_workers_must_have_this_version_of_this_package(tmp_path: Path, line: st
     ("address", "reason"),
     [
         ("tcp://127.0.0.1:9", r"does not answer in 0\.2 s: start dask scheduler there, or leave --scheduler out$"),
+        ("tls://127.0.0.1:9", r"needs a certificate: set Dask's distributed\.comm\.tls, as in docs/scale\.md$"),
         ("nonsense", r"is no address: give it as tcp://HOST:PORT$"),
         ("what://127.0.0.1:9", r"is no address: give it as tcp://HOST:PORT$"),
     ],

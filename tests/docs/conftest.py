@@ -10,7 +10,7 @@ from app.bench import old_reports
 from app.bench.graphs import network_graph
 from app.bench.ladder.cases import network_items, rungs
 from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table
-from docs.generate.figures import BENCH, FIGURES, OLD_REPORTS, ORIGINALS, PROFILE, RESOURCES, Figures
+from docs.generate.figures import BENCH, COSTS, CYCLE, FIGURES, OLD_REPORTS, ORIGINALS, PROFILE, RESOURCES, Figures
 from tests.support.peers_for_tests import bench_document
 from tests.support.schemas import mistakes
 
@@ -58,7 +58,7 @@ def figures_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     profiled = Figures()[PROFILE]
     profiled["counters"][0]["store"] = None
     store(profiled | {"counters_note": "no more counters"}, made / PROFILE)
-    for name in (RESOURCES, OLD_REPORTS, *ORIGINALS.values()):
+    for name in (RESOURCES, OLD_REPORTS, COSTS, CYCLE, *ORIGINALS.values()):
         (made / name).write_bytes((FIGURES / name).read_bytes())
     return made
 

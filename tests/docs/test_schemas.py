@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.bench import scenario, training
+from app.bench import classify_costs, scenario, training
 from app.bench.graphs import network_graph
 from app.bench.ladder import results
 from app.bench.ladder.cases import network_items
@@ -34,11 +34,13 @@ from app.training.results import SCHEMA as TRAIN
 from docs.generate import systems
 from docs.generate.__main__ import DOCUMENTS
 from docs.generate.figures import BENCH, FIGURES, FILES, OLD_REPORTS, ORIGINALS, SCHEMAS, Figures, check_of
+from tests.classify import scale
 from tests.fuzz.mutate import garbled
 from tests.support.schemas import mistakes
 
 WRITERS = (
     cache,
+    classify_costs,
     doctor,
     results,
     peers,
@@ -55,6 +57,7 @@ WRITERS = (
     networks,
     receipts,
     tuning,
+    scale,
 )
 DESCRIPTIONS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(SCHEMAS.glob("*.json"))}
 # Stored, but not described: reports of the version before, and what people copied from the old systems.
@@ -102,7 +105,7 @@ def test_reports_have_every_way_that_images_take_to_the_card() -> None:
 
 def test_every_description_is_listed() -> None:
     listed = re.findall(r"\(schemas/([a-z-]+)\.json\)", (SCHEMAS.parent / "json.md").read_text(encoding="utf-8"))
-    assert sorted(listed) == list(DESCRIPTIONS)
+    assert sorted(listed) == sorted(DESCRIPTIONS)
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)

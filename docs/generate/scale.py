@@ -1,0 +1,136 @@
+"""Write the blocks of docs/scale.md: throughput of stored runs of ``classify``, and what larger jobs would take."""
+
+from collections.abc import Sequence
+
+from app.bench.document import Row
+from app.classify.pieces import GPU_PIECE
+from docs.generate.figures import COSTS, CYCLE, SCALE, Figures, command_of
+from docs.generate.tables import filled, markdown
+
+IMAGE_BYTES = 28 * 28
+SHARD_IMAGES = 10_000_000
+JOBS = (10**9, 10**12)
+GIGABIT = (100, 400)  # nominal rates of network ports, Gb/s
+CARDS = (1, 8, 64)
+CARD, *OTHERS = (name for name, (schema, _) in SCALE.items() if schema == "scale")
+NOT_YET = "Not measured yet: run `{}`."
+
+
+def throughput(figures: Figures) -> str:
+    """Write a row for the fastest run of each kind, and the commands of those that are not measured yet."""
+    rows, missing = [], []
+    for name in (CARD, *OTHERS):
+        document = figures.optional(name)
+        if document is None:
+            missing.append(NOT_YET.format(command_of(name)))
+            continue
+        fastest: dict[str, Row] = {}
+        for run in document["runs"]:
+            fastest[run["what"]] = max(fastest.get(run["what"], run), run, key=lambda one: one["images_per_s"])
+        for what, run in fastest.items():
+            rates = [f"{run['images']:,}", f"{run['images_per_s']:,.0f}", f"{run['gbytes_per_s']:.2f}"]
+            rows.append([what, ", ".join(run["devices"]), run["arithmetic"], *rates, run["limit"], document["date"]])
+    head = ["run", "device", "arithmetic", "images", "images/s", "GB/s", "limited by", "measured"]
+    return "\n\n".join([*([markdown(head, rows, 3)] if rows else []), *missing])
+
+
+def goals(figures: Figures) -> str:
+    """Write the figures that were asked for beside those measured; bold where one is missed."""
+    rows = []
+    for document in filter(None, map(figures.optional, (CARD, *OTHERS))):
+        for goal in document["goals"]:
+            most = bool(goal["unit"])
+            met = goal["measured"] <= goal["asked"] if most else goal["measured"] >= goal["asked"]
+            told = f"{goal['measured']:,.4g} {goal['unit']}".strip()
+            asked = f"at {'most' if most else 'least'} {goal['asked']:,.4g} {goal['unit']}".strip()
+            rows.append([goal["what"], asked, told if met else f"**{told}**"])
+    return markdown(["what", "asked for", "measured"], rows) if rows else "Not measured yet."
+
+
+def costs(figures: Figures) -> str:
+    """Write what classify takes beside reading and computing."""
+    found = figures[COSTS]
+    rows = [[f"opening a shard, {name}", f"{seconds * 1e3:.2f} ms"] for name, seconds in found["open_s"].items()]
+    rows += [
+        [f"storing {GPU_PIECE:,} labels, checksum and receipt", f"{found['store_s'] * 1e3:.1f} ms"],
+        ["checking results (`--resume`)", f"{found['hash_gbytes_per_s']:.2f} GB/s"],
+    ]
+    for row in found["cluster"]:
+        what = f"pieces through Dask, {row['labels']:,} label{'s' * (row['labels'] > 1)} each"
+        rows.append([what, f"{row['pieces_per_s']:,.0f} a second"])
+    where = f"{found['cpu']['name']}, {found['cpu']['threads']} threads, {found['date']}"
+    return f"{markdown(['what', where], rows)}\n\nMeasured by `{command_of(COSTS)}`."
+
+
+def jobs(figures: Figures) -> str:
+    """Write how long each part of a job would take if it were alone."""
+    rate, source = _card_rate(figures)
+    found = figures[COSTS]
+    pieces = -(-SHARD_IMAGES // GPU_PIECE)
+    shards = [-(-images // SHARD_IMAGES) for images in JOBS]
+    rows = [
+        ["pixels", *(_bytes(images * IMAGE_BYTES) for images in JOBS)],
+        [f"shards of {SHARD_IMAGES:,} images", *(f"{count:,}" for count in shards)],
+        ["pieces", *(f"{count * pieces:,}" for count in shards)],
+        ["labels", *(_bytes(images) for images in JOBS)],
+        *(
+            [f"{count} H100{'s' * (count > 1)} at that rate", *(_time(images / rate / count) for images in JOBS)]
+            for count in CARDS
+        ),
+        *(
+            [f"reading through one port of {bits} Gb/s", *(_time(n * IMAGE_BYTES * 8 / bits / 1e9) for n in JOBS)]
+            for bits in GIGABIT
+        ),
+        ["opening the shards (NPY)", *(_time(count * found["open_s"]["NPY"]) for count in shards)],
+        ["pieces through one scheduler", *(_time(n / _through(found)) for n in JOBS)],
+        ["storing labels on the client", *(_time(n / _stored(found)) for n in JOBS)],
+        ["checking all labels (`--resume`)", *(_time(images / found["hash_gbytes_per_s"] / 1e9) for images in JOBS)],
+    ]
+    head = ["part", *(f"{images:,} images" for images in JOBS)]
+    return "\n\n".join([filled(f"One H100: {rate:,.0f} images/s, {source}."), markdown(head, rows)])
+
+
+def limits(figures: Figures) -> str:
+    """Write how many images per second each part carries, and how many H100s that is; the narrowest first."""
+    rate, _ = _card_rate(figures)
+    found = figures[COSTS]
+    carried = {
+        **{f"one port of {bits} Gb/s": bits * 1e9 / 8 / IMAGE_BYTES for bits in GIGABIT},
+        "one scheduler and client": _through(found),
+        "storing labels on the client": _stored(found),
+    }
+    rows = [[what, f"{n:,.0f}", f"{n / rate:.2f}"] for what, n in sorted(carried.items(), key=lambda pair: pair[1])]
+    return markdown(["part", "images/s", "H100s that it keeps busy"], rows)
+
+
+def _card_rate(figures: Figures) -> tuple[float, str]:
+    """Return images per second of one card, and where the figure comes from."""
+    document = figures.optional(CARD)
+    if document is not None:
+        run = max(document["runs"], key=lambda one: one["images_per_s"])
+        return run["images_per_s"], f"the fastest run above ({run['arithmetic']})"
+    return figures[CYCLE]["images_per_s"], "streamed from memory (`--cycle --precision fp16`), until files are measured"
+
+
+def _through(found: Row) -> float:
+    """Return images per second whose labels come through Dask, in whole pieces."""
+    rate: float = max(found["cluster"], key=lambda row: row["labels"])["pieces_per_s"] * GPU_PIECE
+    return rate
+
+
+def _stored(found: Row) -> float:
+    rate: float = GPU_PIECE / found["store_s"]
+    return rate
+
+
+def _bytes(count: float) -> str:
+    return _scaled(count, ((1e12, "TB"), (1e9, "GB")))
+
+
+def _time(seconds: float) -> str:
+    return _scaled(seconds, ((86400, "days"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")))
+
+
+def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+    size, unit = next((pair for pair in units if value >= pair[0]), units[-1])
+    return f"{value / size:,.3g} {unit}" if value / size < 1000 else f"{value / size:,.0f} {unit}"
