@@ -1,8 +1,8 @@
 // Matrix product, step 7: a 1-D register tile. As step 2, but a thread computes TM elements of a column of y and keeps
 // their sums in registers: a value of w read once from shared memory serves TM multiply-adds.
 //
-// Since step 2: an array of sums in place of one. Tiles are BM x BK and BK x BN, which all threads fill together, and
-// sizes are known to the compiler.
+// Since step 2: an array of sums in place of one. Tiles are BK x BM and BK x BN, which all threads fill together, both
+// with k as the row, as the convolution's; sizes are known to the compiler.
 // From: none of the systems, which stopped at one element a thread.
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT; bias (N) REAL or null; y (rows, N) OUTPUT. All row-major.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, BM / TM x BN threads; a thread's rows are
@@ -13,13 +13,14 @@
 
 constexpr int ROWS = BM / TM;  // of threads: each row has BN columns
 constexpr int THREADS = ROWS * BN;
+constexpr int PADDED_BM = BM + 4;  // x is stored transposed: the padding spreads a column over the banks
 
 static_assert(BM % TM == 0, "thread tiles must cover the block tile exactly");
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_register_column(const INPUT *__restrict__ x, const WEIGHT *__restrict__ w, const REAL *__restrict__ bias,
                          OUTPUT *__restrict__ y, int rows) {
-    __shared__ REAL xs[BM][BK], ws[BK][BN];
+    __shared__ REAL xs[BK][PADDED_BM], ws[BK][BN];
 
     const int t = threadIdx.x, i = t / BN, j = t % BN;
     const long long row0 = blockIdx.x * (long long)BM;
@@ -31,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int at = t; at < BM * BK; at += THREADS) {
             const int k = k0 + at % BK;
             const long long row = row0 + at / BK;
-            xs[at / BK][at % BK] = row < rows && k < DEPTH ? REAL(x[row * DEPTH + k]) : REAL(0);
+            xs[at % BK][at / BK] = row < rows && k < DEPTH ? REAL(x[row * DEPTH + k]) : REAL(0);
         }
         for (int at = t; at < BK * BN; at += THREADS) {
             const int k = k0 + at / BN, column = column0 + at % BN;
@@ -42,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int k = 0; k < BK; k++) {
             const REAL weight = ws[k][j];
 #pragma unroll
-            for (int m = 0; m < TM; m++) sums[m] = fused_multiply_add(xs[i + m * ROWS][k], weight, sums[m]);
+            for (int m = 0; m < TM; m++) sums[m] = fused_multiply_add(xs[k][i + m * ROWS], weight, sums[m]);
         }
         __syncthreads();
     }

@@ -1,8 +1,7 @@
 // Matrix product, step 8: a 2-D register tile. As step 7, but a thread computes TM x TN elements of y: a value read
 // from shared memory serves TN or TM multiply-adds, x as well as w.
 //
-// Since step 7: sums have two dimensions. The rows of a warp's threads read x at once, so a row of its tile is one word
-// longer than it needs: their words lie in different banks.
+// Since step 7: sums have two dimensions; what belonged to one column is now there for each of TN.
 // From: none of the systems, which stopped at one element a thread.
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT; bias (N) REAL or null; y (rows, N) OUTPUT. All row-major.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, BM / TM x BN / TN threads; a thread's rows are
@@ -13,13 +12,14 @@
 
 constexpr int ROWS = BM / TM, LANES = BN / TN;  // of threads
 constexpr int THREADS = ROWS * LANES;
+constexpr int PADDED_BM = BM + 4;  // x is stored transposed: the padding spreads a column over the banks
 
 static_assert(BM % TM == 0 && BN % TN == 0, "thread tiles must cover the block tile exactly");
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_register_square(const INPUT *__restrict__ x, const WEIGHT *__restrict__ w, const REAL *__restrict__ bias,
                          OUTPUT *__restrict__ y, int rows) {
-    __shared__ REAL xs[BM][BK + 1], ws[BK][BN];
+    __shared__ REAL xs[BK][PADDED_BM], ws[BK][BN];
 
     const int t = threadIdx.x, i = t / LANES, j = t % LANES;
     const long long row0 = blockIdx.x * (long long)BM;
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int at = t; at < BM * BK; at += THREADS) {
             const int k = k0 + at % BK;
             const long long row = row0 + at / BK;
-            xs[at / BK][at % BK] = row < rows && k < DEPTH ? REAL(x[row * DEPTH + k]) : REAL(0);
+            xs[at % BK][at / BK] = row < rows && k < DEPTH ? REAL(x[row * DEPTH + k]) : REAL(0);
         }
         for (int at = t; at < BK * BN; at += THREADS) {
             const int k = k0 + at / BN, column = column0 + at % BN;
@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int k = 0; k < BK; k++) {
             REAL a[TM], b[TN];
 #pragma unroll
-            for (int m = 0; m < TM; m++) a[m] = xs[i + m * ROWS][k];
+            for (int m = 0; m < TM; m++) a[m] = xs[k][i + m * ROWS];
 #pragma unroll
             for (int c = 0; c < TN; c++) b[c] = ws[k][j + c * LANES];
 #pragma unroll

@@ -1,8 +1,7 @@
 // Matrix product, step 9: wide loads. As step 8, but a thread's rows and columns are four neighbours each, which it
 // reads from shared memory by one instruction of 16 bytes.
 //
-// Since step 8: a quarter of the load instructions for as many bytes. For that the tile of x is stored transposed, with
-// k as the row.
+// Since step 8: a quarter of the load instructions for as many bytes.
 // From: none of the systems, which stopped at one element a thread.
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) OUTPUT. All row-major.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, THREADS threads.

@@ -44,7 +44,7 @@ def _scalar_tiles(problem: LinearProblem, parameters: Parameters) -> LaunchConfi
     tm, tn = (parameters["TM"], 1) if "TM" in parameters else (SIDE, SIDE)
     if bm % tm or bn % tn:
         raise Unfit("a thread's tile does not divide the block's")
-    shared = (bm * (bk + (tn > 1)) + bk * bn) * ITEMSIZE[wide(problem.dtype)]
+    shared = bk * (bm + 4 + bn) * ITEMSIZE[wide(problem.dtype)]
     launch = _launch(problem, bm, bn, bm // tm * (bn // tn), shared)
     return LaunchConfig(types(problem) | fixed_sizes(problem) | dict(parameters) | {"TM": tm, "TN": tn}, (launch,))
 
@@ -94,7 +94,7 @@ GEMM_TILE_ROWS: tuple[Variant, ...] = (
     _square(
         9,
         "wide_loads",
-        "rows and columns in fours: shared-memory reads of 16 bytes, x transposed",
+        "rows and columns in fours: shared-memory reads of 16 bytes",
         "none",
         partial(_wide_tiles, stages=1),
         since="register-square",
