@@ -8,7 +8,7 @@ SECONDS ?= 600
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format gpu-test sanitize soak fuzz clean
+.PHONY: help run test lint format gpu-test sanitize soak fuzz docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,6 +41,9 @@ soak: $(VENV)/.dev ## sessions in two threads for SECONDS (600), on every route:
 
 fuzz: $(VENV)/.dev ## broken files for every reader, for MINUTES (10) minutes; SEED and CASES choose which
 	$(PY) -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES))
+
+docs: $(VENV)/.dev ## write the ladder's pages, static HTML, into build/site
+	$(PY) -m docs.generate.site build/site
 
 clean: ## remove the environment and caches inside the tree
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -48,6 +48,7 @@ FLOORS = (
     "app.training",
     "app.commands.options",
     "app.bench",
+    "app.lessons",
     "app.commands",
     "app.main_job",
     "app.cli",
@@ -80,6 +81,8 @@ EXTRAS = {
     "pyarrow": ("app/predict",),
     "dask": ("app/cluster",),
     "distributed": ("app/cluster",),
+    "jinja2": ("app/lessons",),
+    "pygments": ("app/lessons",),
     "matplotlib": ("app/bench", "app/figures.py", "app/training", "data_tools"),
 }
 # Parsed options stay at the door: bodies of commands take typed requests, which the type checker sees through.

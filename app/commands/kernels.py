@@ -5,7 +5,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from app.bench import resources
+from app.bench import machine_code, resources
 from app.commands.options.kernels import KernelsRequest
 from app.errors import UserError
 from app.kernels.registry import VARIANTS, variants
@@ -33,9 +33,11 @@ RESOURCES = (
 
 
 def kernels(request: KernelsRequest) -> int:
-    """Print every row of the registry, or with ``--resources`` those of the machine code. Raises UserError."""
-    if request.arch is not None and not request.resources:
-        raise UserError(f"--arch {request.arch} needs --resources: add it, or leave --arch out")
+    """Print every row of the registry, or what was compiled from it. Raises UserError."""
+    if request.arch is not None and not (request.resources or request.instructions):
+        raise UserError(f"--arch {request.arch} needs --resources or --instructions: add one, or leave --arch out")
+    if request.resources and request.instructions:
+        raise UserError("--resources and --instructions print tables of their own: give one of them")
     arch = request.arch or REFERENCE_ARCH
     check_architecture(arch)
     rows = [row for operation in dict.fromkeys(row.operation for row in VARIANTS) for row in variants(operation)]
@@ -43,7 +45,10 @@ def kernels(request: KernelsRequest) -> int:
     document: dict[str, Any] = {"schema": SCHEMA, "kernels": [_row(row) for row in rows], "training": training}
     if request.resources:
         document |= {"arch": arch, "resources": resources.measure(rows, arch)}
-    publish(document, _resource_text if request.resources else _kernel_text, request.output)
+    if request.instructions:
+        document |= {"arch": arch, "instructions": machine_code.measure(rows, arch)}
+    as_text = _resource_text if request.resources else _loop_text if request.instructions else _kernel_text
+    publish(document, as_text, request.output)
     return 0
 
 
@@ -100,3 +105,22 @@ def _resource_text(document: Mapping[str, Any], width: int) -> str:
     )
     lines = [*paragraph(head, width), *table(columns, rows, width)]
     return "\n".join([*lines, *(line for text in RESOURCES for line in paragraph(text, width))])
+
+
+def _loop_text(document: Mapping[str, Any], width: int) -> str:
+    """Format one line for each loop."""
+    kinds = ("instructions", *machine_code.CLASSES, machine_code.OTHER)
+    heads = ("all", *(kind.replace("_load", "").replace("_", " ") for kind in kinds[1:]))
+    columns = [
+        *(Column("kernel", left=True), Column("layer", left=True), Column("function", left=True, optional=3)),
+        *(Column(head, optional=2 if head in ("barrier", "branch") else 0) for head in heads),
+    ]
+    rows = [
+        [f"{row['operation']} {row['name']}", row["layer"], row["entry"], *(str(row[kind]) for kind in kinds)]
+        for row in document["instructions"]
+    ]
+    head = (
+        f"compiled for {document['arch']}: instructions of the loop that multiplies most; global, shared, constant: "
+        "loads; a kernel without such a loop has none, or is unrolled whole"
+    )
+    return "\n".join([*paragraph(head, width), *table(columns, rows, width)])

@@ -24,6 +24,8 @@ FIGURES = Path(__file__).parents[1] / "benchmarks"
 NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
 BENCH = {network: f"h100_bench_{network}.json" for network in NETWORKS}
 PROFILE, RESOURCES, OLD_REPORTS = "h100_profile_lenet5.json", "kernels_resources.json", old_reports.PATH.name
+INSTRUCTIONS = "kernels_instructions.json"
+COUNTERS = {network: f"h100_counters_{network}.json" for network in ("lenet5", "fa19")}
 PEERS = {network: f"h100_peers_{network}.json" for network in (*NETWORKS, "mlp")}
 ONE_IMAGE = {"lenet5": "h100_peers_lenet5_batch1.json"}  # beside the peers, too
 TRAINING = "h100_train.json"
@@ -32,6 +34,7 @@ FILES = {
     **{file: ("bench", f"bench --network {name} --batches 100,1000,5000,10000") for name, file in BENCH.items()},
     PROFILE: ("profile", "profile --counters --precision fp32 --chunk 1000"),
     RESOURCES: ("kernels", "kernels --resources"),
+    INSTRUCTIONS: ("kernels", "kernels --instructions"),
     **{file: ("peers", f"bench --peers --network {name} --rounds 5 --seconds 60") for name, file in PEERS.items()},
     **{file: ("peers", f"bench --peers --network {name} --batch 1 --seconds 40") for name, file in ONE_IMAGE.items()},
     TRAINING: ("training", "bench --training"),
@@ -46,6 +49,9 @@ SCALE = {
 }
 CYCLE = "h100_lenet5_fp16_cycle.json"  # of an older version
 CHECK_CYCLE = document("lenet5-inference/report/2", fields({"images_per_s": number(1, 1e12)}, others=True))
+# As FILES, but not every card lets them be made.
+OPTIONAL = {file: ("counters", f"profile --every-step --network {name}") for name, file in COUNTERS.items()}
+COMMANDS = {**FILES, **OPTIONAL}  # of main.py
 # Network → correct answers with the report's own weights: the networks whose original weights can be had.
 ORIGINALS = {"minidnn86": "original_minidnn86.json"}
 SCHEMAS = Path(__file__).parents[1] / "schemas"
@@ -72,7 +78,7 @@ NEEDED: Mapping[str, Mapping[str, Any]] = {
             "whole_program": {"contains": {"properties": {"ms": {"type": "number", "exclusiveMinimum": 0}}}},
         }
     },
-    "kernels": {"required": ["resources"]},
+    "kernels": {"anyOf": [{"required": ["resources"]}, {"required": ["instructions"]}]},
 }
 
 
@@ -81,18 +87,18 @@ class MissingError(UserError):
 
 
 def command_of(name: str) -> str:
-    """Return the command that makes one of ``FILES`` or ``SCALE``."""
-    command = f"-m {SCALE[name][1]}" if name in SCALE else f"main.py {FILES[name][1]}"
+    """Return the command that makes one of ``COMMANDS`` or ``SCALE``."""
+    command = f"-m {SCALE[name][1]}" if name in SCALE else f"main.py {COMMANDS[name][1]}"
     return f"python {command} --json docs/benchmarks/{name}"
 
 
 def check_of(name: str) -> Check:
-    """Return the check of one of ``FILES``, ``SCALE`` or ``ORIGINALS``, of ``CYCLE`` or of the old reports."""
+    """Return the check of one of ``COMMANDS``, ``SCALE`` or ``ORIGINALS``, of ``CYCLE`` or of the old reports."""
     if name in ORIGINALS.values():
         return CHECK_ORIGINAL
     if name == CYCLE:
         return CHECK_CYCLE
-    return old_reports.CHECK if name == OLD_REPORTS else partial(check, (FILES | SCALE)[name][0])
+    return old_reports.CHECK if name == OLD_REPORTS else partial(check, (COMMANDS | SCALE)[name][0])
 
 
 @cache
@@ -201,7 +207,7 @@ class Figures(dict[str, dict[str, Any]]):
         elif present(path):
             self[name] = read_json(path, check_of(name), "make it again")
         else:
-            remedy = f"run {command_of(name)}" if name in FILES | SCALE else old_reports.REMEDY
+            remedy = f"run {command_of(name)}" if name in COMMANDS | SCALE else old_reports.REMEDY
             raise MissingError(f"{path} is missing: {remedy}")
         return self[name]
 

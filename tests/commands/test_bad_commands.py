@@ -139,6 +139,8 @@ CASES = {
     "precompile --arch sm_80 --conv nonsense": "nonsense.*choose one of",
     "precompile --arch sm_80 --weights missing.h5": "missing.h5",
     "kernels --json missing/folder": "--json missing/folder cannot be written",
+    "kernels --resources --instructions": "print tables of their own: give one of them",
+    "kernels --instructions --arch sm_10": "unknown architecture 'sm_10'",
     "kernels --resources --arch sm_10": "unknown architecture 'sm_10': choose one of sm_75, ",
     "bench --network vgg": "unknown network 'vgg': choose one of lenet5",
     "bench --shape 1,2,3": "--shape 1,2,3: .*C,H,W,M,K,S",

@@ -54,7 +54,7 @@ WORK = {
     "evaluate": "--network --weights --precision --device --against --batch --split --data-dir --data --labels --html "
     "--overwrite --json --wide",
     "graph": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --wide",
-    "kernels": "--resources --arch --json --wide",
+    "kernels": "--resources --instructions --arch --json --wide",
     "precompile": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --device --all",
     "bench": "--network --shape --batch --batches --only --peers --scenario --training --precision --rounds --seconds "
     "--device --l2 --noise --json --wide --plot --save-tuning",

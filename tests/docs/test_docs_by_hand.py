@@ -41,6 +41,17 @@ def test_prose_compares_no_measurements(document: Document) -> None:
     assert compared == (set(OF_REPORTS) if document is KERNELS else set())
 
 
+def test_comments_of_kernels_compare_no_measurements() -> None:
+    """Nor which network gains by a kernel: only that k7 chose step 5, as below."""
+    found = set()
+    for path in (ROOT / "app" / "kernels").rglob("*.cu*"):
+        comments = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()[:2] == "//"]
+        text = " ".join(line.lstrip("/ ") for line in comments)
+        named = (part for part in re.split(r"(?<=[.:;])\s+", text) if re.search(rf"\b({'|'.join(NETWORKS)})\b", part))
+        found |= {part for part in named if re.search(COMPARES, part)}
+    assert found == {"k7 (its winner:"}
+
+
 def test_what_prose_says_of_the_reports_is_theirs() -> None:
     """``OF_REPORTS``, against the reports' own figures."""
     old = Figures(FIGURES).old

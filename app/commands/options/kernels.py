@@ -11,5 +11,8 @@ class KernelsRequest:
     resources: bool = option(
         "compile each kernel (needs no GPU) and print its registers, shared memory and spills", False
     )
-    arch: str | None = option("GPU architecture that --resources compiles for (default: sm_90a)", metavar="NAME")
+    instructions: bool = option("count the instructions of each kernel's hottest loop (needs nvdisasm, no GPU)", False)
+    arch: str | None = option(
+        "GPU architecture that --resources and --instructions compile for (default: sm_90a)", metavar="NAME"
+    )
     output: Output = options(what="the table")

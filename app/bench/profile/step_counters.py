@@ -1,0 +1,46 @@
+"""What Nsight Compute counts of one step of the ladder, so that a prediction can be held against it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Counter:
+    """One hardware counter: what it says, Nsight Compute's name for it, and what it counts."""
+
+    words: str
+    metric: str
+    unit: Literal["warps", "threads", "bytes", "%"]
+
+
+COUNTERS: dict[str, Counter] = {
+    "instructions": Counter("instructions", "smsp__inst_executed.sum", "warps"),
+    "multiply_adds": Counter("multiply-adds", "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", "threads"),
+    "global_loads": Counter("loads from global memory", "smsp__inst_executed_op_global_ld.sum", "warps"),
+    "shared_loads": Counter("loads from shared memory", "smsp__inst_executed_op_shared_ld.sum", "warps"),
+    "shared_cycles": Counter("cycles of shared loads", "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum", "warps"),
+    "bank_conflicts": Counter(
+        "cycles lost by bank conflicts", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum", "warps"
+    ),
+    "dram_read": Counter("bytes read from device memory", "dram__bytes_read.sum", "bytes"),
+    "dram_written": Counter("bytes written to device memory", "dram__bytes_write.sum", "bytes"),
+    "issue": Counter("issue slots used", "smsp__issue_active.avg.pct_of_peak_sustained_active", "%"),
+    "tensor": Counter("tensor cores busy", "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active", "%"),
+    "occupancy": Counter(
+        "warps on a multiprocessor, of the most", "sm__warps_active.avg.pct_of_peak_sustained_active", "%"
+    ),
+    "SM": Counter("multiprocessors, of their peak", "sm__throughput.avg.pct_of_peak_sustained_elapsed", "%"),
+    "L1": Counter(
+        "L1 cache and shared memory, of their peak", "l1tex__throughput.avg.pct_of_peak_sustained_active", "%"
+    ),
+    "L2": Counter("L2 cache, of its peak", "lts__throughput.avg.pct_of_peak_sustained_elapsed", "%"),
+    "DRAM": Counter("device memory, of its peak", "dram__throughput.avg.pct_of_peak_sustained_elapsed", "%"),
+}
+# What one event of a unit is per output of a thread: an instruction of a warp is one of each of its 32 threads.
+WEIGHTS = {"warps": 32, "threads": 1, "bytes": 1}
+
+
+def per_output(name: str, value: float, outputs: float) -> float:
+    """Return a counted value as pages show it: per output, or in percent."""
+    unit = COUNTERS[name].unit
+    return value if unit == "%" else value * WEIGHTS[unit] / outputs

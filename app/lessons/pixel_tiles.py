@@ -1,0 +1,125 @@
+"""Draw convolutions whose threads own pixels: what a thread reads of the input, and where its outputs lie."""
+
+from app.lessons.drawing import Drawing, Sizes
+from app.lessons.formulas import WARP
+
+ROOM = 210  # pixels for the longer side of a grid
+FOOT = 26
+
+
+def _cell(*sizes: int) -> float:
+    return max(min(ROOM / max(sizes), 18), 1.5)
+
+
+def window(sizes: Sizes) -> Drawing:
+    """One thread for each output pixel of a map, in rows; a thread reads its window in global memory."""
+    rows, columns, kernel, stride = (sizes[name] for name in ("rows", "columns", "kernel", "stride"))
+    high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
+    cell = _cell(high, wide)
+    at_row, at_column = min(1, rows - 1), min(2, columns - 1)
+    taps = sizes.words["taps"]
+    drawing = Drawing(
+        f"Output map of {rows} x {columns} pixels, one thread each, {sizes['threads']} threads a block. The marked "
+        f"thread reads a window of {kernel} x {kernel} pixels of each input channel; its neighbour's window overlaps "
+        f"it. Filter taps come from {taps}, one for the whole warp."
+    )
+    drawing.text(0, 12, f"input channel {high} × {wide}, global memory", "head")
+    drawing.cells(0, 22, high, wide, cell)
+    side = kernel * cell
+    x, y = at_column * stride * cell, 22 + at_row * stride * cell
+    drawing.area(x, y, side, side, "thread", "what the marked thread reads")
+    drawing.area(x + stride * cell, y, side, side, "neighbour", "what its neighbour reads")
+    out = max(wide * cell, 190) + 70
+    drawing.text(out, 12, f"output map {rows} × {columns}", "head")
+    drawing.cells(out, 22, rows, columns, cell)
+    left = WARP
+    for row in range(rows):  # the first warp's threads, row by row
+        taken = min(left, columns)
+        if taken <= 0:
+            break
+        drawing.area(out, 22 + row * cell, taken * cell, cell, "warp", "the 32 threads of a warp")
+        left -= taken
+    drawing.area(out + at_column * cell, 22 + at_row * cell, cell, cell, "thread", "the marked thread's output")
+    drawing.arrow(x + side, y + side / 2, out + at_column * cell, 22 + (at_row + 0.5) * cell)
+    foot = 22 + high * cell + FOOT
+    drawing.cells(0, foot, kernel, kernel, min(cell, 10), "taps")
+    drawing.lines_of_text(
+        kernel * min(cell, 10) + 12,
+        foot + 12,
+        [f"{kernel} × {kernel} taps of one filter: {taps}", "one value serves all 32 threads of a warp"],
+    )
+    return drawing
+
+
+def tile(sizes: Sizes) -> Drawing:
+    """A block of TILE x TILE outputs reads a copy of the input under it in shared memory."""
+    tile, kernel, stride = (sizes[name] for name in ("tile", "kernel", "stride"))
+    side = (tile - 1) * stride + kernel
+    cell = _cell(side)
+    taps = sizes.words["taps"]
+    drawing = Drawing(
+        f"A block of {tile} x {tile} threads copies {side} x {side} pixels of one channel to shared memory. A thread "
+        f"reads its {kernel} x {kernel} window there. Filter taps come from {taps}."
+    )
+    drawing.text(0, 12, f"input tile {side} × {side}, shared memory", "head")
+    drawing.cells(0, 22, side, side, cell, "shared")
+    inner = tile * stride * cell
+    drawing.area(0, 22, inner, inner, "core", "pixels under the outputs")
+    at = min(2, tile - 1)
+    window = kernel * cell
+    x, y = at * stride * cell, 22 + stride * cell
+    drawing.area(x, y, window, window, "thread", "what the marked thread reads")
+    drawing.area(x + stride * cell, y, window, window, "neighbour", "what its neighbour reads")
+    out = max(side * cell, 190) + 70
+    drawing.text(out, 12, f"outputs of the block {tile} × {tile}", "head")
+    drawing.cells(out, 22, tile, tile, cell)
+    rows = max(WARP // tile, 1)
+    drawing.area(out, 22, min(tile, WARP) * cell, rows * cell, "warp", "the 32 threads of a warp")
+    drawing.area(out + at * cell, 22 + cell, cell, cell, "thread", "the marked thread's output")
+    drawing.arrow(x + window, y + window / 2, out + at * cell, 22 + 1.5 * cell)
+    foot = 22 + side * cell + FOOT
+    drawing.cells(0, foot, kernel, kernel, min(cell, 10), "taps")
+    share = side**2 / tile**2
+    drawing.lines_of_text(
+        kernel * min(cell, 10) + 12,
+        foot + 12,
+        [
+            f"{kernel} × {kernel} taps: {taps}",
+            f"{side**2:,} pixels for {tile**2:,} outputs: {share:.2f} copied for each",
+        ],
+    )
+    return drawing
+
+
+def patch(sizes: Sizes) -> Drawing:
+    """A thread keeps a patch of pixels in several maps, and reads each input row once for all taps of a filter row."""
+    maps, rows, columns, kernel, stride = (sizes[name] for name in ("maps", "rows", "columns", "kernel", "stride"))
+    high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
+    cell = 16
+    drawing = Drawing(
+        f"A thread computes {rows} x {columns} pixels in {maps} maps. It reads a row of {wide} input values once and "
+        f"uses it for {kernel} taps: {rows} x {wide} values and {kernel} x {maps} taps make "
+        f"{rows * columns * kernel * maps} multiply-adds."
+    )
+    drawing.text(0, 12, f"input under the patch, {high} × {wide}, shared memory", "head")
+    drawing.cells(0, 22, high, wide, cell, "shared")
+    drawing.area(0, 22, wide * cell, rows * cell, "thread", "values of one filter row, read at once into registers")
+    drawing.area(0, 22, columns * cell, rows * cell, "neighbour", "what the first tap of the row multiplies")
+    out = max(wide * cell, 300) + 60
+    drawing.text(out, 12, f"{rows} × {columns} pixels in {maps} maps, registers", "head")
+    for depth in range(min(maps, 4)):
+        drawing.cells(out + 10 * depth, 22 + 10 * depth, rows, columns, cell, "own")
+    foot = 22 + max(high, rows) * cell + FOOT + 14
+    drawing.cells(0, foot, kernel, kernel, 10, "taps")
+    drawing.area(0, foot, kernel * 10, 10, "thread", "taps that one row of values serves")
+    reads, products = rows * wide + kernel * maps, rows * columns * kernel * maps
+    drawing.lines_of_text(
+        kernel * 10 + 12,
+        foot + 12,
+        [
+            f"a row of taps: {rows} × {wide} values + {kernel} × {maps} taps = {reads} read",
+            f"{products} multiply-adds, {products / reads:.1f} for each value read",
+            f"{sizes['threads']:,} threads a block",
+        ],
+    )
+    return drawing

@@ -1,0 +1,154 @@
+"""The steps of the ladder in their order: a registry row, the step that it continues, and its lesson.
+
+A lesson is ``steps/OPERATION/NAME.toml``: what a person judged about the step. Every number in it is a formula in
+braces, which ``formulas.py`` computes.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import chain
+from pathlib import Path
+
+from app.kernels import registry
+from app.kernels.variant import Variant
+
+LESSONS = Path(__file__).with_name("steps")
+LADDERS = {"conv": "convolution", "gemm": "matrix product"}
+_LABEL = re.compile(r"^(?:Convolution|Matrix product), step \d+: ")
+_SENTENCE = re.compile(r"(?<=[.;]) +(?=[A-Z])")
+_NEWS = re.compile(r"(?:Since step \d+|What changed since step \d+|The idea): ")
+_PARTS = re.compile(r"\n(?=(?:From|Data|Launch|Bound by|Since step \d+|What changed since step \d+|The idea): )")
+LABEL_WORDS = 7  # most words of a label
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A task, the command that checks it, and the outcome; the answer is folded on the page."""
+
+    task: str
+    command: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a person judged about one step.
+
+    title: the idea in a few words. since: name of the step that it continues, empty for a beginning. excerpt: text in
+    the line of the file at which the excerpt starts. drawing: ``kind`` of the drawing and its parameters' formulas.
+    counts: formulas, see ``counting.py``. bound: what bounds the step now; bounded_by: the same as keys of
+    ``counting.PARTS``. proof: how hardware counters show it; proven_by: which, as keys of ``step_counters.COUNTERS``.
+    """
+
+    title: str
+    since: str
+    excerpt: str
+    drawing: Mapping[str, str]
+    counts: Mapping[str, str]
+    bound: str
+    bounded_by: tuple[str, ...]
+    proof: str
+    proven_by: tuple[str, ...]
+    exercise: Exercise
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a ladder."""
+
+    row: Variant
+    lesson: Lesson
+
+    @property
+    def slug(self) -> str:
+        """The name of its page without the ending, unique over all ladders."""
+        return f"{self.row.operation}-{self.row.name}"
+
+    @property
+    def title(self) -> str:
+        """Number and name: ``2 direct``."""
+        return f"{self.row.step} {self.row.name}"
+
+    @property
+    def ladder(self) -> str:
+        """What its operation is called."""
+        return LADDERS[self.row.operation]
+
+    @property
+    def dtype(self) -> str:
+        """The arithmetic that its page shows: float32, where the step has it."""
+        return "float32" if "float32" in self.row.dtypes else self.row.dtypes[0]
+
+    @cached_property
+    def source(self) -> str:
+        """Its .cu file."""
+        return self.row.path.read_text(encoding="utf-8")
+
+    @property
+    def since(self) -> "Step | None":
+        """The step that it continues, None for a beginning."""
+        return find(self.row.operation, self.lesson.since) if self.lesson.since else None
+
+    @property
+    def idea(self) -> str:
+        """The idea in two sentences, from the head of its file: what it does, and what is new."""
+        head = head_comment(self.source)
+        first = _SENTENCE.split(_LABEL.sub("", head[0]))
+        if len(first) > 1 and len(first[0].split()) < LABEL_WORDS:
+            first = first[1:]  # the label's own words came first: "direct. One thread …"
+        news = next((text for text in head[1:] if _NEWS.match(text)), "")
+        second = _SENTENCE.split(_NEWS.sub("", news))[:1] if news else first[1:2]
+        return " ".join(f"{text[:1].upper()}{text[1:].rstrip('.:;')}." for text in (first[0], *second))
+
+
+def head_comment(source: str) -> list[str]:
+    """Return the paragraphs of the comment at the top of a .cu file; ``From:`` and the like begin new ones."""
+    lines = []
+    for line in source.splitlines():
+        if not line.startswith("//"):
+            break
+        lines.append(line.removeprefix("//").removeprefix(" "))
+    text = _PARTS.sub("\n\n", "\n".join(lines))
+    return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+@cache
+def ladder(operation: str) -> tuple[Step, ...]:
+    """Return the steps of an operation that have lessons, each behind the step that it continues.
+
+    Where several continue one step, short digressions come first and the main line last.
+    """
+    rows = [Step(row, lesson(row)) for row in registry.variants(operation) if lesson_path(row).is_file()]
+
+    def line(name: str) -> list[Step]:
+        """A step's line: those that continue it, with their own lines."""
+        lines = [[step, *line(step.row.name)] for step in rows if step.lesson.since == name]
+        lines.sort(key=len)
+        return [*chain.from_iterable(lines)]
+
+    return tuple(line(""))
+
+
+def steps() -> tuple[Step, ...]:
+    """Return the steps of all ladders."""
+    return tuple(step for operation in LADDERS for step in ladder(operation))
+
+
+def find(operation: str, name: str) -> Step:
+    """Return a step by name. Raises KeyError for an unknown one."""
+    return {step.row.name: step for step in ladder(operation)}[name]
+
+
+def lesson_path(row: Variant) -> Path:
+    """Return the path of a row's lesson."""
+    return LESSONS / row.operation / f"{row.technique}.toml"
+
+
+def lesson(row: Variant) -> Lesson:
+    """Read a row's lesson."""
+    found = tomllib.loads(lesson_path(row).read_text(encoding="utf-8"))
+    lists = {name: tuple(found[name]) for name in ("bounded_by", "proven_by")}
+    return Lesson(**found | lists | {"exercise": Exercise(**found["exercise"])})

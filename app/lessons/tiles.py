@@ -1,0 +1,30 @@
+"""Draw which thread reads what: one kind of drawing for each way to cut a layer into threads.
+
+A lesson names the kind and gives formulas for its sizes, so that a drawing shows what a row really launches.
+"""
+
+from collections.abc import Callable, Mapping
+
+from app.lessons import matrix_tiles, pixel_tiles
+from app.lessons.drawing import Drawing, Sizes
+from app.lessons.formulas import Names, value
+from app.lessons.steps import Step
+
+WORDS = ("kind", "taps", "where", "rows_are", "columns_are", "depth_is")  # parts of a drawing that are no formulas
+KINDS: Mapping[str, Callable[[Sizes], Drawing]] = {
+    "window": pixel_tiles.window,
+    "tile": pixel_tiles.tile,
+    "patch": pixel_tiles.patch,
+    "product": matrix_tiles.product,
+    "fragments": matrix_tiles.fragments,
+    "passes": matrix_tiles.passes,
+    "split": matrix_tiles.split,
+    "ring": matrix_tiles.ring,
+}
+
+
+def draw(step: Step, names: Names) -> str:
+    """Return the drawing of a step on the layer that the names are of, as SVG."""
+    given = step.lesson.drawing
+    sizes = {name: round(value(text, names)) for name, text in given.items() if name not in WORDS}
+    return KINDS[given["kind"]](Sizes(sizes, given)).svg()

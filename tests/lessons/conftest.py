@@ -1,0 +1,21 @@
+"""The site of the stored card, written once."""
+
+from pathlib import Path
+
+import pytest
+
+from app.lessons.card import Card
+from app.lessons.site import write_site
+from docs.generate.site import COMMAND, stored_card
+
+
+@pytest.fixture(scope="session")
+def card() -> Card:
+    return stored_card()
+
+
+@pytest.fixture(scope="session")
+def site(card: Card, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    write_site(folder, card, COMMAND)
+    return folder

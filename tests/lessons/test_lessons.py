@@ -1,0 +1,111 @@
+"""Test the lessons: a row each, formulas that can be computed, and sentences that the counts bear out."""
+
+import re
+import shlex
+
+import pytest
+
+from app.bench.profile.step_counters import COUNTERS, per_output
+from app.commands.options.common import COMMANDS, parser_of
+from app.kernels import registry
+from app.kernels.problems import ConvProblem
+from app.lessons import tiles
+from app.lessons.card import Card
+from app.lessons.counting import COUNTS, PARTS, Speeds, count, predict
+from app.lessons.formulas import conflicts, filled, lines, names_of, pixel_lines, value, vector
+from app.lessons.pages import Pages
+from app.lessons.steps import LADDERS, LESSONS, Step, find, lesson_path, steps
+
+STEPS = pytest.mark.parametrize("step", steps(), ids=lambda step: step.slug)
+
+
+def test_every_row_has_a_lesson_and_every_lesson_a_row() -> None:
+    rows = {lesson_path(row) for operation in LADDERS for row in registry.variants(operation)}
+    assert rows == {*LESSONS.rglob("*.toml")}, "write a lesson for each new step, see CONTRIBUTING.md"
+    assert len(steps()) == len(rows), "since names no step"
+
+
+@STEPS
+def test_predictions_are_bounds_and_say_what_bounds(step: Step, card: Card) -> None:
+    """No measured time is below its prediction; the part that the lesson names is the longest on some layer."""
+    layers = [*card.layers(step)]
+    assert layers and set(step.lesson.bounded_by) <= {*PARTS}
+    for layer in layers:
+        assert layer.ms is None or layer.ms >= layer.prediction.ms, layer.title
+    large = [layer for layer in layers if layer.name != "fc2"]  # a few microseconds: launching takes longer
+    assert {layer.prediction.bound for layer in large} <= set(step.lesson.bounded_by)
+    assert layers[1].prediction.bound in step.lesson.bounded_by or step.row.operation == "gemm"
+
+
+@STEPS
+def test_sentences_can_be_filled_and_hold_no_figures_by_hand(step: Step, card: Card) -> None:
+    lesson = step.lesson
+    for text in (lesson.bound, lesson.proof, lesson.exercise.task, lesson.exercise.answer):
+        assert not re.findall(r"\d ?(?:ms|µs|%|TFLOP|GB)", re.sub(r"\{[^}]*\}", "", text))
+        assert not text[0].islower() and text.endswith((".", "?"))
+        for layer in card.layers(step):
+            assert "{" not in filled(text, layer.names)
+            assert tiles.draw(step, layer.names)
+    assert set(lesson.proven_by) <= {*COUNTERS}
+
+
+@STEPS
+def test_exercises_name_commands_that_exist(step: Step) -> None:
+    program, *arguments = shlex.split(step.lesson.exercise.command)[1:]
+    assert program == "main.py"
+    name = arguments[0] if arguments[0] in COMMANDS else "run"
+    parser_of(name).parse_args(arguments[name != "run" :])
+
+
+def test_counts_of_a_layer_counted_by_hand(card: Card) -> None:
+    """Step 2 on lenet5's second layer, 12 x 12 pixels of 32 channels to 8 x 8 of 64 maps."""
+    problem, step = ConvProblem(32, 12, 12, 64, 5), find("conv", "direct")
+    names = names_of(step.row, problem, {}, 10_000, 132)
+    counts = count(step.lesson.counts, problem, names, "fma", None)
+    assert [counts[name] for name in ("products", "global_loads", "slots", "waste")] == [800, 1600, 2400, 1]
+    # A warp has 4 rows of 8 pixels; 44 neighbouring pixels of 4 bytes touch 1 + 172 / 128 lines, a tap one more.
+    assert counts["wavefronts"] == 800 * (1 + 172 / 128 + 1)
+    assert counts["memory_bytes"] == (10_000 * 4 * (32 * 144 + 64 * 64) + 4 * 800 * 64) / (10_000 * 64 * 64)
+    speeds = Speeds(products=32e12, bytes=3e12, cycles=2e9, multiprocessors=132, resident_threads=132 * 2048)
+    parts = predict(counts, names, speeds).parts
+    outputs = 10_000 * 64 * 64
+    assert parts["arithmetic"] == pytest.approx(outputs * 800 / 32e9)
+    assert parts["issue"] == pytest.approx(outputs * 2400 / 32 / (4 * 132 * 2e6))
+    assert parts["loads"] == pytest.approx(outputs * counts["wavefronts"] / 32 / (132 * 2e6))
+    assert set(COUNTS) == {*counts} and set(PARTS) == {*parts}
+
+
+def test_functions_of_formulas() -> None:
+    assert lines(4) == 1 and lines(132) == 2
+    assert pixel_lines(32, 36, 4) == lines(128) and pixel_lines(8, 12, 4) == lines(44 * 4)
+    assert pixel_lines(8, 64, 4) == 4 * lines(32)  # rows far apart share no line
+    assert conflicts(32, 36, 1) == 1 and conflicts(16, 32, 1) == 2 and conflicts(8, 32, 1) == 4
+    assert conflicts(32, 64, 2) == 2  # every other bank
+    assert [vector(count) for count in (8, 6, 5)] == [4, 2, 1]
+    assert filled("{2 * K} and {1 / 3:.2f}", {"K": 5}) == "10 and 0.33"
+    for wrong in ("K +", "unknown", "1 / 0", "'text'", "__import__('os')"):
+        with pytest.raises(ValueError, match=re.escape(wrong)):
+            value(wrong, {"K": 5})
+
+
+def test_counters_are_shown_beside_predictions(card: Card) -> None:
+    """From a document as ``profile --every-step`` writes it; a step without counters says how to read them."""
+    counts = {**dict.fromkeys(COUNTERS, 50.0), "global_loads": 1600 * 4096 * 100 / 32, "DRAM": None}
+    row = {"operation": "conv", "name": "direct", "layer": "conv2", "images": 100, "counts": counts}
+    counted = Card(card.benches, card.kernels, {"lenet5": {"rows": [row], "note": None}})
+    text = Pages(counted, "test").step(find("conv", "direct")).html
+    shown = re.search(r"loads from global memory, per output</th><td class=\"number\">([^<]*)<", text)
+    assert shown and shown[1] == "1,600"
+    assert "No hardware counters" not in text and re.search(r"device memory, of its peak, %</th><td[^>]*>–<", text)
+    assert "profile --every-step" in Pages(counted, "test").step(find("conv", "constant")).html
+    assert per_output("dram_read", 800.0, 100) == 8 and per_output("DRAM", 40.0, 100) == 40
+
+
+def test_pages_of_another_card_have_its_name_and_times(card: Card) -> None:
+    bench = card.benches["lenet5"]
+    device = {**bench["device"], "name": "Another Card", "multiprocessors": 66}
+    pages = Pages(Card({"lenet5": {**bench, "device": device}}, {}), "ladder")
+    text = pages.step(find("conv", "direct")).html
+    assert "Another Card" in text and "fa19" not in text and "<code>ladder</code>" in text
+    assert "What the compiler made of it" not in text
+    assert "Another Card" in pages.index().html

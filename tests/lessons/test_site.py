@@ -1,0 +1,158 @@
+"""Test that pages, stored figures and sources hold together: every step has every part, and links resolve."""
+
+import re
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from app.errors import UserError
+from app.lessons.card import Card
+from app.lessons.counting import PARTS
+from app.lessons.excerpt import LEAST, MOST, changed_lines, excerpt
+from app.lessons.pages import DASH, Page
+from app.lessons.site import MARK, write_site
+from app.lessons.steps import LADDERS, Step, ladder, steps
+from app.text import format_ms
+from docs.generate.site import COMMAND
+
+MOST_BYTES = 6_000_000
+SECTIONS = ("idea", "tile", "change", "count", "time", "proof", "bound", "exercise")
+STEPS = pytest.mark.parametrize("step", steps(), ids=lambda step: step.slug)
+
+
+class Reader(HTMLParser):
+    """Collects a page's links, ids and what it would load, and checks that its elements nest."""
+
+    EMPTY = ("meta", "link", "br", "img")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.ids += [value for name, value in attributes if name == "id" and value]
+        if tag == "a":
+            self.links.append(given["href"] or "")
+        self.loads += [given[name] or "" for name in ("src",) if name in given]
+        if tag == "link":
+            self.loads.append(given["href"] or "")
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.ids += [value for name, value in attributes if name == "id" and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def section(text: str, name: str) -> str:
+    """The HTML of one section of a page."""
+    (found,) = re.findall(rf'<section id="{name}">(.*?)</section>', text, re.DOTALL)
+    return str(found)
+
+
+def words(html: str) -> str:
+    """The text of HTML."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+
+
+@STEPS
+def test_a_page_has_every_part(step: Step, site: Path) -> None:
+    text = (site / f"{step.slug}.html").read_text(encoding="utf-8")
+    parts = {name: section(text, name) for name in SECTIONS}
+    assert all(len(words(part)) > 40 for part in parts.values())
+    assert 1 <= words(parts["idea"]).count(". ") + 1 <= 4
+    assert parts["tile"].count("<svg") == 1 and parts["time"].count("<svg") == 1
+    for name in ("tile", "time"):
+        (drawn,) = re.findall(r"<svg.*</svg>", parts[name], re.DOTALL)
+        root = ElementTree.fromstring(drawn)
+        assert root.get("role") == "img" and len(root.get("aria-label", "")) > 30
+    assert LEAST <= parts["change"].count('class="line ') <= MOST
+    assert "multiply-adds" in parts["count"] and "bytes through device memory" in parts["count"]
+    assert "Predicted" in parts["time"] and "Measured" in parts["time"]
+    assert re.search(r"<details><summary>.*</summary>.+</details>", parts["exercise"], re.DOTALL)
+    assert "{" not in words(text) or "{" in words(parts["change"])  # formulas are filled in, code keeps its braces
+
+
+@STEPS
+def test_times_are_those_of_the_stored_runs(step: Step, site: Path, card: Card) -> None:
+    text = words(section((site / f"{step.slug}.html").read_text(encoding="utf-8"), "time"))
+    for network in card.networks:
+        for table in card.benches[network]["tables"]:
+            rows = [row for row in table["rows"] if row["name"] == step.row.name and row["dtype"] == step.dtype]
+            if rows and "+" not in table["item"] and table["operation"] == step.row.operation:
+                assert format_ms(rows[0]["ms"]) in text
+    layers = [*card.layers(step)]
+    assert all(format_ms(layer.prediction.ms) in text for layer in layers)
+    assert any(layer.ms for layer in layers) or DASH in text
+
+
+@STEPS
+def test_excerpts_are_lines_of_the_files(step: Step) -> None:
+    shown = excerpt(step)
+    lines = step.source.splitlines()
+    olds = step.since.source.splitlines() if step.since else []
+    for line in shown:
+        assert (olds if line.change == "-" else lines)[line.number - 1] == line.text
+        assert unescape(re.sub(r"<[^>]+>", "", line.html)) == line.text
+    assert step.since is None or sum(line.change != " " for line in shown) >= min(5, changed_lines(step) or 0)
+    assert any(step.lesson.excerpt in line.text for line in shown)
+
+
+def test_links_resolve_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    pages = {path.name: Reader(path.read_text(encoding="utf-8")) for path in site.glob("*.html")}
+    assert len(pages) == 1 + 2 * len(steps())
+    for name, page in pages.items():
+        assert len(page.ids) == len(set(page.ids)), name
+        for link in page.links:
+            target, _, part = link.partition("#")
+            assert target in pages, (name, link)
+            assert not part or part in pages[target].ids, (name, link)
+        assert all((site / file).is_file() for file in page.loads), name
+        assert not re.search(r"https?://", (site / name).read_text(encoding="utf-8")), name
+    assert not re.search(r"url\(|@import", (site / "style.css").read_text(encoding="utf-8"))
+
+
+def test_the_site_is_small(site: Path) -> None:
+    assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < MOST_BYTES
+
+
+def test_the_first_page_lists_every_step_behind_the_one_that_it_continues(site: Path) -> None:
+    text = (site / "index.html").read_text(encoding="utf-8")
+    for operation in LADDERS:
+        places = [text.index(f'"{step.slug}.html"') for step in ladder(operation)]
+        assert places == sorted(places)
+        names = [step.row.name for step in ladder(operation)]
+        assert all(
+            names.index(step.lesson.since) < names.index(step.row.name) for step in ladder(operation) if step.since
+        )
+    assert all(what in text for what in PARTS.values())
+
+
+def test_a_site_replaces_itself_but_no_other_folder(card: Card, tmp_path: Path) -> None:
+    own = tmp_path / "site"
+    more = Page("extra", "More to see", "<p>here</p>")
+    write_site(own, card, COMMAND, [more])
+    assert (own / "extra.html").read_text(encoding="utf-8") == more.html
+    assert 'href="extra.html">More to see' in (own / "index.html").read_text(encoding="utf-8")
+    write_site(own, card, COMMAND)
+    assert not (own / "extra.html").exists() and (own / MARK).is_file()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "index.html").write_text("mine")
+    with pytest.raises(UserError, match="holds other files"):
+        write_site(other, card, COMMAND)
+    assert (other / "index.html").read_text() == "mine"
+    with pytest.raises(UserError, match="is no folder"):
+        write_site(other / "index.html", card, COMMAND)
+    assert {path.name for path in tmp_path.iterdir()} == {"site", "other"}
