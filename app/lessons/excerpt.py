@@ -1,5 +1,6 @@
 """The part of a step's file that shows its idea: the diff to the step that it continues, coloured by Pygments."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -52,11 +53,23 @@ def _is_filler(line: str) -> bool:
     return len(line.strip()) < 4 or line.startswith("#pragma")
 
 
-def changed_lines(step: Step) -> int | None:
-    """Return how many lines of code the step adds or removes; None for a step that continues none."""
+def code_lines(source: str) -> list[str]:
+    """Return the lines of a file without comments and empty lines."""
+    lines = (re.sub(r"\s*//.*", "", line).rstrip() for line in source.splitlines())
+    return [line for line in lines if line]
+
+
+def changed_lines(before: Sequence[str], after: Sequence[str]) -> int:
+    """Return how many lines are added, removed or replaced; a replaced line counts once."""
+    blocks = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return sum(max(i2 - i1, j2 - j1) for kind, i1, i2, j1, j2 in blocks if kind != "equal")
+
+
+def changed_by(step: Step) -> int | None:
+    """Return how many lines of code the step changes; None for a step that continues none."""
     if step.since is None:
         return None
-    return sum(line.change != " " and bool(line.text.strip()) for line in diff(step.since.source, step.source))
+    return changed_lines(code_lines(step.since.source), code_lines(step.source))
 
 
 def excerpt(step: Step) -> list[Line]:

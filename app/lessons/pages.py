@@ -13,7 +13,7 @@ from app.lessons import tiles
 from app.lessons.card import LATER, Card, Layer
 from app.lessons.counting import COUNTS, PARTS, ROUND_TRIP
 from app.lessons.drawing import Drawing
-from app.lessons.excerpt import Line, changed_lines, coloured, excerpt
+from app.lessons.excerpt import Line, changed_by, coloured, excerpt
 from app.lessons.formulas import exact, filled
 from app.lessons.steps import LADDERS, Step, ladder, steps
 from app.precision import SHORT
@@ -83,7 +83,7 @@ class Pages:
                         "title": step.title,
                         "idea": step.lesson.title,
                         "since": since.title if since else "",
-                        "changed": changed_lines(step) if since else "",
+                        "changed": changed_by(step) if since else "",
                         "dtype": SHORT[step.dtype],
                         "times": times,
                     }
@@ -109,7 +109,7 @@ class Pages:
             "step": step.row.step,
             "name": step.row.name,
             "since": since,
-            "next": [one for one in ladder(step.row.operation) if one.lesson.since == step.row.name],
+            "next": [one for one in ladder(step.row.operation) if one.row.since == step.row.name],
             "lesson_title": lesson.title,
             "idea": step.idea,
             "drawing": tiles.draw(step, shown.names),
@@ -119,7 +119,7 @@ class Pages:
             "source_page": f"{source_page(step)}.html",
             "since_source": since.row.source if since else "",
             "since_page": f"{source_page(since)}.html" if since else "",
-            "changed": changed_lines(step),
+            "changed": changed_by(step),
             "excerpt": [_line(line) for line in excerpt(step)],
             "counts": _counts(step, layers),
             "times": _times(layers),

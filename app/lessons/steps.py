@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import chain
 from pathlib import Path
 
 from app.kernels import registry
@@ -37,14 +36,13 @@ class Exercise:
 class Lesson:
     """What a person judged about one step.
 
-    title: the idea in a few words. since: name of the step that it continues, empty for a beginning. excerpt: text in
-    the line of the file at which the excerpt starts. drawing: ``kind`` of the drawing and its parameters' formulas.
-    counts: formulas, see ``counting.py``. bound: what bounds the step now; bounded_by: the same as keys of
-    ``counting.PARTS``. proof: how hardware counters show it; proven_by: which, as keys of ``step_counters.COUNTERS``.
+    title: the idea in a few words. excerpt: text in the line of the file at which the excerpt starts. drawing: the
+    ``kind`` of the drawing and its parameters' formulas. counts: formulas, see ``counting.py``. bound: what bounds the
+    step now; bounded_by: the same as keys of ``counting.PARTS``. proof: how hardware counters show it; proven_by:
+    which, as keys of ``step_counters.COUNTERS``.
     """
 
     title: str
-    since: str
     excerpt: str
     drawing: Mapping[str, str]
     counts: Mapping[str, str]
@@ -90,7 +88,7 @@ class Step:
     @property
     def since(self) -> "Step | None":
         """The step that it continues, None for a beginning."""
-        return find(self.row.operation, self.lesson.since) if self.lesson.since else None
+        return find(self.row.operation, self.row.since) if self.row.since else None
 
     @property
     def idea(self) -> str:
@@ -117,19 +115,8 @@ def head_comment(source: str) -> list[str]:
 
 @cache
 def ladder(operation: str) -> tuple[Step, ...]:
-    """Return the steps of an operation that have lessons, each behind the step that it continues.
-
-    Where several continue one step, short digressions come first and the main line last.
-    """
-    rows = [Step(row, lesson(row)) for row in registry.variants(operation) if lesson_path(row).is_file()]
-
-    def line(name: str) -> list[Step]:
-        """A step's line: those that continue it, with their own lines."""
-        lines = [[step, *line(step.row.name)] for step in rows if step.lesson.since == name]
-        lines.sort(key=len)
-        return [*chain.from_iterable(lines)]
-
-    return tuple(line(""))
+    """Return the steps of an operation that have lessons, in the order of the ladder."""
+    return tuple(Step(row, lesson(row)) for row in registry.variants(operation) if lesson_path(row).is_file())
 
 
 def steps() -> tuple[Step, ...]:

@@ -10,7 +10,7 @@ from app.lessons.drawing import Drawing, Sizes
 from app.lessons.formulas import Names, value
 from app.lessons.steps import Step
 
-WORDS = ("kind", "taps", "where", "rows_are", "columns_are", "depth_is")  # parts of a drawing that are no formulas
+WORDS = ("kind", "taps", "where", "rows_are", "columns_are")  # parts of a drawing that are no formulas
 KINDS: Mapping[str, Callable[[Sizes], Drawing]] = {
     "window": pixel_tiles.window,
     "tile": pixel_tiles.tile,

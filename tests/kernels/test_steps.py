@@ -1,7 +1,5 @@
 """The ladder's order: each step names the one that it continues, and changes little of its file."""
 
-import re
-from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
@@ -9,6 +7,7 @@ import pytest
 from app.kernels import registry
 from app.kernels.registry import VARIANTS, variants
 from app.kernels.variant import Variant
+from app.lessons.excerpt import changed_lines, code_lines
 from tests.support.kernel_grid import row_of, toy_variant
 
 LADDERS = ("conv", "gemm", "pool")  # single layers; pairs of layers are whole programs
@@ -23,14 +22,7 @@ IN_STEPS = pytest.mark.parametrize("row", STEPS, ids=lambda row: row.source.remo
 
 def code(path: Path) -> list[str]:
     """The lines of a file without comments and empty lines."""
-    lines = (re.sub(r"\s*//.*", "", line).rstrip() for line in path.read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if line]
-
-
-def changed_lines(before: list[str], after: list[str]) -> int:
-    """Lines added, removed or replaced; a replaced line counts once."""
-    blocks = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-    return sum(max(i2 - i1, j2 - j1) for kind, i1, i2, j1, j2 in blocks if kind != "equal")
+    return code_lines(path.read_text(encoding="utf-8"))
 
 
 @IN_STEPS

@@ -11,7 +11,7 @@ import pytest
 from app.errors import UserError
 from app.lessons.card import Card
 from app.lessons.counting import PARTS
-from app.lessons.excerpt import LEAST, MOST, changed_lines, excerpt
+from app.lessons.excerpt import LEAST, MOST, changed_by, excerpt
 from app.lessons.pages import DASH, Page
 from app.lessons.site import MARK, write_site
 from app.lessons.steps import LADDERS, Step, ladder, steps
@@ -105,7 +105,7 @@ def test_excerpts_are_lines_of_the_files(step: Step) -> None:
     for line in shown:
         assert (olds if line.change == "-" else lines)[line.number - 1] == line.text
         assert unescape(re.sub(r"<[^>]+>", "", line.html)) == line.text
-    assert step.since is None or sum(line.change != " " for line in shown) >= min(5, changed_lines(step) or 0)
+    assert step.since is None or sum(line.change != " " for line in shown) >= min(5, changed_by(step) or 0)
     assert any(step.lesson.excerpt in line.text for line in shown)
 
 
@@ -134,7 +134,7 @@ def test_the_first_page_lists_every_step_behind_the_one_that_it_continues(site: 
         assert places == sorted(places)
         names = [step.row.name for step in ladder(operation)]
         assert all(
-            names.index(step.lesson.since) < names.index(step.row.name) for step in ladder(operation) if step.since
+            names.index(step.since.row.name) < names.index(step.row.name) for step in ladder(operation) if step.since
         )
     assert all(what in text for what in PARTS.values())
 
