@@ -49,12 +49,18 @@ def conflicts(columns: int, pitch: int, stride: int) -> int:
     return max(Counter(word % BANKS for word in words).values())
 
 
+def banks(rows: int, pitch: int) -> int:
+    """Return in how many banks the first words of ``rows`` rows of ``pitch`` words lie."""
+    return len({row * pitch % BANKS for row in range(rows)})
+
+
 def vector(count: int) -> int:
     """Return the values of the widest load that ``count`` is a multiple of: 4, 2 or 1."""
     return 4 if count % 4 == 0 else 2 if count % 2 == 0 else 1
 
 
 FUNCTIONS: Mapping[str, Callable[..., Number]] = {
+    "banks": banks,
     "ceil": ceil,
     "conflicts": conflicts,
     "lines": lines,

@@ -88,7 +88,7 @@ class Step:
     @property
     def since(self) -> "Step | None":
         """The step that it continues, None for a beginning."""
-        return find(self.row.operation, self.row.since) if self.row.since else None
+        return find(self.row.operation, self.row.since)
 
     @property
     def idea(self) -> str:
@@ -124,9 +124,9 @@ def steps() -> tuple[Step, ...]:
     return tuple(step for operation in LADDERS for step in ladder(operation))
 
 
-def find(operation: str, name: str) -> Step:
-    """Return a step by name. Raises KeyError for an unknown one."""
-    return {step.row.name: step for step in ladder(operation)}[name]
+def find(operation: str, name: str | None) -> Step | None:
+    """Return a step by name, None without one of that name."""
+    return next((step for step in ladder(operation) if step.row.name == name), None)
 
 
 def lesson_path(row: Variant) -> Path:

@@ -11,11 +11,12 @@ from app.kernels import registry
 from app.kernels.problems import ConvProblem
 from app.lessons import tiles
 from app.lessons.card import Card
-from app.lessons.counting import COUNTS, PARTS, Speeds, count, predict
-from app.lessons.formulas import conflicts, filled, lines, names_of, pixel_lines, value, vector
+from app.lessons.counting import COUNTS, PARTS, Speeds, count, predict, products_of
+from app.lessons.formulas import banks, conflicts, filled, lines, names_of, pixel_lines, value, vector
 from app.lessons.pages import Pages
-from app.lessons.steps import LADDERS, LESSONS, Step, find, lesson_path, steps
+from app.lessons.steps import LADDERS, LESSONS, Step, lesson_path, steps
 
+BY_NAME = {step.slug: step for step in steps()}
 STEPS = pytest.mark.parametrize("step", steps(), ids=lambda step: step.slug)
 
 
@@ -57,9 +58,27 @@ def test_exercises_name_commands_that_exist(step: Step) -> None:
     parser_of(name).parse_args(arguments[name != "run" :])
 
 
+@STEPS
+def test_loads_are_those_of_the_machine_code(step: Step, card: Card) -> None:
+    """Shared loads for each product, with the row's default parameters, which that code was compiled with."""
+    checked = 0
+    for layer in card.layers(step):
+        loop, per = layer.loop, products_of(step.row.instructions, step.dtype)
+        if not loop or step.row.instructions == "wgmma" or layer.network != "lenet5" or layer.name == "fc2":
+            continue
+        found = loop["shared_load"] / loop["multiply"] / per
+        names = names_of(step.row, layer.problem, {}, 10_000, 132)
+        counts = count(step.lesson.counts, layer.problem, names, step.row.instructions, None)
+        padded = counts["waste"] if per > 2 else 1  # tensor cores' products count with their padding
+        told = counts["shared_loads"] / counts["products"] / padded
+        assert found == pytest.approx(told, rel=0.15), layer.title
+        checked += 1
+    assert checked or step.row.needs_cublas or step.row.instructions == "wgmma"
+
+
 def test_counts_of_a_layer_counted_by_hand(card: Card) -> None:
     """Step 2 on lenet5's second layer, 12 x 12 pixels of 32 channels to 8 x 8 of 64 maps."""
-    problem, step = ConvProblem(32, 12, 12, 64, 5), find("conv", "direct")
+    problem, step = ConvProblem(32, 12, 12, 64, 5), BY_NAME["conv-direct"]
     names = names_of(step.row, problem, {}, 10_000, 132)
     counts = count(step.lesson.counts, problem, names, "fma", None)
     assert [counts[name] for name in ("products", "global_loads", "slots", "waste")] == [800, 1600, 2400, 1]
@@ -81,6 +100,7 @@ def test_functions_of_formulas() -> None:
     assert pixel_lines(8, 64, 4) == 4 * lines(32)  # rows far apart share no line
     assert conflicts(32, 36, 1) == 1 and conflicts(16, 32, 1) == 2 and conflicts(8, 32, 1) == 4
     assert conflicts(32, 64, 2) == 2  # every other bank
+    assert banks(8, 16) == 2 and banks(8, 17) == 8
     assert [vector(count) for count in (8, 6, 5)] == [4, 2, 1]
     assert filled("{2 * K} and {1 / 3:.2f}", {"K": 5}) == "10 and 0.33"
     for wrong in ("K +", "unknown", "1 / 0", "'text'", "__import__('os')"):
@@ -93,11 +113,11 @@ def test_counters_are_shown_beside_predictions(card: Card) -> None:
     counts = {**dict.fromkeys(COUNTERS, 50.0), "global_loads": 1600 * 4096 * 100 / 32, "DRAM": None}
     row = {"operation": "conv", "name": "direct", "layer": "conv2", "images": 100, "counts": counts}
     counted = Card(card.benches, card.kernels, {"lenet5": {"rows": [row], "note": None}})
-    text = Pages(counted, "test").step(find("conv", "direct")).html
+    text = Pages(counted, "test").step(BY_NAME["conv-direct"]).html
     shown = re.search(r"loads from global memory, per output</th><td class=\"number\">([^<]*)<", text)
     assert shown and shown[1] == "1,600"
     assert "No hardware counters" not in text and re.search(r"device memory, of its peak, %</th><td[^>]*>–<", text)
-    assert "profile --every-step" in Pages(counted, "test").step(find("conv", "constant")).html
+    assert "profile --every-step" in Pages(counted, "test").step(BY_NAME["conv-constant"]).html
     assert per_output("dram_read", 800.0, 100) == 8 and per_output("DRAM", 40.0, 100) == 40
 
 
@@ -105,7 +125,7 @@ def test_pages_of_another_card_have_its_name_and_times(card: Card) -> None:
     bench = card.benches["lenet5"]
     device = {**bench["device"], "name": "Another Card", "multiprocessors": 66}
     pages = Pages(Card({"lenet5": {**bench, "device": device}}, {}), "ladder")
-    text = pages.step(find("conv", "direct")).html
+    text = pages.step(BY_NAME["conv-direct"]).html
     assert "Another Card" in text and "fa19" not in text and "<code>ladder</code>" in text
     assert "What the compiler made of it" not in text
     assert "Another Card" in pages.index().html
