@@ -121,9 +121,9 @@ def functions(text: str) -> Iterator[tuple[str, list[Instruction], dict[str, int
 
 
 def hottest_loop(code: Sequence[Instruction], labels: dict[str, int]) -> dict[str, int] | None:
-    """Return how many instructions of each class the hottest loop has, None without a loop that multiplies.
+    """Return how many instructions of each class the hottest loop has; loops within it that only copy are left out.
 
-    Loops within it that multiply nothing are left out: they copy.
+    None if no loop has half of the function's multiplications: then most are outside all loops.
     """
     jumps = ((one.address, labels.get(_target(one), one.address + 1)) for one in code if one.name.startswith("BRA"))
     loops = {(first, last) for last, first in jumps if first <= last}
@@ -133,7 +133,7 @@ def hottest_loop(code: Sequence[Instruction], labels: dict[str, int]) -> dict[st
 
     counted = [(sum(one.kind == "multiply" for one in body(loop)), loop[0] - loop[1], loop) for loop in loops]
     most, _, hottest = max(counted, default=(0, 0, (0, 0)))
-    if not most:
+    if not most or 2 * most < sum(one.kind == "multiply" for one in code):
         return None
     copies = [
         loop for multiplies, _, loop in counted if not multiplies and hottest[0] <= loop[0] and loop[1] <= hottest[1]

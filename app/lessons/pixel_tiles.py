@@ -123,3 +123,43 @@ def patch(sizes: Sizes) -> Drawing:
         ],
     )
     return drawing
+
+
+def points(sizes: Sizes) -> Drawing:
+    """Two outputs of a row by products at points: inputs and filters are transformed, sums are transformed back."""
+    kernel, maps, rows = sizes["kernel"], sizes["maps"], sizes["rows"]
+    count, cell = kernel + 1, 22
+    drawing = Drawing(
+        f"A run of {count} input pixels becomes {count} values, one for each point. A row of {kernel} taps has become "
+        f"{count} values too. A thread multiplies at one point, for {maps} maps and {rows} rows of pixels. {count} "
+        f"sums of {count} threads become two neighbouring outputs, which take {2 * kernel} multiplications otherwise."
+    )
+    columns = (
+        (0, f"{count} pixels", "shared", "one run of pixels"),
+        (150, f"{count} values", "taps", "the pixels at the points"),
+        (300, f"{count} sums", "thread", "over channels and filter rows, a thread each"),
+    )
+    for x, words, kind, title in columns:
+        drawing.text(x, 12, words, "head")
+        for number in range(count):
+            drawing.area(x, 22 + number * (cell + 4), cell, cell, kind, title)
+    for number in range(count):
+        y = 33 + number * (cell + 4)
+        drawing.arrow(cell + 4, y, 146, y)
+        drawing.arrow(154 + cell, y, 296, y)
+        drawing.text(232, y - 4, "× filter", "small", "middle")
+        drawing.arrow(304 + cell, y, 440, 22 + (count / 2) * (cell + 4) - 2)
+    drawing.text(446, 12, "2 outputs", "head")
+    for number in (0, 1):
+        top = 22 + (count / 2 - 1 + number) * (cell + 4)
+        drawing.area(446, top, cell, cell, "own", "two neighbouring outputs of a row")
+    foot = 22 + count * (cell + 4) + FOOT
+    drawing.lines_of_text(
+        0,
+        foot,
+        [
+            f"{count} multiplications for two outputs, instead of {2 * kernel}",
+            f"a thread: one point, {maps} maps, a column of {rows} rows; {sizes['threads']:,} threads a block",
+        ],
+    )
+    return drawing

@@ -15,6 +15,7 @@ KINDS: Mapping[str, Callable[[Sizes], Drawing]] = {
     "window": pixel_tiles.window,
     "tile": pixel_tiles.tile,
     "patch": pixel_tiles.patch,
+    "points": pixel_tiles.points,
     "product": matrix_tiles.product,
     "fragments": matrix_tiles.fragments,
     "passes": matrix_tiles.passes,

@@ -39,6 +39,7 @@ def test_the_hottest_loop_is_counted_without_copies_within_it() -> None:
     counted = {"multiply": 2, "global_load": 1, "shared_load": 1, "barrier": 1, "branch": 1, OTHER: 1}
     assert hottest_loop(code, labels) == {"instructions": 7, **dict.fromkeys(CLASSES, 0), OTHER: 0} | counted
     assert hottest_loop(straight, others) is None  # the loop at a kernel's end multiplies nothing
+    assert hottest_loop(code[:3], labels) and not hottest_loop(code[:3] + 2 * straight[:1], labels)
 
 
 def test_without_the_tool_one_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
