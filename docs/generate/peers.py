@@ -80,9 +80,9 @@ def pair(document: Row, precision: str, measure: str) -> Pair:
     ours = (own.get(measure) or {}).get("p50")
     entry = first_row(document["ratios"], precision=precision)
     best = entry[measure]["best"] if entry else None
-    if best is None:
+    row = first_row(document["rows"], engine=best, precision=entry["against"]) if best else {}
+    if measure not in row:
         return Pair(ours, None, "")
-    row = first_row(document["rows"], engine=best, precision=entry["against"])
     setting = row.get("settings", {}).get(measure, "")
     about = ", ".join(text for text in (entry["against"], setting) if text)
     return Pair(ours, row[measure]["p50"], f"{TITLES[best]} ({about})")
