@@ -1,6 +1,6 @@
 """Write ours beside the fastest other system: every network and precision, on the card and end to end, losses too."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from app.bench.document import Row, first_row
@@ -8,7 +8,7 @@ from app.bench.peers.peers import CUDNN, EAGER, JAX, ONNX, OURS
 from app.bench.peers.text import MEASURES
 from app.runtime.statistics import speedup
 from app.text import format_factor, format_ms
-from docs.generate.figures import ONE_IMAGE, PEERS, Figures, command_of
+from docs.generate.figures import ONE_IMAGE, PEERS, PEERS_FP16, Figures, command_of
 from docs.generate.tables import filled, markdown
 
 NOT_YET = "Not measured yet: run `{}`."
@@ -74,6 +74,18 @@ class Pair(NamedTuple):
         return [format_ms(self.ours), format_ms(self.theirs), f"**{factor}**" if lost else factor, self.peer]
 
 
+def ours(figures: Figures, file: str) -> dict[str, tuple[Row, Row]]:
+    """Return each precision's document and our row in it: of a later run in fp16 alone where there is one."""
+    documents = [figures.optional(name) for name in (file, PEERS_FP16.get(file)) if name]
+    return {
+        row["precision"]: (document, row)
+        for document in documents
+        if document is not None
+        for row in document["rows"]
+        if row["engine"] == OURS
+    }
+
+
 def pair(document: Row, precision: str, measure: str) -> Pair:
     """Return ours and the fastest peer of the precision that ours is compared with."""
     own = first_row(document["rows"], engine=OURS, precision=precision)
@@ -100,27 +112,30 @@ def _beside(figures: Figures, file: str, what: str) -> str:
     title, document = f"{what}, compared with the fastest of the other systems", figures.optional(file)
     if document is None:
         return f"{title}. {NOT_YET.format(command_of(file))}"
-    rows = []
-    for own in (row for row in document["rows"] if row["engine"] == OURS):
-        cells = [cell for measure in MEASURES for cell in pair(document, own["precision"], measure).cells]
-        rows.append([own["precision"], *cells] if own[ON_CARD] else [own["precision"], own["reason"]])
+    rows: list[list[str]] = []
+    runs: dict[str, Row] = {document["date"]: document}
+    for name, (source, own) in ours(figures, file).items():
+        runs[source["date"]] = source
+        cells = [cell for measure in MEASURES for cell in pair(source, name, measure).cells]
+        rows.append([name, *cells] if own[ON_CARD] else [name, own["reason"]])
     where = f"{document['images']:,} images" if document["images"] > 1 else "one image"
     software = ", ".join(
         f"{name} {document['software'][name]}" for name in ("torch", "jax") if name in document["software"]
     )
-    about = f"{title} ({where}, {document['device']['name']}, {document['date']}, {software}):"
-    return "\n\n".join([about, markdown(["here", *HEADS], rows), *_absent(document)])
+    about = f"{title} ({where}, {document['device']['name']}, {' and '.join(runs)}, {software}):"
+    return "\n\n".join([about, markdown(["here", *HEADS], rows), *_absent([*runs.values()])])
 
 
-def _absent(document: Row) -> Iterator[str]:
-    """Write the rows without times, and the systems without rows."""
+def _absent(documents: Sequence[Row]) -> Iterator[str]:
+    """Write the rows without times, and the systems without rows. A later document's rows replace an earlier one's."""
+    last = {(row["engine"], row["precision"]): row["reason"] for each in documents for row in each["rows"]}
     reasons: dict[tuple[str, str], list[str]] = {}
-    for row in document["rows"]:
-        if row["engine"] != OURS and row["reason"]:
-            reasons.setdefault((row["engine"], row["reason"]), []).append(row["precision"])
+    for (engine, precision), reason in last.items():
+        if engine != OURS and reason:
+            reasons.setdefault((engine, reason), []).append(precision)
     for (engine, reason), precisions in reasons.items():
         yield filled(f"{TITLES[engine]} in {', '.join(precisions)}: {reason}.")
-    for note in document.get("notes", ()):
+    for note in documents[0].get("notes", ()):
         yield filled(note.replace(" python main.py", " `python main.py") + "`." if "python main.py" in note else note)
 
 
@@ -128,12 +143,11 @@ def every_network(figures: Figures) -> str:
     """Write a row for every network and precision: README's table."""
     rows = []
     for name, file in _files():
-        document = figures.optional(file)
-        for own in document["rows"] if document else ():
-            if own["engine"] == OURS and own[ON_CARD]:
-                found = [pair(document or {}, own["precision"], measure) for measure in MEASURES]
+        for precision, (document, own) in ours(figures, file).items():
+            if own[ON_CARD]:
+                found = [pair(document, precision, measure) for measure in MEASURES]
                 cells = [cell for each in found for cell in (*each.cells[:3], each.peer.partition(" (")[0])]
-                rows.append([name, own["precision"], *cells])
+                rows.append([name, precision, *cells])
     return markdown(["", "as", *HEADS], rows, 2)
 
 
@@ -149,8 +163,8 @@ def goals(figures: Figures) -> str:
     head = ["network", "as", "", "ms", "must", "aim", "met", "× fastest other", "must", "met"]
     rows = []
     for goal in GOALS:
-        document = figures.optional(goal.files[goal.network])
-        if document is None or not first_row(document["rows"], engine=OURS, precision=goal.precision).get(ON_CARD):
+        document, own = ours(figures, goal.files[goal.network]).get(goal.precision, ({}, {}))
+        if not own.get(ON_CARD):
             continue
         on_card = pair(document, goal.precision, ON_CARD)
         beyond = ((on_card.ours or 0) + BEYOND_CARD_MS,)

@@ -8,7 +8,17 @@ from app.commands.networks import describe, shipped_weights
 from app.network.accuracy import COUNTED
 from app.network.definitions import NETWORKS
 from app.text import format_factor
-from docs.generate.figures import BENCH, OLD_REPORTS, ONE_IMAGE, ORIGINALS, PEERS, TRAINING, Figures, command_of
+from docs.generate.figures import (
+    BENCH,
+    OLD_REPORTS,
+    ONE_IMAGE,
+    ORIGINALS,
+    PEERS,
+    PEERS_FP16,
+    TRAINING,
+    Figures,
+    command_of,
+)
 from docs.generate.peers import NOT_YET, whole_pass
 from docs.generate.tables import markdown, table
 
@@ -18,7 +28,7 @@ SYSTEMS = tuple(PEERS)  # compared with ours in stored figures; a further networ
 def commands(figures: Figures) -> str:
     """Write the command of every figure outside kernels.md; for an unmeasured one, the command to run."""
     makers = []
-    for name in (*PEERS.values(), *ONE_IMAGE.values(), TRAINING):
+    for name in (*PEERS.values(), *PEERS_FP16.values(), *ONE_IMAGE.values(), TRAINING):
         document = figures.optional(name) or {}
         own = f"{document['command']} --json docs/benchmarks/{name}" if "command" in document else command_of(name)
         makers.append(own)

@@ -86,9 +86,11 @@ def test_candidates() -> None:
     assert {row.precision for row in every if row.ours} == set(PRECISIONS)
     assert len([row for row in every if not row.ours]) == 3 * (len(ENGINES) - 1)
     few = candidates(engines("ours,jax-jit"), "fp16", no_engine)
-    assert [(row.engine, row.precision) for row in few] == [("ours", "fp16"), ("jax-jit", "fp16")]
+    names = [("ours", "fp16"), ("ours", "int8"), ("jax-jit", "fp16")]
+    assert [(row.engine, row.precision) for row in few] == names, "all of ours that are compared with fp16"
     accurate = candidates(["ours", "torch-eager"], "fp32x", no_engine)
-    assert [(row.engine, row.precision) for row in accurate] == [("ours", "fp32x"), ("torch-eager", "fp32")]
+    names = [("ours", "fp32"), ("ours", "fp32x"), ("torch-eager", "fp32")]
+    assert [(row.engine, row.precision) for row in accurate] == names
 
 
 def test_noise_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:

@@ -100,12 +100,16 @@ def engines(only: str | None) -> list[str]:
 
 
 def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[Candidate]:
-    """Return every engine in every precision, or in the requested precision and the one that it is compared with."""
+    """Return every engine in every precision, or in the others' precision that the requested one is compared with.
+
+    Of ours, all that are compared with that one.
+    """
+    asked = OF_PEERS if precision is None else (BY_NAME[precision].peers,)
     found = []
-    for own in PRECISIONS if precision is None else (precision,):
-        if OURS in wanted:
+    for own in PRECISIONS if OURS in wanted else ():
+        if BY_NAME[own].peers in asked:
             found.append(Candidate(OURS, own, True, {"": partial(ours, precision=own)}))
-    for own in OF_PEERS if precision is None else (BY_NAME[precision].peers,):
+    for own in asked:
         for name, mode in MODES.items():
             if name in wanted:
                 torch = partial(TorchEngine, precision=own, mode=mode)
