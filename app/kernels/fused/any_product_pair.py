@@ -35,7 +35,7 @@ def _configure(problem: LinearPairProblem, parameters: Parameters) -> LaunchConf
     rows, hidden = parameters["ROWS"], tile_of(first)
     w2_size = second_matrix_size(hidden, second.outputs)
     pitch = rows + (0 if rows % 16 else 8)
-    defines = ring(first, rows, fixed=4 * w2_size + 8, least=4 * hidden * pitch) | {
+    defines = ring(first, rows, fixed=4 * (w2_size + hidden * pitch) + 8) | {
         "HIDDEN": hidden,
         "CLASSES": second.outputs,
         "HAS_BIAS1": int(first.bias),

@@ -1,8 +1,8 @@
 // Any two fully connected layers, with what is between and behind them, in one kernel: warpgroup tensor-core instructions.
 //
 // A block has all hidden values of its images, so that they stay on chip: the first product as in gemm_06_warpgroup, whose
-// sums become hidden values in the ring's place; the second as in gemm_pair_02; a softmax, if there is one, and the labels
-// at the end. Images are bytes, float16, or float32 that are split (warpgroup_product.cuh).
+// sums become hidden values in shared memory; the second as in gemm_pair_02; a softmax, if there is one, and the labels at
+// the end. Images are bytes, float16, or float32 that are split (warpgroup_product.cuh).
 // From: none of the systems.
 // Data: x (images, INPUTS) INPUT; w1 packed (see any_product_pair.py) float16; factors (HIDDEN) from sums to values; bias1
 //       (HIDDEN) or null; w2 packed float32; bias2 (CLASSES) or null; y (images, CLASSES) float32; labels (images) uint8.
@@ -11,10 +11,14 @@
 constexpr int BARRIERS_AT = SHARED_BYTES - 16 * STAGES - 8;
 #include "warpgroup_product.cuh"
 #include "second_product.cuh"
-static_assert(BARRIERS_AT == RING_BYTES + SECOND_BYTES, "the row must lay memory out alike");
-static_assert(HIDDEN == TILE && HIDDEN * PITCH * 4 <= RING_BYTES, "hidden values take the ring's place");
+constexpr int HIDDEN_BYTES = HIDDEN * PITCH * 4;
+static_assert(BARRIERS_AT == RING_BYTES + HIDDEN_BYTES + SECOND_BYTES, "the row must lay memory out alike");
+static_assert(HIDDEN == TILE, "the first product computes all hidden values");
 
-__device__ __forceinline__ unsigned char *second() { return memory + RING_BYTES; }
+// Not in the ring's place, which would take a barrier while the sums are still in registers: producers and consumers would
+// come to it in two branches, where the whole block must not meet.
+__device__ __forceinline__ float *hidden_values() { return (float *)(memory + RING_BYTES); }
+__device__ __forceinline__ unsigned char *second() { return memory + RING_BYTES + HIDDEN_BYTES; }
 __device__ __forceinline__ unsigned long long *second_there() { return empty() + STAGES; }
 
 // Hidden values into shared memory: rows of PITCH, a column an image.
@@ -26,7 +30,7 @@ __device__ __forceinline__ void store_hidden(const float (&sums)[ROWS / 2], cons
         const int hidden = first + half * 8;
         if (hidden >= HIDDEN) break;
         const float factor = __ldg(factors + hidden), bias = HAS_BIAS1 ? __ldg(bias1 + hidden) : 0.0f;
-        float *row = (float *)memory + hidden * PITCH + lane % 4 * 2;
+        float *row = hidden_values() + hidden * PITCH + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < Columns / 8; i++) {
             const float *pair = sums + 4 * i + 2 * half;
@@ -35,17 +39,11 @@ __device__ __forceinline__ void store_hidden(const float (&sums)[ROWS / 2], cons
     }
 }
 
-// A barrier of the whole block. Not __syncthreads: producers and consumers come to it from different places in the code.
-__device__ __forceinline__ void block_barrier() { asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory"); }
-
-// The second product waits for all hidden values. Producers wait, too: racecheck follows no barrier among some warps.
 template <int Columns>
 __device__ __forceinline__ void consume(const float *factors, const float *bias1, int t) {
     float sums[ROWS / 2];
     multiply<Columns>(sums, t);
-    block_barrier();  // all stages have been read
     store_hidden<Columns>(sums, factors, bias1, t);
-    block_barrier();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -65,17 +63,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (group == GROUPS) {
         if constexpr (THREADS >= 512) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
         produce(x, w1, rows, t - CONSUMERS);
-        block_barrier();
-        block_barrier();
-        return;
+    } else {
+        if constexpr (THREADS >= 512) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        if (rows > FEW) consume<ROWS>(factors, bias1, t);
+        else consume<FEW>(factors, bias1, t);
     }
-    if constexpr (THREADS >= 512) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
-    if (rows > FEW) consume<ROWS>(factors, bias1, t);
-    else consume<FEW>(factors, bias1, t);
+    __syncthreads();  // the second product reads all hidden values
+    if (t >= CONSUMERS) return;
     mbarrier_wait(second_there(), 0);
     for (int tile = t / 32 * 8; tile < rows; tile += CONSUMERS / 32 * 8) {
         Scores scores;
-        multiply_second(scores, bias2, (const float *)memory + tile, (const Fragment *)second(), lane);
+        multiply_second(scores, bias2, hidden_values() + tile, (const Fragment *)second(), lane);
         store_results(scores, y + tile * CLASSES, labels + tile, rows - tile, lane);
     }
 }

@@ -41,17 +41,17 @@ def threads_of(tile: int) -> int:
     return 128 * tiles(tile, 64) + PRODUCERS
 
 
-def ring(problem: LinearProblem, rows: int, fixed: int = 0, least: int = 0) -> dict[str, str | int]:
+def ring(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[str, str | int]:
     """Return the constants of ``warpgroup_product.cuh`` for blocks of ``rows`` images.
 
-    fixed: bytes of shared memory besides the ring. least: bytes that the ring has at least. Raises Unfit.
+    fixed: bytes of shared memory besides the ring. Raises Unfit.
     """
     if rows not in (40, 80):
         raise Unfit("multiplies for 40 or 80 images at a time")
     tile = tile_of(problem)
     stage = 2 * DEPTH * (problem.weight_parts * tile + problem.parts * (rows + 1))
     steps = tiles(problem.inputs, DEPTH)
-    stages = max(min(steps, MOST_STAGES, (SHARED - fixed) // (stage + 16)), tiles(least, stage), 1)
+    stages = max(min(steps, MOST_STAGES, (SHARED - fixed) // (stage + 16)), 1)
     producers = 80 if problem.input_dtype == "uint8" else 64 if problem.parts == 2 else 40
     return {
         "INPUTS": problem.inputs,
