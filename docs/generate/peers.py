@@ -76,7 +76,8 @@ class Pair(NamedTuple):
 
 def ours(figures: Figures, file: str) -> dict[str, tuple[Row, Row]]:
     """Return each precision's document and our row in it: of a later run in fp16 alone where there is one."""
-    documents = [figures.optional(name) for name in (file, PEERS_FP16.get(file)) if name]
+    names = [file, PEERS_FP16[file]] if file in PEERS_FP16 else [file]
+    documents = [figures.optional(name) for name in names]
     return {
         row["precision"]: (document, row)
         for document in documents
@@ -93,7 +94,7 @@ def pair(document: Row, precision: str, measure: str) -> Pair:
     entry = first_row(document["ratios"], precision=precision)
     best = entry[measure]["best"] if entry else None
     row = first_row(document["rows"], engine=best, precision=entry["against"]) if best else {}
-    if measure not in row:
+    if best is None or measure not in row:
         return Pair(ours, None, "")
     setting = row.get("settings", {}).get(measure, "")
     about = ", ".join(text for text in (entry["against"], setting) if text)
