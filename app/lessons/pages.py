@@ -144,7 +144,7 @@ class Pages:
         if notes:
             return f"{notes[0]}."
         network = self.card.networks[0]
-        command = f"python main.py profile --every-step --network {network} --json FILE"
+        command = f"python main.py profile --every-step --batch 1000 --network {network} --json FILE"
         return f"`{command}` reads them, where the driver allows it."
 
 

@@ -57,7 +57,9 @@ SCALE = {
 CYCLE = "h100_lenet5_fp16_cycle.json"  # of an older version
 CHECK_CYCLE = document("lenet5-inference/report/2", fields({"images_per_s": number(1, 1e12)}, others=True))
 # As FILES, but not every card lets them be made.
-OPTIONAL = {file: ("counters", f"profile --every-step --network {name}") for name, file in COUNTERS.items()}
+OPTIONAL = {
+    file: ("counters", f"profile --every-step --batch 1000 --network {name}") for name, file in COUNTERS.items()
+}
 COMMANDS = {**FILES, **OPTIONAL}  # of main.py
 # Network → correct answers with the report's own weights: the networks whose original weights can be had.
 ORIGINALS = {"minidnn86": "original_minidnn86.json"}

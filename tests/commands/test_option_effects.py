@@ -61,7 +61,7 @@ WORK = {
     "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --device --json --wide "
     "--plot",
     "profile": "--batch --device --network --weights --conv --fc --pool --latency --precision --no-fuse --streams "
-    "--chunk --trace --timeline --counters --json --wide",
+    "--chunk --trace --timeline --counters --every-step --json --wide",
     "compare": "--fail-above --ignore-settings --json --wide",
     "import": "--out --overwrite --network --symbol --size --rule --pixel-scale",
     "export": "--out --overwrite --network",

@@ -16,7 +16,7 @@ from app.bench.graphs import network_graph
 from app.bench.ladder import results
 from app.bench.ladder.cases import network_items
 from app.bench.peers import peers
-from app.bench.profile import job
+from app.bench.profile import every_step, job
 from app.bench.sweep import pipeline, text
 from app.classify import receipts
 from app.classify import report as classification
@@ -45,6 +45,7 @@ WRITERS = (
     results,
     peers,
     job,
+    every_step,
     scenario,
     pipeline,
     text,

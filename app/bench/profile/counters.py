@@ -51,24 +51,28 @@ def parse(text: str) -> list[dict[str, Any]]:
     fetched by global memory instructions. warps: active threads of a warp's 32. throughput: unit (a key of THROUGHPUTS)
     → share of its peak; bound: the busiest unit.
     """
+    return [_counters(launch) for launch in launches(text)]
+
+
+def launches(text: str) -> list[dict[str, str]]:
+    """Return the cells of that table by column, for each launch."""
     rows = list(csv.reader(text.splitlines()))
     start = next((i for i, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
     if start is None:
         return []
-    launches = [dict(zip(rows[start], row, strict=False)) for row in rows[start + 1 :] if row and row[0].isdigit()]
-    return [_counters(launch) for launch in launches]
+    return [dict(zip(rows[start], row, strict=False)) for row in rows[start + 1 :] if row and row[0].isdigit()]
 
 
 def _counters(launch: Mapping[str, str]) -> dict[str, Any]:
-    shares = {name: _number(launch.get(metric, "")) for name, metric in EFFICIENCIES.items()}
+    shares = {name: number(launch.get(metric, "")) for name, metric in EFFICIENCIES.items()}
     if (threads := shares["warps"]) is not None:
         shares["warps"] = threads / 32 * 100
-    throughput = {unit: _number(launch.get(metric, "")) for unit, metric in THROUGHPUTS.items()}
+    throughput = {unit: number(launch.get(metric, "")) for unit, metric in THROUGHPUTS.items()}
     kernel = launch["Kernel Name"].partition("(")[0]
     return {"kernel": kernel, **shares, "throughput": throughput, "bound": bound(throughput)}
 
 
-def _number(text: str) -> float | None:
+def number(text: str) -> float | None:
     """Parse a number: ``1,234.5`` → 1234.5; None for ``n/a`` and the like."""
     try:
         value = float(text.replace(",", ""))
@@ -82,30 +86,35 @@ def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[dict
 
     entries: names of the launched functions, in order; ``len(entries)`` launches are counted.
     """
+    text, note = run(arguments, entries, METRICS)
+    return parse(text), note
+
+
+def run(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[str]) -> tuple[str, str | None]:
+    """Count as ``collect`` does; return ncu's text with its table, or an empty one and the reason for failure."""
     tool = shutil.which("ncu")
     if tool is None:
-        return [], "no counters: Nsight Compute (ncu) is not installed or not on PATH"
+        return "", "no counters: Nsight Compute (ncu) is not installed or not on PATH"
     if not entries:
-        return [], "no counters: none of the kernels is our own"
+        return "", "no counters: none of the kernels is our own"
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         command = [
             *(tool, "--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)),
-            *("--clock-control", "none", "--metrics", ",".join(METRICS), "--launch-count", str(len(entries))),
+            *("--clock-control", "none", "--metrics", ",".join(metrics), "--launch-count", str(len(entries))),
             *("--kernel-name", f"regex:^({'|'.join(sorted(set(entries)))})$", "--kernel-name-base", "function"),
             *(sys.executable, str(MAIN), *arguments),
         ]
         try:
             done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return [], f"no counters: ncu was still running after {TIMEOUT_S} s"
+            return "", f"no counters: ncu was still running after {TIMEOUT_S} s"
         except OSError as error:
-            return [], f"no counters: {tool} does not start ({error.strerror})"
+            return "", f"no counters: {tool} does not start ({error.strerror})"
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    counted = parse(text)
-    if counted:
-        return counted, None
-    return [], f"no counters: {failure(f'{text}{done.stdout}{done.stderr}', done.returncode)}"
+    if launches(text):
+        return text, None
+    return "", f"no counters: {failure(f'{text}{done.stdout}{done.stderr}', done.returncode)}"
 
 
 def failure(text: str, code: int) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from app.bench.batch import random_images
-from app.bench.profile import api_calls, counters
+from app.bench.profile import api_calls, counters, every_step
 from app.bench.profile.text import as_text
 from app.charts.svg import style
 from app.charts.warpgroups import bus, warpgroups
@@ -26,6 +26,7 @@ from app.planning import tuning
 from app.planning.choices import load_graph
 from app.planning.matching import Choices
 from app.planning.plan import plan
+from app.planning.request import NetworkRequest
 from app.report import publish
 from app.runtime.clock import clocked
 from app.runtime.overlap import length, overlap
@@ -45,11 +46,32 @@ def profile(request: ProfileRequest) -> int:
     """Profile the main job's pipeline and publish the tables. Returns 0. Raises UserError."""
     with exit_on_interrupt():
         graph, weights, chosen = load_graph(request.network, shapes_only=True)
+    if request.every_step:
+        _check_every_step(request)
     device.require_gpu("profile")
+    if request.every_step:
+        with device.gpu_errors():
+            counted = every_step.count_steps(
+                graph, request.network.network or graph.network.name, request.batch, request.device
+            )
+        publish(counted, every_step.as_text, request.output)
+        return 0
     with device.gpu_errors():
         document = {"schema": SCHEMA, "weights": str(weights.path), **_profiled(request, graph, chosen)}
     publish(document, as_text, request.output)
     return 0
+
+
+def _check_every_step(request: ProfileRequest) -> None:
+    """Raise UserError for options that say what every step runs with."""
+    network, usual = request.network, NetworkRequest(network=request.network.network)
+    for name, value in vars(network).items():
+        if value != getattr(usual, name):
+            option = "no-fuse" if name == "fuse" else name
+            raise UserError(f"--every-step chooses kernels and precisions itself: leave --{option} out")
+    for name in ("counters", "trace", "timeline"):
+        if getattr(request, name):
+            raise UserError(f"--every-step prints counters alone: leave --{name} out")
 
 
 def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices) -> dict[str, Any]:

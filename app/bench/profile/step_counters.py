@@ -1,7 +1,10 @@
 """What Nsight Compute counts of one step of the ladder, so that a prediction can be held against it."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from app.bench.profile.counters import launches, number
 
 
 @dataclass(frozen=True)
@@ -44,3 +47,31 @@ def per_output(name: str, value: float, outputs: float) -> float:
     """Return a counted value as pages show it: per output, or in percent."""
     unit = COUNTERS[name].unit
     return value if unit == "%" else value * WEIGHTS[unit] / outputs
+
+
+def counted(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return what ncu's table counts of each layer. layers: the layer of each launch, in order.
+
+    launches: how many; counts: events added up over the layer's launches, and percent of the launch with the most
+    instructions; None where the tool gave no number. Empty unless the table has every launch.
+    """
+    rows = launches(text)
+    if len(rows) != len(layers):
+        return {}
+    found = {}
+    for layer in dict.fromkeys(layers):
+        own = [row for row, name in zip(rows, layers, strict=True) if name == layer]
+        instructions = COUNTERS["instructions"].metric
+        largest = max(own, key=lambda row: number(row.get(instructions, "")) or 0)
+        counts = {
+            name: _value([largest] if counter.unit == "%" else own, counter.metric)
+            for name, counter in COUNTERS.items()
+        }
+        found[layer] = {"launches": len(own), "counts": counts}
+    return found
+
+
+def _value(rows: Sequence[Mapping[str, str]], metric: str) -> float | None:
+    values = [number(row.get(metric, "")) for row in rows]
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None

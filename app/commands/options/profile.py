@@ -22,6 +22,9 @@ class ProfileRequest:
         group="output",
     )
     counters: bool = option("also read each kernel's hardware counters with Nsight Compute (ncu)", False)
+    every_step: bool = option(
+        "count every step of the ladder with ncu instead, each layer by itself (for the pages of make docs)", False
+    )
     output: Output = options(what="all figures")
 
 
