@@ -36,7 +36,16 @@ class Opener:
     def __call__(self, name: str | None) -> Iterator[Callable[[Piece | Hello], Result | Fault | Place]]:
         """Yield what answers pieces. name: of the worker, for the report; None: its device is called by its number."""
         with Engine(replace(self.settings, label=name)) as engine:
-            yield lambda piece: engine.place if isinstance(piece, Hello) else engine.classify(piece)
+
+            def answer(piece: Piece | Hello) -> Result | Fault | Place:
+                if isinstance(piece, Hello):
+                    return engine.place
+                found = engine.classify(piece)
+                if name is None and isinstance(found, Fault):  # another machine may lack the file
+                    return Fault(f"{found.reason} (on {engine.place.host})")
+                return found
+
+            yield answer
 
 
 @contextmanager

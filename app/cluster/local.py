@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from logging import CRITICAL
 from tempfile import TemporaryDirectory
 
 import dask
-from distributed import Client, Nanny, Scheduler, SpecCluster, WorkerPlugin
+from distributed import Client, Nanny, Scheduler, SchedulerPlugin, SpecCluster, WorkerPlugin
+from tqdm import tqdm
 
 HOST = "127.0.0.1"
 
@@ -38,7 +40,6 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
         dask.config.set({"temporary-directory": folder}),
     ):
         own = {"dashboard": False, "dashboard_address": f"{HOST}:0", "host": HOST}
-        scheduler = {"cls": Scheduler, "options": own}
         common = own | {
             "nthreads": in_flight,
             "memory_limit": None,  # an engine allocates once, as much as it needs
@@ -47,6 +48,8 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
         spec = {
             worker.name: {"cls": Nanny, "options": common | {"env": dict(worker.environment)}} for worker in workers
         }
+        deaths = Deaths()
+        scheduler = {"cls": Scheduler, "options": own | {"plugins": [deaths]}}
         cluster = SpecCluster(spec, scheduler, asynchronous=True, silence_logs=CRITICAL)
         starting = asyncio.ensure_future(cluster)
         try:
@@ -55,11 +58,30 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
                 await client.register_plugin(plugin, name=plugin.name)
                 yield client
         finally:
+            deaths.expected = True
             with suppress(Exception):  # was raised above
                 await starting  # what is half started could not be ended
             for nanny in cluster.workers.values():
                 _kill(nanny)
             await cluster.close()
+
+
+class Deaths(SchedulerPlugin):
+    """Says which process ended, or was given up. expected: all of them end now."""
+
+    def __init__(self) -> None:
+        self.expected = False
+        self._names: dict[str, object] = {}
+
+    def add_worker(self, scheduler: Scheduler, worker: str) -> None:
+        """Called by Dask with the address of a new worker."""
+        self._names[worker] = scheduler.workers[worker].name
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **_: object) -> None:
+        """Called by Dask with the address of a worker that is gone."""
+        name = self._names.pop(worker, worker)
+        if not self.expected:
+            tqdm.write(f"note: the process {name} ended, or was silent for too long: a new one takes over", sys.stderr)
 
 
 def _kill(nanny: Nanny) -> None:
