@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from app.classify.engine import Engine, EngineSettings
-from app.classify.pieces import GPU_PIECE, Fault, Piece, Place, Result, Runner, piece_size
+from app.classify.pieces import CPU_PIECE, GPU_PIECE, Fault, Piece, Place, Result, Runner
 from app.classify.request import ClassifyRequest
 from app.classify.runner import LocalRunner
 from app.cluster import require_dask
@@ -92,13 +92,13 @@ def opened(request: ClassifyRequest, settings: EngineSettings) -> Iterator[tuple
 
 @contextmanager
 def _shared(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[tuple[Runner, Place]]:
-    """Yield a runner on several processes, with tasks of equal size, and the place of one of them."""
-    size = GPU_PIECE
+    """Yield a runner on several processes, with tasks of similar length, and the place of one of them."""
+    rate = 1.0
 
-    def weigh(piece: Piece | Hello) -> float:
-        return 1.0 if isinstance(piece, Hello) or piece.shard.sequential else piece.count / size
+    def estimate(piece: Piece | Hello) -> float:
+        return 1.0 if isinstance(piece, Hello) or piece.shard.sequential else piece.count / rate
 
-    with deferred_interrupts() as check_interrupt, runner(weigh=weigh, check=check_interrupt) as running:
+    with deferred_interrupts() as check_interrupt, runner(estimate=estimate, check=check_interrupt) as running:
         ((_, place),) = running.run([Hello()])
-        size = piece_size(place)
+        rate = CPU_PIECE / 0.1 if place.limit == "compute" else GPU_PIECE / 0.016  # of fast ones
         yield running, place

@@ -22,11 +22,13 @@ from app.errors import UserError
 from app.processes import signals_blocked
 
 IN_FLIGHT = 2
+TASK_SECONDS = 0.015  # that a task should take at least, and for every worker, all of which one process serves:
+HANDLING_SECONDS = 0.005
 COUNT_SECONDS = 5.0  # how often the workers are counted again
 EMPTY_SECONDS = 60.0  # without any worker, after which the work is given up
 END_SECONDS = 20.0
 POLL_SECONDS = 0.1  # between two looks for Ctrl-C
-Weigh = Callable[[Any], float]
+Estimate = Callable[[Any], float]
 Check = Callable[[], object]
 Answers = list[tuple[Any, Any]]
 Queue = SimpleQueue[Answers | BaseException]
@@ -38,16 +40,16 @@ def local_runner(
     opener: Opener,
     workers: Sequence[LocalWorker],
     in_flight: int = IN_FLIGHT,
-    weigh: Weigh = lambda _: 1.0,
+    estimate: Estimate = lambda piece: 1.0,
     check: Check = lambda: None,
 ) -> Iterator[Runner]:
     """Yield a runner on processes of this machine. in_flight: tasks that each works on at a time.
 
-    weigh, check: as for ``Runner``.
+    estimate, check: as for ``Runner``.
     """
     plugin = EnginePlugin(opener, {worker.name: worker.cores for worker in workers})
     cluster = local_cluster(workers, in_flight, plugin)
-    with Runner(cluster, plugin.name, in_flight, weigh, check).running() as runner:
+    with Runner(cluster, plugin.name, in_flight, estimate, check).running() as runner:
         yield runner
 
 
@@ -56,39 +58,45 @@ def cluster_runner(
     opener: Opener,
     address: str,
     in_flight: int = IN_FLIGHT,
-    weigh: Weigh = lambda _: 1.0,
+    estimate: Estimate = lambda piece: 1.0,
     check: Check = lambda: None,
 ) -> Iterator[Runner]:
     """Yield a runner on the workers of the scheduler at ``address``. Raises UserError if they are of no use.
 
-    in_flight: tasks that each worker should work on at a time; it needs as many threads. weigh, check: as for
+    in_flight: tasks that each worker should work on at a time; it needs as many threads. estimate, check: as for
     ``Runner``.
     """
     plugin = EnginePlugin(opener, {})
     cluster = running_cluster(address, plugin)
-    with Runner(cluster, plugin.name, in_flight, weigh, check).running() as runner:
+    with Runner(cluster, plugin.name, in_flight, estimate, check).running() as runner:
         yield runner
 
 
 class Runner:
     """Answers pieces on the workers of a cluster.
 
-    A task is one piece, or several small ones. Tasks go to Dask's thread by its event loop, and answers come back by a
+    A task is one piece, or several. Tasks go to Dask's thread by its event loop, and answers come back by a
     queue; Ctrl-C leaves no lock of them taken.
     """
 
     def __init__(
-        self, cluster: AbstractAsyncContextManager[Client], name: str, in_flight: int, weigh: Weigh, check: Check
+        self, cluster: AbstractAsyncContextManager[Client], name: str, in_flight: int, estimate: Estimate, check: Check
     ) -> None:
-        """name: of the plugin that the cluster's workers have. weigh: returns 1 or more for a piece that makes a task.
+        """name: of the plugin that the cluster's workers have. estimate: returns about how many seconds a piece takes.
 
         check: called every now and then in the thread of ``run``; it may raise, for Ctrl-C.
         """
-        self._cluster, self._name, self._in_flight, self._weigh, self._check = cluster, name, in_flight, weigh, check
+        self._cluster, self._name, self._in_flight, self._estimate, self._check = (
+            cluster,
+            name,
+            in_flight,
+            estimate,
+            check,
+        )
         self._workers = 0
         self._ready: SimpleQueue[None] = SimpleQueue()
         self._error: BaseException | None = None  # that ended Dask's thread
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[None]] = set()
         self._client: Client
         self._loop = asyncio.new_event_loop()
         self._main = self._loop.create_task(self._live())
@@ -98,7 +106,7 @@ class Runner:
 
         Raises UserError if the work cannot go on, and whatever an engine raised.
         """
-        waiting, in_flight = _tasks(pieces, self._weigh), 0
+        waiting, in_flight = self._tasks(pieces), 0
         queue: Queue = SimpleQueue()
         while True:
             # A worker has one more than it works on, which it begins at once when another ends.
@@ -156,7 +164,7 @@ class Runner:
                 try:
                     await self._count_workers()
                 finally:
-                    for task in self._tasks:
+                    for task in self._answering:
                         task.cancel()
         except OSError as error:
             raise UserError(GONE) from error
@@ -174,10 +182,23 @@ class Runner:
             self._ready.put(None)
             await asyncio.sleep(COUNT_SECONDS)
 
+    def _tasks(self, pieces: Iterable[Any]) -> Iterator[list[Any]]:
+        """Gather consecutive pieces to tasks that take long enough."""
+        task: list[Any] = []
+        seconds = 0.0
+        for piece in pieces:
+            task.append(piece)
+            seconds += self._estimate(piece)
+            if seconds >= max(TASK_SECONDS, HANDLING_SECONDS * self._workers):
+                yield task
+                task, seconds = [], 0.0
+        if task:
+            yield task
+
     def _begin(self, pieces: list[Any], queue: Queue) -> None:
         task = self._loop.create_task(self._answer(pieces, queue))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
 
     async def _answer(self, pieces: list[Any], queue: Queue) -> None:
         found: Answers | BaseException
@@ -191,17 +212,3 @@ class Runner:
         except Exception as error:
             found = error
         queue.put(found)
-
-
-def _tasks(pieces: Iterable[Any], weigh: Weigh) -> Iterator[list[Any]]:
-    """Gather consecutive pieces until they weigh 1."""
-    task: list[Any] = []
-    weight = 0.0
-    for piece in pieces:
-        task.append(piece)
-        weight += weigh(piece)
-        if weight >= 1:
-            yield task
-            task, weight = [], 0.0
-    if task:
-        yield task

@@ -18,7 +18,7 @@ WORKERS = [LocalWorker(f"cpu:{core}", {"STAND_IN": str(core)}, [core]) for core 
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Runner]:
-    with local_runner(open_engine, WORKERS, weigh=lambda piece: piece.weight) as one:
+    with local_runner(open_engine, WORKERS, estimate=lambda piece: piece.seconds) as one:
         yield one
 
 
@@ -40,7 +40,7 @@ def test_every_worker_has_its_name_its_environment_and_its_cores(runner: Runner)
 
 
 def test_small_pieces_share_a_task(runner: Runner) -> None:
-    found = answers(runner, [Piece(number, weight=0.26) for number in range(10)])
+    found = answers(runner, [Piece(number, seconds=0.004) for number in range(10)])
     for task in ({0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9}):
         assert len({found[number].pid for number in task}) == 1
 

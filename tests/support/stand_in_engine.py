@@ -14,11 +14,11 @@ from app.errors import UserError
 
 @dataclass(frozen=True)
 class Piece:
-    """deed: what happens to the process that takes it. weight: as a part of a task."""
+    """deed: what happens to the process that takes it. seconds: that it is said to take."""
 
     number: int
     deed: str = ""
-    weight: float = 1.0
+    seconds: float = 1.0
 
     def __str__(self) -> str:
         return f"piece {self.number}"
