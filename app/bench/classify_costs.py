@@ -37,7 +37,8 @@ SCHEMA = "lenet5-inference/classify-costs/1"
 WORKERS = 2
 LABELS = (1, GPU_PIECE)  # of a piece: what a task costs by itself, and with the labels that it gives back
 SECONDS = 3.0  # for each of them
-ROUNDS = 25  # openings of each kind of shard, and results that are stored
+ROUNDS = 25  # openings of each kind of shard, and shards whose results are stored
+PIECES = 10  # of such a shard
 HASHED_BYTES = 256 << 20
 FORMATS = {"IDX": "images", "IDX, gzip": "images.gz", "NPY": "images.npy", "HDF5": "images.h5"}  # name of a file
 
@@ -73,7 +74,7 @@ def _opening(path: Path) -> float:
 
 
 def _storing(folder: Path) -> float:
-    """Return the median seconds of storing the labels of a shard of one piece, with its receipt."""
+    """Return the median seconds of storing the labels of a shard of ``PIECES``, with its receipt."""
     shards = []
     for number in range(ROUNDS):
         path = folder / f"shard{number}"
@@ -81,8 +82,14 @@ def _storing(folder: Path) -> float:
         shards.append(open_shard(path, unlabelled=True))
     labels = np.zeros(GPU_PIECE, np.uint8)
     identity = Identity("lenet5", "0" * 64, "none", 10)
-    with OutputFolder(folder / "out", identity, shards, [(0, GPU_PIECE)] * ROUNDS) as out:
-        return median([_seconds(partial(out.write, number, 0, labels, None, None)) for number in range(ROUNDS)])
+    windows = [(0, PIECES * GPU_PIECE)] * ROUNDS
+    with OutputFolder(folder / "out", identity, shards, windows) as out:
+
+        def store(number: int) -> None:
+            for piece in range(PIECES):
+                out.write(number, piece * GPU_PIECE, labels, None, None)
+
+        return median([_seconds(partial(store, number)) for number in range(ROUNDS)])
 
 
 def _hashing(path: Path) -> float:
@@ -135,7 +142,7 @@ def as_text(document: dict[str, Any], width: int) -> str:
     pairs = {
         "processor": f"{document['cpu']['name']}, {document['cpu']['threads']} threads",
         **{f"open {name}": f"{seconds * 1e3:.2f} ms a shard" for name, seconds in document["open_s"].items()},
-        "store": f"{document['store_s'] * 1e3:.2f} ms for {GPU_PIECE:,} labels, with their receipt",
+        "store": f"{document['store_s'] * 1e3:.2f} ms for {PIECES * GPU_PIECE:,} labels, with their receipt",
         "check": f"{document['hash_gbytes_per_s']:.2f} GB/s of results (--resume)",
     }
     columns = [Column("labels of a piece"), Column("pieces/s"), Column("MB/s")]
