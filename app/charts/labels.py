@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 HEIGHT = 14  # of a label, in pixels
 RADIUS = 6  # around a point
@@ -60,13 +61,12 @@ def _free(box: Box, taken: Iterable[Box], panel: Box) -> bool:
 
 
 def _around(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:
-    """Yield boxes further and further from the point: right and left of it first."""
+    """Yield boxes further and further from the point, right and left of it: above and below, others' lines run."""
     far = math.hypot(panel.width, panel.height)
     distance = RADIUS + 1.0
     while distance < far:
-        for turn in range(16):
-            angle = math.pi / 8 * ((turn + 1) // 2 * (-1) ** turn)  # right, then up and down by turns, left last
-            across, down = math.cos(angle), math.sin(angle)
+        for side, turn in product((1, -1), (0, -1, 1, -2, 2)):
+            across, down = side * math.cos(math.pi / 8 * turn), math.sin(math.pi / 8 * turn)
             middle = x + distance * across + (width / 2) * across, y + distance * down
             yield Box(middle[0] - width / 2, middle[1] - HEIGHT / 2, width, HEIGHT)
         distance += 5

@@ -48,12 +48,15 @@ class Card:
     """Documents about one card, as the program writes them.
 
     benches: network → ``bench --json``. kernels: ``kernels --resources --instructions --json``. counters: network →
-    ``profile --every-step --json``; a network may be missing.
+    ``profile --every-step --json``; a network may be missing. reports, timelines: precision → the main job's report of
+    lenet5, and ``profile --timeline --json``; likewise.
     """
 
     benches: Mapping[str, Row]
     kernels: Row
     counters: Mapping[str, Row] = field(default_factory=dict)
+    reports: Mapping[str, Row] = field(default_factory=dict)
+    timelines: Mapping[str, Row] = field(default_factory=dict)
 
     @property
     def device(self) -> Row:

@@ -15,6 +15,7 @@ from app.lessons.counting import COUNTS, PARTS, ROUND_TRIP
 from app.lessons.drawing import Drawing
 from app.lessons.excerpt import Line, changed_by, coloured, excerpt
 from app.lessons.formulas import exact, filled
+from app.lessons.pictures import Text
 from app.lessons.steps import LADDERS, Step, ladder, steps
 from app.precision import SHORT
 from app.text import format_factor, format_ms
@@ -35,9 +36,9 @@ class Page:
 
 
 class Pages:
-    """The pages of one card. more: pages from elsewhere, which every page links to. command: what made the site."""
+    """The pages of one card. more: further pages, which every page links to. command: what made the site."""
 
-    def __init__(self, card: Card, command: str, more: Sequence[Page] = ()) -> None:
+    def __init__(self, card: Card, command: str, more: Sequence[Text] = ()) -> None:
         self.card, self.more = card, more
         dates = sorted({str(bench["date"]) for bench in card.benches.values()})
         self._common = {
@@ -66,6 +67,8 @@ class Pages:
         for step in steps():
             yield self.step(step)
             yield self.source(step)
+        for text in self.more:
+            yield self._page("text", text.name, text.title, {"body": text.body})
 
     def index(self) -> Page:
         """The first page: all steps, with the first network's times."""

@@ -4,29 +4,36 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.charts import interactives
 from app.errors import UserError
 from app.lessons.card import Card
-from app.lessons.pages import Page, Pages
+from app.lessons.pages import Pages
+from app.lessons.pictures import Text, pictures, try_it
 
 STATIC = Path(__file__).with_name("static")
 MARK = "made-by-lenet5-inference"  # an empty file: what stands beside it may be replaced
 
 
-def write_site(folder: Path, card: Card, command: str, more: Sequence[Page] = ()) -> list[Path]:
+def write_site(folder: Path, card: Card, command: str, more: Sequence[Text] = ()) -> list[Path]:
     """Write all pages and what they load; return the files. An earlier site in the folder is replaced.
 
-    more: pages from elsewhere. Raises UserError, also for a folder that holds anything but a site.
+    more: pages from elsewhere, before those of pictures and interactives. Raises UserError, also for a folder that
+    holds anything but a site.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is no folder: name another one")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
         raise UserError(f"{folder} holds other files than a site's: name an empty or new folder")
-    made = [*Pages(card, command, more).all(), *more]
+    made = [*Pages(card, command, [*more, pictures(card), try_it()]).all()]
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         shutil.copytree(STATIC, unfinished)  # makes folders above it, too
         (unfinished / MARK).touch()
+        (unfinished / "charts.css").write_text(interactives.styles(), encoding="utf-8")
+        (unfinished / "scripts").mkdir()
+        for name, script in interactives.scripts().items():
+            (unfinished / "scripts" / name).write_text(script, encoding="utf-8")
         for page in made:
             (unfinished / f"{page.name}.html").write_text(page.html, encoding="utf-8")
         if folder.exists():

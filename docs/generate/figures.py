@@ -19,6 +19,7 @@ from app.files.checks import BadValueError, Check, document, fields, items, numb
 from app.files.reading import present, read_json
 from app.network.accuracy import COUNTED
 from app.planning.choices import LATENCY_KERNEL
+from app.precision import OFFERED
 
 FIGURES = Path(__file__).parents[1] / "benchmarks"
 NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
@@ -26,6 +27,9 @@ BENCH = {network: f"h100_bench_{network}.json" for network in NETWORKS}
 PROFILE, RESOURCES, OLD_REPORTS = "h100_profile_lenet5.json", "kernels_resources.json", old_reports.PATH.name
 INSTRUCTIONS = "kernels_instructions.json"
 COUNTERS = {network: f"h100_counters_{network}.json" for network in ("lenet5", "fa19")}
+FAST = tuple(row.name for row in OFFERED if row.paired and not row.calibrated)  # of the fast path, for any weights
+TIMELINES = {precision: f"h100_timeline_lenet5_{precision}.json" for precision in FAST}
+REPORTS = {precision: f"h100_lenet5_{precision}.json" for precision in TIMELINES}
 PEERS = {network: f"h100_peers_{network}.json" for network in (*NETWORKS, "mlp")}
 # File → one of a later run in fp16 alone: the other systems' compilers need most of the time in that precision.
 PEERS_FP16 = {PEERS[name]: f"h100_peers_{name}_fp16.json" for name in ("lenet5", "fa19", "k7")}
@@ -58,7 +62,8 @@ CYCLE = "h100_lenet5_fp16_cycle.json"  # of an older version
 CHECK_CYCLE = document("lenet5-inference/report/2", fields({"images_per_s": number(1, 1e12)}, others=True))
 # As FILES, but not every card lets them be made.
 OPTIONAL = {
-    file: ("counters", f"profile --every-step --batch 1000 --network {name}") for name, file in COUNTERS.items()
+    **{file: ("counters", f"profile --every-step --batch 1000 --network {name}") for name, file in COUNTERS.items()},
+    **{file: ("profile", f"profile --precision {name} --timeline {name}.html") for name, file in TIMELINES.items()},
 }
 COMMANDS = {**FILES, **OPTIONAL}  # of main.py
 # Network → correct answers with the report's own weights: the networks whose original weights can be had.
@@ -78,6 +83,19 @@ CHECK_ORIGINAL = document(
         },
         others=True,
     ),
+)
+# What pages draw of a report of the main job, of any version.
+_MEDIAN = fields({"p50": number(0, LARGEST, above=True)}, others=True)
+CHECK_REPORT = fields(
+    {
+        "batch": whole(1, 10**9),
+        "device": fields({"name": _LINE, "multiprocessors": whole(1, 10_000)}, others=True),
+        "layers": items(
+            fields({"kernel": _LINE, "ms": number(0, LARGEST), "images": whole(1, 10**9)}, others=True), least=1
+        ),
+        **dict.fromkeys(("on_card_ms", "end_to_end_ms", "raw_copy_ms"), _MEDIAN),
+    },
+    others=True,
 )
 # Schema → further requirements on its documents: two convolutions, a run of the whole program, resources.
 NEEDED: Mapping[str, Mapping[str, Any]] = {

@@ -3,11 +3,25 @@
 from pathlib import Path
 
 from app.console import Parser, guarded
-from app.files.reading import present
+from app.files.reading import present, read_json
 from app.interrupts import exit_with
 from app.lessons.card import SHOWN, Card
+from app.lessons.pages import source_page
+from app.lessons.pictures import Text
 from app.lessons.site import write_site
-from docs.generate.figures import COUNTERS, FIGURES, INSTRUCTIONS, RESOURCES, Figures
+from app.lessons.steps import steps
+from docs.generate.__main__ import LEARN
+from docs.generate.figures import (
+    CHECK_REPORT,
+    COUNTERS,
+    FIGURES,
+    INSTRUCTIONS,
+    REPORTS,
+    RESOURCES,
+    TIMELINES,
+    Figures,
+)
+from docs.generate.markdown import to_html
 
 COMMAND = "make docs"
 
@@ -19,7 +33,15 @@ def stored_card(folder: Path = FIGURES) -> Card:
         {network: figures.bench(network).document for network in SHOWN},
         {**figures[RESOURCES], **figures[INSTRUCTIONS]},
         {network: figures[name] for network, name in COUNTERS.items() if present(folder / name)},
+        {precision: read_json(folder / name, CHECK_REPORT, "make it again") for precision, name in REPORTS.items()},
+        {precision: figures[name] for precision, name in TIMELINES.items() if present(folder / name)},
     )
+
+
+def way_in() -> Text:
+    """Return docs/learn.md as a page. Its links lead to pages of the site; others become text."""
+    pages = {step.row.source: f"{source_page(step)}.html" for step in steps()}
+    return Text("learn", "A way in", to_html(LEARN.read(), lambda target: pages.get(target.rpartition("/")[2])))
 
 
 def main() -> int:
@@ -27,7 +49,7 @@ def main() -> int:
     parser = Parser(prog="python -m docs.generate.site", description="Write the pages of the ladder as static HTML.")
     parser.add_argument("folder", type=Path, help="where to; an earlier site there is replaced")
     folder = parser.parse_args().folder
-    files = write_site(folder, stored_card(), COMMAND)
+    files = write_site(folder, stored_card(), COMMAND, [way_in()])
     size = sum(path.stat().st_size for path in files)
     print(f"{folder / 'index.html'}: {len(files)} files, {size / 1e6:.1f} MB; open it in a browser")
     return 0

@@ -57,7 +57,7 @@ def drive(first: str, inputs: dict[int, object]) -> str:
         f"(() => {{ const here = document.getElementById('{first}'), all = here.querySelectorAll('input'); {steps}"
         "const lit = (kind) => here.querySelectorAll('svg .' + kind).length;"
         "return {facts: [...here.querySelectorAll('.facts li, td')].map((line) => line.textContent), "
-        "own: lit('own'), window: lit('window')}; })()"
+        "here: lit('here'), among: lit('among')}; })()"
     )
 
 
@@ -135,21 +135,21 @@ def test_sliders_light_what_im2col_reads(found: dict[str, Any]) -> None:
     assert "row 12, column 12" in said[0] and "byte 407 of the image" in said[0]
     assert f"byte {(13 * 576 + 300) * 4:,}" in said[1]
     assert f"pixels[13][{300 % 16}]" in said[2] and f"bank {(13 * 16 + 12) % 32}" in said[2]
-    assert (found["im2col"]["own"], found["im2col"]["window"]) == (2, 25)  # 24 others and a sample
+    assert (found["im2col"]["here"], found["im2col"]["among"]) == (2, 25)  # 24 others and a sample
 
 
 def test_windows_take_every_bank_once(found: dict[str, Any]) -> None:
     said = found["eight"]["facts"]
     assert "window 3 of its row: columns 12 to 19" in said[1]
     assert f"byte {14 // 2 * 96 + 3 * 16:,}" in said[1] and "every bank once" in said[2]
-    assert found["eight"]["own"] == 9  # eight pixels and a sample
+    assert found["eight"]["here"] == 9  # eight pixels and a sample
 
 
 def test_a_tap_is_a_start_address(found: dict[str, Any]) -> None:
     offset, said = 4 * 2 * 192 + 4 * 16, found["tap"]["facts"]
     assert f"= {offset:,} bytes" in said[0] and f"{offset:,} / 16 = {offset // 16}" in said[1]
     # The first pixel of 8 x 8 in the map and in memory, and the tap; the others, and those of two images in memory.
-    assert (found["tap"]["own"], found["tap"]["window"]) == (3, 63 + 2 * 64 - 1)
+    assert (found["tap"]["here"], found["tap"]["among"]) == (3, 63 + 2 * 64 - 1)
 
 
 def test_halves_are_rounded_as_numpy_rounds_them(found: dict[str, Any]) -> None:

@@ -52,12 +52,12 @@
       const inside = (row, column) => row >= p && row < p + OUT && column >= q && column < q + OUT;
       cells.forEach((cell, i) => {
         const row = Math.floor(i / SIDE), column = i % SIDE;
-        cell.setAttribute("class", "cell" + (row === p && column === q ? " own" : inside(row, column) ? " window" : ""));
+        cell.setAttribute("class", "cell" + (row === p && column === q ? " here" : inside(row, column) ? " among" : ""));
       });
-      taps.forEach((cell, i) => cell.setAttribute("class", "cell" + (i === tap ? " own" : "")));
+      taps.forEach((cell, i) => cell.setAttribute("class", "cell" + (i === tap ? " here" : "")));
       memory.forEach((cell, i) => {
         const row = Math.floor(i / (SIDE * IMAGES)), column = i % SIDE;
-        cell.setAttribute("class", "cell" + (i * PIXEL === offset ? " own" : inside(row, column) ? " window" : ""));
+        cell.setAttribute("class", "cell" + (i * PIXEL === offset ? " here" : inside(row, column) ? " among" : ""));
       });
       list.replaceChildren(...told.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
     }

@@ -12,8 +12,8 @@
   function read(way, n, k) {
     const h = Math.floor(n / OUT), w = n % OUT, p = Math.floor(k / K), q = k % K;
     const at = (h + p) * SIDE + w + q;
-    const lit = { window: new Set(), warp: new Set(), own: new Set([at]) };
-    for (let a = 0; a < K; a++) for (let b = 0; b < K; b++) lit.window.add((h + a) * SIDE + w + b);
+    const lit = { among: new Set(), beside: new Set(), here: new Set([at]) };
+    for (let a = 0; a < K; a++) for (let b = 0; b < K; b++) lit.among.add((h + a) * SIDE + w + b);
     const banks = new Array(32).fill(0);
     const told = [`Output pixel ${n} is row ${h}, column ${w}. Term ${k} of its 25 is filter row ${p}, column ${q}: ` +
       `input pixel (${h + p}, ${w + q}), byte ${bytes(at)} of the image.`];
@@ -22,7 +22,7 @@
       const first = n - lane;
       for (let i = 0; i < width && first + i < PIXELS; i++) {
         const other = first + i;
-        lit.warp.add((Math.floor(other / OUT) + p) * SIDE + other % OUT + q);
+        lit.beside.add((Math.floor(other / OUT) + p) * SIDE + other % OUT + q);
       }
       for (let t = 0; t < width; t++) banks[(row * width + t) % 32]++;
       const word = row * width + lane;
@@ -37,13 +37,13 @@
     } else {
       const j = Math.min(Math.floor(w / 4), 5), row = h + p;
       const address = row % 2 * WINDOW_HALF + Math.floor(row / 2) * WINDOW_ROW + j * 16;
-      for (let i = 0; i < 8; i++) lit.own.add(row * SIDE + 4 * j + i);
-      for (let a = 0; a < K; a++) for (let i = 0; i < 8; i++) lit.window.add((h + a) * SIDE + 4 * j + i);
+      for (let i = 0; i < 8; i++) lit.here.add(row * SIDE + 4 * j + i);
+      for (let a = 0; a < K; a++) for (let i = 0; i < 8; i++) lit.among.add((h + a) * SIDE + 4 * j + i);
       // A core matrix is eight windows in a row in memory: six of this row of pixels, then two of the next but one.
       const start = address - j * 16;
       for (let i = 0; i < 8; i++) {
         const r = row + 2 * Math.floor(i / 6), c = 4 * (i % 6);
-        for (let x = 0; x < 8 && r < SIDE; x++) lit.warp.add(r * SIDE + c + x);
+        for (let x = 0; x < 8 && r < SIDE; x++) lit.beside.add(r * SIDE + c + x);
       }
       for (let word = 0; word < 32; word++) banks[(start / 4 + word) % 32]++;
       told.push(`It lies in window ${j} of its row: columns ${4 * j} to ${4 * j + 7} as float16, 16 bytes at byte ` +
@@ -98,7 +98,7 @@
     write(340, 14, "banks of shared memory: words read at once");
     const boxes = Array.from({ length: 32 }, (_, i) => shape(340 + i % 8 * 36, 22 + Math.floor(i / 8) * 36, 34, "cell"));
     const counts = boxes.map((_, i) => write(357 + i % 8 * 36, 43 + Math.floor(i / 8) * 36, "", "middle"));
-    [["own", "this term"], ["window", "all terms of this output"], ["warp", "read by the same instruction"]].forEach(([kind, said], i) => {
+    [["here", "this term"], ["among", "all terms of this output"], ["beside", "read by the same instruction"]].forEach(([kind, said], i) => {
       shape(340, 190 + i * 22, 12, `cell ${kind}`);
       write(360, 200 + i * 22, said);
     });
@@ -109,8 +109,8 @@
       const { lit, banks, told } = read(way, n, k);
       pixel.shown.textContent = n; term.shown.textContent = k;
       cells.forEach((cell, i) => cell.setAttribute("class",
-        "cell" + (lit.own.has(i) ? " own" : lit.window.has(i) ? " window" : lit.warp.has(i) ? " warp" : "")));
-      boxes.forEach((box, i) => { box.setAttribute("class", "cell" + (banks[i] ? " warp" : "")); counts[i].textContent = banks[i] || ""; });
+        "cell" + (lit.here.has(i) ? " here" : lit.among.has(i) ? " among" : lit.beside.has(i) ? " beside" : "")));
+      boxes.forEach((box, i) => { box.setAttribute("class", "cell" + (banks[i] ? " beside" : "")); counts[i].textContent = banks[i] || ""; });
       list.replaceChildren(...told.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
     }
     draw();
