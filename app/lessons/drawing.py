@@ -72,5 +72,5 @@ class Drawing:
             '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
             'orient="auto"><path class="tip" d="M0 0L8 4L0 8z"/></marker></defs>'
         )
-        size = f'viewBox="0 0 {width:g} {height:g}" style="width:{width:g}px"'
+        size = f'viewBox="-2 -2 {width:g} {height:g}" style="width:{width:g}px"'
         return f'<svg role="img" {size} aria-label="{escape(self.summary)}">{tip * arrows}{"".join(self.parts)}</svg>'

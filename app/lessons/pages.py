@@ -22,6 +22,13 @@ from app.text import format_factor, format_ms
 
 KINDS = {"+": ("plus", "added"), "-": ("minus", "removed"), " ": ("same", "")}
 DASH = "–"
+# Class of a drawing's parts → its words under the drawing.
+KEYS = {
+    "thread": "what the marked thread reads",
+    "neighbour": "its neighbour's, or the other operand",
+    "warp": "a warp's threads",
+    "own": "outputs, or sums",
+}
 IN_LIBRARY = "This step multiplies in the library, whose machine code is not counted."
 NOT_COMPILED = "What the compiler made of this step is not stored for this card."
 
@@ -107,6 +114,7 @@ class Pages:
         shown = next((layer for layer in layers if layer.name == LATER), layers[0])
         order = [*steps()]
         at, lesson, since = order.index(step), step.lesson, step.since
+        drawn = tiles.draw(step, shown.names)
         values = {
             "ladder": step.ladder.capitalize(),
             "step": step.row.step,
@@ -115,7 +123,8 @@ class Pages:
             "next": [one for one in ladder(step.row.operation) if one.row.since == step.row.name],
             "lesson_title": lesson.title,
             "idea": step.idea,
-            "drawing": tiles.draw(step, shown.names),
+            "drawing": drawn,
+            "keys": [{"kind": kind, "words": words} for kind, words in KEYS.items() if f'class="{kind}"' in drawn],
             "drawing_of": f"As launched for {shown.title}, in {SHORT[step.dtype]}",
             "change_title": "What changed" if since else "The heart of the file",
             "source": step.row.source,

@@ -17,7 +17,7 @@ from app.kernels.variant import Variant
 LESSONS = Path(__file__).with_name("steps")
 LADDERS = {"conv": "convolution", "gemm": "matrix product"}
 _LABEL = re.compile(r"^(?:Convolution|Matrix product), step \d+: ")
-_SENTENCE = re.compile(r"(?<=[.;]) +(?=[A-Z])")
+_SENTENCE = re.compile(r"(?<=\.) +(?=[A-Z])")
 _NEWS = re.compile(r"(?:Since step \d+|What changed since step \d+|The idea): ")
 _PARTS = re.compile(r"\n(?=(?:From|Data|Launch|Bound by|Since step \d+|What changed since step \d+|The idea): )")
 LABEL_WORDS = 7  # most words of a label
