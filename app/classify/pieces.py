@@ -22,6 +22,9 @@ class Piece:
     first: int
     count: int
 
+    def __str__(self) -> str:
+        return f"{self.shard.path}, images {self.first:,} to {self.first + self.count - 1:,}"
+
     @property
     def nbytes(self) -> int:
         """Bytes of the images' pixels."""

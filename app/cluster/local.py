@@ -14,6 +14,8 @@ import dask
 from distributed import Client, Nanny, Scheduler, SchedulerPlugin, SpecCluster, WorkerPlugin
 from tqdm import tqdm
 
+from app.errors import UserError
+
 HOST = "127.0.0.1"
 
 
@@ -33,7 +35,7 @@ class LocalWorker:
 async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: WorkerPlugin) -> AsyncIterator[Client]:
     """Yield the client of a new cluster whose workers have the plugin. A worker that ends is started again.
 
-    in_flight: tasks at a time in each worker.
+    in_flight: tasks at a time in each worker. Raises UserError if the processes do not start.
     """
     with (
         TemporaryDirectory(prefix="lenet5-cluster-", ignore_cleanup_errors=True) as folder,
@@ -53,7 +55,10 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
         cluster = SpecCluster(spec, scheduler, asynchronous=True, silence_logs=CRITICAL)
         starting = asyncio.ensure_future(cluster)
         try:
-            await asyncio.shield(starting)
+            try:
+                await asyncio.shield(starting)
+            except (OSError, RuntimeError) as error:
+                raise UserError(f"cannot start {len(workers)} processes ({_cause(error)}): use fewer") from error
             async with Client(cluster, asynchronous=True, direct_to_workers=True, set_as_default=False) as client:
                 await client.register_plugin(plugin, name=plugin.name)
                 yield client
@@ -82,6 +87,13 @@ class Deaths(SchedulerPlugin):
         name = self._names.pop(worker, worker)
         if not self.expected:
             tqdm.write(f"note: the process {name} ended, or was silent for too long: a new one takes over", sys.stderr)
+
+
+def _cause(error: BaseException) -> str:
+    """Return what the error comes from, in one line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split())
 
 
 def _kill(nanny: Nanny) -> None:

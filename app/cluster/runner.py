@@ -75,24 +75,19 @@ def cluster_runner(
 class Runner:
     """Answers pieces on the workers of a cluster.
 
-    A task is one piece, or several. Tasks go to Dask's thread by its event loop, and answers come back by a
-    queue; Ctrl-C leaves no lock of them taken.
+    A task is one piece, or several. Tasks go to Dask's thread by its event loop, and answers come back by a queue;
+    Ctrl-C leaves no lock of them taken.
     """
 
     def __init__(
         self, cluster: AbstractAsyncContextManager[Client], name: str, in_flight: int, estimate: Estimate, check: Check
     ) -> None:
-        """name: of the plugin that the cluster's workers have. estimate: returns about how many seconds a piece takes.
+        """name: of the plugin that the cluster's workers have. estimate: returns the seconds of a piece, roughly.
 
         check: called every now and then in the thread of ``run``; it may raise, for Ctrl-C.
         """
-        self._cluster, self._name, self._in_flight, self._estimate, self._check = (
-            cluster,
-            name,
-            in_flight,
-            estimate,
-            check,
-        )
+        self._cluster, self._name, self._in_flight = cluster, name, in_flight
+        self._estimate, self._check = estimate, check
         self._workers = 0
         self._ready: SimpleQueue[None] = SimpleQueue()
         self._error: BaseException | None = None  # that ended Dask's thread
@@ -111,7 +106,8 @@ class Runner:
         while True:
             # A worker has one more than it works on, which it begins at once when another ends.
             while in_flight < self._workers * (self._in_flight + 1) and (task := next(waiting, None)) is not None:
-                self._loop.call_soon_threadsafe(self._begin, task, queue)
+                with suppress(RuntimeError):  # Dask's thread has ended: ``_next`` raises why
+                    self._loop.call_soon_threadsafe(self._begin, task, queue)
                 in_flight += 1
             if not in_flight:
                 return
@@ -122,6 +118,7 @@ class Runner:
             yield from answers
 
     def _next(self, queue: SimpleQueue[Any]) -> Any:
+        """Wait for the next thing in the queue. Raises what ended Dask's thread."""
         while True:
             with suppress(Empty):
                 return queue.get(timeout=POLL_SECONDS)

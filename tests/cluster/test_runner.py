@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from itertools import islice
 
+import dask
 import numpy as np
 import pytest
 
@@ -71,6 +72,12 @@ def test_other_errors_of_an_engine_are_raised(runner: Runner) -> None:
 def test_an_engine_that_does_not_open_is_an_error_that_names_the_worker() -> None:
     with local_runner(open_nothing, WORKERS[:1]) as one, pytest.raises(UserError, match=r"^cpu:\d+: no GPU here$"):
         list(one.run([Piece(1)]))
+
+
+def test_processes_that_do_not_start() -> None:
+    reason = r"^cannot start 1 processes \(No module named 'no_such_module'\): use fewer$"
+    with dask.config.set({"distributed.worker.preload": ["no_such_module"]}), pytest.raises(UserError, match=reason):
+        local_runner(open_engine, WORKERS[:1]).__enter__()
 
 
 def test_a_check_may_end_the_wait() -> None:
