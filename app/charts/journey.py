@@ -18,8 +18,8 @@ Key = tuple[str, str]  # a step's name and number format
 class Bar:
     """One step. ms: measured; predicted_ms: before the measurement, None without one.
 
-    ratio: time of the step before ÷ its own, None without such a step. step: None for other systems, 0 for cuBLAS; both
-    are drawn in grey. link: address of the step's page, or empty.
+    ratio: time of the step that it continues ÷ its own, None without one. step: None for other systems, 0 for cuBLAS;
+    both are drawn in grey. link: address of the step's page, or empty.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Bar:
 
     @property
     def lost(self) -> bool:
-        """Whether it is slower than the step before."""
+        """Whether it is slower than the step that it continues."""
         return self.ratio is not None and self.ratio < 1 - SAME
 
 
@@ -47,25 +47,30 @@ def bars(
     item: str | None = None,
     predicted: Mapping[Key, float] | None = None,
     links: Mapping[Key, str] | None = None,
+    since: Mapping[str, str | None] | None = None,
 ) -> list[Bar]:
     """Return the bars of a bench document, in its order: of one convolution, or of the sum of all (item None).
 
-    predicted: ms; links: addresses; each by name and number format. The build for debugging is left out.
+    predicted: ms; links: addresses; each by name and number format. since: step → the step that it continues. The build
+    for debugging is left out.
     """
-    predicted, links = predicted or {}, links or {}
+    predicted, links, since = predicted or {}, links or {}, since or {}
+    rows = [row for row in document["totals"] if row["kind"] != "debug"]
+    times = {(row["name"], row["dtype"]): row["sum_ms"] if item is None else row["ops"].get(item) for row in rows}
+
+    def ratio(name: str, dtype: str, ms: float) -> float | None:
+        """Time of the nearest measured step that it continues, in the same format or else fp32, ÷ its own."""
+        before = since.get(name)
+        while before is not None:
+            if found := times.get((before, dtype)) or times.get((before, "float32")):
+                return float(found / ms)
+            before = since.get(before)
+        return None
+
     return [
-        Bar(
-            row["name"],
-            row["dtype"],
-            ms,
-            row["step"],
-            predicted.get((row["name"], row["dtype"])),
-            ratio if item is None else None,
-            links.get((row["name"], row["dtype"]), ""),
-        )
-        for row in document["totals"]
-        if row["kind"] != "debug" and (ms := row["sum_ms"] if item is None else row["ops"].get(item))
-        for ratio in (row["previous_ratio"],)
+        Bar(*key, ms, row["step"], predicted.get(key), ratio(*key, ms), links.get(key, ""))
+        for row in rows
+        if (ms := times[key := (row["name"], row["dtype"])])
     ]
 
 
@@ -123,7 +128,7 @@ def _legend(bars: Sequence[Bar]) -> list[str]:
         entries["other systems"] = svg.bar(-8, -6, 16, 12, "c0 full")
     if any(one.lost for one in bars):
         sample = svg.bar(-8, -6, 16, 12, "c1 open") + svg.path("M-6 6l12 -12", "c1 thin")
-        entries["slower than the step before"] = sample
+        entries["slower than the step that it continues"] = sample
     if any(one.predicted_ms is not None for one in bars):
         entries["predicted"] = svg.path("M0 -7v14M-4 -7h8M-4 7h8", "mark")
     return svg.legend(entries, 8, 46)
@@ -132,5 +137,5 @@ def _legend(bars: Sequence[Bar]) -> list[str]:
 def _described(bars: Sequence[Bar]) -> str:
     """Say every bar in words: this is the table behind the picture."""
     slower = [one.label for one in bars if one.lost]
-    lost = f" Slower than the step before: {', '.join(slower)}." if slower else ""
+    lost = f" Slower than the steps that they continue: {', '.join(slower)}." if slower else ""
     return f"Bars on a logarithmic scale, shorter is faster. {'; '.join(map(_told, bars))}.{lost}"

@@ -58,7 +58,7 @@ def roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name
     bandwidth = peaks["gbytes_per_s"] / 1e3
     ridges = [tflops / bandwidth for tflops in peaks["tflops"].values()]
     xs = [point.intensity for point in points]
-    low, high = min(xs) / 3, max(2.5 * max(ridges), 3 * max(xs))
+    low, high = min(min(xs) / 3, min(ridges) / 2), max(2.5 * max(ridges), 3 * max(xs))
     floor, ceiling = min(point.tflops for point in points) / 3, 2 * max(peaks["tflops"].values())
     parts = [svg.text(title, 8, 20, "head"), *_legend(points)]
     for place, dtype in enumerate(formats):

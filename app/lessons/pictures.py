@@ -6,7 +6,7 @@ from html import escape
 
 from app.charts import interactives, journey, roofline, warpgroups, waterfall
 from app.lessons.card import Card
-from app.lessons.steps import steps
+from app.lessons.steps import ladder
 from app.precision import BY_DTYPE
 
 STAMPS = "python main.py profile --precision {} --timeline FILE.html --json FILE.json"
@@ -48,8 +48,15 @@ def _ladder(card: Card, network: str) -> Iterator[str]:
         "<p>Each bar is the time of both convolutions. Steps that lost stay: they are hatched. The mark is the time "
         "that the step's counts predict, as its page explains; no kernel with these counts can be faster.</p>"
     )
-    bars = journey.bars(bench, predicted=_predicted(card, network), links=_links())
+    since = {step.row.name: step.row.since for step in ladder("conv")}
+    bars = journey.bars(bench, predicted=_predicted(card, network), links=_links(), since=since)
     yield _figure(journey.journey(bars, f"{network}, both convolutions: {on}", f"journey-{network}-chart"))
+    if counted := {row["images"] for row in card.counters.get(network, {}).get("rows", ())}:
+        images = " or ".join(f"{count:,}" for count in sorted(counted))
+        yield (
+            f"<p>In the rooflines, filled points have the bytes that the hardware counted for {images} images; what "
+            "stays in the L2 cache is not among them.</p>"
+        )
     for table in (table for table in bench["tables"] if table["is_op"]):
         item = table["item"]
         points = roofline.points(bench, item, _dram_bytes(card, network, item))
@@ -89,23 +96,22 @@ def _predicted(card: Card, network: str) -> dict[Key, float]:
     """Step and number format → the sum of its predictions for all convolutions, where it serves them all."""
     ops = {table["item"] for table in card.benches[network]["tables"] if table["is_op"]}
     found: dict[Key, float] = {}
-    for step in steps():
+    for step in ladder("conv"):
         layers = [layer for layer in card.layers(step) if layer.network == network and layer.name in ops]
-        if step.row.operation == "conv" and {layer.name for layer in layers} == ops:
+        if {layer.name for layer in layers} == ops:
             found[step.row.name, step.dtype] = sum(layer.prediction.ms for layer in layers)
     return found
 
 
 def _links() -> dict[Key, str]:
-    convolutions = [step for step in steps() if step.row.operation == "conv"]
-    return {(step.row.name, dtype): f"{step.slug}.html" for step in convolutions for dtype in BY_DTYPE}
+    return {(step.row.name, dtype): f"{step.slug}.html" for step in ladder("conv") for dtype in BY_DTYPE}
 
 
 def _dram_bytes(card: Card, network: str, item: str) -> dict[Key, float]:
     """Step and number format → bytes through device memory for the batch of the times, as the hardware counted them."""
     found: dict[Key, float] = {}
-    for step in steps():
-        for layer in card.layers(step) if step.row.operation == "conv" else ():
+    for step in ladder("conv"):
+        for layer in card.layers(step):
             counts = layer.counters.get("counts", {})
             moved = [counts.get(name) for name in ("dram_read", "dram_written")]
             if (layer.network, layer.name) == (network, item) and None not in moved:

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from app.charts import journey, labels, roofline, svg, waterfall
+from app.kernels.registry import variants
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "docs" / "benchmarks"
@@ -43,15 +44,23 @@ def texts(root: ElementTree.Element) -> list[str]:
 def test_the_journey_has_every_step_and_marks_losers(network: str) -> None:
     document = stored(f"h100_bench_{network}")
     predicted = {("direct", "float32"): 20.0}
-    bars = journey.bars(document, predicted=predicted, links={("direct", "float32"): "direct.html"})
+    since = {row.name: row.since for row in variants("conv")}
+    bars = journey.bars(document, predicted=predicted, links={("direct", "float32"): "direct.html"}, since=since)
     names = [row["name"] for row in document["totals"] if row["kind"] != "debug" and row["sum_ms"]]
     assert [bar.name for bar in bars] == names
     root = parsed(journey.journey(bars, f"<{network}>"))
     said = texts(root)
     assert {bar.label for bar in bars} <= {*said}
     slower = {bar.label for bar in bars if bar.lost}
-    ratios = {(row["name"], row["dtype"]): row["previous_ratio"] for row in document["totals"]}
-    assert slower == {bar.label for bar in bars if (ratios[bar.name, bar.dtype] or 1) < 0.97}
+    times = {bar.name: bar.ms for bar in bars if bar.dtype == "float32"}
+    in_fp32 = {
+        bar.label
+        for bar in bars
+        if bar.dtype == "float32" and times.get(since.get(bar.name) or "", 1e9) < 0.97 * bar.ms
+    }
+    assert in_fp32 and in_fp32 == {bar.label for bar in bars if bar.lost and bar.dtype == "float32"}
+    (half2,) = (bar for bar in bars if bar.name == "half2")
+    assert half2.ratio == pytest.approx(times["unrolled"] / half2.ms)  # unrolled was not measured in fp16
     assert sum(text.endswith("slower") for text in said) == len(slower)
     assert "predicted 20.0 ms" in root[1].text  # type: ignore[operator]
     assert [link.get("href") for link in root.iter("a")] == ["direct.html"]
@@ -76,6 +85,9 @@ def test_the_roofline_has_a_panel_for_each_format_and_a_label_for_each_point(net
         said = texts(root)
         for name in {point.label for point in points}:
             assert said.count(name) == sum(point.label == name for point in points)
+        panel = min(float(text.get("x", 0)) for text in root.iter("text"))
+        lines = [path.get("d", "") for path in root.iter("path") if "curve" in (path.get("class") or "")]
+        assert all(float(re.findall(r"[\d.-]+", line)[0]) > panel for line in lines)  # roofs begin in their panels
         heads = [text for text in said if text.endswith("TFLOP/s ↑")]
         assert len(heads) == len({point.dtype for point in points})
 

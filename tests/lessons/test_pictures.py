@@ -48,7 +48,7 @@ def test_bytes_that_the_hardware_counted_move_points(card: Card) -> None:
         "counted by the hardware" in found
         and "counted by the hardware" not in pictures(replace(card, counters={})).body
     )
-    assert "2 direct, fp32: " in found and "(measured)" in found
+    assert "2 direct, fp32: " in found and "(measured)" in found and "counted for 1,000 images" in found
 
 
 def test_without_stamps_the_page_says_how_to_get_them(card: Card) -> None:
