@@ -142,8 +142,7 @@ def test_two_runs_on_one_folder_and_an_interruption(shards: Path, tmp_path: Path
 
 
 def test_no_gpu(shards: Path, tmp_path: Path) -> None:
-    variables = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    with Run(shards, tmp_path, "--devices", "0,1", *SHARDS, env=variables) as run:
+    with Run(shards, tmp_path, "--devices", "0,1", *SHARDS, variables={"CUDA_VISIBLE_DEVICES": ""}) as run:
         code, out, err = run.end()
     assert (code, out) == (2, "") and re.fullmatch(r"error: --devices 0,1: .*\n", err)
     assert not run.results.exists()

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
@@ -37,7 +37,7 @@ class Run(AbstractContextManager["Run"]):
     """A run on files of ``shards``, in a session of its own, by which its processes are known.
 
     own: an empty folder for it; ``results`` in it is --out. faults: deeds of ``worker_faults``, in their order. slow:
-    seconds that each read of a worker takes longer. options: of subprocess.Popen.
+    seconds that each read of a worker takes longer. variables: of the environment. options: of subprocess.Popen.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Run(AbstractContextManager["Run"]):
         *arguments: str,
         faults: Sequence[str] = (),
         slow: float = 0.0,
+        variables: Mapping[str, str] | None = None,
         **options: object,
     ) -> None:
         self.results, self._temporary, self._deeds = own / "results", own / "temporary", own / "deeds"
@@ -54,15 +55,17 @@ class Run(AbstractContextManager["Run"]):
             folder.mkdir(parents=True, exist_ok=True)
         for number, deed in enumerate(faults):
             (self._deeds / f"{number}-{deed}").touch()
-        variables = HASTE | {"TMPDIR": str(self._temporary), "FAULTS": str(self._deeds), "SLOW": str(slow)}
+        environment = (
+            os.environ | HASTE | {"TMPDIR": str(self._temporary), "FAULTS": str(self._deeds), "SLOW": str(slow)}
+        )
         if faults or slow:
-            variables |= {"DASK_DISTRIBUTED__WORKER__PRELOAD": "['tests.support.worker_faults']"}
+            environment |= {"DASK_DISTRIBUTED__WORKER__PRELOAD": "['tests.support.worker_faults']"}
         base = [*COMMAND, "classify", "--weights", "own.h5", "--out", str(self.results)]
         self.process = subprocess.Popen(
             [*base, *arguments],
             **{  # type: ignore[call-overload]
                 "cwd": shards,
-                "env": os.environ | variables,
+                "env": environment | dict(variables or {}),
                 "stdout": subprocess.PIPE,
                 "stderr": subprocess.PIPE,
                 "text": True,

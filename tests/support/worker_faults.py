@@ -1,7 +1,7 @@
 """What goes wrong in workers: a module that Dask loads into each of them (its setting ``preload``).
 
 FAULTS names a folder of empty files, one a deed, in the order of their names: ``1-SIGKILL``, ``2-exit``. Every process
-does the next deed in the middle of its work, at its 20th read, and removes the file first: so it happens once.
+does the next deed in the middle of its work, at its read number READS, and removes the file first: so it happens once.
 """
 
 import os
@@ -10,8 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-READS = 20
 
 
 class CUDARuntimeError(Exception):
@@ -36,18 +34,24 @@ def do(deed: str) -> None:
         sys.exit(5)
     if deed == "lost":
         raise CUDARuntimeError("cudaErrorLaunchFailure: unspecified launch failure")
+    if deed == "sticky":
+        import cupy
+
+        code = 'extern "C" __global__ void write(int* nowhere) { *nowhere = 1; }'
+        cupy.RawKernel(code, "write")((1,), (1,), (0,))
+        cupy.cuda.runtime.deviceSynchronize()  # cudaErrorIllegalAddress, as in every later call
     os.kill(os.getpid(), getattr(signal, deed))
 
 
-def watched(read: Callable[..., int], folder: Path, slow: float) -> Callable[..., int]:
-    """``os.preadv``, which reads the images of plain files, with the next deed at the 20th call. slow: seconds."""
+def watched(read: Callable[..., int], folder: Path, reads: int, slow: float) -> Callable[..., int]:
+    """``os.preadv``, which reads the images of plain files, with the next deed at call ``reads``. slow: seconds."""
     calls = 0
 
     def preadv(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
         nonlocal calls
         calls += 1
         time.sleep(slow)
-        if calls == READS and (deed := take_deed(folder)) is not None:
+        if calls == reads and (deed := take_deed(folder)) is not None:
             do(deed)
         return read(descriptor, buffers, offset)
 
@@ -56,4 +60,5 @@ def watched(read: Callable[..., int], folder: Path, slow: float) -> Callable[...
 
 def dask_setup(_: object) -> None:
     """Called by Dask when a worker starts."""
-    os.preadv = watched(os.preadv, Path(os.environ["FAULTS"]), float(os.environ.get("SLOW", "0")))
+    reads, slow = int(os.environ.get("READS", "20")), float(os.environ.get("SLOW", "0"))
+    os.preadv = watched(os.preadv, Path(os.environ["FAULTS"]), reads, slow)
