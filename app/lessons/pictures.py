@@ -1,16 +1,18 @@
 """The pages of pictures and of interactives: what one card's documents show, step by step and as a whole."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from app.bench.document import Row
 from app.charts import interactives, journey, roofline, warpgroups, waterfall
-from app.lessons.card import Card
-from app.lessons.steps import ladder
+from app.lessons.card import Card, Layer
+from app.lessons.steps import Step, ladder
 from app.precision import BY_DTYPE
 
 STAMPS = "python main.py profile --precision {} --timeline FILE.html --json FILE.json"
 Key = tuple[str, str]  # a step's name and number format
+Layers = Sequence[tuple[Step, Sequence[Layer]]]
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,9 @@ class Text:
 def pictures(card: Card) -> Text:
     """Return the page of pictures."""
     parts = ["<h1>Pictures</h1>", "<p>All of them are drawn from the stored measurements of one card.</p>"]
+    layers = [(step, [*card.layers(step)]) for step in ladder("conv")]
     for network in card.networks:
-        parts += _ladder(card, network)
+        parts += _ladder(card, network, layers)
     parts += _fast_path(card)
     return Text("pictures", "Pictures", "\n".join(parts))
 
@@ -39,7 +42,7 @@ def try_it() -> Text:
     return Text("interactives", "Try it", "\n".join([intro, *map(interactives.fragment, interactives.INTERACTIVES)]))
 
 
-def _ladder(card: Card, network: str) -> Iterator[str]:
+def _ladder(card: Card, network: str, layers: Layers) -> Iterator[str]:
     """The journey of a network's convolutions, and the roofline of each."""
     bench = card.benches[network]
     on = f"{bench['images']:,} images, {bench['device']['name']}"
@@ -48,8 +51,8 @@ def _ladder(card: Card, network: str) -> Iterator[str]:
         "<p>Each bar is the time of both convolutions. Steps that lost stay: they are hatched. The mark is the time "
         "that the step's counts predict, as its page explains; no kernel with these counts can be faster.</p>"
     )
-    since = {step.row.name: step.row.since for step in ladder("conv")}
-    bars = journey.bars(bench, predicted=_predicted(card, network), links=_links(), since=since)
+    since = {step.row.name: step.row.since for step, _ in layers}
+    bars = journey.bars(bench, predicted=_predicted(bench, network, layers), links=_links(), since=since)
     yield _figure(journey.journey(bars, f"{network}, both convolutions: {on}", f"journey-{network}-chart"))
     if counted := {row["images"] for row in card.counters.get(network, {}).get("rows", ())}:
         images = " or ".join(f"{count:,}" for count in sorted(counted))
@@ -59,7 +62,7 @@ def _ladder(card: Card, network: str) -> Iterator[str]:
         )
     for table in (table for table in bench["tables"] if table["is_op"]):
         item = table["item"]
-        points = roofline.points(bench, item, _dram_bytes(card, network, item))
+        points = roofline.points(bench, item, _dram_bytes(bench, network, item, layers))
         name = f"roofline-{network}-{item}"
         yield f'<h3 id="{name}">{escape(network)}, {item}: the roofline</h3>'
         yield _figure(roofline.roofline(points, bench["peaks"], f"{network}, {item}: {on}", f"{name}-chart"))
@@ -92,14 +95,14 @@ def _figure(chart: str) -> str:
     return f"<figure>{chart}</figure>"
 
 
-def _predicted(card: Card, network: str) -> dict[Key, float]:
+def _predicted(bench: Row, network: str, layers: Layers) -> dict[Key, float]:
     """Step and number format → the sum of its predictions for all convolutions, where it serves them all."""
-    ops = {table["item"] for table in card.benches[network]["tables"] if table["is_op"]}
+    ops = {table["item"] for table in bench["tables"] if table["is_op"]}
     found: dict[Key, float] = {}
-    for step in ladder("conv"):
-        layers = [layer for layer in card.layers(step) if layer.network == network and layer.name in ops]
-        if {layer.name for layer in layers} == ops:
-            found[step.row.name, step.dtype] = sum(layer.prediction.ms for layer in layers)
+    for step, served in layers:
+        own = [layer for layer in served if layer.network == network and layer.name in ops]
+        if {layer.name for layer in own} == ops:
+            found[step.row.name, step.dtype] = sum(layer.prediction.ms for layer in own)
     return found
 
 
@@ -107,15 +110,13 @@ def _links() -> dict[Key, str]:
     return {(step.row.name, dtype): f"{step.slug}.html" for step in ladder("conv") for dtype in BY_DTYPE}
 
 
-def _dram_bytes(card: Card, network: str, item: str) -> dict[Key, float]:
+def _dram_bytes(bench: Row, network: str, item: str, layers: Layers) -> dict[Key, float]:
     """Step and number format → bytes through device memory for the batch of the times, as the hardware counted them."""
     found: dict[Key, float] = {}
-    for step in ladder("conv"):
-        for layer in card.layers(step):
+    for step, served in layers:
+        for layer in served:
             counts = layer.counters.get("counts", {})
             moved = [counts.get(name) for name in ("dram_read", "dram_written")]
             if (layer.network, layer.name) == (network, item) and None not in moved:
-                found[step.row.name, step.dtype] = (
-                    sum(moved) * card.benches[network]["images"] / layer.counters["images"]
-                )
+                found[step.row.name, step.dtype] = sum(moved) * bench["images"] / layer.counters["images"]
     return found

@@ -6,7 +6,7 @@ import pytest
 
 from app.lessons.card import Card
 from app.lessons.site import write_site
-from docs.generate.site import COMMAND, stored_card
+from docs.generate.site import COMMAND, stored_card, way_in
 
 
 @pytest.fixture(scope="session")
@@ -17,5 +17,5 @@ def card() -> Card:
 @pytest.fixture(scope="session")
 def site(card: Card, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs") / "site"
-    write_site(folder, card, COMMAND)
+    write_site(folder, card, COMMAND, [way_in()])
     return folder

@@ -10,23 +10,13 @@ import pytest
 
 from app.lessons.card import Card
 from app.lessons.pictures import pictures
-from app.lessons.site import write_site
 from app.lessons.steps import ladder
 from docs.generate.figures import FIGURES
-from docs.generate.site import COMMAND, way_in
 from tests.lessons.test_site import Reader
 from tests.support.browser import opened
 from tests.support.stamps_for_tests import document
 
-LOOKED_AT = ("index", "conv-direct", "file-conv_02_direct", "learn", "pictures", "interactives")
-
-
-@pytest.fixture(scope="module")
-def whole(card: Card, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site as ``make docs`` writes it."""
-    folder = tmp_path_factory.mktemp("whole") / "site"
-    write_site(folder, card, COMMAND, [way_in()])
-    return folder
+LOOKED_AT = ("index", "conv-direct", "learn", "pictures", "interactives")
 
 
 def test_the_journey_shows_steps_with_their_predictions_and_links(card: Card) -> None:
@@ -64,19 +54,19 @@ def test_a_card_without_reports_has_no_budget(card: Card) -> None:
     assert "fast-path" not in pictures(replace(card, reports={}, timelines={})).body
 
 
-def test_learn_is_a_page_whose_links_stay_in_the_site(whole: Path) -> None:
-    text = (whole / "learn.html").read_text(encoding="utf-8")
+def test_learn_is_a_page_whose_links_stay_in_the_site(site: Path) -> None:
+    text = (site / "learn.html").read_text(encoding="utf-8")
     page = Reader(text)
     assert "file-conv_02_direct.html" in page.links and text.count("<details>") == 10
-    assert all((whole / link.partition("#")[0]).is_file() for link in page.links)
+    assert all((site / link.partition("#")[0]).is_file() for link in page.links)
     for name in ("pictures", "interactives"):
-        found = Reader((whole / f"{name}.html").read_text(encoding="utf-8"))
-        assert "learn.html" in found.links and all((whole / file).is_file() for file in found.loads)
+        found = Reader((site / f"{name}.html").read_text(encoding="utf-8"))
+        assert "learn.html" in found.links and all((site / file).is_file() for file in found.loads)
 
 
 @pytest.mark.parametrize("name", LOOKED_AT)
-def test_a_browser_shows_the_page_without_a_complaint(name: str, whole: Path, tmp_path: Path) -> None:
-    found = opened(whole / f"{name}.html", tmp_path / "profile")
+def test_a_browser_shows_the_page_without_a_complaint(name: str, site: Path, tmp_path: Path) -> None:
+    found = opened(site / f"{name}.html", tmp_path / "profile")
     assert found.console == []
     title = re.findall(r"<h1[^>]*>(.*?)</h1>", found.html, re.DOTALL)
     assert title and unescape(re.sub(r"<[^>]+>", "", title[0])).strip()

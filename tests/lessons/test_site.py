@@ -112,7 +112,7 @@ def test_excerpts_are_lines_of_the_files(step: Step) -> None:
 
 def test_links_resolve_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     pages = {path.name: Reader(path.read_text(encoding="utf-8")) for path in site.glob("*.html")}
-    assert len(pages) == 1 + 2 * len(steps()) + len(("pictures", "interactives"))
+    assert len(pages) == 1 + 2 * len(steps()) + len(("learn", "pictures", "interactives"))
     for name, page in pages.items():
         assert len(page.ids) == len(set(page.ids)), name
         for link in page.links:
