@@ -35,7 +35,7 @@ def test_workers_that_end_or_hang_change_no_byte(
     with Run(shards, tmp_path, "--devices", "all", *SHARDS, faults=faults, variables={"READS": "2"}) as run:
         code, _, err = run.end()
     notes = err.splitlines()
-    assert code == 0 and len(notes) == len(faults)
+    assert code == 0 and len(notes) >= len(faults)
     assert all(note.startswith("note: the process cuda:") for note in notes)
     assert labels(run.results) == expected and len(expected) == len(SHARDS)
 
