@@ -8,6 +8,7 @@ from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Chunks, not the matrix library, are what the CPU route runs in parallel; as in main.py.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -29,6 +30,11 @@ __all__ = ["cache", "release"]  # fixtures, too
 # Programs inherit what is ignored, and tests send them both: SIGINT is ignored behind a shell's &, SIGHUP under nohup.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+# On a busy machine drawing examples takes its time: that is no fault of a test.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_configure() -> None:

@@ -45,7 +45,7 @@ def answered(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
     return truth, answers, classes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(answered())
 def test_by_counting(case: tuple[np.ndarray, np.ndarray, int]) -> None:
     truth, answers, classes = case
@@ -74,7 +74,7 @@ def same(found: float | None, expected: Any) -> bool:
     return found is expected is None or found == pytest.approx(float(expected), abs=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 96), st.booleans()), min_size=1, max_size=60), st.sampled_from([1, 3, 15]))
 def test_calibration_by_fractions(images: list[tuple[int, bool]], bins: int) -> None:
     """Probabilities are whole 96ths, so that many lie on the border of a bin, to whose left they belong."""

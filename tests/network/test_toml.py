@@ -217,7 +217,7 @@ def networks(draw: st.DrawFn) -> Network:
     return Network("x", summary, (channels, side, side), (*layers, Argmax("argmax")), scale)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(networks())
 def test_what_is_written_is_read_back(network: Network) -> None:
     found = parse_network(network_toml(network), "x.toml")

@@ -25,7 +25,7 @@ from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.networks_for_tests import multiplied, random_graph, random_images
 from tests.support.shell import Refuses
 
-EXACTLY = settings(derandomize=True, deadline=None, max_examples=40, database=None)
+EXACTLY = settings(derandomize=True, max_examples=40, database=None)
 SCALES = st.floats(-30, 30).map(lambda exponent: 10.0**exponent)
 ALL_DTYPES = pytest.mark.parametrize("dtype", BY_DTYPE)
 
