@@ -98,6 +98,9 @@ class Engine:
         with self._flights.lane() as lane:
             try:
                 body = self._lanes.open(index)
+            except BaseException as error:
+                self._flights.end(error)  # before ``__init__`` looks
+                raise
             finally:
                 self._opened.release()
             body(lane)

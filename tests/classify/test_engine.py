@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 from app.classify import engine as engine_module
+from app.classify.cpu_lanes import CpuLanes
 from app.classify.engine import Engine, EngineClosedError, EngineSettings
+from app.classify.flights import Flights
 from app.classify.pieces import Fault, Piece, Result, cut
 from app.classify.runner import LocalRunner
 from app.errors import UserError
@@ -142,6 +144,21 @@ def test_an_error_in_a_lane_ends_all_pieces(tmp_path: Path, monkeypatch: pytest.
     assert {*calls} == {REFERENCE_CHUNK}
     with pytest.raises(UserError, match="the device is lost"):
         engine.classify(Piece(0, some[0], 0, 300))
+
+
+def test_a_lane_that_does_not_open_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(lanes: CpuLanes, index: int) -> Any:
+        raise UserError("no memory for a lane")
+
+    def later(flights: Flights, reason: BaseException) -> None:
+        time.sleep(0.1)
+        ended(flights, reason)
+
+    ended = Flights.end
+    monkeypatch.setattr(CpuLanes, "open", fails)
+    monkeypatch.setattr(Flights, "end", later)
+    with pytest.raises(UserError, match="no memory for a lane"):
+        Engine(settings())
 
 
 def test_what_is_in_flight_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
