@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from app.classify.flights import Flight, Flights, Lane
-from app.classify.pieces import Fault, Piece, Place, Result
+from app.classify.pieces import Fault, Piece, Place, Result, count_right
 from app.cuda import device as devices
 from app.cuda.cards import number_of
 from app.errors import UserError
@@ -24,7 +24,6 @@ from app.layers import Softmax
 from app.network.graph import Graph
 from app.planning.request import NetworkRequest
 from app.runtime.cpu_run import check_network_options
-from app.shards import Reader
 
 JOIN_SECONDS = 3.0  # a lane that hangs longer, as in reading from a lost disk, ends with the process
 
@@ -115,7 +114,10 @@ class Engine:
                 flight = Flight(piece, reader, self._settings.graph.classes if self._settings.logits else None)
                 with devices.gpu_errors():
                     self._flights.fly(flight)
-                truth = self._truth(piece, reader)
+                correct = None
+                if piece.shard.labelled_by_piece:
+                    classes = self._settings.graph.classes
+                    correct = count_right(flight.labels, piece.shard, reader, piece.first, classes)
         except UserError as error:
             if self._flights.ended is not None:
                 raise
@@ -123,21 +125,7 @@ class Engine:
         if flight.logits is not None and self._softmax:
             with np.errstate(divide="ignore"):
                 np.log(flight.logits, out=flight.logits)
-        correct = None if truth is None else int(np.count_nonzero(flight.labels == truth))
         return Result(flight.labels, flight.logits, correct, self.place, flight.seconds)
-
-    def _truth(self, piece: Piece, reader: Reader) -> np.ndarray | None:
-        """Read the piece's labels, if its shard has any. Raises UserError."""
-        if piece.shard.truth is None:
-            return None
-        truth = reader.labels(piece.first, piece.count)
-        classes = self._settings.graph.classes
-        if truth.size and truth.max() >= classes:
-            raise UserError(
-                f"{piece.shard.truth.name} has label {truth.max()}, but the network has classes 0 to {classes - 1}: "
-                "use labels of the same classes, or --labels none"
-            )
-        return truth
 
     def close(self) -> None:
         """End what is still in flight, and free everything that no lane hangs on to."""

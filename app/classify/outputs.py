@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
+from app.classify.pieces import count_right
 from app.classify.receipts import KINDS, Identity, Receipt, file_sha256, read_receipt, write_receipt
 from app.classify.unfinished import Unfinished
 from app.errors import UserError
 from app.files.lock import locked
 from app.files.reading import present
-from app.shards import Shard
+from app.shards import Shard, ShardError
 
 ENDINGS = (".gz", ".npy", ".h5", ".hdf5", ".idx")
 STEP = 1 << 20  # labels that are compared at a time
@@ -106,8 +107,8 @@ class OutputFolder(AbstractContextManager["OutputFolder"]):
         first: the number of the first image in its shard. labels: (n,) uint8. logits: (n, classes) float32, ignored
         unless wanted. correct: how many labels are right, None if unknown. Results that come twice count once.
 
-        Raises UserError if a file cannot be written, ChangedShardError if the shard's file changed meanwhile; then
-        removes the shard's unfinished files.
+        Raises UserError if a file cannot be written, ShardError if the shard was written meanwhile or its labels
+        cannot be read; then removes the shard's unfinished files.
         """
         begin, count = self._windows[number]
         try:
@@ -132,13 +133,19 @@ class OutputFolder(AbstractContextManager["OutputFolder"]):
         shard, (first, count) = self._shards[number], self._windows[number]
         shard.check_unchanged()
         unfinished = self._unfinished[number]
+        correct = unfinished.correct
+        if correct is None and shard.labelled:
+            try:
+                correct = self._count_right(number, unfinished.labels)
+            except UserError as error:
+                raise ShardError(str(error)) from error
         receipt = Receipt(
             shard=str(shard.path),
             size=shard.images.size,
             mtime_ns=shard.images.mtime_ns,
             first=first,
             images=count,
-            correct=unfinished.correct,
+            correct=correct,
             identity=self._identity,
             sha256=unfinished.sha256(),
         )
@@ -204,17 +211,19 @@ class OutputFolder(AbstractContextManager["OutputFolder"]):
                 return f"{file} is missing"
             if file_sha256(file) != receipt.sha256[kind]:
                 return f"{file} is not what was written"
-        correct = self._recounted(number) if self._shards[number].labelled else receipt.correct
+        correct = receipt.correct
+        if self._shards[number].labelled:  # the true labels may be others than in the earlier run
+            correct = self._count_right(number, self._path(number, "labels"))
         self.receipts[number] = replace(receipt, correct=correct)
         return None
 
-    def _recounted(self, number: int) -> int:
-        """Count the right labels of finished results: the true ones may be others than in the earlier run."""
-        first, count = self._windows[number]
-        labels = np.load(self._path(number, "labels"), mmap_mode="r")
-        with self._shards[number].reader() as reader:
+    def _count_right(self, number: int, path: Path) -> int:
+        """Count the right labels in the file of a shard's results. Raises UserError if the true ones cannot be read."""
+        shard, (first, count) = self._shards[number], self._windows[number]
+        labels = np.load(path, mmap_mode="r")
+        with shard.reader() as reader:
             return sum(
-                int(np.count_nonzero(labels[at : at + STEP] == reader.labels(first + at, min(STEP, count - at))))
+                count_right(labels[at : at + STEP], shard, reader, first + at, self._identity.classes)
                 for at in range(0, count, STEP)
             )
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from app.errors import UserError
-from app.shards import Shard
+from app.shards import Reader, Shard
 
 GPU_PIECE = 1 << 20  # images; the largest unit of work, of a retry, and of the results that lie in memory
 CPU_PIECE = 1 << 13
@@ -64,7 +64,7 @@ class Seconds:
 class Result:
     """What a piece's images are. labels: (count,) uint8. logits: (count, classes) float32, or None if not wanted.
 
-    correct: how many labels are right; None if the shard has no labels to compare with.
+    correct: how many labels are right; None if the true ones are unknown, or can only be read for the whole shard.
     """
 
     labels: np.ndarray
@@ -92,6 +92,20 @@ class Runner(Protocol):
 
         Raises UserError if the work cannot go on.
         """
+
+
+def count_right(labels: np.ndarray, shard: Shard, reader: Reader, first: int, classes: int) -> int:
+    """Return how many labels, (n,) uint8, are those of a shard's images from ``first`` on. classes: of the network.
+
+    Raises UserError for true labels that cannot be read, or that the network cannot give.
+    """
+    truth = reader.labels(first, len(labels))
+    if shard.truth is not None and truth.max() >= classes:
+        raise UserError(
+            f"{shard.truth.name} has label {truth.max()}, but the network has classes 0 to {classes - 1}: "
+            "use labels of the same classes, or --labels none"
+        )
+    return int(np.count_nonzero(labels == truth))
 
 
 def piece_size(place: Place) -> int:

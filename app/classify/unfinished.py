@@ -37,6 +37,11 @@ class Unfinished:
             raise
 
     @property
+    def labels(self) -> Path:
+        """The unfinished file of labels."""
+        return self._arrays["labels"].temporary
+
+    @property
     def complete(self) -> bool:
         """Whether the results of all images are there."""
         return not self._left

@@ -13,7 +13,7 @@ from app.classify.outputs import OutputFolder, Window
 from app.classify.pieces import Fault, Piece, Place, Result, Runner, cut, piece_size
 from app.classify.report import Tally
 from app.errors import UserError
-from app.shards import ChangedShardError, Shard
+from app.shards import Shard, ShardError
 
 NAMED = 3  # unreadable shards in the last error
 
@@ -68,7 +68,7 @@ class Work:
                 elif piece.shard.path not in self.faults.found:
                     try:
                         self._store(piece, answer)
-                    except ChangedShardError as error:
+                    except ShardError as error:
                         self.faults.add(piece.shard.path, str(error))
                 bar.update(piece.count)
 

@@ -6,6 +6,6 @@
 from app.shards.finding import find_shards
 from app.shards.opening import open_shard, open_shards
 from app.shards.reader import Reader
-from app.shards.shard import ChangedShardError, Shard
+from app.shards.shard import Shard, ShardError
 
-__all__ = ["ChangedShardError", "Reader", "Shard", "find_shards", "open_shard", "open_shards"]
+__all__ = ["Reader", "Shard", "ShardError", "find_shards", "open_shard", "open_shards"]

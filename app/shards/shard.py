@@ -13,8 +13,8 @@ from app.shards.stored import Stored
 from data_tools.colour import channel_dimension
 
 
-class ChangedShardError(UserError):
-    """A shard is not what it was when it was opened: results of its images may be of others."""
+class ShardError(UserError):
+    """There are no results of this shard, as it was written meanwhile or its labels cannot be read; others can have."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,14 @@ class Shard:
         """Whether the true labels are known."""
         return self.truth is not None
 
+    @property
+    def labelled_by_piece(self) -> bool:
+        """Whether labels of a piece can be read with it: they lie plainly in a file, or the shard is one piece.
+
+        Compressed labels would have to be read from the beginning for each piece.
+        """
+        return self.truth is not None and (self.truth.form == "plain" or self.sequential)
+
     def reader(self) -> Reader:
         """Open the files for reading: ``with shard.reader() as reader: reader.read(first, out)``.
 
@@ -78,16 +86,14 @@ class Shard:
         return Reader(self.images, self.truth, self.shape, self.dtype)
 
     def check_unchanged(self) -> None:
-        """Raise ChangedShardError if a file was written or replaced since this machine opened it."""
+        """Raise ShardError if a file was written or replaced since this machine opened it."""
         for stored in (self.images, self.truth):
             if stored is None:
                 continue
             try:
                 status = stored.path.stat()
             except OSError as error:
-                raise ChangedShardError(
-                    f"{stored.path} is gone ({error.strerror}): put it back, and run again"
-                ) from error
+                raise ShardError(f"{stored.path} is gone ({error.strerror}): put it back, and run again") from error
             if (status.st_size, status.st_mtime_ns) != (stored.size, stored.mtime_ns):
                 written = f"{stored.path} was written during the run"
-                raise ChangedShardError(f"{written}: run again when nothing writes it")
+                raise ShardError(f"{written}: run again when nothing writes it")

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 from app.classifier import Classifier
+from app.classify import pieces
 from app.cli import main
 from app.layers import Tanh
 from app.network.weights import save_weights
-from data_tools.idx import write_idx
+from app.shards.sources import Gzipped
+from data_tools.idx import read_idx, write_idx
 from tests.support.networks_for_tests import FLAT, random_graph, random_images
 from tests.support.schemas import mistakes
 from tests.support.shell import Refuses, started
@@ -99,6 +101,27 @@ def test_a_part_of_the_images(shards: list[str], classify: Classify) -> None:
         f"{name.removesuffix('.gz')}.labels.npy" for name in names
     ]
     assert (results(names, folder="part") == results(shards)[650:1650]).all()
+
+
+def test_compressed_labels_of_plain_images_are_read_once(
+    shards: list[str], classify: Classify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece would have to decompress them from the beginning."""
+    labels = read_idx(Path("2-labels-idx1-ubyte"), 1)
+    write_idx(Path("labels.gz"), labels)
+    monkeypatch.setattr(pieces, "CPU_PIECE", 100)
+    opened, begin = [], Gzipped._begin
+
+    def counted(source: Gzipped) -> None:
+        opened.append(source)
+        begin(source)
+
+    monkeypatch.setattr(Gzipped, "_begin", counted)
+    found = classify(shards[2], "--labels", "labels.gz", "--start", "150")
+    assert found["correct"] == found["compared"] - 6 == 644 and len(opened) == 1
+    write_idx(Path("labels.gz"), np.full(800, 3, np.uint8))
+    assert main(["classify", *BASE, "--out", "wrong", shards[2], "--labels", "labels.gz"]) == 2
+    assert not list(Path("wrong").iterdir())
 
 
 def test_resume_classifies_only_what_is_missing(shards: list[str], classify: Classify) -> None:
