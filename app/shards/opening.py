@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
@@ -46,19 +45,6 @@ def open_shard(
         counts = f"{truth.path} has {truth.shape[0]} labels but {path} has {images.shape[0]} images"
         raise UserError(f"{counts}; name files that belong together")
     return Shard(images, truth)
-
-
-def open_shards(
-    paths: Sequence[Path], labels: Sequence[Path] | None = None, *, unlabelled: bool = False
-) -> list[Shard]:
-    """Open several shards as ``open_shard`` does. labels: a file for each of ``paths``."""
-    if labels is not None and len(labels) != len(paths):
-        raise UserError(f"--labels names {len(labels)} files for {len(paths)} shards: name one for each, in this order")
-    with hdf5_process.Reader() as hdf5:  # one process for all files
-        return [
-            open_shard(path, labels[number] if labels else None, unlabelled=unlabelled, hdf5=hdf5)
-            for number, path in enumerate(paths)
-        ]
 
 
 def _opened(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tuple[Stored, Stored | None]:

@@ -21,7 +21,7 @@ class ShardError(UserError):
 class Shard:
     """The images of one file, and their labels if they are known. Frozen and picklable.
 
-    ``open_shards`` makes it from the files' headers.
+    ``open_shard`` makes it from the files' headers.
     """
 
     images: Stored

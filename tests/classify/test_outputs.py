@@ -15,7 +15,7 @@ import pytest
 from app.classify.outputs import LOCK, UNFINISHED, OutputFolder
 from app.classify.receipts import Identity, Receipt, file_sha256, read_receipt
 from app.errors import UserError
-from app.shards import Shard, ShardError, open_shards
+from app.shards import Shard, ShardError, open_shard
 from data_tools.idx import write_idx
 from tests.support.schemas import mistakes
 
@@ -38,7 +38,7 @@ def shards(tmp_path: Path) -> list[Shard]:
     for name in names:
         write_idx(tmp_path / name, np.zeros((30, 2, 2), np.uint8))
     write_idx(tmp_path / "a-labels-idx1-ubyte", TRUTH)
-    return open_shards([tmp_path / name for name in names])
+    return [open_shard(tmp_path / name) for name in names]
 
 
 def folder(place: Path, shards: list[Shard], **options: object) -> OutputFolder:
@@ -218,7 +218,7 @@ def test_resume_refuses_other_work(change: str, tmp_path: Path, shards: list[Sha
 def test_resume_refuses_other_images(tmp_path: Path, shards: list[Shard]) -> None:
     finished(tmp_path / "out", shards)
     os.utime(shards[1].path)
-    again = open_shards([shard.path for shard in shards])
+    again = [open_shard(shard.path) for shard in shards]
     with refused("b.json is of other images: "), folder(tmp_path / "out", again, resume=True):
         pass
 
@@ -278,7 +278,7 @@ def test_a_shard_that_is_written_meanwhile(tmp_path: Path, shards: list[Shard]) 
 def test_names_that_would_be_the_same(tmp_path: Path, shards: list[Shard]) -> None:
     (tmp_path / "other").mkdir()
     write_idx(tmp_path / "other" / "b", np.zeros((3, 2, 2), np.uint8))
-    both = open_shards([shards[1].path, tmp_path / "other" / "b"])
+    both = [shards[1], open_shard(tmp_path / "other" / "b")]
     with refused("b.idx.gz and .*other/b would both be written as b.labels.npy: rename one"):
         folder(tmp_path / "out", both)
 
@@ -286,7 +286,7 @@ def test_names_that_would_be_the_same(tmp_path: Path, shards: list[Shard]) -> No
 def test_an_input_is_never_replaced(tmp_path: Path, shards: list[Shard]) -> None:
     labels = tmp_path / "b.labels.npy"
     np.save(labels, TRUTH)
-    chosen = open_shards([shards[1].path], [labels])
+    chosen = [open_shard(shards[1].path, labels)]
     with refused("b.labels.npy is read and would be replaced"), folder(tmp_path, chosen, overwrite=True):
         pass
     np.testing.assert_array_equal(np.load(labels), TRUTH)

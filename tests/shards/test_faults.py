@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.errors import UserError
-from app.shards import Shard, find_shards, open_shard, open_shards, opening, sources
+from app.shards import Shard, find_shards, open_shard, opening, sources
 from data_tools.idx import write_idx
 from tests.fuzz.idx import idx, old
 from tests.shards.test_reading import FLOATS, GREY, LABELS, content, hdf5, npy
@@ -224,15 +224,12 @@ def test_labels_that_are_no_labels(tmp_path: Path) -> None:
             assert user_error(partial(reader.labels, 0, 50)).startswith(message)
 
 
-def test_labels_that_do_not_belong_to_the_shards(tmp_path: Path) -> None:
-    for name in ("a-images-idx3-ubyte", "b"):
-        write_idx(tmp_path / name, GREY)
+def test_labels_that_do_not_belong_to_the_shard(tmp_path: Path) -> None:
+    write_idx(tmp_path / "a-images-idx3-ubyte", GREY)
     write_idx(tmp_path / "a-labels-idx1-ubyte", LABELS[:9])
     images, labels = tmp_path / "a-images-idx3-ubyte", tmp_path / "a-labels-idx1-ubyte"
     message = f"{labels} has 9 labels but {images} has 50 images; name files that belong together"
     assert user_error(lambda: open_shard(images)) == message
-    named = user_error(lambda: open_shards([images, tmp_path / "b"], [labels]))
-    assert named == "--labels names 1 files for 2 shards: name one for each, in this order"
     hdf5(GREY)(tmp_path / "c")
     assert user_error(lambda: open_shard(images, tmp_path / "c")).startswith(f"{tmp_path / 'c'} has no dataset y; ")
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from app.files import hdf5_process
-from app.shards import Shard, open_shard, open_shards, reader, sources
+from app.shards import Shard, open_shard, reader, sources
 from data_tools.idx import write_idx
 from tests.fuzz.idx import idx, old
 
@@ -168,7 +168,8 @@ def test_several_shards_need_one_process_of_hdf5(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(hdf5_process, "Reader", reader_of)
     for name in "abc":
         hdf5(GREY)(tmp_path / name)
-    assert [shard.count for shard in open_shards([tmp_path / name for name in "abc"])] == [50] * 3
+    with hdf5_process.Reader() as process:
+        assert [open_shard(tmp_path / name, hdf5=process).count for name in "abc"] == [50] * 3
     assert reader_of.call_count == 1
 
 
