@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.console import whole_number
+from app.cuda.cards import number_of
 from app.errors import UserError
 from app.options import option, options
 from app.output import Output
@@ -68,3 +69,8 @@ class ClassifyRequest:
             raise UserError(f"--devices {self.devices} names the GPUs: leave --device {self.device} out")
         if self.workers is not None and self.device not in ("auto", "cpu"):
             raise UserError(f"--workers is for the CPU: leave it out, or --device {self.device}; --devices names GPUs")
+        if self.scheduler is not None and number_of(self.device) is not None:
+            raise UserError(
+                f"--device {self.device} is a GPU of this machine: leave it out, and start each worker of the cluster "
+                "with its GPU in CUDA_VISIBLE_DEVICES"
+            )

@@ -76,6 +76,7 @@ REFUSED = {
     "predict images --invert yes": "--invert is for pictures",
     "predict images --device cpu --precision fp16": "--precision fp16 is for the GPU",
     "classify images --out results --device cpu --devices all": "--devices all names the GPUs: leave --device cpu out",
+    "classify images --out results --device cuda:1 --scheduler tcp://127.0.0.1:1": "--device cuda:1 is a GPU of this",
     "classify images --out results --device cuda --workers 2": "--workers is for the CPU",
     "classify images --out results --device cpu --precision fp16": "--precision fp16 is for the GPU",
     "kernels --arch sm_80": "--arch sm_80 needs --resources",
