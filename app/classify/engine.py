@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol
@@ -18,7 +17,6 @@ import numpy as np
 from app.classify.flights import Flight, Flights, Lane
 from app.classify.pieces import Fault, Piece, Place, Result, count_right
 from app.cuda import device as devices
-from app.cuda.cards import number_of
 from app.errors import UserError
 from app.layers import Softmax
 from app.network.graph import Graph
@@ -33,8 +31,9 @@ class EngineSettings:
     """What an engine computes. It can be pickled, and opened in any process.
 
     graph: the network, for images of the shards' shape. dtype: that of the images, ``uint8`` or ``float32``. device:
-    as the option ``--device``. compressed: some shards are: every core then decompresses one. label: what the report
-    calls the device; None: by its number, or its cores.
+    ``auto``, ``cuda`` (the current one) or ``cpu``. precision: as the option ``--precision``. logits: whether results
+    have them. compressed: some shards are: every core then decompresses one. label: what the report calls the device;
+    None: by its number, or its cores.
     """
 
     graph: Graph
@@ -148,13 +147,9 @@ class Engine:
 
 def _gpu_lanes(settings: EngineSettings) -> Lanes:
     """Make the lanes of a GPU; the imports load CuPy."""
-    import cupy
-
     from app.classify.gpu_lanes import GpuLanes
 
-    number = number_of(settings.device)
-    with nullcontext() if number is None else cupy.cuda.Device(number):
-        return GpuLanes(settings)
+    return GpuLanes(settings)
 
 
 def _cpu_lanes(settings: EngineSettings) -> Lanes:

@@ -9,7 +9,8 @@ import numpy as np
 from app.errors import UserError
 from app.shards import Reader, Shard
 
-GPU_PIECE = 1 << 20  # images; the largest unit of work, of a retry, and of the results that lie in memory
+# Images of the largest unit of work, of a retry, and of results in memory; but a compressed shard is one piece.
+GPU_PIECE = 1 << 20
 CPU_PIECE = 1 << 13
 
 
