@@ -48,9 +48,14 @@ def classify(request: ClassifyRequest) -> int:
                 logits=request.logits,
                 compressed=any(shard.sequential for shard in shards),
             )
-        runner, place = stack.enter_context(opened(request, settings))
+        runner, place, check_interrupt = stack.enter_context(opened(request, settings))
         identity = Identity(_named(network), weights.sha256, place.arithmetic, graph.classes)
         with tqdm(total=len(shards), desc="checking", unit=" shards", leave=False, disable=None) as bar:
+
+            def progress(count: int) -> None:
+                check_interrupt()
+                bar.update(count)
+
             folder = stack.enter_context(
                 OutputFolder(
                     request.folder,
@@ -60,7 +65,7 @@ def classify(request: ClassifyRequest) -> int:
                     logits=request.logits,
                     resume=request.resume,
                     overwrite=request.overwrite,
-                    progress=bar.update,
+                    progress=progress,
                 )
             )
         for note in folder.notes:

@@ -48,9 +48,13 @@ class Opener:
             yield answer
 
 
+Opened = tuple[Runner, Place, Callable[[], None]]
+"""What runs pieces, one of the devices that do, and what raises KeyboardInterrupt if Ctrl-C came and is deferred."""
+
+
 @contextmanager
-def opened(request: ClassifyRequest, settings: EngineSettings) -> Iterator[tuple[Runner, Place]]:
-    """Yield what runs the pieces, and one of the devices that do. Raises UserError if they are of no use."""
+def opened(request: ClassifyRequest, settings: EngineSettings) -> Iterator[Opened]:
+    """Open the devices, and close them at the end. Raises UserError if they are of no use."""
     if request.scheduler is not None:
         require_dask("--scheduler")
         with exit_on_interrupt():
@@ -74,7 +78,7 @@ def opened(request: ClassifyRequest, settings: EngineSettings) -> Iterator[tuple
         with engine:
             if engine.why_cpu is not None:
                 print(f"note: running on the CPU: {engine.why_cpu}", file=sys.stderr)
-            yield LocalRunner(engine), engine.place
+            yield LocalRunner(engine), engine.place, lambda: None
         return
     require_dask("--devices" if request.devices else "--workers")
     with exit_on_interrupt():
@@ -91,8 +95,8 @@ def opened(request: ClassifyRequest, settings: EngineSettings) -> Iterator[tuple
 
 
 @contextmanager
-def _shared(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[tuple[Runner, Place]]:
-    """Yield a runner on several processes, with tasks of similar length, and the place of one of them."""
+def _shared(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[Opened]:
+    """Open several processes: their runner has tasks of similar length."""
     rate = 1.0
 
     def estimate(piece: Piece | Hello) -> float:
@@ -101,4 +105,4 @@ def _shared(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[tupl
     with deferred_interrupts() as check_interrupt, runner(estimate=estimate, check=check_interrupt) as running:
         ((_, place),) = running.run([Hello()])
         rate = CPU_PIECE / 0.1 if place.limit == "compute" else GPU_PIECE / 0.016  # of fast ones
-        yield running, place
+        yield running, place, check_interrupt

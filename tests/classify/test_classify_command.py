@@ -1,6 +1,7 @@
 """``main.py classify``: several shards give the bytes that one pass gives; faults name their shard; Ctrl-C ends it."""
 
 import json
+import os
 import re
 import signal
 import time
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 from app.classifier import Classifier
-from app.classify import pieces
+from app.classify import outputs, pieces
+from app.classify.receipts import file_sha256
 from app.cli import main
 from app.layers import Tanh
 from app.network.weights import save_weights
@@ -136,6 +138,22 @@ def test_resume_classifies_only_what_is_missing(shards: list[str], classify: Cla
     assert (results(shards) == expected).all()
     again = classify(*shards, "--resume")
     assert again["classified"] is None and again["shards"]["kept"] == 7 and again["correct"] == found["correct"]
+
+
+def test_ctrl_c_while_several_processes_wait_for_the_check_of_results(
+    shards: list[str], classify: Classify, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classify(*shards)
+    checked = []
+
+    def interrupted(path: Path) -> str:
+        checked.append(path)
+        os.kill(os.getpid(), signal.SIGINT)
+        return file_sha256(path)
+
+    monkeypatch.setattr(outputs, "file_sha256", interrupted)
+    assert main(["classify", *BASE, "--out", "results", *shards, "--resume", "--workers", "2"]) == 2
+    assert capsys.readouterr().err.startswith("error: interrupted") and len(checked) == 1
 
 
 def test_resume_refuses_another_network_of_the_same_name(
