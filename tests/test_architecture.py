@@ -30,6 +30,7 @@ FLOORS = (
     "app.cuda",
     "app.cluster",
     "app.kernels",
+    "app.emulation",
     "app.layers",
     "app.network",
     "app.interchange",

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.emulation.library import guarded
 from app.kernels.fused.any_pair import ANY_PAIR_ROW
 from app.kernels.problems import ConvPairProblem
 from tests.support.drawn_pairs import DRAWN_PAIRS
-from tests.support.host_kernels import HostKernel, guarded
+from tests.support.host_kernels import HostKernel
 from tests.support.kernel_cases import Case, elements, served
 from tests.support.kernel_device import host_arrays
 from tests.support.kernel_grid import exactly
@@ -41,7 +42,7 @@ def run(case: Case, x: np.ndarray, arrays: Sequence[np.ndarray | None], folder: 
     assert packing is not None
     packed = [None if array is None else guarded(array) for array in packing.pack(arrays)]
     y = guarded(np.full(images * elements(problem), np.nan, problem.second.output_dtype))
-    kernel = HostKernel(folder, case.row.path, case.row.entry, config.defines, launch.threads)
+    kernel = HostKernel(folder, case.row.path, case.row.entry, config.defines, launch.threads, launch.shared_bytes)
     kernel(None, launch.grid(images), guarded(x), *packed, y, np.int32(images))
     return y
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.host_kernels import HostKernel, guarded
+from app.emulation.library import guarded
+from tests.support.host_kernels import HostKernel
 from tests.support.kernel_cases import GRID, Case, elements, served, tuned_cases
 from tests.support.kernel_device import host_arrays
 from tests.support.kernel_grid import row_of
@@ -47,6 +48,6 @@ def test_every_element(case: Case, folder: Path) -> None:
     given = config.packing.pack(arrays) if config.packing else arrays
     packed = [None if array is None else guarded(array) for array in given]
     y = guarded(np.full(images * elements(problem), np.nan, np.float32))
-    kernel = HostKernel(folder, case.row.path, case.row.entry, config.defines, launch.threads)
+    kernel = HostKernel(folder, case.row.path, case.row.entry, config.defines, launch.threads, launch.shared_bytes)
     kernel(None, launch.grid(images), guarded(x), *packed, y, np.int32(images))
     check(y, problem, expected(problem, images, case.row))

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.emulation.library import guarded
 from app.kernels.conv.interpolation import POINTS, as_array, error_bound, transformed_filters, transforms
 from app.kernels.problems import ConvProblem
-from tests.support.host_kernels import HostKernel, guarded
+from tests.support.host_kernels import HostKernel
 from tests.support.kernel_cases import Case, describe, elements
 from tests.support.kernel_device import bits, host_arrays
 from tests.support.kernel_grid import row_of, typed
@@ -56,7 +57,7 @@ def run(case: Case, folder: Path, x: np.ndarray, arrays: list[np.ndarray | None]
     for array, argument in zip(packed, packing.takes, strict=True):
         assert array is None or (array.size, array.dtype) == (argument.fixed, argument.dtype)
     y = guarded(np.full(len(x) * elements(case.problem), np.nan, case.problem.output_dtype))  # type: ignore[union-attr]
-    kernel = HostKernel(folder, case.row.path, case.row.entry, config.defines, launch.threads)
+    kernel = HostKernel(folder, case.row.path, case.row.entry, config.defines, launch.threads, launch.shared_bytes)
     given = [None if array is None else guarded(array) for array in packed]
     kernel(None, launch.grid(len(x)), guarded(x), *given, y, np.int32(len(x)))
     return y

@@ -1,16 +1,8 @@
-"""Kernels compiled by the host's C++ compiler and run by the processor, thread by thread (host_cuda.h).
-
-Slow, and blind to what only a card can show; but index arithmetic, edges, barriers and splits are the kernels' own.
-"""
+"""Kernels run by the processor (app/emulation) in tests: also training's, in the card's place."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import mmap
-import re
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,31 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.cuda.compiler import INCLUDE_DIR, sources
+from app.emulation import library
+from app.emulation.building import COMPILER
+from app.emulation.library import guarded
 from app.kernels.train.train import FOLDER
 from app.layers import Layer, Shape
-
-COMPILER = shutil.which("g++")
-SUPPORT = Path(__file__).parent
-IN_PLACE_OF = {
-    "common.cuh": "host_cuda.h",
-    "half.cuh": "host_half.h",
-    "mma.cuh": "host_mma.h",
-    "async_copy.cuh": "host_async.h",
-}
-DYNAMIC = re.compile(r"extern __shared__ .*?(unsigned char|\w+) memory\[\]")  # SHARED_BYTES of it
-
-
-def guarded(array: np.ndarray) -> np.ndarray:
-    """A copy that ends where memory ends, but for less than 16 bytes: the first access beyond is a crash."""
-    size = (max(array.nbytes, 1) + 15) // 16 * 16
-    pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + pages), mmap.PAGESIZE, 0) == 0
-    copy = np.frombuffer(memory, array.dtype, array.size, pages - size).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 class Memory:
@@ -121,8 +93,7 @@ def on_the_processor(folder: Path) -> Iterator[None]:
     from app.cuda import memory
     from app.training.gpu import arena, engine, kernels, products, stages
 
-    if COMPILER is None:
-        pytest.skip("g++ is not installed")
+    skip_without_compiler()
     HostFunction.folder = folder
     replaced = {
         "training_kernel": HostFunction,
@@ -141,38 +112,18 @@ def on_the_processor(folder: Path) -> Iterator[None]:
         yield
 
 
-class HostKernel:
-    """A kernel compiled into ``folder``. Called with a stream, the grid and its arguments, it runs on the processor."""
+def skip_without_compiler() -> None:
+    """Skip the test where kernels cannot be compiled for the processor."""
+    if COMPILER is None:
+        pytest.skip("g++ is not installed")
 
-    def __init__(self, folder: Path, source: Path, entry: str, defines: Mapping[str, str | int], threads: int) -> None:
-        if COMPILER is None:
-            pytest.skip("g++ is not installed")
-        options = [f"-D{key}={value}" for key, value in sorted(defines.items())]
-        place = folder / hashlib.sha256(repr((entry, options)).encode()).hexdigest()[:16]
-        library = place / "kernel.so"
-        if not library.exists():
-            place.mkdir(parents=True)
-            texts = sources(source)
-            replaced = {name: SUPPORT / own for name, own in IN_PLACE_OF.items()}
-            replaced["activations.cuh"] = INCLUDE_DIR / "activations.cuh"
-            texts.update({name: path.read_text(encoding="utf-8") for name, path in replaced.items()})
-            main = f'#include "common.cuh"\n#include "{source.name}"\nHOST_LAUNCH({entry})\n'
-            for found in filter(None, map(DYNAMIC.search, texts.values())):
-                main += f"HOST_SHARED({found[1]}, SHARED_BYTES)\n"
-            for file, text in texts.items():
-                (place / file).write_text(text.replace("extern __shared__", "extern"), encoding="utf-8")
-            (place / "main.cpp").write_text(main, encoding="utf-8")
-            # Without unique symbols: the "shared memory" of two kernels must not become one.
-            flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-fno-gnu-unique", "-ffp-contract=off"]
-            subprocess.run([COMPILER, *flags, *options, "main.cpp", "-o", library.name], cwd=place, check=True)
-        self._launch = ctypes.CDLL(str(library)).host_launch
-        self._threads = threads
 
-    def __call__(self, stream: Any, grid: tuple[int, int, int], *values: Any) -> None:
-        packed = [np.uintp(_address(value)) if value is None or value.ndim else value for value in values]
-        arrays = [np.array([value]) for value in packed]
-        pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
-        self._launch(*grid, self._threads, pointers)
+class HostKernel(library.HostKernel):
+    """The same; skips where there is no compiler."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        skip_without_compiler()
+        super().__init__(*arguments, **named)
 
 
 class HostFunction(HostKernel):
@@ -182,7 +133,3 @@ class HostFunction(HostKernel):
 
     def __init__(self, name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> None:
         super().__init__(self.folder, FOLDER / f"train_{name}.cu", f"train_{name}", defines, threads)
-
-
-def _address(array: np.ndarray | None) -> int:
-    return 0 if array is None else array.ctypes.data

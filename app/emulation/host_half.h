@@ -33,3 +33,12 @@ inline float16 low_half(half2 pair) {
     return value;
 }
 inline float16 high_half(half2 pair) { return low_half(pair >> 16); }
+inline half2 fused_multiply_add(half2 a, half2 b, half2 c) {  // in double, exact but for one rounding
+    auto each = [](float x, float y, float z) {
+        const _Float16 narrow = (_Float16)(double(x) * double(y) + double(z));
+        float16 value;
+        std::memcpy(&value.bits, &narrow, 2);
+        return value;
+    };
+    return pack_half2(each(low_half(a), low_half(b), low_half(c)), each(high_half(a), high_half(b), high_half(c)));
+}

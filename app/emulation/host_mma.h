@@ -7,7 +7,7 @@
 
 template <typename T>
 inline T __ldg(const T *place) {
-    if ((uintptr_t)place % alignof(T)) abort();
+    if ((uintptr_t)place % alignof(T)) host::fail("loads from an address that is no multiple of the type's size");
     return *place;
 }
 inline float __int_as_float(unsigned bits) {
@@ -22,8 +22,9 @@ inline float greater(float a, float b) { return a != a || a > b ? a : b; }
 namespace host {
 inline double cut(double value, double unit) { return std::trunc(value / unit) * unit; }
 
-// One element of d: what it was, and 16 products.
-inline float grown(const double (&terms)[17]) {
+// One element of d: what it was, and its products.
+template <int Count>
+inline float grown(const double (&terms)[Count]) {
     double most = 0, plain = 0;
     for (double term : terms) most = max(most, std::fabs(term)), plain += term;
     if (!std::isfinite(plain)) return (float)plain;
@@ -59,4 +60,48 @@ inline void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2
         d[at] = host::grown(terms);
     }
     host::wait(host::OF_WARP);
+}
+
+// The nearest tfloat32, ties away from zero.
+inline unsigned to_tf32(float value) {
+    unsigned bits;
+    std::memcpy(&bits, &value, 4);
+    return value != value || std::isinf(value) ? bits : (bits + 0x1000) & 0xFFFFE000;
+}
+
+inline void mma_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    struct Operands {
+        float a[4], b[2];
+    };
+    static Operands all[1024];
+    const int lane = threadIdx.x % 32;
+    Operands *warp = all + threadIdx.x / 32 * 32, &own = warp[lane];
+    for (int i = 0; i < 4; i++) own.a[i] = __int_as_float(a[i]);
+    for (int i = 0; i < 2; i++) own.b[i] = __int_as_float(b[i]);
+    host::wait(host::OF_WARP);
+    for (int at = 0; at < 4; at++) {
+        double terms[9] = {d[at]};
+        for (int k = 0; k < 8; k++)
+            terms[1 + k] = double(warp[lane / 4 * 4 + k % 4].a[at / 2 + k / 4 * 2]) *
+                           warp[(lane % 4 * 2 + at % 2) * 4 + k % 4].b[k / 4];
+        d[at] = host::grown(terms);
+    }
+    host::wait(host::OF_WARP);
+}
+
+// Neighbours in memory, as in mma.cuh.
+template <typename T, int Count>
+struct alignas(sizeof(T) * Count < 16 ? sizeof(T) * Count : 16) Vector {
+    T at[Count];
+};
+template <int Length, int Count, typename T>
+inline Vector<T, Count> neighbours(const T *row, int first, bool exists) {
+    Vector<T, Count> found = {};
+    if constexpr (Length % Count == 0) {
+        if (exists && first < Length) found = *(const Vector<T, Count> *)(row + first);
+    } else {
+        for (int i = 0; i < Count; i++)
+            if (exists && first + i < Length) found.at[i] = row[first + i];
+    }
+    return found;
 }

@@ -2,11 +2,14 @@
 // other, each up to the next barrier of its block or warp. The order in which they run turns round at every barrier.
 #pragma once
 #include <setjmp.h>
+#include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <utility>
 #include <vector>
@@ -19,6 +22,8 @@
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __shared__ static
+
+#include "half.cuh"
 
 typedef unsigned char uint8;
 typedef float float32;
@@ -34,6 +39,18 @@ struct alignas(16) float4 {
     float x, y, z, w;
 };
 inline Index threadIdx, blockIdx, blockDim, gridDim;
+
+namespace host {
+inline void (*before_failing)(void *frame) = [](void *) {};
+
+// Ends the program: no card would go on here, or not to a defined result.
+[[noreturn]] __attribute__((noinline)) inline void fail(const char *reason) {
+    dprintf(2, "FAULT %s\n", reason);
+    before_failing(__builtin_frame_address(0));
+    abort();
+}
+}  // namespace host
+
 using std::exp;
 using std::max;
 using std::min;
@@ -56,6 +73,7 @@ inline T pool_finish(T so_far, int count) {
     return Max ? so_far : so_far / T(count);
 }
 inline float fused_multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
+inline double fused_multiply_add(double a, double b, double c) { return std::fma(a, b, c); }
 using std::fma;
 inline float fmaf(float a, float b, float c) { return std::fma(a, b, c); }
 template <typename T, typename U>
@@ -73,20 +91,22 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 #include "activations.cuh"
-template <bool WithBias, typename Function>
-inline float epilogue(float sum, float bias) {
+template <bool WithBias, typename Function, typename T>
+inline T epilogue(T sum, T bias) {
     return Function::of(WithBias ? sum + bias : sum);
 }
 template <int Count, typename T>
 inline void store_aligned(T *y, const float *values) {
-    if ((uintptr_t)y % (Count * sizeof(T))) abort();
+    if ((uintptr_t)y % (Count * sizeof(T))) host::fail("stores several outputs at once at an address that is no multiple");
     for (int i = 0; i < Count; i++) y[i] = T(values[i]);
 }
 template <typename T>
 inline void store2(T *y, const float *values) { store_aligned<2>(y, values); }
 template <typename T>
 inline void store4(T *y, const float *values) { store_aligned<4>(y, values); }
-inline unsigned __cvta_generic_to_shared(const void *) { abort(); }
+template <typename T, int Count>
+inline void store_run(T *y, const float (&values)[Count]) { store_aligned<Count>(y, values); }
+inline unsigned __cvta_generic_to_shared(const void *) { host::fail("asks for an address in shared memory"); }
 
 namespace host {
 enum Awaited { NOTHING, OF_WARP, OF_BLOCK };  // whose other threads
@@ -102,7 +122,30 @@ inline jmp_buf scheduler;
 inline Thread *current;
 inline void (*body)(void **);
 inline void **arguments;
-inline void (*fresh)() = [] {};  // called before each block
+
+constexpr std::size_t FENCE = std::size_t(1) << 30;  // bytes on either side of an array that nobody may touch
+
+// Memory between two fences, full of NaN. It ends at the fence, but for less than 16 bytes; low: it begins there.
+struct Fenced {
+    std::size_t bytes, whole;
+    unsigned char *map, *start;
+
+    explicit Fenced(std::size_t size, bool low = false) : bytes(size) {
+        const std::size_t page = sysconf(_SC_PAGESIZE), kept = (std::max<std::size_t>(size, 1) + 15) / 16 * 16;
+        const std::size_t pages = (kept + page - 1) / page * page;
+        whole = pages + 2 * FENCE;
+        map = (unsigned char *)mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (map == MAP_FAILED || mprotect(map + FENCE, pages, PROT_READ | PROT_WRITE)) fail("found no memory");
+        std::fill_n(map + FENCE, pages, 0xFF);
+        start = map + FENCE + (low ? 0 : pages - kept);
+    }
+    Fenced(const Fenced &) = delete;
+    ~Fenced() { munmap(map, whole); }
+
+    bool near(const void *place) const { return map <= place && place < map + whole; }
+};
+inline unsigned char *shared;  // of the block, without a size in the kernel
+inline const Fenced *all_shared;
 
 inline void yield() {
     if (!_setjmp(current->place)) _longjmp(scheduler, 1);
@@ -142,7 +185,7 @@ inline void release(std::vector<Thread> &all, int first, int last, Awaited other
 
 inline void run_block(std::vector<Thread> &all) {
     const int threads = all.size();
-    fresh();
+    if (shared) std::fill_n(shared, all_shared->bytes, 0xFF);
     for (Thread &thread : all) thread.done = false;
     for (int turn = 0, left = threads; left > 0; turn++) {
         bool idle = true;
@@ -154,7 +197,7 @@ inline void run_block(std::vector<Thread> &all) {
             left -= all[at].done;
             idle = false;
         }
-        if (idle) abort();  // a barrier that not all come to
+        if (idle) fail("waits at a barrier that not all threads of its block (or warp) come to");
         for (int warp = 0; warp < threads; warp += 32) release(all, warp, min(warp + 32, threads), OF_WARP);
         release(all, 0, threads, OF_BLOCK);
     }
@@ -168,35 +211,42 @@ template <class... Types>
 void call(void (*kernel)(Types...), void **values) {
     call(kernel, values, std::index_sequence_for<Types...>());
 }
+
+// Runs the kernel, block after block. bytes: of shared memory; values: the addresses of its arguments.
+template <class... Types>
+void launch(void (*kernel)(Types...), Index grid, int threads, std::size_t bytes, void **values, bool low = false) {
+    static void (*called)(Types...);
+    called = kernel, arguments = values;
+    body = [](void **all) { call(called, all); };
+    std::vector<Thread> all(threads);
+    const Fenced memory(bytes, low);
+    all_shared = &memory, shared = bytes ? memory.start : nullptr;
+    gridDim = grid, blockDim = {(unsigned)threads, 1, 1};
+    for (blockIdx.z = 0; blockIdx.z < grid.z; blockIdx.z++)
+        for (blockIdx.y = 0; blockIdx.y < grid.y; blockIdx.y++)
+            for (blockIdx.x = 0; blockIdx.x < grid.x; blockIdx.x++) run_block(all);
+    all_shared = nullptr;
+}
 }  // namespace host
 
 inline void __syncthreads() { host::wait(host::OF_BLOCK); }
 
-// All threads of a warp must come here.
-template <typename T>
-inline T __shfl_xor_sync(unsigned, T value, int apart) {
+// All threads of a warp must come to a shuffle. from: own lane → the lane whose value it gets.
+template <typename T, typename Lane>
+inline T host_shuffle(T value, Lane from) {
     static T left[1024];
     const unsigned own = threadIdx.x;
     left[own] = value;
     host::wait(host::OF_WARP);
-    const T found = left[own ^ apart];
+    const T found = left[own / 32 * 32 + from(own % 32)];
     host::wait(host::OF_WARP);
     return found;
 }
-
-// The shared memory of a kernel that declares it without a size; full of NaN before each block.
-#define HOST_SHARED(type, bytes)                                                                          \
-    alignas(128) type memory[(bytes) / sizeof(type)];                                                     \
-    static bool poisoned = (host::fresh = [] { std::fill_n((unsigned char *)memory, bytes, 0xFF); }, true);
-
-// The launch of the kernel that the file including this defines.
-#define HOST_LAUNCH(kernel)                                                                             \
-    extern "C" void host_launch(unsigned x, unsigned y, unsigned z, int threads, void **values) {       \
-        host::body = [](void **all) { host::call(kernel, all); };                                       \
-        host::arguments = values;                                                                       \
-        std::vector<host::Thread> all(threads);                                                         \
-        gridDim = {x, y, z}, blockDim = {(unsigned)threads, 1, 1};                                      \
-        for (blockIdx.z = 0; blockIdx.z < z; blockIdx.z++)                                              \
-            for (blockIdx.y = 0; blockIdx.y < y; blockIdx.y++)                                          \
-                for (blockIdx.x = 0; blockIdx.x < x; blockIdx.x++) host::run_block(all);                \
-    }
+template <typename T>
+inline T __shfl_xor_sync(unsigned, T value, int apart) {
+    return host_shuffle(value, [=](int lane) { return lane ^ apart; });
+}
+template <typename T>
+inline T __shfl_down_sync(unsigned, T value, int apart, int width = 32) {
+    return host_shuffle(value, [=](int lane) { return lane % width + apart < width ? lane + apart : lane; });
+}

@@ -1,4 +1,5 @@
-// async_copy.cuh for the processor: a copy arrives when it is waited for, and no sooner.
+// async_copy.cuh for the processor: a copy arrives when it is waited for, and no sooner. Both its ends are touched at
+// once, so that a wrong address shows where it is formed.
 #pragma once
 #include <deque>
 #include <functional>
@@ -15,11 +16,13 @@ inline void cp_async(float *shared, const T *global) {
     *shared = float(*global);
 }
 inline void cp_async(float *shared, const float *global) {
+    (void)*(volatile float *)shared, (void)*(const volatile float *)global;
     host::open[threadIdx.x].push_back([=] { *shared = *global; });
 }
-inline void cp_async_16(float *shared, const float *global) {
-    if ((uintptr_t)shared % 16 || (uintptr_t)global % 16) abort();
-    host::open[threadIdx.x].push_back([=] { std::copy(global, global + 4, shared); });
+inline void cp_async_16(void *shared, const void *global) {
+    if ((uintptr_t)shared % 16 || (uintptr_t)global % 16) host::fail("copies 16 bytes from or to no multiple of 16");
+    (void)*(volatile char *)shared, (void)*(const volatile char *)global;
+    host::open[threadIdx.x].push_back([=] { std::memcpy(shared, global, 16); });
 }
 inline void cp_async_commit_group() {
     host::groups[threadIdx.x].push_back(std::move(host::open[threadIdx.x]));
