@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.bench.ladder.operands import random_images, random_parameters
 from app.bench.ladder.tolerance import allowed, rms
 from app.kernels.facts import key
 from app.kernels.plain_problems import ActivationProblem, SoftmaxProblem
@@ -44,22 +45,21 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.bench.ladder import oracle, trial
 
-    monkeypatch.setattr(oracle, "cupy", np)
     monkeypatch.setattr(trial, "cupy", np)
     return oracle, trial
 
 
-def data(problem: Problem, trial: Any) -> tuple[np.ndarray, list[np.ndarray | None]]:
+def data(problem: Problem) -> tuple[np.ndarray, list[np.ndarray | None]]:
     """x (images, elements), and each layer's w and bias, as a trial makes them."""
     rng = np.random.default_rng(3)
-    return trial._random(rng, problem.arguments()[0], IMAGES), trial._parameters(rng, problem)
+    return random_images(rng, problem.arguments()[0], IMAGES), random_parameters(rng, problem)
 
 
 @pytest.mark.parametrize("problem", CASES, ids=key)
 def test_oracle_is_the_tests_own(problem: Problem, modules: tuple[Any, Any]) -> None:
     """Two implementations of what is exact, what errors scale with and, of pairs, what is plain."""
     oracle, trial = modules
-    x, arrays = data(problem, trial)
+    x, arrays = data(problem)
     names = ("layer1", "layer1_bias", "layer2", "layer2_bias") if len(arrays) == 4 else ("layer", "layer_bias")
     given = {
         name: a.transpose(1, 2, 0, 3) if a.ndim == 4 else a
@@ -95,7 +95,7 @@ def test_tolerances_pass_plain_sums_and_catch_a_lost_term(dtype: str, modules: t
     oracle, trial = modules
     stored = storage(dtype)
     problem = LinearProblem(400, 60, input_dtype=stored, dtype=dtype, output_dtype=stored)
-    x, (w, _) = data(problem, trial)
+    x, (w, _) = data(problem)
     assert w is not None
     found = oracle.expected(problem, x, w)
     rounded_x, rounded_w = (oracle._rounder(dtype)(array.astype(np.float64)) for array in (x, w))

@@ -5,7 +5,6 @@ same pace. The correct results for the block determine every element of the whol
 """
 
 from functools import cached_property
-from math import prod
 from typing import Any
 
 import cupy
@@ -13,13 +12,13 @@ import numpy as np
 from cupy.cuda import runtime
 
 from app.bench.ladder.failures import Wrong
+from app.bench.ladder.operands import random_images, random_parameters
 from app.bench.ladder.oracle import bounded, expected, images_at_once
 from app.bench.ladder.tolerance import allowed, rms
 from app.bench.timer import Clock
 from app.cuda.memory import DeviceMemoryError, device_array, uploaded
 from app.kernels.launch import Kernel, Launch
-from app.kernels.plain_problems import Argument
-from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PairProblem, Problem
+from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant, tiles
 from app.runtime.result import Timing
 
@@ -39,10 +38,10 @@ class Trial:
         rng = np.random.default_rng(seed)
         most = min(images_at_once(problem), images)
         self._period = max(prime for prime in PRIMES if prime <= most)
-        block = _random(rng, arguments["x"], self._period)
+        block = random_images(rng, arguments["x"], self._period)
         self.x = device_array(arguments["x"].per_image * images, arguments["x"].dtype)
         self._repeat(uploaded(block.reshape(-1)))
-        self.parameters = _parameters(rng, problem)
+        self.parameters = random_parameters(rng, problem)
         self.outputs = {each.name: device_array(each.per_image * images, each.dtype) for each in outputs}
         self._block = block
         cupy.cuda.Device().synchronize()  # the data have arrived; the clock's stream waits for no other
@@ -116,43 +115,6 @@ class Trial:
         for start in range(0, self.x.nbytes, block.nbytes):
             count = min(block.nbytes, self.x.nbytes - start)
             runtime.memcpy(self.x.data.ptr + start, block.data.ptr, count, runtime.memcpyDeviceToDevice)
-
-
-def _random(rng: np.random.Generator, argument: Argument, images: int) -> np.ndarray:
-    """Return (images, elements per image): uniform bytes, or normally distributed numbers."""
-    shape = (images, argument.per_image)
-    if argument.dtype == "uint8":
-        return rng.integers(0, 256, shape, dtype=np.uint8)
-    return rng.standard_normal(shape, dtype=np.float32).astype(argument.dtype)
-
-
-def _parameters(rng: np.random.Generator, problem: Problem) -> list[np.ndarray | None]:
-    """Return weights in the problem's layout and bias (or None), scaled so that results are around 1; [] without."""
-    if isinstance(problem, PairProblem):
-        both = [*_parameters(rng, problem.first), *_parameters(rng, problem.second)]
-        if isinstance(problem, ConvPairProblem) and both[0] is not None:
-            both[0] = both[0] / problem.pixel_scale
-        if problem.exact:
-            both = _held(both)
-        wanted = problem.arguments()[1:]
-        return [None if a is None else a.astype(b.dtype) for a, b in zip(both, wanted, strict=False)]
-    if not isinstance(problem, ConvProblem | LinearProblem):
-        return []
-    arguments = {argument.name: argument for argument in problem.arguments()}
-    if isinstance(problem, ConvProblem):
-        shape: tuple[int, ...] = (problem.channels, problem.kernel, problem.kernel, problem.maps)
-    else:
-        shape = (problem.inputs, problem.outputs)
-    magnitude = 128 if problem.input_dtype == "uint8" else 1
-    w = rng.standard_normal(shape) / (magnitude * np.sqrt(prod(shape[:-1])))
-    bias = rng.standard_normal(shape[-1]).astype(arguments["bias"].dtype) if problem.bias else None
-    parameters = [w.astype(arguments["w"].dtype), bias]
-    return _held(parameters) if getattr(problem, "exact", False) else parameters
-
-
-def _held(parameters: list[np.ndarray | None]) -> list[np.ndarray | None]:
-    """Return the parameters, w and bias of each layer in turn, with weights that float16 holds."""
-    return [a if at % 2 or a is None else a.astype(np.float16).astype(a.dtype) for at, a in enumerate(parameters)]
 
 
 def _worst(error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int) -> float:
