@@ -19,6 +19,7 @@ from app.runtime.startup import Stopwatch
 # Command → the module with its body, a function of the command's name, for commands outside app/commands.
 BODIES = {
     "bench": "bench.ladder.job",
+    "check": "bench.check.job",
     "sweep": "bench.sweep.job",
     "profile": "bench.profile.job",
     "train": "training.command",

@@ -56,6 +56,7 @@ WORK = {
     "graph": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --wide",
     "kernels": "--resources --instructions --arch --json --wide",
     "precompile": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --device --all",
+    "check": "--conv --fc --pool --shape --layer --network --device",
     "bench": "--network --shape --batch --batches --only --peers --scenario --training --precision --rounds --seconds "
     "--device --l2 --noise --json --wide --plot --save-tuning",
     "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --device --json --wide "

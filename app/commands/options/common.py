@@ -20,6 +20,7 @@ COMMANDS = {
     "graph": "Print a network: shapes, FLOPs, bytes, each layer's kernel.",
     "kernels": "List every kernel: its idea, origin, limits and number types.",
     "precompile": "Compile the kernels of python main.py before its first run.",
+    "check": "Check one kernel on small shapes, also without a GPU.",
     "bench": "Check and time every kernel, layer by layer (GPU).",
     "sweep": "Find the best tile sizes of one kernel for this card (GPU).",
     "profile": "Time the kernels, copies and CUDA calls of python main.py (GPU).",

@@ -1,0 +1,1 @@
+"""``main.py check``: is one kernel right? On small shapes, on the processor or on the card."""

@@ -1,0 +1,104 @@
+// A program around a kernel: its arrays between fences, and a report of the thread that leaves them.
+#pragma once
+#include <signal.h>
+#include <sys/time.h>
+
+#include <memory>
+
+namespace host {
+struct Array {
+    const char *name;
+    std::size_t each, count;  // bytes of an element; elements
+    std::unique_ptr<Fenced> memory;
+};
+inline std::vector<Array> arrays;
+
+inline void report(void *frame, std::uintptr_t first = 0) {
+    dprintf(2, "THREAD %u %u %u %u\nAT", threadIdx.x, blockIdx.x, blockIdx.y, blockIdx.z);
+    if (first) dprintf(2, " %zx", (std::size_t)first);
+    // Who called whom, as far as it lies on this thread's stack.
+    const char *low = current ? current->stack.data() : nullptr, *high = low ? low + current->stack.size() : nullptr;
+    for (char *at = (char *)frame; low && low <= at && at + 16 <= high; at = *(char **)at)
+        dprintf(2, " %zx", ((std::size_t *)at)[1] - 1);
+    dprintf(2, "\n");
+}
+
+inline void on_signal(int number, siginfo_t *info, void *context) {
+    std::uintptr_t instruction = 0;
+    void *frame = nullptr;
+    const char *access = "touches";
+#if defined(__x86_64__)
+    const auto &registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+    instruction = registers[REG_RIP], frame = (void *)registers[REG_RBP];
+    access = registers[REG_ERR] & 2 ? "writes" : "reads";
+#elif defined(__aarch64__)
+    const auto &registers = ((ucontext_t *)context)->uc_mcontext;
+    instruction = registers.pc, frame = (void *)registers.regs[29];
+#endif
+    if (number == SIGPROF) {
+        dprintf(2, "FAULT does not come to an end\n");
+    } else if (number == SIGFPE) {
+        dprintf(2, "FAULT divides by zero\n");
+    } else {
+        const unsigned char *place = (const unsigned char *)info->si_addr;
+        bool found = false;
+        for (const Array &array : arrays) {
+            if (!array.memory->near(place)) continue;
+            found = true;
+            const long long each = array.each, beyond = place - array.memory->start;
+            const long long at = (beyond - (beyond < 0 ? each - 1 : 0)) / each;
+            if (at >= 0 && at < (long long)array.count)
+                dprintf(2, "FAULT writes to %s, which it may only read\n", array.name);
+            else
+                dprintf(2, "FAULT %s %s[%lld]: %s has %zu elements\n", access, array.name, at, array.name, array.count);
+        }
+        if (!found && all_shared && all_shared->near(place))
+            dprintf(2, "FAULT %s byte %lld of shared memory: its block has %zu\n", access,
+                    (long long)(place - all_shared->start), all_shared->bytes);
+        else if (!found)
+            dprintf(2, "FAULT %s an address that lies in no array\n", access);
+    }
+    report(frame, instruction);
+    _exit(1);
+}
+
+// arguments: 0 or 1, whether arrays begin at their fence rather than end there; then seconds of the processor.
+struct Program {
+    bool low;
+
+    explicit Program(char **arguments) : low(arguments[1][0] == '1') {
+        before_failing = [](void *frame) { report(frame); };
+        static char stack[64 << 10];
+        const stack_t other = {stack, 0, sizeof stack};
+        sigaltstack(&other, nullptr);
+        struct sigaction action = {};
+        action.sa_sigaction = on_signal, action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+        for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGPROF}) sigaction(number, &action, nullptr);
+        const itimerval limit = {{0, 0}, {atoi(arguments[2]), 0}};
+        setitimer(ITIMER_PROF, &limit, nullptr);
+    }
+
+    void *array(const char *name, std::size_t each, std::size_t count) {
+        arrays.push_back({name, each, count, std::make_unique<Fenced>(each * count, low)});
+        return arrays.back().memory->start;
+    }
+
+    // An array that the kernel may only read, from the standard input.
+    void *input(const char *name, std::size_t each, std::size_t count) {
+        void *start = array(name, each, count);
+        if (std::fread(start, each, count, stdin) != count) fail("found its input cut short");
+        const Fenced &memory = *arrays.back().memory;
+        mprotect(memory.map + FENCE, memory.whole - 2 * FENCE, PROT_READ);
+        return start;
+    }
+
+    // An array's content to the standard output.
+    void output(const char *name) {
+        for (const Array &array : arrays)
+            if (array.name == name) std::fwrite(array.memory->start, array.each, array.count, stdout);
+    }
+};
+}  // namespace host
+
+// Called by the checks of indices that the compiler put in.
+extern "C" void __ubsan_on_report() { host::report(__builtin_frame_address(0)); }
