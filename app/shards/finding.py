@@ -33,7 +33,7 @@ def _named(argument: str) -> list[Path]:
     if not argument:  # Path("") is this folder
         raise UserError("an empty SHARD names nothing: name a file")
     if argument.startswith("@"):
-        lines = os.fsdecode(read_file(Path(argument[1:]), MAX_LIST_BYTES)).splitlines()
+        lines = os.fsdecode(read_file(Path(argument[1:]), MAX_LIST_BYTES)).split("\n")
         listed = [Path(line.strip()) for line in lines if line.strip()]
         if not listed:
             raise UserError(f"{argument[1:]} names no shard: write the path of one in each line")

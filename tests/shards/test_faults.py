@@ -239,12 +239,13 @@ def test_finding_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("b.npy", "a.npy", "c[1].npy", ".hidden.npy", "day/x.npy", "day/more/y.npy"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).touch()
-    Path("list").write_bytes(b"day/x.npy\r\n\n  b.npy\n\xff\n")
+    Path("list").write_bytes("day/x.npy\r\n\n  b.npy\nc\u2028d.npy\n".encode() + b"\xff\n")
     assert find_shards(["b.npy", "a.npy"]) == [Path("b.npy"), Path("a.npy")]
     assert find_shards(["?.npy", "c[1].npy"]) == [Path("a.npy"), Path("b.npy"), Path("c[1].npy")]
     assert find_shards(["day/**/*.npy"]) == [Path("day/more/y.npy"), Path("day/x.npy")]
     assert find_shards([str(tmp_path / "[ab].npy")]) == [tmp_path / "a.npy", tmp_path / "b.npy"]
-    assert find_shards(["@list"]) == [Path("day/x.npy"), Path("b.npy"), Path(os.fsdecode(b"\xff"))]
+    listed = ["day/x.npy", "b.npy", "c\u2028d.npy", os.fsdecode(b"\xff")]
+    assert find_shards(["@list"]) == [*map(Path, listed)], "only an end of line separates"
     assert find_shards(["missing.npy"]) == [Path("missing.npy")], "who opens it says so"
     Path("empty").touch()
     for arguments, message in (
