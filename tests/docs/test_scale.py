@@ -21,10 +21,17 @@ ROOT = Path(__file__).parents[2]
 SRUN = """#!/bin/bash
 shift
 trap 'kill $!; wait' TERM
-"$@" --host 127.0.0.1 &
+"$@" &
 wait
 """
 HOSTNAME = "#!/bin/bash\necho 127.0.0.1\n"
+
+
+def test_every_command_says_where_it_listens() -> None:
+    """Dask's own default is every address of the machine."""
+    text = (ROOT / "docs/scale.md").read_text(encoding="utf-8").replace("\\\n", "")
+    commands = re.findall(r"^.*\bdask (?:scheduler|worker) .*--.*$", text, re.MULTILINE)
+    assert len(commands) == 6 and all(" --host " in command for command in commands)
 
 
 def test_the_job_script(tmp_path: Path) -> None:
