@@ -44,6 +44,7 @@ WORDS = {  # what the tree's programs say → what the installed ones do
     "run make run, or pip install": "pip install",
     "run make run, then . .venv/bin/activate": "pip install --force-reinstall lenet5-inference",
     "make run installs it": "pip install --force-reinstall lenet5-inference",
+    "start it with PYTHONPATH naming this folder": "install lenet5-inference there",
     "git checkout -- weights": "pip install --force-reinstall lenet5-inference",
 }
 # The command's name is longer: text that is aligned behind an example stays in its column.

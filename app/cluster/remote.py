@@ -70,8 +70,7 @@ async def _check(client: Client, address: str) -> None:
     for who, version in found.items():
         if isinstance(version, BaseException):
             raise UserError(
-                f"{who} cannot load this program ({_line(version)}): install lenet5-inference {VERSION} there, or "
-                "start it with PYTHONPATH naming this folder"
+                f"{who} cannot load this program ({_line(version)}): start it with PYTHONPATH naming this folder"
             )
         if version != VERSION:
             raise UserError(f"{who} has lenet5-inference {version}, this is {VERSION}: install the same everywhere")

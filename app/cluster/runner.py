@@ -32,7 +32,7 @@ Estimate = Callable[[Any], float]
 Check = Callable[[], object]
 Answers = list[tuple[Any, Any]]
 Queue = SimpleQueue[Answers | BaseException]
-GONE = "the scheduler is gone: start it again, then run this again with --resume"
+GONE = "the scheduler is gone: start it and its workers again, then run this again with --resume"
 
 
 @contextmanager

@@ -98,7 +98,7 @@ def test_the_scheduler_dies(shards: Path, expected: dict[str, bytes], tmp_path: 
             cluster.scheduler.kill()
             code, out, err = run.end()
     assert (code, out) == (2, "")
-    assert err == "error: the scheduler is gone: start it again, then run this again with --resume\n"
+    assert err == "error: the scheduler is gone: start it and its workers again, then run this again with --resume\n"
     kept = labels(run.results)
     assert 2 <= len(kept) < 7 and kept.items() <= expected.items()
     with (run.results / "a.labels.npy").open("r+b") as file:

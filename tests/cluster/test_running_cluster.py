@@ -47,7 +47,7 @@ def test_the_last_worker_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ("line", "reason"),
     [
         ("VERSION = '0.0'", rf"has lenet5-inference 0\.0, this is {VERSION}: install the same everywhere$"),
-        ("", r"cannot load this program \(AttributeError: .*\): install lenet5-inference "),
+        ("", r"cannot load this program \(AttributeError: .*\): start it with PYTHONPATH naming this folder$"),
     ],
 )
 def test_workers_must_have_this_version_of_this_package(tmp_path: Path, line: str, reason: str) -> None:
