@@ -72,7 +72,13 @@ def classify(request: ClassifyRequest) -> int:
             print(f"note: {note}", file=sys.stderr)
         begin = perf_counter()
         work = Work(shards, parts, place, folder, faults)
-        work.do(runner)
+        try:
+            work.do(runner)
+        except KeyboardInterrupt:
+            if not folder.receipts:
+                raise
+            done = f"{len(folder.receipts):,} of {len(paths):,} shards have their labels"
+            raise UserError(f"interrupted; {done}: run this again with --resume") from None
         seconds = perf_counter() - begin
     if not folder.receipts:
         raise faults.error()

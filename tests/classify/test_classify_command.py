@@ -240,6 +240,9 @@ def test_an_interruption_leaves_whole_files(number: signal.Signals, place: Path)
         assert time.monotonic() - start < 5
     finally:
         process.kill()
-    assert (process.returncode, out) == (2, "") and err.splitlines()[-1].startswith("error: interrupted")
+    assert (process.returncode, out) == (2, "") and err.splitlines()[-1].startswith(
+        "error: interrupted; 1 of 2 shards have "
+    )
+    assert err.endswith(" again with --resume\n")
     assert {path.name for path in Path("results").iterdir() if path.suffix} >= {"a.json", "a.labels.npy"}
     assert not [path for path in Path("results").iterdir() if path.name.startswith("b") or path.suffix == ".part"]
