@@ -20,6 +20,7 @@ from app.runtime.startup import Stopwatch
 BODIES = {
     "bench": "bench.ladder.job",
     "check": "bench.check.job",
+    "ladder": "lessons.command",
     "sweep": "bench.sweep.job",
     "profile": "bench.profile.job",
     "train": "training.command",

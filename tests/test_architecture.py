@@ -84,6 +84,7 @@ EXTRAS = {
     "distributed": ("app/cluster",),
     "jinja2": ("app/lessons",),
     "pygments": ("app/lessons",),
+    "markdown_it": ("app/lessons",),
     "matplotlib": ("app/bench", "app/figures.py", "app/training", "data_tools"),
 }
 # Parsed options stay at the door: bodies of commands take typed requests, which the type checker sees through.

@@ -73,6 +73,11 @@ inline T pool_finish(T so_far, int count) {
     return Max ? so_far : so_far / T(count);
 }
 inline float fused_multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
+inline float __int_as_float(unsigned bits) {
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
 inline double fused_multiply_add(double a, double b, double c) { return std::fma(a, b, c); }
 using std::fma;
 inline float fmaf(float a, float b, float c) { return std::fma(a, b, c); }

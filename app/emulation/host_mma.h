@@ -10,11 +10,6 @@ inline T __ldg(const T *place) {
     if ((uintptr_t)place % alignof(T)) host::fail("loads from an address that is no multiple of the type's size");
     return *place;
 }
-inline float __int_as_float(unsigned bits) {
-    float value;
-    std::memcpy(&value, &bits, 4);
-    return value;
-}
 inline float __fdividef(float a, float b) { return a / b; }
 inline float fast_exp2(float x) { return std::exp2(x); }
 inline float greater(float a, float b) { return a != a || a > b ? a : b; }

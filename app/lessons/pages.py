@@ -8,7 +8,6 @@ from html import escape
 from typing import Any
 
 from app.bench.profile.step_counters import COUNTERS, per_output
-from app.errors import UserError
 from app.lessons import tiles
 from app.lessons.card import LATER, Card, Layer
 from app.lessons.counting import COUNTS, PARTS, ROUND_TRIP
@@ -57,10 +56,8 @@ class Pages:
 
     @cached_property
     def _templates(self) -> Any:
-        try:
-            from jinja2 import Environment, PackageLoader, StrictUndefined
-        except ModuleNotFoundError:
-            raise UserError("the pages need Jinja2: pip install -e '.[docs]'") from None
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
         loader = PackageLoader(__package__)
         return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
 

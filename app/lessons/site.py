@@ -1,5 +1,6 @@
 """Write the site into a folder: static HTML that opens from there, without a server or a network."""
 
+import importlib.util
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,19 @@ from app.lessons.pages import Pages
 from app.lessons.pictures import Text, pictures, try_it
 
 STATIC = Path(__file__).with_name("static")
+NEEDED = {"jinja2": "Jinja2", "pygments": "Pygments", "markdown_it": "markdown-it-py"}  # module → package
 MARK = "made-by-lenet5-inference"  # an empty file: what stands beside it may be replaced
+
+
+def prepare(folder: Path) -> None:
+    """Find what would keep a site from being written there. Raises UserError."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is no folder: name another one")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
+        raise UserError(f"{folder} holds other files than a site's: name an empty or new folder")
+    for module, name in NEEDED.items():
+        if importlib.util.find_spec(module) is None:
+            raise UserError(f"the pages need {name}: pip install -e '.[docs]'")
 
 
 def write_site(folder: Path, card: Card, command: str, more: Sequence[Text] = ()) -> list[Path]:
@@ -20,10 +33,7 @@ def write_site(folder: Path, card: Card, command: str, more: Sequence[Text] = ()
     more: pages from elsewhere, before those of pictures and interactives. Raises UserError, also for a folder that
     holds anything but a site.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is no folder: name another one")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
-        raise UserError(f"{folder} holds other files than a site's: name an empty or new folder")
+    prepare(folder)
     made = [*Pages(card, command, [*more, pictures(card), try_it()]).all()]
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:

@@ -17,19 +17,25 @@ from app.bench.old_reports import OldReport
 from app.errors import UserError
 from app.files.checks import BadValueError, Check, document, fields, items, number, one_of, shown, text, whole
 from app.files.reading import present, read_json
+from app.lessons.stored import (
+    BENCHES,
+    COUNTED_STEPS,
+    FAST,
+    FIGURES,
+    INSTRUCTIONS,
+    REPORTED,
+    RESOURCES,
+    STAMPED,
+)
 from app.network.accuracy import COUNTED
 from app.planning.choices import LATENCY_KERNEL
-from app.precision import OFFERED
 
-FIGURES = Path(__file__).parents[1] / "benchmarks"
 NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
-BENCH = {network: f"h100_bench_{network}.json" for network in NETWORKS}
-PROFILE, RESOURCES, OLD_REPORTS = "h100_profile_lenet5.json", "kernels_resources.json", old_reports.PATH.name
-INSTRUCTIONS = "kernels_instructions.json"
-COUNTERS = {network: f"h100_counters_{network}.json" for network in ("lenet5", "fa19")}
-FAST = tuple(row.name for row in OFFERED if row.paired and not row.calibrated)  # of the fast path, for any weights
-TIMELINES = {precision: f"h100_timeline_lenet5_{precision}.json" for precision in FAST}
-REPORTS = {precision: f"h100_lenet5_{precision}.json" for precision in TIMELINES}
+BENCH = {network: BENCHES.format(network) for network in NETWORKS}
+PROFILE, OLD_REPORTS = "h100_profile_lenet5.json", old_reports.PATH.name
+COUNTERS = {network: COUNTED_STEPS.format(network) for network in ("lenet5", "fa19")}
+TIMELINES = {precision: STAMPED.format(precision) for precision in FAST}
+REPORTS = {precision: REPORTED.format(precision) for precision in TIMELINES}
 PEERS = {network: f"h100_peers_{network}.json" for network in (*NETWORKS, "mlp")}
 # File → one of a later run in fp16 alone: the other systems' compilers need most of the time in that precision.
 PEERS_FP16 = {PEERS[name]: f"h100_peers_{name}_fp16.json" for name in ("lenet5", "fa19", "k7")}

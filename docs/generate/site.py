@@ -6,11 +6,8 @@ from app.console import Parser, guarded
 from app.files.reading import present, read_json
 from app.interrupts import exit_with
 from app.lessons.card import SHOWN, Card
-from app.lessons.pages import source_page
-from app.lessons.pictures import Text
 from app.lessons.site import write_site
-from app.lessons.steps import steps
-from docs.generate.__main__ import LEARN
+from app.lessons.stored import way_in
 from docs.generate.figures import (
     CHECK_REPORT,
     COUNTERS,
@@ -21,7 +18,6 @@ from docs.generate.figures import (
     TIMELINES,
     Figures,
 )
-from docs.generate.markdown import to_html
 
 COMMAND = "make docs"
 
@@ -36,12 +32,6 @@ def stored_card(folder: Path = FIGURES) -> Card:
         {precision: read_json(folder / name, CHECK_REPORT, "make it again") for precision, name in REPORTS.items()},
         {precision: figures[name] for precision, name in TIMELINES.items() if present(folder / name)},
     )
-
-
-def way_in() -> Text:
-    """Return docs/learn.md as a page. Its links lead to pages of the site; others become text."""
-    pages = {step.row.source: f"{source_page(step)}.html" for step in steps()}
-    return Text("learn", "A way in", to_html(LEARN.read(), lambda target: pages.get(target.rpartition("/")[2])))
 
 
 def main() -> int:

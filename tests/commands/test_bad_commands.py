@@ -158,6 +158,8 @@ CASES = {
     "check --conv winograd": "unknown conv kernel 'winograd': choose one of",
     "check --conv direct --shape 1,2 --layer conv1": "--shape 1,2 and --layer conv1: name one or the other",
     "check --conv direct --network k7": "--network k7 needs --layer",
+    "ladder --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "ladder --pages /dev/null": "/dev/null is no folder: name another one",
     "sweep": "name the thing to sweep: one of --conv NAME, --fc NAME, --pool NAME or --pipeline",
     "sweep --conv direct --fc naive": "name the thing to sweep: one of",
     "sweep --conv winograd": "unknown conv kernel 'winograd': choose one of",

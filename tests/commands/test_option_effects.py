@@ -59,6 +59,7 @@ WORK = {
     "check": "--conv --fc --pool --shape --layer --network --device",
     "bench": "--network --shape --batch --batches --only --peers --scenario --training --precision --rounds --seconds "
     "--device --l2 --noise --json --wide --plot --save-tuning",
+    "ladder": "--network --batch --device --json --wide --pages",
     "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --device --json --wide "
     "--plot",
     "profile": "--batch --device --network --weights --conv --fc --pool --latency --precision --no-fuse --streams "

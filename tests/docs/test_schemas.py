@@ -25,6 +25,7 @@ from app.errors import UserError
 from app.evaluate import results as evaluation
 from app.files.checks import BadValueError, Check, parsed_json
 from app.kernels.facts import key
+from app.lessons import command as ladder
 from app.planning import tuning
 from app.planning.tuning import Tuning
 from app.precision import SHORT
@@ -55,6 +56,7 @@ WRITERS = (
     compare,
     evaluation,
     kernels,
+    ladder,
     networks,
     receipts,
     tuning,

@@ -6,7 +6,8 @@ import pytest
 
 from app.lessons.card import Card
 from app.lessons.site import write_site
-from docs.generate.site import COMMAND, stored_card, way_in
+from app.lessons.stored import way_in
+from docs.generate.site import COMMAND, stored_card
 
 
 @pytest.fixture(scope="session")

@@ -70,9 +70,9 @@ class Climber:
             if cudnn and isinstance(problem, ConvProblem):
                 found.append(self._cudnn(trial, problem))
             for row in served:
-                found.append(self._row(trial, row))
+                found.append(self.row(trial, row))
                 if row.name == DEBUGGED and problem.dtype == "float32" and item.is_op:
-                    found.append(self._row(trial, row, debug=True))
+                    found.append(self.row(trial, row, debug=True))
             del trial  # free its memory before the next trial allocates
         return found
 
@@ -82,7 +82,7 @@ class Climber:
             return library.row_of(problem, reason=f"needs sm_80 or later, this is {self.arch}")
         return library.cudnn_row(problem, trial.images, trial.clock, self.noise, self.l2)
 
-    def _row(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:
+    def row(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:
         """Check and time one variant. Raises DeviceMemoryError if the oracle's or the kernel's arrays do not fit."""
         self.step()
         kind = DEBUG if debug else LIBRARY if row.needs_cublas else OURS

@@ -1,10 +1,13 @@
 """Turn a document of docs/ into HTML by markdown-it, with the addresses and names that the site's pages need."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 Link = Callable[[str], str | None]  # a link's target → its address in the page, None: text without a link
 
@@ -16,6 +19,8 @@ def anchor(heading: str) -> str:
 
 def to_html(text: str, link: Link) -> str:
     """Return the document as HTML, without a page around it. Comments, which are generators' markers, go."""
+    from markdown_it import MarkdownIt
+
     parser = MarkdownIt("commonmark").enable("table")
     tokens = [*_for_pages(parser.parse(text), link)]
     html: str = parser.renderer.render(tokens, parser.options, {})

@@ -4,8 +4,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from app.lessons.markdown import anchor, to_html
 from docs.generate.__main__ import LEARN
-from docs.generate.markdown import anchor, to_html
 
 
 class Nesting(HTMLParser):

@@ -1,0 +1,101 @@
+"""Measure every step of the ladders on the current card, in their order, as ``bench`` does one kernel."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from tqdm import tqdm
+
+from app.bench.document import Row, utc_date
+from app.bench.ladder import peak
+from app.bench.ladder.cases import Item, network_items
+from app.bench.ladder.ladder import Climber
+from app.bench.ladder.results import Result, Table, table_document, totals
+from app.bench.ladder.trial import Trial
+from app.bench.stop import describe
+from app.cuda.compiler import compile_kernel, nvrtc
+from app.cuda.memory import DeviceMemoryError
+from app.errors import UserError
+from app.kernels.variant import Unfit
+from app.lessons.steps import LADDERS, Step, ladder
+from app.network.graph import Graph
+from app.planning import tuning
+from app.planning.tuning import Tuning
+from app.processor import usable_cores
+
+NOISE, L2 = 0.02, "cold"  # half of what bench asks of a median: the steps differ by more
+Rung = tuple[Step, Item]
+
+
+def measured(graph: Graph, images: int, card: Row) -> dict[str, Any]:
+    """Check and time each step on each layer of its kind; return the document, without predictions.
+
+    Raises UserError, also if the images do not fit in the card's memory.
+    """
+    arch, known = card["architecture"], tuning.load(card["name"])
+    items = [item for item in network_items(graph) if len(item.layers) == 1 and item.operation in LADDERS]
+    rungs = [(step, item) for name in LADDERS for step in ladder(name) for item in _served(items, step)]
+    _compile(rungs, arch, known)
+    peaks = peak.measure(arch)
+    rows: dict[str, list[Result]] = {item.name: [] for item in items}
+    climber = Climber(arch, known, NOISE, L2, None, False, lambda: None)
+    with tqdm(rungs, desc="ladder", unit=" rows", disable=None) as bar:
+        try:
+            for (step, item), result in zip(bar, _climbed(rungs, climber, images), strict=True):
+                bar.set_description(f"{step.title}, {item.name}")
+                rows[item.name].append(result)
+        except DeviceMemoryError:
+            raise UserError(
+                f"{images:,} images do not fit in the card's free memory: choose fewer by --batch"
+            ) from None
+    tables = [
+        Table(item.name, item.operation, item.is_op, images, item.problems, (*rows[item.name],)) for item in items
+    ]
+    return {
+        "date": utc_date(),
+        "network": graph.network.name,
+        "device": card,
+        "images": images,
+        "settings": {"noise": NOISE, "l2": L2, "rule": describe(NOISE, L2)},
+        "peaks": vars(peaks),
+        "tables": [table_document(table, peaks) for table in tables],
+        "totals": totals(tables),
+    }
+
+
+def _served(items: list[Item], step: Step) -> Iterator[Item]:
+    """Return the layers of the step's kind."""
+    for item in items:
+        if item.operation == step.row.operation and step.dtype in item.problems:
+            yield item
+
+
+def _climbed(rungs: list[Rung], climber: Climber, images: int) -> Iterator[Result]:
+    """Yield each step's result. The data of a layer stay on the card while steps of one number format follow."""
+    trials: dict[str, Trial] = {}
+    before = ("", "")
+    for step, item in rungs:
+        if before != (kind := (step.row.operation, step.dtype)):
+            trials.clear()
+            before = kind
+        if item.name not in trials:
+            trials[item.name] = Trial(item.problems[step.dtype], images, climber.arch)
+        yield climber.row(trials[item.name], step.row)
+
+
+def _compile(rungs: list[Rung], arch: str, known: Tuning) -> None:
+    """Compile all kernels by all processors. What does not compile fails again, with its reason, in its row."""
+    nvrtc()
+
+    def one(rung: Rung) -> None:
+        step, item = rung
+        problem = item.problems[step.dtype]
+        with suppress(RuntimeError, Unfit):
+            compile_kernel(
+                step.row.path, step.row.config(problem, known.parameters(problem, step.row, arch)).defines, arch
+            )
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        for _ in tqdm(pool.map(one, rungs), total=len(rungs), desc="compiling", unit=" kernels", disable=None):
+            pass

@@ -1,0 +1,67 @@
+"""What the repository stores for the pages: one card's figures in docs/benchmarks/, and the way in, docs/learn.md."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from app.bench.document import Row
+from app.bench.ladder.results import SCHEMA as BENCH_SCHEMA
+from app.errors import UserError
+from app.files.checks import document, fields, text
+from app.files.reading import present, read_file, read_json
+from app.lessons.card import SHOWN, Card
+from app.lessons.markdown import to_html
+from app.lessons.pages import source_page
+from app.lessons.pictures import Text
+from app.lessons.steps import steps
+from app.precision import OFFERED
+
+DOCS = Path(__file__).parents[2] / "docs"
+FIGURES = DOCS / "benchmarks"
+# Names of the files, by network or precision.
+BENCHES, COUNTED_STEPS = "h100_bench_{}.json", "h100_counters_{}.json"
+REPORTED, STAMPED = "h100_lenet5_{}.json", "h100_timeline_lenet5_{}.json"
+RESOURCES, INSTRUCTIONS = "kernels_resources.json", "kernels_instructions.json"
+FAST = tuple(row.name for row in OFFERED if row.paired and not row.calibrated)  # of the fast path, for any weights
+CHECK_BENCH = document(BENCH_SCHEMA, fields({}, others=True))
+MOST_BYTES = 1 << 20  # of the way in
+
+
+def stored_card(network: str) -> Card:
+    """Return the card whose figures are stored: those of that network; of one of ``SHOWN`` all. Raises UserError."""
+    names = list(dict.fromkeys((network, *(SHOWN if network in SHOWN else ()))))
+    path = FIGURES / BENCHES.format(network)
+    if not present(path):
+        raise UserError(f"no figures of network {network} are stored: measure them on a GPU, or name {SHOWN[0]}")
+    return Card(
+        {name: read_json(FIGURES / BENCHES.format(name), CHECK_BENCH, "restore it") for name in names},
+        compiled(None),
+        _stored(COUNTED_STEPS, names),
+        _stored(REPORTED, FAST) if network in SHOWN else {},
+        _stored(STAMPED, FAST) if network in SHOWN else {},
+    )
+
+
+def compiled(arch: str | None) -> Row:
+    """Return what the kernels compile to, as far as it is stored for that architecture; None: for whichever it is."""
+    found: dict[str, object] = {}
+    for name in (RESOURCES, INSTRUCTIONS):
+        if present(FIGURES / name):
+            one = _read(FIGURES / name)
+            found |= one if arch in (None, one["arch"]) else {}
+    return found
+
+
+def way_in() -> Text:
+    """Return docs/learn.md as a page. Its links lead to pages of the site; others become text."""
+    pages = {step.row.source: f"{source_page(step)}.html" for step in steps()}
+    markdown = read_file(DOCS / "learn.md", MOST_BYTES).decode("utf-8")
+    return Text("learn", "A way in", to_html(markdown, lambda target: pages.get(target.rpartition("/")[2])))
+
+
+def _stored(pattern: str, names: Iterable[str]) -> dict[str, Row]:
+    return {name: _read(FIGURES / pattern.format(name)) for name in names if present(FIGURES / pattern.format(name))}
+
+
+def _read(path: Path) -> Row:
+    found: Row = read_json(path, fields({"schema": text()}, others=True), "restore it")
+    return found
