@@ -9,6 +9,7 @@ from pathlib import Path
 from app.cuda.compiler import INCLUDE_DIR, sources
 from app.errors import UserError
 from app.kernels.variant import Variant
+from app.processes import how_it_ended
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
@@ -58,6 +59,7 @@ def build(folder: Path, source: Path, main: str, defines: Mapping[str, str | int
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         found = _ERROR.search(done.stderr)
-        reason = f"{found[1]}: {found[2]}" if found else (done.stderr.strip().splitlines() or ["no reason"])[-1]
+        said = [line for line in done.stderr.splitlines() if "error" in line or "cannot" in line]
+        reason = f"{found[1]}: {found[2]}" if found else next(iter(said), f"g++ {how_it_ended(done.returncode)}")
         raise UserError(f"{source.name} does not compile for the processor: {reason}")
     return made

@@ -8,6 +8,7 @@ from app.bench.document import Row, heading
 from app.bench.graphs import network_graph
 from app.commands.options.ladder import LadderRequest
 from app.cuda import device
+from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 from app.lessons.card import Card
 from app.lessons.counting import PARTS
@@ -45,7 +46,10 @@ def ladder(request: LadderRequest) -> int:
     if no_gpu is None:
         card, notes = _measured(request, name), []
     else:
-        card = stored_card(name)
+        try:
+            card = stored_card(name)
+        except UserError as error:
+            raise UserError(f"ladder needs an NVIDIA GPU: {no_gpu}; {error}") from None
         taken = card.benches[name]["date"]
         notes = [f"no GPU ({no_gpu}): these figures are stored, measured on an {card.device['name']} at {taken}"]
         if request.batch != card.benches[name]["images"]:
@@ -53,7 +57,7 @@ def ladder(request: LadderRequest) -> int:
     document = _document(card, name, notes)
     publish(document, as_text, request.output)
     if request.pages is not None:
-        files = write_site(request.pages, card, COMMAND.format(name), [way_in()])
+        files = write_site(request.pages, card, COMMAND.format(name), way_in())
         _say(request, f"{request.pages / 'index.html'}: {len(files)} files; open it in a browser")
     return int(any(row["wrong"] for one in document["tables"] for row in one["rows"]))
 

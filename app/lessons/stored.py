@@ -13,10 +13,11 @@ from app.lessons.markdown import to_html
 from app.lessons.pages import source_page
 from app.lessons.pictures import Text
 from app.lessons.steps import steps
+from app.network.definitions import NETWORKS
 from app.precision import OFFERED
 
-DOCS = Path(__file__).parents[2] / "docs"
-FIGURES = DOCS / "benchmarks"
+DOCS = Path(__file__).parents[2] / "docs"  # an installed package has none
+FIGURES, LEARN = DOCS / "benchmarks", DOCS / "learn.md"
 # Names of the files, by network or precision.
 BENCHES, COUNTED_STEPS = "h100_bench_{}.json", "h100_counters_{}.json"
 REPORTED, STAMPED = "h100_lenet5_{}.json", "h100_timeline_lenet5_{}.json"
@@ -31,7 +32,8 @@ def stored_card(network: str) -> Card:
     names = list(dict.fromkeys((network, *(SHOWN if network in SHOWN else ()))))
     path = FIGURES / BENCHES.format(network)
     if not present(path):
-        raise UserError(f"no figures of network {network} are stored: measure them on a GPU, or name {SHOWN[0]}")
+        known = [name for name in NETWORKS if present(FIGURES / BENCHES.format(name))]
+        raise UserError(f"figures are stored of {', '.join(known) or 'no network'}, not of {network}")
     return Card(
         {name: read_json(FIGURES / BENCHES.format(name), CHECK_BENCH, "restore it") for name in names},
         compiled(None),
@@ -51,11 +53,13 @@ def compiled(arch: str | None) -> Row:
     return found
 
 
-def way_in() -> Text:
-    """Return docs/learn.md as a page. Its links lead to pages of the site; others become text."""
+def way_in() -> list[Text]:
+    """Return docs/learn.md as a page, if it is there. Its links lead to pages of the site; others become text."""
+    if not present(LEARN):
+        return []
     pages = {step.row.source: f"{source_page(step)}.html" for step in steps()}
-    markdown = read_file(DOCS / "learn.md", MOST_BYTES).decode("utf-8")
-    return Text("learn", "A way in", to_html(markdown, lambda target: pages.get(target.rpartition("/")[2])))
+    markdown = read_file(LEARN, MOST_BYTES).decode("utf-8")
+    return [Text("learn", "A way in", to_html(markdown, lambda target: pages.get(target.rpartition("/")[2])))]
 
 
 def _stored(pattern: str, names: Iterable[str]) -> dict[str, Row]:

@@ -39,7 +39,7 @@ def main() -> int:
     parser = Parser(prog="python -m docs.generate.site", description="Write the pages of the ladder as static HTML.")
     parser.add_argument("folder", type=Path, help="where to; an earlier site there is replaced")
     folder = parser.parse_args().folder
-    files = write_site(folder, stored_card(), COMMAND, [way_in()])
+    files = write_site(folder, stored_card(), COMMAND, way_in())
     size = sum(path.stat().st_size for path in files)
     print(f"{folder / 'index.html'}: {len(files)} files, {size / 1e6:.1f} MB; open it in a browser")
     return 0

@@ -48,7 +48,7 @@ ptxas info    : Used 12 registers, used 0 barriers
 VALUES = {"--batch": " N", "--streams": " N", "--plot": " DIR", "--shape": " C,H,W,M,K,S", "--precision": " {.*tf32"}
 VALUES |= dict.fromkeys(("--network", "--conv", "--fc", "--pool", "--layer", "--arch"), " NAME")
 VALUES |= dict.fromkeys(("--json", "--resume", "--trace"), " FILE")
-VALUES |= {"classify --out": " DIR", "classify --resume": ""}  # of one command
+VALUES |= {"classify --out": " DIR", "classify --resume": "", "check --shape": " N,N"}  # of one command
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -88,6 +88,7 @@ NEEDS_A_GPU = (
     "bench --shape 12,33,31,24,5,2 --batch 10",
     *("sweep --conv shared-tile", "sweep --conv shared-tile --layer conv2 --set TILE=8,16"),
     *("sweep --fc register-tiled --network fa19 --precision fp32", "sweep --pipeline --batch 100"),
+    "ladder --network mlp",
     *("profile", "profile --batch 10 --conv conv1=direct --precision fp16 --no-fuse --counters"),
 )
 

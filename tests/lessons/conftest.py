@@ -18,5 +18,5 @@ def card() -> Card:
 @pytest.fixture(scope="session")
 def site(card: Card, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs") / "site"
-    write_site(folder, card, COMMAND, [way_in()])
+    write_site(folder, card, COMMAND, way_in())
     return folder

@@ -17,7 +17,7 @@ from app.cuda import device
 from app.emulation.building import COMPILER, MISSING, why_not
 from app.emulation.program import Fault, built
 from app.errors import UserError
-from app.interrupts import exit_on_interrupt
+from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.kernels import registry
 from app.kernels.variant import Variant
 from app.planning.choices import OPERATIONS
@@ -42,7 +42,8 @@ def check(request: CheckRequest) -> int:
     if request.device == "cuda" and no_gpu:
         raise UserError(f"{no_gpu}: check on the processor with --device cpu")
     on_card = no_gpu is None
-    arch = device.describe_gpu()["architecture"] if on_card else LIKE
+    card = device.describe_gpu() if on_card else {"name": "the processor", "architecture": LIKE}
+    arch = card["architecture"]
     if not on_card:
         _check_processor(row)
     if request.layer is None and request.shape is None:
@@ -51,9 +52,9 @@ def check(request: CheckRequest) -> int:
         cases = named_cases(row, arch, request.network, request.layer, request.shape)
     if not cases:
         raise UserError(f"{row.operation} kernel '{row.name}' serves none of the shapes on {arch}: name one by --shape")
-    with exit_on_interrupt(), _verdicts(cases, arch if on_card else None) as found:
+    with _on_card(cases, arch) if on_card else _on_processor(cases) as found:
         verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
-    _print(row, device.describe_gpu()["name"] if on_card else "the processor", cases, verdicts)
+    _print(row, card["name"], cases, verdicts)
     return int(any(verdict is not None for verdict in verdicts))
 
 
@@ -66,19 +67,27 @@ def _check_processor(row: Variant) -> None:
 
 
 @contextmanager
-def _verdicts(cases: list[Case], arch: str | None) -> Iterator[Iterator[str | None]]:
-    """Give each case's first mistake, or None, in turn. arch: of the card; None for the processor."""
-    if arch is not None:
-        with device.gpu_errors():
-            yield _on_card(cases, arch)
-        return
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(usable_cores()) as pool:
-        yield pool.map(partial(_on_processor, Path(folder)), range(len(cases)), cases)
-        pool.shutdown(cancel_futures=True)
+def _on_processor(cases: list[Case]) -> Iterator[Iterator[str | None]]:
+    """Give each case's first mistake, or None, in turn."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        deferred_interrupts() as check_interrupt,
+        ThreadPoolExecutor(usable_cores()) as pool,
+    ):
+
+        def verdict(number: int, case: Case) -> str | None:
+            check_interrupt()
+            try:
+                return on_processor(case, Path(folder) / str(number))
+            finally:
+                check_interrupt()  # a compiler or a program that Ctrl-C has ended says nothing of the kernel
+
+        yield pool.map(verdict, range(len(cases)), cases)
 
 
-def _on_processor(folder: Path, number: int, case: Case) -> str | None:
-    program = built(case.row, case.problem, {}, case.images, folder / str(number))
+def on_processor(case: Case, folder: Path) -> str | None:
+    """Compile and run a case in a new folder; return its first mistake, or None. Raises UserError."""
+    program = built(case.row, case.problem, {}, case.images, folder)
     arrays = [case.x, *case.packed()]
 
     def run() -> list[np.ndarray]:
@@ -95,7 +104,14 @@ def _mistake(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
         return str(fault)
 
 
-def _on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
+@contextmanager
+def _on_card(cases: list[Case], arch: str) -> Iterator[Iterator[str | None]]:
+    """The same on the current card."""
+    with exit_on_interrupt(), device.gpu_errors():
+        yield _card_verdicts(cases, arch)
+
+
+def _card_verdicts(cases: list[Case], arch: str) -> Iterator[str | None]:
     from app.bench.check.on_card import run
 
     lost = False
@@ -106,7 +122,8 @@ def _on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
         try:
             yield _mistake(case, partial(run, case, arch))
         except Exception as error:
-            reason, lost = reason_of(error), device.card_is_lost(error)
+            reason = reason_of(error)
+            lost = reason is None and device.card_is_lost(error)
             if reason is None and not lost:
                 raise
             yield reason or f"the card stopped it: {' '.join(str(error).split())}; {OFF_THE_CARD}"
