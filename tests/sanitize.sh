@@ -2,7 +2,8 @@
 # Every kernel's small tests, a small main job and a small training of every network under the four compute-sanitizer
 # tools, CuPy's memory pool off (a pool hides overruns); then kernels with planted errors, which the same tools must catch.
 # Needs a GPU and compute-sanitizer, which comes with the CUDA toolkit. TOOLS= (empty) leaves the planted errors only;
-# PARTS="kernels jobs training planted" chooses among the parts, which may run side by side in copies of the tree.
+# PARTS="conv kernels jobs training planted" chooses among the parts, which may run side by side in copies of the tree:
+# convolutions, other kernels, and so on. Where the GPU tests ran before, the kernels lie ready in the cache.
 # Blind spots: racecheck sees shared memory only, and not what cp.async writes; initcheck sees global memory only;
 # memcheck does not see overruns within one allocation; constant memory and the copies to it are seen by none.
 # Of wgmma and bulk copies, what they read and write in shared memory is seen by none; tests fill it with NaN instead.
@@ -15,12 +16,17 @@ command -v compute-sanitizer >/dev/null || {
     exit 2
 }
 part() { # whether it is to run
-    case " ${PARTS-kernels jobs training planted} " in *" $1 "*) true ;; *) false ;; esac
+    case " ${PARTS-conv kernels jobs training planted} " in *" $1 "*) true ;; *) false ;; esac
 }
 check() { # tool, then what Python is to run
     tool=$1
     shift
     compute-sanitizer --tool "$tool" --error-exitcode 9 "$PYTHON" "$@"
+}
+kernels() { # tool, which
+    echo "== $1: kernels ($2)"
+    check "$1" -m pytest -q -m gpu tests/kernels/test_gpu_kernels.py -k "(test_small or numpy or nan) and $2" \
+        -p no:cacheprovider
 }
 jobs() { # tool
     tool=$1
@@ -52,10 +58,11 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$PYTHON" -c "import pathlib, tests.support.training_for_tests as t; t.write_images(pathlib.Path('$folder'))"
 for tool in ${TOOLS-memcheck racecheck initcheck synccheck}; do
+    if part conv; then
+        kernels "$tool" conv_
+    fi
     if part kernels; then
-        echo "== $tool: kernels"
-        check "$tool" -m pytest -q -m gpu tests/kernels/test_gpu_kernels.py -k "test_small or numpy or nan" \
-            -p no:cacheprovider
+        kernels "$tool" "not conv_"
     fi
     if part jobs; then
         jobs "$tool"

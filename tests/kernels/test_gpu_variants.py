@@ -26,8 +26,9 @@ from tests.support.requests import named_choices
 pytestmark = pytest.mark.gpu
 IMAGES = 31
 NETWORKS = {"conv": (LENET5, ODD, SMOOTH, MINIDNN86), "gemm": (LENET5, MLP, SMOOTH), "pool": (LENET5, ODD)}
-# What reads only activations, of multiples of eight inputs; in fp32x it multiplies behind pairs alone.
-OF_WARPGROUPS = {("gemm", "warpgroup"): (LENET5, FA19, MINIDNN86)}
+# Rows that do not serve all of them: warpgroups read only activations, of multiples of eight inputs, and in fp32x they
+# multiply behind pairs alone; toom-cook has no strides.
+SERVED = {("gemm", "warpgroup"): (LENET5, FA19, MINIDNN86), ("conv", "toom-cook"): (LENET5, SMOOTH, MINIDNN86)}
 PLAINEST = {"conv": "direct", "gemm": "naive", "pool": "direct"}
 # Of the scores' magnitude: errors of rounded operands grow from layer to layer.
 TOLERANCE = {"fp64": 1e-12, "fp32": 1e-5, "tf32": 0.01, "fp16": 0.05}
@@ -44,7 +45,7 @@ def _runs() -> list[Any]:
         if (precision.stored if operation == "pool" else precision.dtype) in row.dtypes
         and precision.name in TOLERANCE
         and (operation != "pool" or precision.name != "tf32")  # which stores activations as fp32 does
-        for network in OF_WARPGROUPS.get((operation, row.name), networks)
+        for network in SERVED.get((operation, row.name), networks)
     ]
 
 

@@ -72,8 +72,8 @@ def unfinished(path: Path) -> None:
 
 def begin(place: Path, *options: str) -> subprocess.Popen:
     """A training by two processes, without end, in a session of its own, as from a terminal."""
-    own = ["train", "--device", "cpu", "--network", "mlp", *OWN, "--epochs", "10000", "--workers", "2", *options]
-    return started(place, *own)
+    own = ["--device", "cpu", "--network", "mlp", *OWN, "--epochs", "10000", "--workers", "2", *options]
+    return started(place, "train", *last_of_each(own))
 
 
 def ended(process: subprocess.Popen) -> tuple[int, str, str]:
@@ -99,5 +99,5 @@ def workers_of(process: subprocess.Popen) -> list[int]:
 def wait_for(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 30
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, "it did not come in 30 s"
         time.sleep(0.02)
