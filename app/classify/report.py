@@ -162,7 +162,7 @@ def _speed(report: Document, width: int) -> list[str]:
             f"{row['host']} {row['device']}" if several else row["device"],
             f"{row['images']:,}",
             f"{row['images_per_s']:,.0f}",
-            f"{row['gbytes_per_s']:.2f}",
+            f"{row['gbytes_per_s']:.3g}",
             row["limit"],
             f"{row['lanes']}",
         ]
@@ -170,7 +170,7 @@ def _speed(report: Document, width: int) -> list[str]:
     ]
     whole = report["classified"]
     if len(rows) > 1:
-        rates = [f"{whole['images']:,}", f"{whole['images_per_s']:,.0f}", f"{whole['gbytes_per_s']:.2f}"]
+        rates = [f"{whole['images']:,}", f"{whole['images_per_s']:,.0f}", f"{whole['gbytes_per_s']:.3g}"]
         rows.append(["together", *rates, whole["limit"], ""])
     names = ", ".join(sorted({row["name"] for row in report["devices"]}))
     head = f"{_count(whole['images'], 'image')} in {report['seconds']:,.2f} s (files → labels in files; {names})"

@@ -76,8 +76,8 @@ def answer(name: str, pieces: Sequence[Any]) -> list[Any]:
 
     No later call in a process succeeds after such an error. A new process continues, as after any other death.
     """
-    engine = get_worker().plugins[name].engine()
     try:
+        engine = get_worker().plugins[name].engine()
         if len(pieces) == 1:
             return [engine(pieces[0])]
         with ThreadPoolExecutor(min(len(pieces), MOST_AT_ONCE)) as pool:

@@ -49,7 +49,7 @@ def local_runner(
     """
     plugin = EnginePlugin(opener, {worker.name: worker.cores for worker in workers})
     cluster = local_cluster(workers, in_flight, plugin)
-    with Runner(cluster, plugin.name, in_flight, estimate, check).running() as runner:
+    with Runner(cluster, plugin.name, estimate, check).running() as runner:
         yield runner
 
 
@@ -57,18 +57,16 @@ def local_runner(
 def cluster_runner(
     opener: Opener,
     address: str,
-    in_flight: int = IN_FLIGHT,
     estimate: Estimate = lambda piece: 1.0,
     check: Check = lambda: None,
 ) -> Iterator[Runner]:
     """Yield a runner on the workers of the scheduler at ``address``. Raises UserError if they are of no use.
 
-    in_flight: tasks that each worker should work on at a time; it needs as many threads. estimate, check: as for
-    ``Runner``.
+    Each of a worker's threads works on a task. estimate, check: as for ``Runner``.
     """
     plugin = EnginePlugin(opener, {})
     cluster = running_cluster(address, plugin)
-    with Runner(cluster, plugin.name, in_flight, estimate, check).running() as runner:
+    with Runner(cluster, plugin.name, estimate, check).running() as runner:
         yield runner
 
 
@@ -80,15 +78,15 @@ class Runner:
     """
 
     def __init__(
-        self, cluster: AbstractAsyncContextManager[Client], name: str, in_flight: int, estimate: Estimate, check: Check
+        self, cluster: AbstractAsyncContextManager[Client], name: str, estimate: Estimate, check: Check
     ) -> None:
         """name: of the plugin that the cluster's workers have. estimate: returns the seconds of a piece, roughly.
 
         check: called every now and then in the thread of ``run``; it may raise, for Ctrl-C.
         """
-        self._cluster, self._name, self._in_flight = cluster, name, in_flight
+        self._cluster, self._name = cluster, name
         self._estimate, self._check = estimate, check
-        self._workers = 0
+        self._workers = self._threads = 0
         self._ready: SimpleQueue[None] = SimpleQueue()
         self._error: BaseException | None = None  # that ended Dask's thread
         self._answering: set[asyncio.Task[None]] = set()
@@ -105,7 +103,7 @@ class Runner:
         queue: Queue = SimpleQueue()
         while True:
             # A worker has one more than it works on, which it begins at once when another ends.
-            while in_flight < self._workers * (self._in_flight + 1) and (task := next(waiting, None)) is not None:
+            while in_flight < self._threads + self._workers and (task := next(waiting, None)) is not None:
                 with suppress(RuntimeError):  # Dask's thread has ended: ``_next`` raises why
                     self._loop.call_soon_threadsafe(self._begin, task, queue)
                 in_flight += 1
@@ -170,12 +168,12 @@ class Runner:
         """Count the workers, for ever: those of a running cluster come and go. Raises UserError when none come back."""
         last = self._loop.time()
         while True:
-            count: int = (await self._client.scheduler.identity(n_workers=0))["n_workers"]
-            if count:
+            threads: dict[str, int] = await self._client.scheduler.ncores()
+            if threads:
                 last = self._loop.time()
             elif self._loop.time() - last > EMPTY_SECONDS:
                 raise UserError("all workers have ended, and none comes back: see why, then go on by --resume")
-            self._workers = max(1, count)
+            self._workers, self._threads = max(1, len(threads)), max(1, sum(threads.values()))
             self._ready.put(None)
             await asyncio.sleep(COUNT_SECONDS)
 
