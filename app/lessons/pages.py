@@ -7,20 +7,18 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
-from app.bench.profile.step_counters import COUNTERS, per_output
-from app.lessons import tiles
+from app.lessons import tables, tiles
 from app.lessons.card import LATER, Card, Layer
-from app.lessons.counting import COUNTS, PARTS, ROUND_TRIP
+from app.lessons.counting import PARTS, ROUND_TRIP
 from app.lessons.drawing import Drawing
 from app.lessons.excerpt import Line, changed_by, coloured, excerpt
-from app.lessons.formulas import exact, filled
+from app.lessons.formulas import filled
 from app.lessons.pictures import Text
 from app.lessons.steps import LADDERS, Step, ladder, steps
 from app.precision import SHORT
-from app.text import format_factor, format_ms
+from app.text import format_ms
 
 KINDS = {"+": ("plus", "added"), "-": ("minus", "removed"), " ": ("same", "")}
-DASH = "–"
 # Class of a drawing's parts → its words under the drawing.
 KEYS = {
     "thread": "what the marked thread reads",
@@ -82,7 +80,7 @@ class Pages:
             for step in ladder(operation):
                 layers = [layer for layer in self.card.layers(step) if layer.network == self.card.networks[0]]
                 heads |= dict.fromkeys(layer.title for layer in layers)
-                times = [cell for layer in layers for cell in (format_ms(layer.prediction.ms), _ms(layer))]
+                times = [cell for layer in layers for cell in (format_ms(layer.prediction.ms), tables.ms(layer))]
                 since = step.since
                 rows.append(
                     {
@@ -112,6 +110,7 @@ class Pages:
         order = [*steps()]
         at, lesson, since = order.index(step), step.lesson, step.since
         drawn = tiles.draw(step, shown.names)
+        earlier = {layer.title: layer for layer in self.card.layers(since)} if since else {}
         values = {
             "ladder": step.ladder.capitalize(),
             "step": step.row.step,
@@ -129,15 +128,18 @@ class Pages:
             "since_source": since.row.source if since else "",
             "since_page": f"{source_page(since)}.html" if since else "",
             "changed": changed_by(step),
+            "bound_before": prose(since.lesson.bound, earlier.get(shown.title, shown)) if since else "",
             "excerpt": [_line(line) for line in excerpt(step)],
-            "counts": _counts(step, layers),
-            "times": _times(layers),
+            "counts": tables.counts(step, layers),
+            "times": tables.times(layers, since, earlier),
+            "measured": any(layer.ms for layer in layers),
             "bars": _bars(shown),
             "bars_of": f"{shown.title}: how long each part would be busy, and the measured time",
             "proof": prose(lesson.proof, shown),
-            "counters": _counters(step, layers),
+            "counters": tables.counters(step, layers),
+            "shares": tables.shares(layers),
             "no_counters": prose(self._no_counters(step), shown),
-            "machine": _machine(layers),
+            "machine": tables.machine(layers),
             "no_machine": IN_LIBRARY if step.row.needs_cublas else NOT_COMPILED,
             "bound": prose(lesson.bound, shown),
             "task": prose(lesson.exercise.task, shown),
@@ -172,53 +174,6 @@ def _line(line: Line) -> dict[str, str]:
     return {"kind": kind, "told": told, "change": line.change, "html": line.html}
 
 
-def _ms(layer: Layer) -> str:
-    return format_ms(layer.ms) or DASH
-
-
-def _row(name: str, cells: Sequence[str], note: str = "", strong: bool = False, bound: Sequence[bool] = ()) -> Any:
-    marks = bound or [False] * len(cells)
-    shown = [{"text": cell, "bound": mark} for cell, mark in zip(cells, marks, strict=True)]
-    return {"name": name, "note": note, "cells": shown, "strong": strong}
-
-
-def _table(caption: str, first: str, layers: Sequence[Layer], rows: Sequence[Any], notes: str = "") -> Any:
-    heads = [layer.title for layer in layers]
-    return {"caption": caption, "first": first, "notes": notes, "heads": heads, "rows": rows}
-
-
-def _counts(step: Step, layers: Sequence[Layer]) -> Any:
-    rows = []
-    for name, (words, default) in COUNTS.items():
-        if not any(layer.counts[name] for layer in layers):
-            continue
-        note = step.lesson.counts.get(name, default)
-        if name == "slots" and layers[0].loop:
-            note = "products × the hottest loop's instructions for each"
-        rows.append(_row(words, [exact(layer.counts[name]) for layer in layers], note))
-    helpers = {name: formula for name, formula in step.lesson.counts.items() if name not in COUNTS}
-    where = "".join(f"; {name} = {formula}" for name, formula in helpers.items())
-    caption = f"What a thread does for one output, by the row's parameters and the layer's shape{where}"
-    return _table(caption, "count", layers, rows, "formula")
-
-
-def _times(layers: Sequence[Layer]) -> Any:
-    rows = [
-        _row(
-            words[:1].upper() + words[1:],
-            [format_ms(layer.prediction.parts[part]) or "0" for layer in layers],
-            bound=[layer.prediction.bound == part for layer in layers],
-        )
-        for part, words in PARTS.items()
-    ]
-    rows.append(_row("Predicted: no less than", [format_ms(layer.prediction.ms) for layer in layers], strong=True))
-    rows.append(_row("Measured", [_ms(layer) for layer in layers], strong=True))
-    ratios = [format_factor(layer.ms / layer.prediction.ms) if layer.ms else DASH for layer in layers]
-    rows.append(_row("Measured ÷ predicted", ratios))
-    images = layers[0].names["BATCH"]
-    return _table(f"Milliseconds for {images:,} images; the longest part is bold", "part of the card", layers, rows)
-
-
 def _bars(layer: Layer) -> str:
     """Draw the parts of a prediction beside the measured time."""
     values = [(words, layer.prediction.parts[part], "bar") for part, words in PARTS.items()]
@@ -233,43 +188,3 @@ def _bars(layer: Layer) -> str:
         drawing.area(232, y + 3, max(360 * value / longest, 1), 16, kind, f"{format_ms(value) or 0} ms")
         drawing.text(238 + 360 * value / longest, y + 15, f"{format_ms(value) or 0} ms")
     return drawing.svg()
-
-
-def _counters(step: Step, layers: Sequence[Layer]) -> Any:
-    counted = [layer for layer in layers if layer.counters]
-    if not counted:
-        return None
-    rows = []
-    for name in step.lesson.proven_by:
-        cells = []
-        for layer in counted:
-            value = layer.counters["counts"].get(name)
-            outputs = layer.names["OUTPUTS"] * layer.counters["images"]
-            cells.append(DASH if value is None else exact(per_output(name, value, outputs)))
-        unit = "%" if COUNTERS[name].unit == "%" else "per output"
-        rows.append(_row(f"{COUNTERS[name].words}, {unit}", cells))
-    return _table("Hardware counters (Nsight Compute), the kernel alone on the card", "counter", counted, rows)
-
-
-def _machine(layers: Sequence[Layer]) -> Any:
-    known = [layer for layer in layers if layer.resources and layer.network == layers[0].network]
-    if not known:
-        return None
-    resources = (("registers of a thread", "registers"), ("blocks on a multiprocessor", "blocks"))
-    rows = [_row(words, [f"{layer.resources[name]:,}" for layer in known]) for words, name in resources]
-    shared = [layer.resources["static_shared"] + layer.resources["dynamic_shared"] for layer in known]
-    rows.insert(1, _row("bytes of shared memory of a block", [f"{size:,}" for size in shared]))
-    rows.append(
-        _row("most of the threads that fit (occupancy)", [f"{one.resources['occupancy']:.0%}" for one in known])
-    )
-    loops = [layer.loop for layer in known]
-    for words, name in (
-        ("hottest loop: instructions", "instructions"),
-        ("… that multiply", "multiply"),
-        ("… that load from global memory", "global_load"),
-        ("… from shared memory", "shared_load"),
-        ("… from constant memory", "constant_load"),
-    ):
-        if any(loops):
-            rows.append(_row(words, [str(loop[name]) if loop else "unrolled whole" for loop in loops]))
-    return _table("What the compiler made of it", "machine code", known, rows)

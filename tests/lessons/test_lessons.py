@@ -121,6 +121,15 @@ def test_counters_are_shown_beside_predictions(card: Card) -> None:
     assert per_output("dram_read", 800.0, 100) == 8 and per_output("DRAM", 40.0, 100) == 40
 
 
+def test_shares_of_the_measured_time_stand_in_for_counters(card: Card) -> None:
+    pages, step = Pages(card, "test"), BY_NAME["conv-direct"]
+    layers = [*card.layers(step)]
+    row = re.search(r"In place of counters.*?Load pipe[^<]*</th>(.*?)</tr>", pages.step(step).html, re.DOTALL)
+    assert row and re.findall(r">(\d+)%<", row[1]) == [
+        f"{100 * layer.prediction.parts['loads'] / layer.ms:.0f}" for layer in layers if layer.ms
+    ]
+
+
 def test_pages_of_another_card_have_its_name_and_times(card: Card) -> None:
     bench = card.benches["lenet5"]
     device = {**bench["device"], "name": "Another Card", "multiprocessors": 66}

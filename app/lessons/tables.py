@@ -1,0 +1,124 @@
+"""The tables of a step's page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.bench.profile.step_counters import COUNTERS, per_output
+from app.lessons.card import Layer
+from app.lessons.counting import COUNTS, PARTS
+from app.lessons.formulas import exact
+from app.lessons.steps import Step
+from app.text import format_factor, format_ms
+
+DASH = "–"
+
+
+def ms(layer: Layer) -> str:
+    """Write the measured time."""
+    return format_ms(layer.ms) or DASH
+
+
+def counts(step: Step, layers: Sequence[Layer]) -> Any:
+    """What a thread does for one output, on each layer."""
+    rows = []
+    for name, (words, default) in COUNTS.items():
+        if not any(layer.counts[name] for layer in layers):
+            continue
+        note = step.lesson.counts.get(name, default)
+        if name == "slots" and layers[0].loop:
+            note = "products × the hottest loop's instructions for each"
+        rows.append(_row(words, [exact(layer.counts[name]) for layer in layers], note))
+    helpers = {name: formula for name, formula in step.lesson.counts.items() if name not in COUNTS}
+    where = "".join(f"; {name} = {formula}" for name, formula in helpers.items())
+    caption = f"What a thread does for one output, by the row's parameters and the layer's shape{where}"
+    return _table(caption, "count", layers, rows, "formula")
+
+
+def times(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Layer]) -> Any:
+    """How long each part of the card is busy, predicted and measured; earlier: the layers of the step since."""
+    rows = [
+        _row(
+            words[:1].upper() + words[1:],
+            [format_ms(layer.prediction.parts[part]) or "0" for layer in layers],
+            bound=[layer.prediction.bound == part for layer in layers],
+        )
+        for part, words in PARTS.items()
+    ]
+    rows.append(_row("Predicted: no less than", [format_ms(layer.prediction.ms) for layer in layers], strong=True))
+    rows.append(_row("Measured", [ms(layer) for layer in layers], strong=True))
+    olds = [earlier.get(layer.title) for layer in layers]
+    if since and any(old and old.ms for old in olds):
+        rows.append(_row(f"Step {since.title}, measured", [ms(old) if old else DASH for old in olds]))
+    ratios = [format_factor(layer.ms / layer.prediction.ms) if layer.ms else DASH for layer in layers]
+    rows.append(_row("Measured ÷ predicted", ratios))
+    images = layers[0].names["BATCH"]
+    return _table(f"Milliseconds for {images:,} images; the longest part is bold", "part of the card", layers, rows)
+
+
+def counters(step: Step, layers: Sequence[Layer]) -> Any:
+    """Hardware counters, None without any."""
+    counted = [layer for layer in layers if layer.counters]
+    if not counted:
+        return None
+    rows = []
+    for name in step.lesson.proven_by:
+        cells = []
+        for layer in counted:
+            value = layer.counters["counts"].get(name)
+            outputs = layer.names["OUTPUTS"] * layer.counters["images"]
+            cells.append(DASH if value is None else exact(per_output(name, value, outputs)))
+        unit = "%" if COUNTERS[name].unit == "%" else "per output"
+        rows.append(_row(f"{COUNTERS[name].words}, {unit}", cells))
+    return _table("Hardware counters (Nsight Compute), the kernel alone on the card", "counter", counted, rows)
+
+
+def shares(layers: Sequence[Layer]) -> Any:
+    """What stands in place of counters: how busy the counts keep each part while the kernel runs. None unmeasured."""
+    timed = [layer for layer in layers if layer.ms]
+    if not timed:
+        return None
+    rows = [
+        _row(
+            words[:1].upper() + words[1:], [f"{layer.prediction.parts[part] / (layer.ms or 1):.0%}" for layer in timed]
+        )
+        for part, words in PARTS.items()
+        if part != "latency"
+    ]
+    caption = "In place of counters: the share of the measured time that each part is busy, by the counts"
+    return _table(caption, "part of the card", timed, rows)
+
+
+def machine(layers: Sequence[Layer]) -> Any:
+    """What the compiler made of the step, None where that is unknown."""
+    known = [layer for layer in layers if layer.resources and layer.network == layers[0].network]
+    if not known:
+        return None
+    resources = (("registers of a thread", "registers"), ("blocks on a multiprocessor", "blocks"))
+    rows = [_row(words, [f"{layer.resources[name]:,}" for layer in known]) for words, name in resources]
+    shared = [layer.resources["static_shared"] + layer.resources["dynamic_shared"] for layer in known]
+    rows.insert(1, _row("bytes of shared memory of a block", [f"{size:,}" for size in shared]))
+    rows.append(
+        _row("most of the threads that fit (occupancy)", [f"{one.resources['occupancy']:.0%}" for one in known])
+    )
+    loops = [layer.loop for layer in known]
+    for words, name in (
+        ("hottest loop: instructions", "instructions"),
+        ("… that multiply", "multiply"),
+        ("… that load from global memory", "global_load"),
+        ("… from shared memory", "shared_load"),
+        ("… from constant memory", "constant_load"),
+    ):
+        if any(loops):
+            rows.append(_row(words, [str(loop[name]) if loop else "unrolled whole" for loop in loops]))
+    return _table("What the compiler made of it; this needs no card", "machine code", known, rows)
+
+
+def _row(name: str, cells: Sequence[str], note: str = "", strong: bool = False, bound: Sequence[bool] = ()) -> Any:
+    marks = bound or [False] * len(cells)
+    shown = [{"text": cell, "bound": mark} for cell, mark in zip(cells, marks, strict=True)]
+    return {"name": name, "note": note, "cells": shown, "strong": strong}
+
+
+def _table(caption: str, first: str, layers: Sequence[Layer], rows: Sequence[Any], notes: str = "") -> Any:
+    heads = [layer.title for layer in layers]
+    return {"caption": caption, "first": first, "notes": notes, "heads": heads, "rows": rows}
