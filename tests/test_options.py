@@ -62,6 +62,7 @@ def test_help_has_the_groups_and_the_words(monkeypatch: pytest.MonkeyPatch) -> N
 def test_every_command_has_a_frozen_request_that_its_types_describe(name: str) -> None:
     needed = {
         "predict": ["photo.png"],
+        "check": ["--conv", "direct"],
         "classify": ["images.npy", "--out", "labels"],
         "compare": ["before.json", "after.json"],
         "import": ["weights.bin", "--out", "weights.h5"],

@@ -32,8 +32,8 @@ def test_every_option_that_names_a_file_is_known_as_read_or_written() -> None:
         for action in parser._actions
         if action.metavar in ("FILE", "OTHER") or action.type is Path
     }
-    # Three are folders; predict's paths may be those, too. Shards may be patterns.
-    assert named | {"paths", "shards"} == {*INPUTS, *OUTPUTS, "data_dir", "plot", "folder"}
+    # Four are folders; predict's paths may be those, too. Shards may be patterns.
+    assert named | {"paths", "shards"} == {*INPUTS, *OUTPUTS, "data_dir", "plot", "folder", "pages"}
 
 
 def chain(path: Path, other: Path) -> None:

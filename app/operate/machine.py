@@ -32,7 +32,10 @@ EXTRAS = {
     "plot": (("matplotlib",), "--plot"),
     "bench": (("matplotlib", "nvidia-cublas-cu12"), "the library row of bench, and its pictures"),
     "peers": (("torch", "jax", "nvidia-cudnn-frontend"), "bench --peers"),
-    "docs": (("cogapp", "tabulate", "jsonschema"), "python -m docs.generate"),
+    "docs": (
+        ("cogapp", "tabulate", "jsonschema", "jinja2", "pygments", "markdown-it-py"),
+        "python -m docs.generate, make docs and ladder --pages",
+    ),
 }
 VARIABLES = (
     *("LENET_CACHE_DIR", "XDG_CACHE_HOME", "FASHION_MNIST_DIR", "LENET_CPU_ENGINE", "LENET_TRACEBACK"),
