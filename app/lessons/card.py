@@ -105,7 +105,8 @@ class Card:
         like = FIRST if first else LATER if isinstance(problem, ConvProblem) else "fc1"
         about = {"operation": step.row.operation, "name": step.row.name, "layer": like}
         loop = first_row(self.kernels.get("instructions", ()), **about)
-        resources = first_row((one for one in self.kernels.get("resources", ()) if "registers" in one), **about)
+        compiled = [one for one in self.kernels.get("resources", ()) if "registers" in one]
+        resources = first_row(compiled, **about, entry=step.row.entry) or first_row(compiled, **about)
         counts = count(step.lesson.counts, problem, names, step.row.instructions, _slots(loop, step))
         counted = self.counters.get(network, {}).get("rows", ())
         return Layer(

@@ -9,10 +9,11 @@ def product(sizes: Sizes) -> Drawing:
     words = sizes.words
     where, rows_are, columns_are = words["where"], words["rows_are"], words["columns_are"]
     cell = max(min(260 / max(rows + depth, columns + depth), 12), 1.5)
+    products = f"{tall * wide} multiply-add{'s' * (tall * wide > 1)}"
     drawing = Drawing(
         f"Tiles in {where}: {rows} {rows_are} x {depth} terms, and {depth} terms x {columns} {columns_are}. The marked "
         f"thread computes {tall} x {wide} elements of the product. For each term it reads {tall} + {wide} values and "
-        f"does {tall * wide} multiply-adds."
+        f"does {products}."
     )
     left, top = depth * cell + 34, 44 + depth * cell
     drawing.text(left, 12, f"{depth} terms × {columns} {columns_are}", "head")
@@ -35,7 +36,7 @@ def product(sizes: Sizes) -> Drawing:
             f"{sizes['threads']:,} threads a block",
             f"a thread's outputs: {tall} × {wide}",
             f"a term: {tall} + {wide} values read,",
-            f"{tall * wide} multiply-adds",
+            products,
         ],
     )
     return drawing

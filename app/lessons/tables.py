@@ -25,8 +25,10 @@ def counts(step: Step, layers: Sequence[Layer]) -> Any:
         if not any(layer.counts[name] for layer in layers):
             continue
         note = step.lesson.counts.get(name, default)
-        if name == "slots" and layers[0].loop:
-            note = "products × the hottest loop's instructions for each"
+        loops = [bool(layer.loop) and step.row.instructions != "wgmma" for layer in layers]
+        if name == "slots" and any(loops):
+            counted = "products × the hottest loop's instructions for each"
+            note = counted if all(loops) else f"{counted}; where it was not counted, {note}"
         rows.append(_row(words, [exact(layer.counts[name]) for layer in layers], note))
     helpers = {name: formula for name, formula in step.lesson.counts.items() if name not in COUNTS}
     where = "".join(f"; {name} = {formula}" for name, formula in helpers.items())
@@ -106,7 +108,7 @@ def machine(layers: Sequence[Layer]) -> Any:
         ("… that multiply", "multiply"),
         ("… that load from global memory", "global_load"),
         ("… from shared memory", "shared_load"),
-        ("… from constant memory", "constant_load"),
+        ("… from constant memory (taps, or the kernel's arguments)", "constant_load"),
     ):
         if any(loops):
             rows.append(_row(words, [str(loop[name]) if loop else "unrolled whole" for loop in loops]))

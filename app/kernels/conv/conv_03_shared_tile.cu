@@ -1,7 +1,7 @@
 // Convolution, step 3: shared tiles. A block computes TILE x TILE outputs of one map of one image; channel by channel
 // it copies the input tile under them, and the filter, to shared memory, and sums from there.
 //
-// Since step 2: a pixel is read from device memory once per block instead of K * K times; shared memory does not grow
+// Since step 2: a pixel is read from global memory once per block instead of K * K times; shared memory does not grow
 // with C, because a channel replaces the one before.
 // From: lenet5 and fa19 ("shared-memory convolution"), k7 ("input and filter tiles").
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.

@@ -1,8 +1,9 @@
-// The matrix product by warpgroup tensor-core instructions, fed by warps that run ahead: step 6, Hopper alone.
+// Matrix product, step 6: warpgroups. Warpgroups multiply from shared memory by wgmma, which Hopper cards alone have,
+// while other warps copy the next pieces of both matrices there.
 //
-// What changed since step 4: outputs are the rows of the product and images its columns, so that a block may have any
-// multiple of eight images: 80, and 10,000 are one block per SM. Warps have roles: consumers multiply, producers feed
-// them, and only a ring of stages with barriers connects them (warpgroup_product.cuh).
+// What changed since step 4: warps have roles, consumers that multiply and producers that feed them, and only a ring of
+// stages with barriers connects them (warpgroup_product.cuh). Outputs are the rows of the product and images its
+// columns, so that a block may have any multiple of eight images: with 80, a batch of 10,000 is one block per SM.
 // From: none of the systems.
 // Data: x (images, INPUTS) INPUT; w packed (see warpgroup.py) float16; factors (OUTPUTS) from sums to values; bias (OUTPUTS) or
 //       null; y (images, OUTPUTS) OUTPUT.
