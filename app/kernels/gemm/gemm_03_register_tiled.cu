@@ -1,4 +1,5 @@
-// Matrix product, step 3: register-tiled. y = x w with the epilogue bias, ReLU and, for the last layer, argmax.
+// Matrix product, step 3: register-tiled. The product y = x w with the epilogue bias, ReLU and, for the
+// last layer, argmax.
 //
 // Since step 10: a row of the tile lies within one warp, which finds its greatest element by shuffles, so that no kernel
 // reads y again. From the steps before: each thread keeps TM x TN sums in registers, so that a value read from shared
