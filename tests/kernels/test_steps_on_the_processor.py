@@ -20,7 +20,7 @@ IMAGES = {"conv": 3, "gemm": 70}  # rows of a product
 TILES = ("register-column", "register-square", "wide-loads", "double-buffered")
 PATCHES = ("register-row", "register-block", "async-copies")
 ROWS = [*(row_of(kind, name) for kind in IMAGES for name in TILES), *(row_of("conv", name) for name in PATCHES)]
-SPREAD = 9  # of the cases one in so many, others for each row: the tests on a card have all
+SPREAD = 20  # of the cases one in so many, others for each row: the tests on a card have all
 
 
 def spread(cases: Iterable[Case]) -> list[Case]:
