@@ -73,9 +73,12 @@ def test_a_mistake_is_found_where_it_is(
 
 
 def test_an_index_beyond_a_declared_array_is_found(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
-    plant(row_of("gemm", "shared-tiled"), "[TILE][TILE]", "[TILE][TILE - 1]")
+    row = row_of("gemm", "shared-tiled")
+    plant(row, "[TILE][TILE]", "[TILE][TILE - 1]")
     code, text = run(capsys, fc="shared-tiled", shape="5,3")
-    assert code == 1 and "gemm_02_shared_tiled.cu:22: index " in text and "out of bounds for type 'float [" in text
+    found = re.search(r"gemm_02_shared_tiled\.cu:(\d+): index \d+ out of bounds for type 'float \[", text)
+    assert code == 1 and found, text
+    assert "[i][j] = " in row.path.read_text(encoding="utf-8").splitlines()[int(found[1]) - 1]
 
 
 def test_a_mistake_of_grammar_is_one_line(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
