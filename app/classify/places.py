@@ -18,8 +18,6 @@ from app.cuda.cards import VARIABLE, devices_of
 from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.processor import core_groups, core_names, own_cores
 
-IN_FLIGHT = 2  # tasks of a worker
-
 
 @dataclass(frozen=True)
 class Hello:
@@ -83,7 +81,7 @@ def opened(request: ClassifyRequest, settings: EngineSettings) -> Iterator[Opene
     require_dask("--devices" if request.devices else "--workers")
     with exit_on_interrupt():
         from app.cluster.local import LocalWorker
-        from app.cluster.runner import local_runner
+        from app.cluster.runner import IN_FLIGHT, local_runner
     groups = core_groups(own_cores(), len(workers))
     local = [
         LocalWorker(name or f"cpu:{core_names(cores)} ({number})", environment, cores)

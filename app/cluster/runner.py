@@ -21,7 +21,7 @@ from app.cluster.settings import apply_defaults, quieten
 from app.errors import UserError
 from app.processes import signals_blocked
 
-IN_FLIGHT = 2
+IN_FLIGHT = 2  # tasks of a worker of this machine
 TASK_SECONDS = 0.015  # that a task should take at least, and for every worker, all of which one process serves:
 HANDLING_SECONDS = 0.005
 COUNT_SECONDS = 5.0  # how often the workers are counted again
