@@ -3,7 +3,6 @@
 import json
 import re
 from html import unescape
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +13,24 @@ from app.charts import interactives
 from app.kernels import registry
 from app.kernels.problems import ConvProblem
 from tests.support.browser import opened
+from tests.support.nesting import Nesting
 
 CONV1 = ConvProblem(1, 28, 28, 32, 5)
 HEADER = (Path(__file__).parents[2] / "app/kernels/fused/conv_pair.cuh").read_text(encoding="utf-8")
 
 
-class Fragment(HTMLParser):
+class Fragment(Nesting):
     """Collects the words of a fragment, whose elements must nest; scripts aside."""
 
     def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
         self.words: list[str] = []
         self.cells: list[str] = []
-        self.feed(html)
-        self.close()
-        assert self.open == []
+        super().__init__(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.open.append(tag)
+        super().handle_starttag(tag, attrs)
         if tag in ("li", "td", "th"):
             self.cells.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
         if "script" not in self.open:

@@ -3,7 +3,6 @@
 import base64
 import re
 import zlib
-from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from app.evaluate.page import page
 from app.evaluate.results import MISTAKES, Answers, document
 from app.evaluate.text import as_text
 from data_tools.dataset import Dataset
+from tests.support.nesting import Nesting
 from tests.support.schemas import mistakes
 from tests.support.widths import check_widths
 
@@ -44,31 +44,25 @@ def made(
     return document(DEVICE, data, names, answers(first, classes), answers(second, classes)), images
 
 
-class Reader(HTMLParser):
-    """Notes tags, attributes and text; every element must be closed in its place."""
+class Reader(Nesting):
+    """Notes tags, attributes and text."""
+
+    VOID = ("meta",)
 
     def __init__(self, text: str) -> None:
-        super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[str] = []
-        self._open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert self._open == []
+        super().__init__(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        if tag != "meta":
-            self._open.append(tag)
+        super().handle_starttag(tag, attrs)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
 
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop() == tag
-
     def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] != "style":
+        if self.open and self.open[-1] != "style":
             self.texts.append(data)
 
     def count(self, name: str) -> int:

@@ -1,33 +1,25 @@
 """Documents as HTML: every construct that ours use, and docs/learn.md whole."""
 
-from html.parser import HTMLParser
-
 import pytest
 
 from app.lessons.markdown import anchor, to_html
 from docs.generate.__main__ import LEARN
+from tests.support.nesting import Nesting
 
 
-class Nesting(HTMLParser):
-    """Elements must be closed in their place."""
+class Page(Nesting):
+    """Counts elements and collects links."""
 
     def __init__(self, html: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
         self.counts: dict[str, int] = {}
         self.links: list[str] = []
-        self.feed(html)
-        self.close()
-        assert self.open == []
+        super().__init__(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.open.append(tag)
+        super().handle_starttag(tag, attrs)
         self.counts[tag] = self.counts.get(tag, 0) + 1
         if tag == "a":
             self.links.append(dict(attrs)["href"] or "")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
 
 @pytest.mark.parametrize(
@@ -61,6 +53,6 @@ def test_names_of_headings() -> None:
 
 
 def test_learn_is_a_page() -> None:
-    found = Nesting(to_html(LEARN.read(), lambda target: target))
+    found = Page(to_html(LEARN.read(), lambda target: target))
     assert found.counts["details"] == 10 and found.counts["table"] == 2 and found.counts["pre"] == 10
     assert "fast-path.md" in found.links and "[[[" not in to_html(LEARN.read(), lambda target: target)
