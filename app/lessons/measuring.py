@@ -1,8 +1,6 @@
 """Measure every step of the ladders on the current card, in their order, as ``bench`` does one kernel."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 from tqdm import tqdm
@@ -10,19 +8,16 @@ from tqdm import tqdm
 from app.bench.document import Row, utc_date
 from app.bench.ladder import peak
 from app.bench.ladder.cases import Item, network_items
+from app.bench.ladder.compiling import compile_rows
 from app.bench.ladder.ladder import Climber
 from app.bench.ladder.results import Result, Table, table_document, totals
 from app.bench.ladder.trial import Trial
 from app.bench.stop import describe
-from app.cuda.compiler import compile_kernel, nvrtc
 from app.cuda.memory import DeviceMemoryError
 from app.errors import UserError
-from app.kernels.variant import Unfit
 from app.lessons.steps import LADDERS, Step, ladder
 from app.network.graph import Graph
 from app.planning import tuning
-from app.planning.tuning import Tuning
-from app.processor import usable_cores
 
 NOISE, L2 = 0.02, "cold"  # half of what bench asks of a median: the steps differ by more
 Rung = tuple[Step, Item]
@@ -36,7 +31,7 @@ def measured(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     arch, known = card["architecture"], tuning.load(card["name"])
     items = [item for item in network_items(graph) if len(item.layers) == 1 and item.operation in LADDERS]
     rungs = [(step, item) for name in LADDERS for step in ladder(name) for item in _served(items, step)]
-    _compile(rungs, arch, known)
+    compile_rows([(item.problems[step.dtype], step.row) for step, item in rungs], arch, known)
     peaks = peak.measure(arch)
     rows: dict[str, list[Result]] = {item.name: [] for item in items}
     climber = Climber(arch, known, NOISE, L2, None, False, lambda: None)
@@ -82,20 +77,3 @@ def _climbed(rungs: list[Rung], climber: Climber, images: int) -> Iterator[Resul
         if item.name not in trials:
             trials[item.name] = Trial(item.problems[step.dtype], images, climber.arch)
         yield climber.row(trials[item.name], step.row)
-
-
-def _compile(rungs: list[Rung], arch: str, known: Tuning) -> None:
-    """Compile all kernels by all processors. What does not compile fails again, with its reason, in its row."""
-    nvrtc()
-
-    def one(rung: Rung) -> None:
-        step, item = rung
-        problem = item.problems[step.dtype]
-        with suppress(RuntimeError, Unfit):
-            compile_kernel(
-                step.row.path, step.row.config(problem, known.parameters(problem, step.row, arch)).defines, arch
-            )
-
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        for _ in tqdm(pool.map(one, rungs), total=len(rungs), desc="compiling", unit=" kernels", disable=None):
-            pass

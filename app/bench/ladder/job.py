@@ -96,6 +96,7 @@ def checked(request: BenchRequest) -> Job:
 def _measured(request: BenchRequest, job: Job) -> tuple[dict[str, Any], list[Table]]:
     with exit_on_interrupt():  # these load CuPy
         from app.bench.ladder import peak
+        from app.bench.ladder.compiling import compile_rows
         from app.bench.ladder.ladder import Climber
         from app.bench.ladder.whole_network import combinations, whole_program
 
@@ -103,6 +104,7 @@ def _measured(request: BenchRequest, job: Job) -> tuple[dict[str, Any], list[Tab
     card = device.describe_gpu()
     known, arch, main = tuning.load(card["name"]), card["architecture"], job.batches[-1]
     notes = [f"no cuDNN rows: {no_cudnn}"] if no_cudnn else []
+    compile_rows([pair for item in job.items for pair in rungs(item, job.only)], arch, known)
     with tqdm(desc="bench", unit=" rows", disable=None) as progress:
         climber = Climber(arch, known, request.noise, request.l2, job.only, no_cudnn is None, progress.update)
         progress.total = sum(climber.rows(item) for item in job.items)

@@ -1,0 +1,32 @@
+"""Compile kernels before they are measured, by all processors: one after the other they would keep the card waiting."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from tqdm import tqdm
+
+from app.cuda.compiler import compile_kernel, nvrtc
+from app.kernels.problems import Problem
+from app.kernels.variant import Variant
+from app.planning.tuning import Tuning
+from app.processor import usable_cores
+
+
+def compile_rows(rows: Sequence[tuple[Problem, Variant]], arch: str, known: Tuning) -> None:
+    """Compile each row for its problem, with a progress bar. What does not compile fails again, with its reason, later.
+
+    arch: e.g. ``sm_90a``. Raises UserError without NVRTC.
+    """
+    nvrtc()
+
+    def one(pair: tuple[Problem, Variant]) -> None:
+        problem, row = pair
+        settings = known.parameters(problem, row, arch)
+        if row.refusal(problem, arch, settings) is None:
+            with suppress(RuntimeError):
+                compile_kernel(row.path, row.config(problem, settings).defines, arch)
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        for _ in tqdm(pool.map(one, rows), total=len(rows), desc="compiling", unit=" kernels", disable=None):
+            pass
