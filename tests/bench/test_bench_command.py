@@ -22,7 +22,7 @@ from tests.support.shell import Refuses
 def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Any]:
     """A card on which a variant takes as many ms as its step says, ``shared-tile`` is wrong, and 40 images fit."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from app.bench.ladder import cudnn, ladder, peak, whole_network
+    from app.bench.ladder import compiling, cudnn, ladder, peak, whole_network
     from app.cuda.memory import DeviceMemoryError
 
     class FakeTrial:
@@ -51,6 +51,7 @@ def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ty
 
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(ladder, "Trial", FakeTrial)
+    monkeypatch.setattr(compiling, "compile_kernel", lambda *_: b"")
     monkeypatch.setattr(peak, "measure", lambda arch: Peaks({"float32": 50.0}, 3000.0))
     monkeypatch.setattr(cudnn, "missing", lambda: "PyTorch is not installed")
     monkeypatch.setattr(whole_network, "whole_program", whole_program)

@@ -75,6 +75,7 @@ class Fake:
 def in_name_only(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """There is a GPU, as far as the command asks. Returns the kernels in the order of their measurement."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
+    from app.bench.ladder import compiling
     from app.lessons import measuring
 
     measured: list[str] = []
@@ -91,7 +92,7 @@ def in_name_only(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(measuring, "Trial", Fake)
     monkeypatch.setattr(measuring.Climber, "row", row)
     monkeypatch.setattr(measuring.peak, "measure", lambda _: Peaks({"float32": 50.0, "float16": 600.0}, 3000.0))
-    monkeypatch.setattr(measuring, "compile_kernel", lambda *_: b"")
+    monkeypatch.setattr(compiling, "compile_kernel", lambda *_: b"")
     return measured
 
 
