@@ -62,7 +62,7 @@ def _defaults(problem: ConvProblem) -> dict[str, int]:
     shapes = product(TUNABLES["TM"], range(problem.pool, max(problem.pool, 16) + 1, problem.pool))
     fitting = [(cost(tm, tr), tm, tr) for tm, tr in shapes if tm * tr <= DEFAULT_SUMS]
     _, tm, tr = min(fitting, default=(0, 1, problem.pool))
-    found = {"TM": tm, "TR": tr, "GROUPS": TUNABLES["GROUPS"][-1], "THREADS": 192, "WARPS": 16}
+    found = {"TM": tm, "TR": tr, "GROUPS": TUNABLES["GROUPS"][-1], "THREADS": 96, "WARPS": 16}
     found["CK"] = max(size for size in (1, 2, 4) if problem.channels % size == 0)
     for name in ("CK", "GROUPS", "THREADS"):
         while found[name] > 1 and not _fits(problem, found):
