@@ -33,8 +33,8 @@ gpu-test: $(VENV)/.dev ## only the tests that need a GPU: JOBS (4) at once, then
 	$(PY) -m pytest -m 'gpu and not alone' -n $(JOBS) --dist worksteal
 	$(PY) -m pytest -m 'gpu and alone'
 
-sanitize: $(VENV)/.dev ## the four compute-sanitizer tools over every kernel (needs a CUDA toolkit's compute-sanitizer)
-	PYTHON=$(PY) sh tests/sanitize.sh
+sanitize: $(VENV)/.dev ## the four compute-sanitizer tools (of a CUDA toolkit) over every kernel, JOBS (4) checks at once
+	$(PY) -m tests.sanitize --jobs $(JOBS)
 
 soak: $(VENV)/.dev ## sessions in two threads for SECONDS (600), on every route: the same bits as in one thread?
 	$(PY) -m tests.soak --seconds $(SECONDS)

@@ -1,1 +1,1 @@
-"""Kernels with one error each, which the sanitizers must catch; see sanitize.sh."""
+"""Kernels with one error each, which the sanitizers must catch; see tests/sanitize.py."""

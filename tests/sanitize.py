@@ -1,0 +1,152 @@
+"""Run kernels under compute-sanitizer's four tools: ``python -m tests.sanitize``.
+
+Every kernel's small tests, small main jobs and a small training of every network, with CuPy's memory pool off (a pool
+hides overruns); then kernels with planted errors, which the same tools must catch. Needs a GPU and compute-sanitizer,
+which comes with the CUDA toolkit. Checks run side by side, each in processes of its own. Where the GPU tests ran
+before, the kernels lie ready in the cache.
+
+Blind spots: racecheck sees shared memory only, and not what cp.async writes; initcheck sees global memory only;
+memcheck does not see overruns within one allocation; constant memory and the copies to it are seen by none. Of wgmma
+and bulk copies, what they read and write in shared memory is seen by none; tests fill it with NaN instead.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from tests.support.training_for_tests import write_images
+
+ROOT = Path(__file__).parents[1]
+TOOLS = ("racecheck", "memcheck", "initcheck", "synccheck")  # the slowest first
+PARTS = ("jobs", "training", "kernels", "planted")
+PLANTED = {"out_of_bounds": "memcheck", "race": "racecheck", "uninitialised": "initcheck"}
+PYTEST = ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider")
+SMALL = "test_small or numpy or nan"  # of every kernel's tests
+AT_ONCE = 20  # small tests of a process
+CAUGHT = re.compile(r"[A-Z]+ SUMMARY: [1-9].*")
+
+Program = tuple[str, tuple[str, ...]]
+"""What it is, and Python's arguments."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A program under a tool. planted: whether the tool must find an error, else there must be none."""
+
+    tool: str
+    name: str
+    arguments: tuple[str, ...]
+    planted: bool = False
+
+    def run(self) -> tuple[bool, str]:
+        """Return whether it went as it must, and what to print."""
+        begin = perf_counter()
+        done = subprocess.run(
+            ["compute-sanitizer", "--tool", self.tool, "--error-exitcode", "9", sys.executable, *self.arguments],
+            cwd=ROOT,
+            env=os.environ | {"LENET_NO_POOL": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        took = f"{perf_counter() - begin:.0f} s"
+        if not self.planted:
+            failed = done.returncode != 0
+            return not failed, f"{self.tool}: {self.name}: {'FAILED' if failed else 'clean'}, {took}" + (
+                f"\n{done.stdout}" if failed else ""
+            )
+        # The tool itself must have counted an error: a program that fails for another reason proves nothing.
+        found = CAUGHT.search(done.stdout)
+        if done.returncode and found:
+            return True, f"planted: {self.tool} caught {self.name}: {found[0]}"
+        return False, f"error: {self.tool} missed a planted error: {self.name}\n{done.stdout}"
+
+
+def jobs() -> Iterator[Program]:
+    """Main jobs, fused and not."""
+    base = ("main.py", "--device", "cuda", "--repeat", "1", "--warmup", "1")
+    few = ("--batch", "7", "--chunk", "3")
+    # Blocks of pairs go round twice, and a last group is one image.
+    many = ("--batch", "1701", "--chunk", "1701")
+    for precision in ("fp16", "fp32x", *(["int8"] if _serves_int8() else [])):
+        yield f"1,701 images, {precision}", (*base, *many, "--precision", precision)
+    for network in ("fa19", "minidnn86", "mlp"):  # the first two enlarge images in the kernel of convolutions
+        for precision in ("fp16", "fp32x"):
+            yield f"{network}, {precision}", (*base, *few, "--network", network, "--precision", precision)
+    yield "lenet5", (*base, *few)
+    yield "lenet5, layer by layer", (*base, *few, "--no-fuse", "--conv", "constant", "--fc", "naive")
+
+
+def _serves_int8() -> bool:
+    asked = [sys.executable, "main.py", "graph", "--precision", "int8"]
+    return subprocess.run(asked, cwd=ROOT, capture_output=True).returncode == 0
+
+
+def training(folder: Path, tool: str) -> Iterator[Program]:
+    """The kernels' own tests, and a training of every network: batches of 8, 8 and 3; 5 images to evaluate."""
+    yield "training kernels", (*PYTEST, "tests/training/test_gpu_training_kernels.py")
+    data = ("--data", str(folder / "images"), "--labels", str(folder / "labels"))
+    short = ("--images", "24", "--validation", "5", "--batch", "8", "--epochs", "1")
+    for network in ("lenet5", "fa19", "k7", "minidnn86", "mlp"):
+        output = ("--output", str(folder / f"{tool}_{network}.h5"))
+        yield f"train {network}", ("main.py", "train", "--device", "cuda", "--network", network, *short, *data, *output)
+
+
+def kernels() -> Iterator[Program]:
+    """Every kernel's small tests."""
+    tests = "tests/kernels/test_gpu_kernels.py"
+    listed = subprocess.run(
+        [sys.executable, *PYTEST, "--collect-only", "-k", SMALL, tests], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    found = [line for line in listed.stdout.splitlines() if line.startswith(f"{tests}::")]
+    if not found:
+        sys.exit(f"error: no small tests in {tests}\n{listed.stdout}")
+    for first in range(0, len(found), AT_ONCE):
+        some = found[first : first + AT_ONCE]
+        yield f"small tests {first + 1} to {first + len(some)}", (*PYTEST, *some)
+
+
+def checks(tools: Sequence[str], parts: Sequence[str], folder: Path) -> Iterator[Check]:
+    """Yield what the parts consist of, the longest first. folder: has images and labels to train on."""
+    small = [*kernels()] if tools and "kernels" in parts else []
+    for tool in tools:
+        programs = [*(jobs() if "jobs" in parts else ()), *(training(folder, tool) if "training" in parts else ())]
+        yield from (Check(tool, *program) for program in [*programs, *small])
+    if "planted" in parts:
+        for error, tool in PLANTED.items():
+            yield Check(tool, error, ("-m", "tests.planted", error), planted=True)
+
+
+def main() -> None:
+    """Run the checks; exit with 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=4, help="checks at a time (default: 4)")
+    parser.add_argument("--tools", nargs="*", default=TOOLS, choices=TOOLS)
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
+    options = parser.parse_args()
+    if shutil.which("compute-sanitizer") is None:
+        sys.exit("error: compute-sanitizer is not on PATH: install the CUDA toolkit, or add its bin folder")
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(options.jobs) as pool:
+        folder = Path(name)
+        write_images(folder)
+        failed = 0
+        for good, text in pool.map(Check.run, [*checks(options.tools, options.parts, folder)]):
+            print(text, flush=True)
+            failed += not good
+    if failed:
+        sys.exit(f"error: {failed} checks failed")
+    print("all clean, and every planted error caught" if "planted" in options.parts else "all clean")
+
+
+if __name__ == "__main__":
+    main()
