@@ -24,6 +24,7 @@ from app.planning.request import NetworkRequest
 from app.runtime.cpu_run import check_network_options
 
 JOIN_SECONDS = 3.0  # a lane that hangs longer, as in reading from a lost disk, ends with the process
+_on_lost_cards: list[Engine] = []  # nothing there can be freed: CuPy would print an error for each try
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,7 @@ class Engine:
         with devices.gpu_errors():
             self._lanes = _cpu_lanes(settings) if device == "cpu" else _gpu_lanes(settings)
             self._flights = Flights(self._lanes.size)
+            self._bodies: list[Callable[[Lane], None]] = []  # with all that lanes hold, until ``close``
             self._opened = threading.Semaphore(0)
             self._threads = [
                 threading.Thread(target=self._run, args=(index,), daemon=True) for index in range(self._lanes.count)
@@ -96,6 +98,7 @@ class Engine:
         with self._flights.lane() as lane:
             try:
                 body = self._lanes.open(index)
+                self._bodies.append(body)
             except BaseException as error:
                 self._flights.end(error)  # before ``__init__`` looks
                 raise
@@ -135,7 +138,10 @@ class Engine:
             thread.join(max(deadline - monotonic(), 0))
         if any(thread.is_alive() for thread in self._threads):
             self._flights.give_up()
-        elif not devices.card_is_lost(self._flights.ended or closed):
+        elif devices.card_is_lost(self._flights.ended or closed):
+            _on_lost_cards.append(self)
+        else:
+            self._bodies.clear()
             self._lanes.close()
 
     def __enter__(self) -> Engine:

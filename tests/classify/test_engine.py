@@ -1,5 +1,6 @@
 """Engines on the processor: the same bits however images are cut; an error ends what it concerns, and nothing hangs."""
 
+import gc
 import os
 import signal
 import threading
@@ -10,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -144,6 +146,38 @@ def test_an_error_in_a_lane_ends_all_pieces(tmp_path: Path, monkeypatch: pytest.
     assert {*calls} == {REFERENCE_CHUNK}
     with pytest.raises(UserError, match="the device is lost"):
         engine.classify(Piece(0, some[0], 0, 300))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every try would fail, and Python would print that. On another card all of it is freed when the engine closes."""
+    freed: list[int] = []
+    opens = CpuLanes.open
+
+    class CUDARuntimeError(Exception):
+        """As CuPy's: told by its name."""
+
+        status = 700
+
+    def opened(lanes: CpuLanes, index: int) -> Any:
+        memory, body = type("Memory", (), {"__del__": lambda _: freed.append(index)})(), opens(lanes, index)
+        return lambda lane: (body(lane), memory)
+
+    monkeypatch.setattr(CpuLanes, "open", opened)
+    piece = Piece(0, shards(tmp_path, [])[0], 0, 300)
+    with Engine(settings(compressed=True)) as engine:
+        if lost:
+            monkeypatch.setattr(CpuSession, "compute", Mock(side_effect=CUDARuntimeError))
+            with pytest.raises(CUDARuntimeError):
+                engine.classify(piece)
+            for thread in threading.enumerate():
+                if thread.name.endswith("(_run)"):  # a lane's
+                    thread.join()
+        assert not freed
+        indices = [*range(engine.place.lanes)]
+    del engine
+    gc.collect()
+    assert sorted(freed) == ([] if lost else indices)
 
 
 def test_a_lane_that_does_not_open_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
