@@ -1,6 +1,7 @@
 """``main.py classify`` as a user runs it, on seven shards for a tiny network: what it writes, prints and leaves."""
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -26,6 +27,17 @@ def write_shards(folder: Path) -> None:
     images = random_images(FLAT, IN_SHARD * len(SHARDS))[:, 0]
     for number, name in enumerate(SHARDS):
         write_idx(folder / name, images[number * IN_SHARD : (number + 1) * IN_SHARD])
+
+
+def check_notes(err: str, faults: Sequence[str], device: str) -> None:
+    """Standard error has a line for each process that ended, at least one for each fault, and nothing else.
+
+    device: a pattern for the names of the devices.
+    """
+    note = rf"note: the process {device} ended, or was silent for too long: a new one takes over"
+    strange = [line for line in err.splitlines() if not re.fullmatch(note, line)]
+    assert not strange, f"lines on stderr that are no notes: {strange}; all of it:\n{err}"
+    assert err.count("\n") >= len(faults), f"too few notes for {faults}:\n{err}"
 
 
 def labels(results: Path) -> dict[str, bytes]:
@@ -78,8 +90,12 @@ class Run(AbstractContextManager["Run"]):
     def end(self) -> tuple[int, str, str]:
         """Wait for the end; return exit code, output and errors. No process and no file may be left, no deed undone."""
         out, err = self.process.communicate(timeout=SECONDS)
-        _wait(lambda: not self.processes(), 5.0)  # some end with the first one, a moment later
-        assert not [*self._temporary.iterdir()] and not [*self._deeds.iterdir()]
+        told = f"exit code {self.process.returncode}, stderr:\n{err}"
+        _wait(lambda: not self.processes(), 5.0, told)  # some end with the first one, a moment later
+        left = sorted(str(path.relative_to(self._temporary)) for path in self._temporary.rglob("*"))
+        assert not left, f"left in TMPDIR: {left}; {told}"
+        undone = sorted(path.name for path in self._deeds.iterdir())
+        assert not undone, f"faults that did not happen: {undone}; {told}"
         return self.process.returncode, out, err
 
     def __exit__(self, *_: object) -> None:
@@ -112,10 +128,10 @@ class Run(AbstractContextManager["Run"]):
         return found
 
 
-def _wait(condition: Callable[[], object], seconds: float) -> None:
+def _wait(condition: Callable[[], object], seconds: float, told: str = "") -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end
+        assert time.monotonic() < end, f"processes or files did not change in {seconds:g} s; {told}"
         time.sleep(0.02)
 
 

@@ -9,13 +9,18 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 
 class CUDARuntimeError(Exception):
     """Named as CuPy's, with the status of a launch that failed."""
 
     status = 719
+
+
+_modules: list[Any] = []  # for as long as the process lives: on a lost card they cannot be freed in silence
 
 
 def take_deed(folder: Path) -> str | None:
@@ -35,23 +40,32 @@ def do(deed: str) -> None:
     if deed == "lost":
         raise CUDARuntimeError("cudaErrorLaunchFailure: unspecified launch failure")
     if deed == "sticky":
-        import cupy
-
-        code = 'extern "C" __global__ void write(int* nowhere) { *nowhere = 1; }'
-        cupy.RawKernel(code, "write")((1,), (1,), (0,))
-        cupy.cuda.runtime.deviceSynchronize()  # cudaErrorIllegalAddress, as in every later call
+        _write_nowhere()
     os.kill(os.getpid(), getattr(signal, deed))
+
+
+def _write_nowhere() -> None:
+    """Raise cudaErrorIllegalAddress, as every later call of the process does."""
+    from cupy.cuda import runtime  # here: processes without a GPU load this file, too
+
+    from app.cuda.compiler import architecture, compile_kernel
+    from app.cuda.device import capability
+    from app.kernels.launch import loaded
+
+    module = loaded(compile_kernel(Path(__file__).with_name("write_nowhere.cu"), {}, architecture(*capability())))
+    _modules.append(module)
+    module.get_function("write_nowhere")((1,), (1,), (0,))
+    runtime.deviceSynchronize()
 
 
 def watched(read: Callable[..., int], folder: Path, reads: int, slow: float) -> Callable[..., int]:
     """``os.preadv``, which reads the images of plain files, with the next deed at call ``reads``. slow: seconds."""
-    calls = 0
+    calls = count(1)  # many lanes call at the same time: each call has a number of its own
 
     def preadv(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
-        nonlocal calls
-        calls += 1
+        number = next(calls)
         time.sleep(slow)
-        if calls == reads and (deed := take_deed(folder)) is not None:
+        if number == reads and (deed := take_deed(folder)) is not None:
             do(deed)
         return read(descriptor, buffers, offset)
 
