@@ -83,7 +83,7 @@ def _storing(folder: Path) -> float:
     labels = np.zeros(GPU_PIECE, np.uint8)
     identity = Identity("lenet5", "0" * 64, "none", 10)
     windows = [(0, PIECES * GPU_PIECE)] * ROUNDS
-    with OutputFolder(folder / "out", identity, shards, windows) as out:
+    with OutputFolder(folder / "out", shards, windows).opened(identity) as out:
 
         def store(number: int) -> None:
             for piece in range(PIECES):

@@ -40,6 +40,15 @@ def classify(request: ClassifyRequest) -> int:
             faults = Faults(len(paths))
             graph, shards = _open(request, paths, network, faults)
             parts = windows([shard.count for shard in shards], request.start, request.count)
+            folder = OutputFolder(
+                request.folder,
+                shards,
+                parts,
+                logits=request.logits,
+                resume=request.resume,
+                overwrite=request.overwrite,
+            )
+            folder.check()
             settings = EngineSettings(
                 graph=graph,
                 dtype=shards[0].dtype.name,
@@ -56,18 +65,7 @@ def classify(request: ClassifyRequest) -> int:
                 check_interrupt()
                 bar.update(count)
 
-            folder = stack.enter_context(
-                OutputFolder(
-                    request.folder,
-                    identity,
-                    shards,
-                    parts,
-                    logits=request.logits,
-                    resume=request.resume,
-                    overwrite=request.overwrite,
-                    progress=progress,
-                )
-            )
+            stack.enter_context(folder.opened(identity, progress))
         for note in folder.notes:
             print(f"note: {note}", file=sys.stderr)
         begin = perf_counter()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from app.classify.pieces import count_right
 from app.classify.receipts import KINDS, Identity, Receipt, file_sha256, read_receipt, write_receipt
 from app.classify.unfinished import Unfinished
 from app.errors import UserError
-from app.files.lock import locked
+from app.files.lock import check_unlocked, locked
 from app.files.reading import present
 from app.shards import Shard, ShardError
 
@@ -32,11 +32,10 @@ Window = tuple[int, int]
 """First image, number of images."""
 
 
-class OutputFolder(AbstractContextManager["OutputFolder"]):
+class OutputFolder:
     """Takes the results of a run's shards in any order, and publishes each shard's once they are complete.
 
-    Use it as a context: it makes and locks the folder, and removes unfinished files at the end. Shards go by their
-    number in ``shards``. One thread uses it.
+    Shards go by their number in ``shards``. One thread uses it, within ``opened``.
 
     receipts: of the finished shards, by number; after ``resume`` also of those that an earlier run finished, whose
     numbers are in ``kept``. notes: one line for each shard that an earlier run began and this one classifies again.
@@ -45,54 +44,65 @@ class OutputFolder(AbstractContextManager["OutputFolder"]):
     def __init__(
         self,
         folder: Path,
-        identity: Identity,
         shards: Sequence[Shard],
         windows: Sequence[Window],
         *,
         logits: bool = False,
         resume: bool = False,
         overwrite: bool = False,
-        progress: Callable[[int], object] = lambda shards: None,
     ) -> None:
         """windows: the images of each shard that are wanted, maybe none. logits: whether to store them.
 
-        resume: keep the results of earlier runs that prove whole. overwrite: replace them. progress: called with 1
-        whenever the results of a shard have been checked.
+        resume: keep the results of earlier runs that prove whole. overwrite: replace them. Raises UserError if two
+        shards would have the same results.
         """
         self._folder = folder
-        self._identity = identity
         self._shards = shards
         self._windows = windows
         self._kinds = KINDS if logits else ("labels",)
         self._resume = resume
         self._replace = resume or overwrite
-        self._progress = progress
         self._names = _names(shards)
         self._unfinished: dict[int, Unfinished] = {}
-        self._lock = ExitStack()
+        self._identity: Identity
         self.receipts: dict[int, Receipt] = {}
         self.kept: frozenset[int] = frozenset()
         self.notes: list[str] = []
 
-    def __enter__(self) -> OutputFolder:
-        """Raise UserError if the folder cannot be used, or holds results that must not be replaced."""
+    def check(self) -> None:
+        """Raise UserError if another run uses the folder now, or if results there or files read must not be replaced.
+
+        ``opened`` checks that again, but devices have to start before it.
+        """
+        check_unlocked(self._folder / LOCK, self._busy)
+        self._check_inputs()
+        there: set[Path] = set()
+        with suppress(OSError):  # there is no folder yet
+            there.update(self._folder.iterdir())
+        self._check_new(path for number in self.wanted for path in self._files(number) if path in there)
+
+    @contextmanager
+    def opened(
+        self, identity: Identity, progress: Callable[[int], object] = lambda shards: None
+    ) -> Iterator[OutputFolder]:
+        """Make and lock the folder; at the end of the block remove unfinished files. Yields this.
+
+        identity: what computes the results. progress: called with 1 whenever the results of a shard have been checked.
+        Raises UserError if the folder cannot be used, or holds results that must not be replaced.
+        """
+        self._identity = identity
         _make(self._folder)
-        self._lock.enter_context(locked(self._folder / LOCK, self._busy, "name another --out"))
-        try:
+        with locked(self._folder / LOCK, self._busy, "name another --out"):
             self._check_inputs()
-            self._check_results()
+            self._check_results(progress)
             shutil.rmtree(self._folder / UNFINISHED, ignore_errors=True)  # of a run that was killed
             _make(self._folder / UNFINISHED)
-        except BaseException:
-            self._lock.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number in [*self._unfinished]:
-            self.abandon(number)
-        shutil.rmtree(self._folder / UNFINISHED, ignore_errors=True)
-        self._lock.close()
+            try:
+                yield self
+            finally:
+                for number in [*self._unfinished]:
+                    self.abandon(number)
+                shutil.rmtree(self._folder / UNFINISHED, ignore_errors=True)
 
     @property
     def wanted(self) -> list[int]:
@@ -179,19 +189,23 @@ class OutputFolder(AbstractContextManager["OutputFolder"]):
                 if os.path.realpath(path) in read:
                     raise UserError(f"{path} is read and would be replaced by results: name another --out")
 
-    def _check_results(self) -> None:
+    def _check_new(self, existing: Iterable[Path]) -> None:
+        """Raise UserError if there are results and they must not be replaced."""
+        if not self._replace and (first := next(iter(existing), None)) is not None:
+            raise UserError(
+                f"{first} exists: name another --out, continue with --resume, or replace it with --overwrite"
+            )
+
+    def _check_results(self, progress: Callable[[int], object]) -> None:
         """Find results of earlier runs: fill ``receipts`` and ``notes``, or raise UserError."""
         for number in self.wanted:
             existing = [path for path in self._files(number) if present(path)]
-            if existing and not self._replace:
-                raise UserError(
-                    f"{existing[0]} exists: name another --out, continue with --resume, or replace it with --overwrite"
-                )
+            self._check_new(existing)
             if existing and self._resume:
                 reason = self._keep(number)
                 if reason is not None:
                     self.notes.append(f"{self._shards[number].path} is classified again: {reason}")
-            self._progress(1)
+            progress(1)
         self.kept = frozenset(self.receipts)
 
     def _keep(self, number: int) -> str | None:

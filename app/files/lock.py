@@ -31,16 +31,34 @@ def locked(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[None
         os.close(descriptor)  # last: another process may otherwise open a file that is about to be removed
 
 
+def check_unlocked(path: Path, busy: Callable[[str], str]) -> None:
+    """Raise UserError, as ``locked`` does, if another process holds the lock file ``path`` now. Leaves no file."""
+    with suppress(OSError):  # there is no such file, or nobody may hold it
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _lock(descriptor, busy)
+        finally:
+            os.close(descriptor)  # which unlocks it, too
+
+
+def _lock(descriptor: int, busy: Callable[[str], str]) -> None:
+    """Lock an open lock file. Raises UserError if another process holds it, OSError if its file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        other = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+        raise UserError(busy(other)) from None
+
+
 def _acquired(path: Path, busy: Callable[[str], str]) -> int:
     """Open and lock the lock file ``path``; returns its descriptor. Raises UserError if another process holds it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+            _lock(descriptor, busy)
+        except UserError:
             os.close(descriptor)
-            raise UserError(busy(other)) from None
+            raise
         except OSError:  # this file system has no locks
             return descriptor
         with suppress(FileNotFoundError):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from app.classifier import Classifier
 from app.classify import outputs, pieces
 from app.classify.receipts import file_sha256
 from app.cli import main
+from app.files.lock import locked
 from app.layers import Tanh
 from app.network.weights import save_weights
 from app.shards.sources import Gzipped
@@ -214,6 +216,21 @@ def test_what_does_not_fit(words: str, wrong: str, shards: list[str], capsys: py
 
 def test_the_folder_of_results_is_no_file(shards: list[str], refuses: Refuses) -> None:
     refuses(["classify", *BASE, "--out", "own.h5", *shards], "--out own.h5 is no folder that can be made")
+
+
+def test_a_folder_that_cannot_be_used_is_refused_before_a_device_starts(
+    shards: list[str], refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several GPUs take seconds to start."""
+    monkeypatch.setattr("app.classify.command.opened", Mock(side_effect=AssertionError("a device starts")))
+    Path("results").mkdir()
+    command = ["classify", *BASE, "--out", "results", *shards]
+    with locked(Path("results") / outputs.LOCK, str, ""):
+        for more in ([], ["--overwrite"], ["--resume"]):
+            refuses([*command, *more], f"process {os.getpid()} is classifying into results: ")
+    Path("results/0-images-idx3-ubyte.json").touch()
+    refuses(command, "results/0-images-idx3-ubyte.json exists: ")
+    assert [path.name for path in Path("results").iterdir()] == ["0-images-idx3-ubyte.json"]
 
 
 def test_the_report_fits_the_terminal(shards: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -41,9 +42,10 @@ def shards(tmp_path: Path) -> list[Shard]:
     return [open_shard(tmp_path / name) for name in names]
 
 
-def folder(place: Path, shards: list[Shard], **options: object) -> OutputFolder:
-    settings = {"identity": IDENTITY, "windows": [(0, 30)] * len(shards), **options}
-    return OutputFolder(place, shards=shards, **settings)  # type: ignore[arg-type]
+def folder(place: Path, shards: list[Shard], **options: Any) -> AbstractContextManager[OutputFolder]:
+    identity, progress = options.pop("identity", IDENTITY), options.pop("progress", mock.Mock())
+    windows = options.pop("windows", [(0, 30)] * len(shards))
+    return OutputFolder(place, shards, windows, **options).opened(identity, progress)
 
 
 def fill(output: OutputFolder, number: int, firsts: tuple[int, ...] = (20, 0, 10), correct: int | None = 7) -> Receipt:
@@ -56,7 +58,7 @@ def fill(output: OutputFolder, number: int, firsts: tuple[int, ...] = (20, 0, 10
     return receipt
 
 
-def finished(place: Path, shards: list[Shard], **options: object) -> None:
+def finished(place: Path, shards: list[Shard], **options: Any) -> None:
     with folder(place, shards, **options) as output:
         for number in output.wanted:
             fill(output, number)
@@ -197,7 +199,7 @@ def test_resume_counts_by_the_labels_of_this_run(tmp_path: Path, shards: list[Sh
         assert output.receipts[0].correct == 21
 
 
-CHANGES: dict[str, tuple[dict[str, object], str]] = {
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "weights": ({"identity": replace(IDENTITY, weights="f" * 64)}, "other weights"),
     "precision": ({"identity": replace(IDENTITY, precision="fp16")}, "other --precision"),
     "network": ({"identity": replace(IDENTITY, network="mlp")}, "other network"),
