@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from logging import CRITICAL
-from tempfile import TemporaryDirectory
 
 import dask
 from distributed import Client, Nanny, Scheduler, SchedulerPlugin, SpecCluster, WorkerPlugin
 from tqdm import tqdm
 
+from app.cluster.scratch import scratch_folder
 from app.errors import UserError
 
 HOST = "127.0.0.1"
@@ -38,7 +38,7 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
     in_flight: tasks at a time in each worker. Raises UserError if the processes do not start.
     """
     with (
-        TemporaryDirectory(prefix="lenet5-cluster-", ignore_cleanup_errors=True) as folder,
+        scratch_folder() as folder,
         dask.config.set({"temporary-directory": folder}),
     ):
         own = {"dashboard": False, "dashboard_address": f"{HOST}:0", "host": HOST}
