@@ -6,6 +6,7 @@ or in a crash. ``compiler_process`` starts this file as a script, so it imports 
 
 import ctypes
 import marshal
+import os
 import sys
 from typing import Any
 
@@ -57,7 +58,7 @@ def main(library: str) -> None:
             sys.stdout.buffer.write(answer)
             sys.stdout.buffer.flush()
         except BrokenPipeError:  # the asking process has ended
-            return
+            os._exit(0)  # Python would try to write the rest at its own end, and print that this failed
 
 
 if __name__ == "__main__":

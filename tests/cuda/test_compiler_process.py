@@ -108,6 +108,21 @@ def test_a_compiler_that_dies_is_told_and_replaced(
     assert compiler.compile_kernel(kernel, {"VALUE": 1}, "sm_80").startswith(b"\x7fELF")
 
 
+def test_a_compiler_says_nothing_when_the_asking_process_is_killed() -> None:
+    """As when a worker of a cluster is: users would see lines that mean nothing to them."""
+    request: tuple[object, ...] = ("kernel.cu", KERNEL.replace("VALUE", "1"), [], ("--gpu-architecture=sm_80",))
+    code = (
+        "import marshal, os, sys\n"
+        "from app.cuda.compiler_process import Process\n"
+        "asked = Process(sys.argv[1])._process.stdin\n"
+        f"marshal.dump({request!r}, asked)\n"
+        "asked.flush()\n"
+        "os._exit(0)"
+    )
+    done = python(code, find_library().path)  # ends when nobody can write any more
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_no_process_can_be_started(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
