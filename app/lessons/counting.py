@@ -18,12 +18,14 @@ COUNTS: Mapping[str, tuple[str, str]] = {
     "shared_loads": ("loads from shared memory", "0"),
     "constant_loads": ("loads from constant memory", "0"),
     "global_bytes": ("bytes asked of global memory", "0"),
+    "copies": ("copies from global to shared memory", "0"),
     "shared_bytes": ("bytes asked of shared memory", "0"),
-    "wavefronts": ("cycles of the load pipe, for a warp", "global_loads + shared_loads"),
+    "shared_cycles": ("cycles of shared loads, for a warp", "shared_loads"),
+    "wavefronts": ("cycles of the load pipe, for a warp", "global_loads + copies + shared_cycles"),
     "memory_bytes": ("bytes through device memory", "least_bytes"),
     "waste": ("work done ÷ work needed (idle lanes, padding)", "1"),
     "round_trips": ("loads awaited one after the other", "0"),
-    "slots": ("issue slots", "products / per_instruction + global_loads + shared_loads + constant_loads"),
+    "slots": ("issue slots", "products / per_instruction + global_loads + shared_loads + constant_loads + copies"),
 }
 # Products of one instruction of a thread: fma 1, two halves 2; mma: 16 x 8 sums of 16 or 8 terms by 32 threads.
 PER_INSTRUCTION = {"fma": 1, "hfma2": 2, "mma float16": 64, "mma tfloat32": 32}

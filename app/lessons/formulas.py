@@ -9,9 +9,11 @@ BLOCKS (its grid), BYTES_IN, BYTES_W and BYTES_OUT (of one input, weight and out
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil, prod
+from operator import mul
 
+from app.kernels.conv.interpolation import transforms
 from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.variant import Parameters, Variant
@@ -49,9 +51,48 @@ def conflicts(columns: int, pitch: int, stride: int) -> int:
     return max(Counter(word % BANKS for word in words).values())
 
 
+def cycles(threads: int, width: int, *digits: int) -> float:
+    """Return the cycles of a load of ``width`` words from shared memory, averaged over the warps of a block.
+
+    digits: sizes, each with a stride in words, of which a thread's number consists, the fastest first: ``8, 4, 4, 0``
+    reads at 4 times the number's remainder by 8. Threads that no digits are left for read nothing.
+    Loads of 8 bytes are served by half a warp, those of 16 bytes by a quarter; two of these share a cycle if all of
+    their threads want the same as the next one, or as the next but one.
+    """
+    sizes, strides = digits[::2], digits[1::2]
+    spent = []
+    for warp in range(0, threads, WARP):
+        starts: list[int | None] = []
+        for thread in range(warp, warp + WARP):
+            places, rest = [], thread
+            for size in sizes:
+                rest, place = divmod(rest, size)
+                places.append(place)
+            starts.append(sum(map(mul, places, strides)) if rest == 0 and thread < threads else None)
+        spent.append(sum(_served(starts[at : at + 64 // width], width) for at in range(0, WARP, 64 // width)))
+    return sum(spent) / len(spent)
+
+
+def _served(starts: Sequence[int | None], width: int) -> int:
+    """Return the cycles of threads whose halves share a cycle if they can. starts: their words, None where none."""
+    asked = {thread: start for thread, start in enumerate(starts) if start is not None}
+    alike = any(all(asked.get(thread ^ by, start) == start for thread, start in asked.items()) for by in (1, 2))
+    halves = [range(len(starts))] if alike or width == 1 else [range(at, at + 32 // width) for at in (0, 32 // width)]
+    cycles = 0
+    for half in halves:
+        words = {asked[thread] + word for thread in half if thread in asked for word in range(width)}
+        cycles += max(Counter(word % BANKS for word in words).values(), default=0)
+    return cycles
+
+
 def banks(rows: int, pitch: int) -> int:
     """Return in how many banks the first words of ``rows`` rows of ``pitch`` words lie."""
     return len({row * pitch % BANKS for row in range(rows)})
+
+
+def input_products(taps: int) -> int:
+    """Return the multiply-adds that transform K + 1 neighbouring pixels to their values at Toom and Cook's points."""
+    return sum(factor != 0 for row in transforms(taps)[0] for factor in row) - taps - 1  # each begins with 1
 
 
 def vector(count: int) -> int:
@@ -63,6 +104,8 @@ FUNCTIONS: Mapping[str, Callable[..., Number]] = {
     "banks": banks,
     "ceil": ceil,
     "conflicts": conflicts,
+    "cycles": cycles,
+    "input_products": input_products,
     "lines": lines,
     "max": max,
     "min": min,

@@ -13,7 +13,18 @@ from app.kernels.problems import ConvProblem
 from app.lessons import tiles
 from app.lessons.card import Card
 from app.lessons.counting import COUNTS, PARTS, Speeds, count, predict, products_of
-from app.lessons.formulas import banks, conflicts, filled, lines, names_of, pixel_lines, value, vector
+from app.lessons.formulas import (
+    banks,
+    conflicts,
+    cycles,
+    filled,
+    input_products,
+    lines,
+    names_of,
+    pixel_lines,
+    value,
+    vector,
+)
 from app.lessons.pages import Pages
 from app.lessons.steps import LADDERS, LESSONS, Step, lesson_path, steps
 
@@ -101,6 +112,11 @@ def test_functions_of_formulas() -> None:
     assert pixel_lines(8, 64, 4) == 4 * lines(32)  # rows far apart share no line
     assert conflicts(32, 36, 1) == 1 and conflicts(16, 32, 1) == 2 and conflicts(8, 32, 1) == 4
     assert conflicts(32, 64, 2) == 2  # every other bank
+    # 16 bytes a lane: all the same, four times eight alike, eight lanes alone, each its own.
+    assert [cycles(32, 4, *places) for places in ((32, 0), (8, 0, 4, 4), (8, 4), (32, 4))] == [2, 2, 1, 4]
+    assert cycles(32, 4, 8, 4, 4, 0) == 4 and cycles(32, 4, 32, 32) == 32 and cycles(32, 2, 32, 2) == 2
+    assert cycles(64, 1, 32, 1, 2, 0) == 1 and cycles(40, 1, 32, 32, 2, 0) == (32 + 8) / 2  # the last warp is not full
+    assert cycles(32, 1, 16, 1, 2, 32) == conflicts(16, 32, 1) and input_products(5) == 16
     assert banks(8, 16) == 2 and banks(8, 17) == 8
     assert [vector(count) for count in (8, 6, 5)] == [4, 2, 1]
     assert filled("{2 * K} and {1 / 3:.2f}", {"K": 5}) == "10 and 0.33"
