@@ -30,11 +30,13 @@ COUNTS: Mapping[str, tuple[str, str]] = {
 # Products of one instruction of a thread: fma 1, two halves 2; mma: 16 x 8 sums of 16 or 8 terms by 32 threads.
 PER_INSTRUCTION = {"fma": 1, "hfma2": 2, "mma float16": 64, "mma tfloat32": 32}
 LANES = {75: 64, 80: 64}  # float32 multiply-adds of an SM in a cycle; all later cards: 128
+CONSTANT_CYCLES = 2  # of the constant cache for a warp's load, as counters of an H100 show where little else is busy
 ROUND_TRIP = 40  # cycles until a load that the L1 cache serves has delivered
 PARTS = {
     "arithmetic": "multiplying",
     "issue": "issuing instructions",
     "loads": "load pipe (L1 and shared memory)",
+    "constants": "constant cache",
     "memory": "device memory",
     "latency": "waiting for loads",
 }
@@ -115,6 +117,7 @@ def predict(counts: Mapping[str, Number], names: Names, speeds: Speeds) -> Predi
             "arithmetic": 1e3 * done * counts["products"] / (speeds.products * busy),
             "issue": 1e3 * done * counts["slots"] / WARP / (4 * sm),
             "loads": 1e3 * done * counts["wavefronts"] / WARP / sm,
+            "constants": 1e3 * done * counts["constant_loads"] * CONSTANT_CYCLES / WARP / sm,
             "memory": 1e3 * outputs * counts["memory_bytes"] / speeds.bytes,
             "latency": 1e3 * done * counts["round_trips"] * ROUND_TRIP / speeds.cycles / at_once,
         }

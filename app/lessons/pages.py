@@ -9,7 +9,7 @@ from typing import Any
 
 from app.lessons import tables, tiles
 from app.lessons.card import LATER, Card, Layer
-from app.lessons.counting import PARTS, ROUND_TRIP
+from app.lessons.counting import CONSTANT_CYCLES, PARTS, ROUND_TRIP
 from app.lessons.drawing import Drawing
 from app.lessons.excerpt import Line, changed_by, coloured, excerpt
 from app.lessons.formulas import filled
@@ -95,7 +95,8 @@ class Pages:
                 )
             ladders.append({"operation": operation, "name": name.capitalize(), "heads": [*heads], "rows": rows})
         images = next(iter(self.card.benches.values()))["images"]
-        values = {"ladders": ladders, "parts": PARTS, "round_trip": ROUND_TRIP, "images": f"{images:,}"}
+        rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES}
+        values = {"ladders": ladders, "parts": PARTS, "images": f"{images:,}", **rates}
         return self._page("index", "index", "All steps", values)
 
     def source(self, step: Step) -> Page:

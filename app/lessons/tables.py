@@ -71,7 +71,9 @@ def counters(step: Step, layers: Sequence[Layer]) -> Any:
             cells.append(DASH if value is None else exact(per_output(name, value, outputs)))
         unit = "%" if COUNTERS[name].unit == "%" else "per output"
         rows.append(_row(f"{COUNTERS[name].words}, {unit}", cells))
-    return _table("Hardware counters (Nsight Compute), the kernel alone on the card", "counter", counted, rows)
+    images = counted[0].counters["images"]
+    caption = f"Hardware counters (Nsight Compute), the kernel alone on the card, with {images:,} images"
+    return _table(caption, "counter", counted, rows)
 
 
 def shares(layers: Sequence[Layer]) -> Any:

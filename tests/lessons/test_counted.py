@@ -7,6 +7,7 @@ import pytest
 from app.bench.profile.step_counters import per_output
 from app.lessons.card import Card, Layer
 from app.lessons.steps import Step, steps
+from app.lessons.stored import stored_card
 
 # Counter → the count that foretells it, and how far it may lie from it.
 FORETOLD = {
@@ -35,6 +36,58 @@ EXCEPTIONS = {
 RUN_TIME_SIZES = {"conv-direct", "conv-shared-tile", "conv-constant", "conv-shared-constant"}
 # A block for each map, or for a few: the input passes from device memory again where the L2 cache does not hold it.
 READ_AGAIN = {"half2", "direct", "constant", "shared-tile", "shared-constant", "specialised", "unrolled"}
+# Unit → its part of a prediction: a lesson names the part of each unit that is busy most of the time.
+PART_OF = {"issue": "issue", "L1": "loads", "DRAM": "memory"}
+BUSY = 75  # percent
+# What lessons say that a step changes: a counter now ÷ in the step that it continues, at least and at most, on second
+# convolutions and first products; below on first convolutions.
+CHANGES = {
+    "conv-direct": {"global_loads": (0.9, 1.1), "occupancy": (4, 40), "issue": (4, 8)},
+    "conv-shared-tile": {"global_loads": (0.05, 0.1), "instructions": (1, 1.3)},
+    "conv-constant": {"global_loads": (0.5, 0.5), "issue": (1, 1.2)},
+    "conv-shared-constant": {"shared_loads": (0.5, 0.5), "instructions": (0.9, 1), "issue": (0.9, 1.1)},
+    "conv-specialised": {"instructions": (0.85, 0.95)},
+    "conv-unrolled": {"instructions": (0.3, 0.4), "shared_loads": (1, 1), "issue": (0.5, 0.7)},
+    "conv-half2": {"instructions": (0.5, 0.6), "shared_loads": (0.5, 0.5)},
+    "conv-implicit-gemm": {"dram_read": (0, 0.1), "dram_written": (0, 0.1)},
+    "conv-register-column": {"shared_loads": (0.5625, 0.75)},
+    "conv-register-square": {"shared_loads": (0.2, 0.25), "occupancy": (0.1, 0.5), "issue": (0.6, 1)},
+    "conv-wide-loads": {"shared_loads": (0.25, 0.25), "shared_cycles": (0.75, 0.76), "issue": (1.1, 1.6)},
+    "conv-double-buffered": {"shared_loads": (1, 1), "instructions": (0.8, 0.9)},
+    "conv-register-tiled": {"shared_loads": (1, 1), "instructions": (1, 1)},
+    "conv-tensor-core": {"tensor": (20, 200)},
+    "conv-register-row": {"shared_loads": (0, 0.1), "instructions": (0.2, 0.3)},
+    "conv-async-copies": {"global_loads": (0, 0), "issue": (1.05, 1.2), "shared_cycles": (0.95, 1.05)},
+    "conv-toom-cook": {"multiply_adds": (0.6, 0.7), "instructions": (0.6, 0.85)},
+    "gemm-shared-tiled": {"global_loads": (1 / 16, 1 / 15)},
+    "gemm-register-column": {"shared_loads": (0.9, 0.93), "occupancy": (0, 0.5)},
+    "gemm-register-square": {"shared_loads": (0.44, 0.45), "occupancy": (0, 0.5), "issue": (0, 0.6)},
+    "gemm-wide-loads": {"shared_loads": (0.25, 0.25), "shared_cycles": (0.75, 0.75)},
+    "gemm-double-buffered": {"shared_loads": (1, 1), "issue": (1.3, 1.6), "instructions": (0.7, 0.8)},
+    "gemm-register-tiled": {"shared_loads": (1, 1)},
+    "gemm-split-k": {"dram_read": (1.4, 5), "issue": (3, 5), "L1": (3, 4)},
+    "gemm-warpgroup": {"tensor": (7, 20)},
+}
+ON_FIRST = {
+    "conv-specialised": {"instructions": (0.5, 0.6)},
+    "conv-unrolled": {"instructions": (0.45, 0.55)},
+    "conv-register-patch": {"DRAM": (1.3, 2), "L2": (0.9, 1.4)},
+    "conv-toom-cook": {"instructions": (1.4, 1.8)},
+}
+# Times that lessons speak of: the step is faster than the one that it continues, or slower, on these layers.
+FASTER = {
+    "conv-toom-cook": ("lenet5 conv2", "fa19 conv2", "k7 conv2"),
+    "conv-double-buffered": ("lenet5 conv2", "fa19 conv2"),
+    "gemm-register-column": ("fa19 fc1",),
+}
+SLOWER = {
+    "conv-shared-tile": ("lenet5 conv1", "lenet5 conv2", "fa19 conv1", "fa19 conv2"),
+    "conv-toom-cook": ("lenet5 conv1", "fa19 conv1", "k7 conv1"),
+    "conv-double-buffered": ("lenet5 conv1", "fa19 conv1"),
+    "conv-register-block": ("lenet5 conv1", "k7 conv2"),
+    "conv-async-copies": ("lenet5 conv1", "fa19 conv1"),
+    "gemm-register-column": ("lenet5 fc1",),
+}
 STEPS = pytest.mark.parametrize("step", steps(), ids=lambda step: step.slug)
 
 
@@ -78,5 +131,35 @@ def test_bytes_through_device_memory_are_those_foretold(step: Step, card: Card) 
     """Fewer, where the L2 cache still holds what was written: counters are of few images."""
     for layer, counted in _counted(card, step):
         share = (counted["dram_read"] + counted["dram_written"]) / layer.counts["memory_bytes"]
-        assert 0.4 < share, layer.title
+        assert share > 0.4, layer.title
         assert share < 1.25 or (step.row.name in READ_AGAIN and layer.name == "conv2"), layer.title
+
+
+@STEPS
+def test_lessons_name_the_parts_that_are_busy(step: Step, card: Card) -> None:
+    for layer, counted in _counted(card, step):
+        busy = {part for unit, part in PART_OF.items() if counted[unit] >= BUSY}
+        assert busy <= set(step.lesson.bounded_by), layer.title
+
+
+@STEPS
+def test_counters_change_as_lessons_say(step: Step, card: Card) -> None:
+    since = step.since
+    before = {layer.title: counted for layer, counted in _counted(card, since)} if since else {}
+    for layer, counted in _counted(card, step):
+        told = ON_FIRST if layer.name == "conv1" else CHANGES
+        for counter, (least, most) in told.get(step.slug, {}).items():
+            change = counted[counter] / before[layer.title][counter]
+            assert least * 0.99 <= change <= most * 1.01, (layer.title, counter, change)
+
+
+@pytest.mark.parametrize("slug", sorted(FASTER | SLOWER))
+def test_steps_gain_and_lose_where_lessons_say(slug: str, card: Card) -> None:
+    step = next(step for step in steps() if step.slug == slug)
+    assert step.since
+    found = {}
+    for one in (card, stored_card("k7")):
+        before = {layer.title: layer.ms for layer in one.layers(step.since)}
+        found |= {layer.title: (layer.ms or 0) / (before[layer.title] or 1) for layer in one.layers(step)}
+    assert all(found[title] < 1 for title in FASTER.get(slug, ())), found
+    assert all(found[title] > 1 for title in SLOWER.get(slug, ())), found
