@@ -41,7 +41,7 @@ PART_OF = {"issue": "issue", "L1": "loads", "DRAM": "memory"}
 BUSY = 75  # percent
 # What lessons say that a step changes: a counter now ÷ in the step that it continues, at least and at most, on second
 # convolutions and first products; below on first convolutions.
-CHANGES = {
+CHANGES: dict[str, dict[str, tuple[float, float]]] = {
     "conv-direct": {"global_loads": (0.9, 1.1), "occupancy": (4, 40), "issue": (4, 8)},
     "conv-shared-tile": {"global_loads": (0.05, 0.1), "instructions": (1, 1.3)},
     "conv-constant": {"global_loads": (0.5, 0.5), "issue": (1, 1.2)},
@@ -68,7 +68,7 @@ CHANGES = {
     "gemm-split-k": {"dram_read": (1.4, 5), "issue": (3, 5), "L1": (3, 4)},
     "gemm-warpgroup": {"tensor": (7, 20)},
 }
-ON_FIRST = {
+ON_FIRST: dict[str, dict[str, tuple[float, float]]] = {
     "conv-specialised": {"instructions": (0.5, 0.6)},
     "conv-unrolled": {"instructions": (0.45, 0.55)},
     "conv-register-patch": {"DRAM": (1.3, 2), "L2": (0.9, 1.4)},
@@ -79,6 +79,7 @@ FASTER = {
     "conv-toom-cook": ("lenet5 conv2", "fa19 conv2", "k7 conv2"),
     "conv-double-buffered": ("lenet5 conv2", "fa19 conv2"),
     "gemm-register-column": ("fa19 fc1",),
+    "gemm-split-k": ("lenet5 fc1", "fa19 fc1"),
 }
 SLOWER = {
     "conv-shared-tile": ("lenet5 conv1", "lenet5 conv2", "fa19 conv1", "fa19 conv2"),
@@ -157,7 +158,7 @@ def test_counters_change_as_lessons_say(step: Step, card: Card) -> None:
 def test_steps_gain_and_lose_where_lessons_say(slug: str, card: Card) -> None:
     step = next(step for step in steps() if step.slug == slug)
     assert step.since
-    found = {}
+    found: dict[str, float] = {}
     for one in (card, stored_card("k7")):
         before = {layer.title: layer.ms for layer in one.layers(step.since)}
         found |= {layer.title: (layer.ms or 0) / (before[layer.title] or 1) for layer in one.layers(step)}

@@ -8,8 +8,8 @@
 //       Dynamic shared memory: SIDE * SIDE pixels and K * K taps, converted to REAL once, as they are loaded.
 // Launch: blockIdx.x is the tile, over all images; blockIdx.y the output map; TILE * TILE threads, a row of the tile
 //         after the other, so neighbouring threads have neighbouring columns.
-// Bound by: shared-memory reads, two for every multiply-add, and two barriers per channel; each of the M maps loads the
-//           same input tile again.
+// Bound by: issuing instructions, among them two shared-memory reads for every multiply-add, and two barriers per
+//           channel; each of the M maps loads the same input tile again.
 #include "common.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)

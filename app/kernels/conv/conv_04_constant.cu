@@ -9,8 +9,8 @@
 //       bias (M) REAL or null; y (images, M, OH, OW) OUTPUT. The argument w is not read.
 // Launch: blockIdx.y is the output map within the slice that starts at first_map; blockIdx.x * blockDim.x +
 //         threadIdx.x the output pixel over all images.
-// Bound by: load instructions: for every multiply-add one from global memory and one from constant memory; every input
-//           pixel is read K * K * M times.
+// Bound by: issuing instructions: for every multiply-add a load from global memory and one from constant memory, and
+//           loops and addresses of run-time sizes; every input pixel is read K * K * M times.
 #include "common.cuh"
 
 extern "C" {  // in braces: without them it would be a declaration only

@@ -8,8 +8,8 @@
 //       Dynamic shared memory: SIDE * SIDE pixels of one channel, as REAL.
 // Launch: blockIdx.x is the tile, over all images; blockIdx.y the output map within the slice that starts at
 //         first_map; TILE * TILE threads, a row of the tile after the other.
-// Bound by: load instructions, one from shared and one from constant memory for every multiply-add, and the address
-//           arithmetic of run-time sizes.
+// Bound by: issuing instructions, a load from shared and one from constant memory for every multiply-add, and the
+//           address arithmetic of run-time sizes.
 #include "common.cuh"
 
 extern "C" {  // in braces: without them it would be a declaration only

@@ -10,7 +10,8 @@
 //       y (images, M, OH, OW) OUTPUT.
 // Launch: blockIdx.x = tile of ROWS x COLUMNS pixels of IMAGES images, blockIdx.y = block of 16 * MT * WARPS_M maps.
 //         WARPS_M x WARPS_N warps; channels are staged CK at a time.
-// Bound by: device memory for one input channel; shared-memory reads of operands for long sums.
+// Bound by: writing the output, through the L2 cache, for one input channel; shared-memory reads of operands for long
+//           sums.
 #include "async_copy.cuh"
 #include "common.cuh"
 #include "mma.cuh"

@@ -8,7 +8,8 @@
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, BM / TM x BN threads; a thread's rows are
 //         BM / TM apart.
 // The sum of an element runs over k in order, as in step 1: both agree to the bit.
-// Bound by: shared-memory reads, 1 + 1 / TM for every multiply-add: x is still read once for each of them.
+// Bound by: the wait for each tile, because few blocks are there to fill it; by the counts, shared-memory reads, 1 + 1 /
+//           TM for every multiply-add: x is still read once for each of them.
 #include "common.cuh"
 
 constexpr int ROWS = BM / TM;  // of threads: each row has BN columns

@@ -14,7 +14,8 @@
 // owns groups of four, so it owns whole windows.
 // Launch: blockIdx.x = tile of BN pixels (over all images), blockIdx.y = tile of BM maps, THREADS threads.
 // The sum of an output runs over c, p, q in that order, as in step 2: both agree to the bit.
-// Bound by: the fp32 pipes, once shared-memory reads (16 per 64 multiply-adds) hide behind them.
+// Bound by: issuing instructions, most of which multiply; shared-memory reads (16 values per 64 multiply-adds) hide
+//           behind them.
 #include "common.cuh"
 
 constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;  // before pooling
