@@ -106,7 +106,7 @@ def _row(one: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
     if one.predicted_ms is not None:
         x = scale(one.predicted_ms)
         yield svg.path(
-            f"M{x:.5g} {top + 1:g}v{HEIGHT - 2}M{x - 4:.5g} {top + 1:g}h8M{x - 4:.5g} {top + HEIGHT - 1:g}h8", "mark"
+            f"M{x:.5g} {top + 3:g}v{HEIGHT - 6}M{x - 4:.5g} {top + 3:g}h8M{x - 4:.5g} {top + HEIGHT - 3:g}h8", "mark"
         )
         after = max(end, x + 4)
     yield svg.text(f"{svg.number(one.ms)} ms{_ratio(one)}", after + 6, middle + 4)

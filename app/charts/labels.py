@@ -40,12 +40,12 @@ class Box:
 Point = tuple[float, float]
 
 
-def placed(points: Sequence[tuple[Point, float]], panel: Box) -> list[Box]:
+def placed(points: Sequence[tuple[Point, float]], panel: Box, others: Sequence[Box] = ()) -> list[Box]:
     """Return a box for the label of each point, given with its label's width: the nearest free one.
 
-    Raises ValueError if the panel has no room for a label.
+    others: what is written already. Raises ValueError if the panel has no room for a label.
     """
-    taken = [Box(x - RADIUS, y - RADIUS, 2 * RADIUS, 2 * RADIUS) for (x, y), _ in points]
+    taken = [*others, *(Box(x - RADIUS, y - RADIUS, 2 * RADIUS, 2 * RADIUS) for (x, y), _ in points)]
     found = []
     for (x, y), width in points:
         box = next((box for box in _around(x, y, width, panel) if _free(box, taken, panel)), None)

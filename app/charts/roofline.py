@@ -9,6 +9,7 @@ from app.charts.labels import Box, placed
 from app.precision import BY_DTYPE, SHORT
 
 WIDTH, HEIGHT, COLUMNS = 440, 330, 2  # of a panel, and of the panels
+CROWDED, TALL = 8, 430  # most points of a panel that shares its row; the height of one that does not
 LEFT, TOP, GAP, HEAD = 52, 34, 64, 70
 Key = tuple[str, str]  # a row's name and number format
 
@@ -56,24 +57,48 @@ def roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name
         raise ValueError("a roofline needs a point")
     formats = [dtype for dtype in BY_DTYPE if any(point.dtype == dtype for point in points)]
     bandwidth = peaks["gbytes_per_s"] / 1e3
-    ridges = [tflops / bandwidth for tflops in peaks["tflops"].values()]
-    xs = [point.intensity for point in points]
-    low, high = min(min(xs) / 3, min(ridges) / 2), max(2.5 * max(ridges), 3 * max(xs))
-    floor, ceiling = min(point.tflops for point in points) / 3, 2 * max(peaks["tflops"].values())
     parts = [svg.text(title, 8, 20, "head"), *_legend(points)]
-    for place, dtype in enumerate(formats):
-        left = LEFT + place % COLUMNS * (WIDTH + GAP)
-        top = HEAD + TOP + place // COLUMNS * (HEIGHT + GAP + TOP)
-        x, y = svg.log_scale(low, high, left, left + WIDTH), svg.log_scale(floor, ceiling, top + HEIGHT, top)
+    panels = _panels([sum(point.dtype == dtype for point in points) for dtype in formats])
+    for panel, dtype in zip(panels, formats, strict=True):
         own = [point for point in points if point.dtype == dtype]
         roofs = {family: tflops for family, tflops in peaks["tflops"].items() if family.split()[0] == dtype}
-        parts.append(svg.text(f"{SHORT[dtype]}, TFLOP/s ↑", left - 44, top - 12, "head"))
-        parts += _axes(x, y, (low, high), (floor, ceiling), Box(left, top, WIDTH, HEIGHT))
-        parts += _roofs(roofs, bandwidth, x, y, low, high, svg.COLOURS[dtype])
-        parts += _points(own, x, y, Box(left, top, WIDTH, HEIGHT))
-    columns, rows = min(len(formats), COLUMNS), -(-len(formats) // COLUMNS)
-    width, height = LEFT + columns * (WIDTH + GAP), HEAD + rows * (TOP + HEIGHT + GAP)
+        xs, ys = _ranges(own, roofs, bandwidth)
+        x = svg.log_scale(*xs, panel.x, panel.x + panel.width)
+        y = svg.log_scale(*ys, panel.y + panel.height, panel.y)
+        parts.append(svg.text(f"{SHORT[dtype]}, TFLOP/s ↑", panel.x - 44, panel.y - 12, "head"))
+        parts += _axes(x, y, xs, ys, panel)
+        lines, said = _roofs(roofs, bandwidth, x, y, xs, svg.COLOURS[dtype])
+        parts += lines + _points(own, x, y, panel, said)
+    width = max(panel.x + panel.width for panel in panels) + GAP
+    height = max(panel.y + panel.height for panel in panels) + GAP
     return svg.picture(name, title, _described(points, peaks), max(width, 760), height, parts)
+
+
+def _panels(counts: Sequence[int]) -> list[Box]:
+    """Return places for panels of so many points each: side by side, crowded ones in a row of their own."""
+    found: list[Box] = []
+    column, top = 0, float(HEAD + TOP)
+    for count in counts:
+        wide = count > CROWDED
+        if column and (wide or column == COLUMNS):
+            column, top = 0, top + found[-1].height + GAP + TOP
+        size = (COLUMNS * (WIDTH + GAP) - GAP, TALL) if wide else (WIDTH, HEIGHT)
+        found.append(Box(LEFT + column * (WIDTH + GAP), top, *size))
+        column += COLUMNS if wide else 1
+    return found
+
+
+def _ranges(
+    points: Sequence[Point], roofs: Mapping[str, float], bandwidth: float
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return what a panel shows of both axes: its points, and its roofs with their bends."""
+    xs, ys = [point.intensity for point in points], [point.tflops for point in points]
+    ridges = [tflops / bandwidth for tflops in roofs.values()]
+    across = (
+        min([min(xs) / 3, *(ridge / 2 for ridge in ridges)]),
+        max([3 * max(xs), *(2.5 * ridge for ridge in ridges)]),
+    )
+    return across, (min(ys) / 3, 2 * max([*ys, *roofs.values()]))
 
 
 def _axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[float, float], panel: Box) -> list[str]:
@@ -91,25 +116,36 @@ def _axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[float, 
 
 
 def _roofs(
-    roofs: Mapping[str, float], bandwidth: float, x: svg.Scale, y: svg.Scale, low: float, high: float, colour: str
-) -> list[str]:
-    parts = []
-    for family, tflops in roofs.items():
+    roofs: Mapping[str, float], bandwidth: float, x: svg.Scale, y: svg.Scale, xs: tuple[float, float], colour: str
+) -> tuple[list[str], list[Box]]:
+    """Draw the limits, each with its rate above it, or below if another's is there. Return the places of the rates."""
+    low, high = xs
+    parts: list[str] = []
+    boxes: list[Box] = []
+    for family, tflops in sorted(roofs.items(), key=lambda roof: -roof[1]):
         ridge = tflops / bandwidth
         dashed = " dashed" if " " in family else ""
         line = f"M{x(low):.5g} {y(low * bandwidth):.5g}L{x(ridge):.5g} {y(tflops):.5g}H{x(high):.5g}"
         parts.append(svg.path(line, f"{colour} curve{dashed}"))
         said = f"{family.partition(' ')[2]} {svg.number(tflops)} TFLOP/s".strip()
-        parts.append(svg.text(said, x(high), y(tflops) - 5, "quiet small", "end"))
-    return parts
+        width = svg.width_of(said, 10.5)
+        box = Box(x(high) - width, y(tflops) - 16, width, 14)
+        if any(box.covers(other) for other in boxes):
+            box = Box(box.x, y(tflops) + 2, width, 14)
+        boxes.append(box)
+        parts.append(svg.text(said, x(high), box.y + 11, "quiet small", "end"))
+    return parts, boxes
 
 
-def _points(points: Sequence[Point], x: svg.Scale, y: svg.Scale, panel: Box) -> list[str]:
+def _points(points: Sequence[Point], x: svg.Scale, y: svg.Scale, panel: Box, said: Sequence[Box]) -> list[str]:
     at = [(x(point.intensity), y(point.tflops)) for point in points]
-    boxes = placed([(where, svg.width_of(point.label, 10.5)) for where, point in zip(at, points, strict=True)], panel)
+    order = sorted(range(len(at)), key=lambda place: at[place][1])  # from above, so that few leaders cross
+    wide = [(at[place], svg.width_of(points[place].label, 11)) for place in order]
+    boxes = dict(zip(order, placed(wide, panel, said), strict=True))
     steps = [where for where, point in zip(at, points, strict=True) if point.step]
     parts = [svg.path("M" + "L".join(f"{px:.5g} {py:.5g}" for px, py in steps), "c0 thin")] if len(steps) > 1 else []
-    for (px, py), point, box in zip(at, points, boxes, strict=True):
+    for place, ((px, py), point) in enumerate(zip(at, points, strict=True)):
+        box = boxes[place]
         colour = "c0" if not point.step else svg.COLOURS[point.dtype]
         near = min(max(px, box.x), box.x + box.width), min(max(py, box.y), box.y + box.height)
         if abs(near[0] - px) + abs(near[1] - py) > 12:

@@ -35,14 +35,25 @@ def warpgroups(timeline: Mapping[str, Any], title: str, name: str = "warpgroups"
     parts += _strip(rows, (0, end), TOP + 20)
     parts += _strip(rows, part, TOP + 20 + strip)
     busy = [sum(stop - start for phase, start, stop in spans if phase in MULTIPLIES) / end for spans in rows]
-    idle = 1 - sum(stop - start for start, stop, count in multiplying(rows) if count) / end
     shares = ", ".join(f"{share:.0%}" for share in busy)
     description = (
         f"Multiprocessor {timeline['multiprocessor']}, {svg.number(end)} µs, a row for each of {len(rows)} warpgroups: "
-        f"it multiplies {shares} of the time. For {idle:.0%} of the time none of them multiplies. The lower rows "
+        f"it multiplies {shares} of the time. For {idle(rows):.0%} of the time none of them multiplies. The lower rows "
         f"enlarge {svg.number(part[0])} to {svg.number(part[1])} µs."
     )
     return svg.picture(name, title, description, LEFT + WIDTH + 30, TOP + 20 + 2 * strip, parts)
+
+
+def idle(rows: Sequence[Sequence[Span]]) -> float:
+    """Return the share of the whole time in which no warpgroup multiplies."""
+    end = max(stop for spans in rows for _, _, stop in spans)
+    return 1 - sum(stop - start for start, stop, count in multiplying(rows) if count) / end
+
+
+def waiting(rows: Sequence[Sequence[Span]]) -> float:
+    """Return the share of the warpgroups' time in which they wait for images, and write windows."""
+    spent = [(phase, stop - start) for spans in rows for phase, start, stop in spans]
+    return sum(time for phase, time in spent if phase == "stage") / sum(time for _, time in spent)
 
 
 def multiplying(rows: Iterable[Sequence[Span]]) -> list[tuple[float, float, int]]:
@@ -128,7 +139,7 @@ def bus(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
     dots = list(zip(times, found["computed"], strict=True))[5::10]  # the curve stands out without its colour, too
     parts += [DOT.format(x(time), y(count)) for time, count in dots]
     parts.append(svg.path(f"M{x(plain):.5g} {bottom - height}V{bottom}", "mark dashed"))
-    parts.append(svg.text(f"labels readable: {svg.number(plain)} µs", x(plain) - 6, bottom - height + 14, anchor="end"))
+    parts.append(svg.text(f"labels readable: {svg.number(plain)} µs", x(plain) - 6, bottom - 8, anchor="end"))
     entries = {
         MEANT[curve]: svg.path("M-8 0h16", f"{colour} {'thin dashed' if curve == 'requested' else 'curve'}")
         for curve, colour in CURVES.items()

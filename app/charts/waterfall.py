@@ -50,7 +50,7 @@ def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None,
     for tick in svg.ticks(high):
         parts.append(svg.path(f"M{scale(tick):.5g} {TOP - 4}V{bottom}", "grid"))
         parts.append(svg.text(f"{svg.tick_text(tick)} ms", scale(tick), bottom + 16, "quiet", "middle"))
-    before = 0.0
+    before, rates = 0.0, []
     for place, stage in enumerate(stages):
         top, start, end = TOP + place * HEIGHT, scale(min(before, stage.ms)), scale(max(before, stage.ms))
         said = svg.number(stage.ms) if place == 0 else f"+{svg.number(stage.ms - before)} → {svg.number(stage.ms)}"
@@ -66,13 +66,14 @@ def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None,
                 f"c{1 + place} full",
                 f"{stage.name}: {svg.number(stage.ms)} ms",
             ),
-            svg.text(f"{said} ms", end + 6, top + HEIGHT / 2 + 4),
         ]
+        rates.append(svg.text(f"{said} ms", end + 6, top + HEIGHT / 2 + 4))
         before = stage.ms
     if copy_ms is not None:
         x = scale(copy_ms)
         parts.append(svg.path(f"M{x:.5g} {TOP - 8}V{bottom}", "mark dashed"))
         parts.append(svg.text(f"the bus alone: {svg.number(copy_ms)} ms", x, TOP - 12, "quiet", "middle"))
+    parts += rates  # above that line
     bus = "" if copy_ms is None else f" The images alone take {svg.number(copy_ms)} ms over the bus."
     told = "; ".join(f"{stage.name} {svg.number(stage.ms)} ms ({stage.what})" for stage in stages)
     return svg.picture(

@@ -137,7 +137,7 @@ class Pages:
             "bars": _bars(shown),
             "bars_of": f"{shown.title}: how long each part would be busy, and the measured time",
             "proof": prose(lesson.proof, shown),
-            "counters": tables.counters(step, layers),
+            "counters": tables.counters(step, layers, earlier),
             "shares": tables.shares(layers),
             "no_counters": prose(self._no_counters(step), shown),
             "machine": tables.machine(layers),
@@ -177,7 +177,8 @@ def _line(line: Line) -> dict[str, str]:
 
 def _bars(layer: Layer) -> str:
     """Draw the parts of a prediction beside the measured time."""
-    values = [(words, layer.prediction.parts[part], "bar") for part, words in PARTS.items()]
+    parts = layer.prediction.parts
+    values = [(words, parts[part], "bar") for part, words in PARTS.items() if parts[part]]
     if layer.ms:
         values.append(("measured", layer.ms, "measured"))
     longest = max(value for _, value, _ in values)

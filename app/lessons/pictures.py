@@ -58,7 +58,8 @@ def _ladder(card: Card, network: str, layers: Layers) -> Iterator[str]:
         images = " or ".join(f"{count:,}" for count in sorted(counted))
         yield (
             f"<p>In the rooflines, filled points have the bytes that the hardware counted for {images} images; what "
-            "stays in the L2 cache is not among them.</p>"
+            "stays in the L2 cache is not among them. FLOPs are those of the convolution's definition: a step with "
+            "fewer multiplications can lie above the roof.</p>"
         )
     for table in (table for table in bench["tables"] if table["is_op"]):
         item = table["item"]
@@ -80,9 +81,12 @@ def _fast_path(card: Card) -> Iterator[str]:
         timeline = profile["timeline"]
         what = f"{precision}, {profile['batch']:,} images of lenet5, {profile['device']['name']}"
         yield f'<h3 id="warpgroups-{precision}">One multiprocessor, {precision}</h3>'
+        rows = timeline["warpgroups"]
+        bus = " Most of the time they wait for images: the bus brings them more slowly than they are computed."
         yield (
             "<p>Each row is a warpgroup. While one pools, the tensor cores are free for the others: that is why there "
-            "are several.</p>"
+            f"are several. For {warpgroups.idle(rows):.0%} of the time none of them multiplies."
+            f"{bus if warpgroups.waiting(rows) > 1 / 2 else ''}</p>"
         )
         yield _figure(warpgroups.warpgroups(timeline, f"Warpgroups: {what}", f"warpgroups-{precision}-chart"))
         yield _figure(warpgroups.bus(timeline, f"Bus and kernels: {what}", f"bus-{precision}-chart"))

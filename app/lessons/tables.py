@@ -45,6 +45,7 @@ def times(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Lay
             bound=[layer.prediction.bound == part for layer in layers],
         )
         for part, words in PARTS.items()
+        if any(layer.prediction.parts[part] for layer in layers)
     ]
     rows.append(_row("Predicted: no less than", [format_ms(layer.prediction.ms) for layer in layers], strong=True))
     rows.append(_row("Measured", [ms(layer) for layer in layers], strong=True))
@@ -57,8 +58,8 @@ def times(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Lay
     return _table(f"Milliseconds for {images:,} images; the longest part is bold", "part of the card", layers, rows)
 
 
-def counters(step: Step, layers: Sequence[Layer]) -> Any:
-    """Hardware counters, None without any."""
+def counters(step: Step, layers: Sequence[Layer], earlier: Mapping[str, Layer]) -> Any:
+    """Hardware counters, None without any; earlier: the layers of the step since, whose counters stand before these."""
     counted = [layer for layer in layers if layer.counters]
     if not counted:
         return None
@@ -66,14 +67,22 @@ def counters(step: Step, layers: Sequence[Layer]) -> Any:
     for name in step.lesson.proven_by:
         cells = []
         for layer in counted:
-            value = layer.counters["counts"].get(name)
-            outputs = layer.names["OUTPUTS"] * layer.counters["images"]
-            cells.append(DASH if value is None else exact(per_output(name, value, outputs)))
+            old = earlier.get(layer.title)
+            before = f"{_counted(old, name)} → " if old and old.counters else ""
+            cells.append(before + _counted(layer, name))
         unit = "%" if COUNTERS[name].unit == "%" else "per output"
         rows.append(_row(f"{COUNTERS[name].words}, {unit}", cells))
     images = counted[0].counters["images"]
     caption = f"Hardware counters (Nsight Compute), the kernel alone on the card, with {images:,} images"
+    if step.since and any(old.counters for old in earlier.values()):
+        caption += f"; before the arrow, step {step.since.title}"
     return _table(caption, "counter", counted, rows)
+
+
+def _counted(layer: Layer, name: str) -> str:
+    value = layer.counters["counts"].get(name)
+    outputs = layer.names["OUTPUTS"] * layer.counters["images"]
+    return DASH if value is None else exact(per_output(name, value, outputs))
 
 
 def shares(layers: Sequence[Layer]) -> Any:
@@ -86,7 +95,7 @@ def shares(layers: Sequence[Layer]) -> Any:
             words[:1].upper() + words[1:], [f"{layer.prediction.parts[part] / (layer.ms or 1):.0%}" for layer in timed]
         )
         for part, words in PARTS.items()
-        if part != "latency"
+        if part != "latency" and any(layer.prediction.parts[part] for layer in timed)
     ]
     caption = "In place of counters: the share of the measured time that each part is busy, by the counts"
     return _table(caption, "part of the card", timed, rows)
