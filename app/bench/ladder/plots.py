@@ -78,7 +78,7 @@ def roofline(document: Mapping[str, Any]) -> Any:
     points = roofline_points(document)
     peaks = document["peaks"]
     ops = list(dict.fromkeys(point[0] for point in points))
-    figure, axes = figure_of(7.5 * len(ops), 6.5, len(ops))
+    figure, axes = figure_of(7.5 * len(ops), 8, len(ops))
     for axis, op in zip(axes, ops, strict=True):
         own = [point for point in points if point[0] == op]
         ridges = [peak * 1e3 / peaks["gbytes_per_s"] for peak in peaks["tflops"].values()]  # FLOPs a byte
@@ -96,7 +96,7 @@ def roofline(document: Mapping[str, Any]) -> Any:
         axis.set(title=f"{op}; copy {peaks['gbytes_per_s']:,.0f} GB/s", xscale="log", yscale="log")
         axis.set(xlabel="FLOPs a byte (each array moved once)", ylabel="TFLOP/s")
         axis.grid(True, which="major", alpha=0.3)
-        axis.legend(fontsize=6, loc="lower right", ncols=2)
+        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)  # covers no point
     figure.suptitle(_title(document, f"Roofline, {document['images']:,} images"))
     return figure
 
