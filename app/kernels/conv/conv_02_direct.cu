@@ -5,8 +5,7 @@
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 // Launch: blockIdx.y is the output map; blockIdx.x * blockDim.x + threadIdx.x the output pixel over all images.
 //         A warp therefore shares its filter taps (broadcast) and reads and writes neighbouring pixels.
-// Bound by: issuing instructions: two loads for every multiply-add, and loops and addresses of run-time sizes around
-//           them. Every input pixel is read K * K * M times.
+// Bound by: issuing two loads for every multiply-add, and the loops and addresses of run-time sizes around them.
 // Compiled with WEIGHT, REAL and OUTPUT = float64 it is the oracle on the card.
 #include "common.cuh"
 
