@@ -119,7 +119,7 @@ class Pages:
             "since": since,
             "next": [one for one in ladder(step.row.operation) if one.row.since == step.row.name],
             "lesson_title": lesson.title,
-            "idea": step.idea,
+            "idea": coded(step.idea),
             "drawing": drawn,
             "keys": [{"kind": kind, "words": words} for kind, words in KEYS.items() if f'class="{kind}"' in drawn],
             "drawing_of": f"As launched for {shown.title}, in {SHORT[step.dtype]}",
@@ -167,7 +167,12 @@ def source_page(step: Step) -> str:
 
 def prose(text: str, layer: Layer) -> str:
     """Return a lesson's text as HTML: formulas computed for the layer, code between backticks."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(filled(text, layer.names), quote=False))
+    return coded(filled(text, layer.names))
+
+
+def coded(text: str) -> str:
+    """Return a text as HTML, code between backticks."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
 
 
 def _line(line: Line) -> dict[str, str]:
