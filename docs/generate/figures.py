@@ -137,9 +137,11 @@ def check_of(name: str) -> Check:
 @cache
 def validator(name: str, needed: bool = False) -> Draft202012Validator:
     """Return the validator of docs/schemas/NAME.json with the documents' further requirements."""
-    common, own = (json.loads((SCHEMAS / f"{file}.json").read_text(encoding="utf-8")) for file in ("common", name))
-    registry: Registry[Any] = Registry().with_resource("common.json", Resource.from_contents(common))
-    return Draft202012Validator({"allOf": [own, NEEDED.get(name, {}) if needed else {}]}, registry=registry)
+    files = ("common.json", f"{name}.json")
+    known = [(file, Resource.from_contents(json.loads((SCHEMAS / file).read_text(encoding="utf-8")))) for file in files]
+    registry: Registry[Any] = Registry().with_resources(known).crawl()  # else each reference looks through both again
+    schema = {"allOf": [{"$ref": f"{name}.json"}, NEEDED.get(name, {}) if needed else {}]}
+    return Draft202012Validator(schema, registry=registry)
 
 
 def mistakes(name: str, document: Any, needed: bool = False) -> list[str]:
