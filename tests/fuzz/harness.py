@@ -105,6 +105,7 @@ def run(target: Target, folder: Path, seed: int, cases: range) -> Iterator[Find]
         warnings.simplefilter("error")
         for index in cases:
             content = generate(Random(zlib.crc32(target.name.encode()) << 64 | seed << 32 | index))
+            path.unlink(missing_ok=True)  # to cut it off instead would make ext4 write each case to the disk
             path.write_bytes(content)
             reason = verdict(read, path)
             if reason is not None:
