@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from app.emulation.building import build
+from app.emulation.building import build, precompiled
 
 # Without unique symbols: the "shared memory" of two kernels must not become one.
 FLAGS = ("-shared", "-fPIC", "-fno-gnu-unique")
@@ -52,7 +52,8 @@ class HostKernel:
         place = folder / hashlib.sha256(repr((entry, sorted(defines.items()))).encode()).hexdigest()[:16]
         library = place / "kernel"
         if not library.exists():
-            build(place, source, MAIN.format(file=source.name, entry=entry), defines, FLAGS)
+            flags = (*FLAGS, "-include", str(precompiled(folder, FLAGS)))
+            build(place, source, MAIN.format(file=source.name, entry=entry), defines, flags)
         self._launch = ctypes.CDLL(str(library)).host_launch
         self._sizes = threads, ctypes.c_ulong(shared_bytes)
 

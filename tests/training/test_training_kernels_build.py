@@ -162,8 +162,9 @@ def test_kernels(check: Callable[..., None], arguments: tuple[Any, ...], host: N
     check(*arguments)
 
 
-@pytest.mark.parametrize("check", [whole.test_one_batch, whole.test_twice_the_same_bits], ids=["one-batch", "twice"])
 @pytest.mark.parametrize("network", [POOLED, OVERHANG])
-def test_engine(check: Callable[[Network, ThreadPoolExecutor], None], network: Network, host: None) -> None:
+def test_engine(network: Network, host: None) -> None:
+    """Both in one test: they take the same kernels, which another process would compile again."""
     with ThreadPoolExecutor(2) as pool:
-        check(network, pool)
+        whole.test_one_batch(network, pool)
+        whole.test_twice_the_same_bits(network, pool)
