@@ -22,14 +22,14 @@ from tests.support.kernel_grid import row_of
 
 Plant = Callable[[Variant, str, str], None]
 WORKS = "1,6,9,3,3,1"
-# Where the text is put → what must be said.
+# Where the text is put → what must be said; LINE stands for that text's line.
 MISTAKES = {
     ("direct", "* K + q) * M", "* K + p) * M"): "image 0, map 0, row 0, column 0: found ",
     (
         "direct",
         "in_image] =",
         "in_image + 1] =",
-    ): r"cu:31: it writes y\[168\]: y has 168 elements \(thread 55 of block 0, 2, 0\)",
+    ): r"cu:LINE: it writes y\[168\]: y has 168 elements \(thread 55 of block 0, 2, 0\)",
     ("direct", "window[(", "window[-600 + ("): r"it reads x\[-\d+\]: x has",
     ("direct", "q < K; q++", "q < K;"): "it does not come to an end",
     (
@@ -66,10 +66,12 @@ def run(capsys: pytest.CaptureFixture[str], **options: str) -> tuple[int, str]:
 def test_a_mistake_is_found_where_it_is(
     name: str, old: str, new: str, plant: Plant, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plant(row_of("conv", name), old, new)
+    row = row_of("conv", name)
+    line = row.path.read_text(encoding="utf-8").partition(old)[0].count("\n") + 1
+    plant(row, old, new)
     code, text = run(capsys, conv=name, shape=WORKS)
     assert code == 1 and "WRONG: 0 of 1 shapes are right" in text
-    assert re.search(MISTAKES[name, old, new], text), text
+    assert re.search(MISTAKES[name, old, new].replace("LINE", str(line)), text), text
 
 
 def test_an_index_beyond_a_declared_array_is_found(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
