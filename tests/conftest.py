@@ -42,6 +42,22 @@ def pytest_configure() -> None:
     os.umask(0o022)
 
 
+def _cases() -> None:
+    """Stands for all cases of a test that needs a GPU, where there is none."""
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Function | None:
+    """Collect GPU tests by one item each where there is no GPU: nobody needs ten thousand cases that are skipped."""
+    if not (isinstance(collector, pytest.Module) and name.startswith("test_") and callable(obj)):
+        return None
+    marks = [*collector.iter_markers("gpu"), *(mark for mark in getattr(obj, "pytestmark", ()) if mark.name == "gpu")]
+    if not marks or why_no_gpu() is None:
+        return None
+    item = pytest.Function.from_parent(collector, name=name, callobj=_cases)
+    item.add_marker(pytest.mark.gpu)
+    return item
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip GPU tests where there is no GPU, each with the same reason that the program would print."""
     marked = [item for item in items if item.get_closest_marker("gpu")]
