@@ -243,17 +243,19 @@ def served(row: Variant, problems: Iterable[Problem], *, store: bool = True) -> 
                 yield case
 
 
-def grid_cases() -> list[Case]:
+@cache
+def grid_cases() -> tuple[Case, ...]:
     """Every row on the whole grid, and on every pair of storage types."""
-    return [
+    return tuple(
         case
         for name in OPERATIONS
         for row in variants(name)
         for case in (*served(row, GRID[name]), *served(row, STORED.get(name, ()), store=False))
-    ]
+    )
 
 
-def tuned_cases() -> list[Case]:
+@cache
+def tuned_cases() -> tuple[Case, ...]:
     """Every row that has parameters with each value of each, the others at their defaults."""
     found = []
     for name, problems in TUNED.items():
@@ -263,17 +265,17 @@ def tuned_cases() -> list[Case]:
                 found += [
                     tuned
                     for parameter, values in row.tunables.items()
-                    # Small pieces, so that several serve a batch.
-                    for value in ((1,) if parameter == "MIB" else values)
+                    for value in ((1,) if parameter == "MIB" else values)  # small pieces: several serve a batch
                     for tuned in [replace(case, parameters=((parameter, value),))]
                     if value != defaults[parameter] and tuned.refusal is None
                 ]
-    return found
+    return tuple(found)
 
 
-def small_cases() -> list[Case]:
+@cache
+def small_cases() -> tuple[Case, ...]:
     """Every row, in each of its types, on the problems for the sanitizers."""
-    return [case for name in OPERATIONS for row in variants(name) for case in served(row, SMALL[name])]
+    return tuple(case for name in OPERATIONS for row in variants(name) for case in served(row, SMALL[name]))
 
 
 def elements(problem: Problem) -> int:

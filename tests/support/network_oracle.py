@@ -153,13 +153,21 @@ def products(layer: Described, x: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 def pooled(layer: Described, x: np.ndarray) -> np.ndarray:
     """The largest number of each window, or the mean of those numbers of it that lie inside the image."""
-    y = np.empty((len(x), *layer.out_shape))
-    _, height, width = layer.shape
-    for i, rows in enumerate(windows_along(height, layer.settings)):
-        for j, columns in enumerate(windows_along(width, layer.settings)):
-            inside = x[:, :, rows, columns]
-            y[:, :, i, j] = inside.max(axis=(2, 3)) if layer.kind == "maxpool" else inside.mean(axis=(2, 3))
-    return y
+    window, largest = layer.settings["window"], layer.kind == "maxpool"
+    stride = layer.settings.get("stride", window)
+    axes = [windows_along(length, layer.settings) for length in layer.shape[1:]]
+    y = np.full((len(x), *layer.out_shape), -np.inf if largest else 0.0)
+    pixels = np.zeros(layer.out_shape[1:])
+    for p in range(window):
+        for q in range(window):
+            # That pixel of all windows that have it: those that are cut off come last.
+            have = tuple(
+                slice(sum(at.stop - at.start > first for at in axis)) for axis, first in zip(axes, (p, q), strict=True)
+            )
+            seen, found = x[:, :, p::stride, q::stride][:, :, *have], y[:, :, *have]
+            (np.maximum if largest else np.add)(found, seen, out=found)
+            pixels[have] += 1
+    return y if largest else y / pixels
 
 
 def resized(x: np.ndarray, size: int, rule: str) -> np.ndarray:

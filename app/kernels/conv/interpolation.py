@@ -75,6 +75,7 @@ def as_array(matrix: Matrix) -> np.ndarray:
     return np.array([[float(value) for value in row] for row in matrix])
 
 
+@cache
 def initialiser(matrix: Matrix) -> str:
     """Write the matrix as the initialiser of an array of float, for a compile-time constant. It must be exact there."""
     assert all(Fraction(float(np.float32(float(value)))) == value for row in matrix for value in row)
