@@ -8,6 +8,7 @@ SECONDS ?= 600
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
+unexport PYTHONDONTWRITEBYTECODE # which containers set: hundreds of processes would compile every module again
 .PHONY: help run test lint format gpu-test sanitize soak fuzz docs clean
 
 help: ## list the targets
@@ -18,7 +19,7 @@ run: $(VENV)/.run ## set everything up, then classify BATCH (10,000) test images
 
 test: lint ## set everything up, then check the style and pass all tests
 	$(PY) -m pytest -m gpu
-	$(PY) -m pytest -m 'not gpu' -n auto
+	$(PY) -m pytest -m 'not gpu' -n auto --dist worksteal
 
 lint: $(VENV)/.dev ## ruff (lint and format) and mypy
 	$(PY) -m ruff check .
