@@ -1,6 +1,7 @@
 """Write ours beside the fastest other system: every network and precision, on the card and end to end, losses too."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 from app.bench.document import Row, first_row
@@ -8,7 +9,7 @@ from app.bench.peers.peers import CUDNN, EAGER, JAX, ONNX, OURS
 from app.bench.peers.text import MEASURES
 from app.runtime.statistics import speedup
 from app.text import format_factor, format_ms
-from docs.generate.figures import ONE_IMAGE, PEERS, PEERS_FP16, Figures, command_of
+from docs.generate.figures import ONE_IMAGE, PEERS, PEERS_IN_ONE, Figures, command_of
 from docs.generate.tables import filled, markdown
 
 NOT_YET = "Not measured yet: run `{}`."
@@ -75,16 +76,21 @@ class Pair(NamedTuple):
 
 
 def ours(figures: Figures, file: str) -> dict[str, tuple[Row, Row]]:
-    """Return each precision's document and our row in it: of a later run in fp16 alone where there is one."""
-    names = [file, PEERS_FP16[file]] if file in PEERS_FP16 else [file]
-    documents = [figures.optional(name) for name in names]
-    return {
-        row["precision"]: (document, row)
-        for document in documents
-        if document is not None
-        for row in document["rows"]
-        if row["engine"] == OURS
-    }
+    """Return each precision's document and our row in it: of the run in which the fastest peer comes closest."""
+    documents = [figures.optional(name) for name in (file, *PEERS_IN_ONE.get(file, ()))]
+    found: dict[str, tuple[Row, Row]] = {}
+    for document in filter(None, documents):
+        for row in (row for row in document["rows"] if row["engine"] == OURS):
+            name = row["precision"]
+            if name not in found or _ahead(document, name) < _ahead(found[name][0], name):
+                found[name] = document, row
+    return found
+
+
+def _ahead(document: Row, precision: str) -> float:
+    """Return how many times as fast as the fastest peer we are on the card; infinity if no peer was measured."""
+    ratio = pair(document, precision, ON_CARD).ratio
+    return inf if ratio is None else ratio
 
 
 def pair(document: Row, precision: str, measure: str) -> Pair:
@@ -123,16 +129,19 @@ def _beside(figures: Figures, file: str, what: str) -> str:
     software = ", ".join(
         f"{name} {document['software'][name]}" for name in ("torch", "jax") if name in document["software"]
     )
-    about = f"{title} ({where}, {document['device']['name']}, {' and '.join(runs)}, {software}):"
+    about = f"{title} ({where}, {document['device']['name']}, {', '.join(sorted(runs))}, {software}):"
     return "\n\n".join([about, markdown(["here", *HEADS], rows), *_absent([*runs.values()])])
 
 
 def _absent(documents: Sequence[Row]) -> Iterator[str]:
-    """Write the rows without times, and the systems without rows. A later document's rows replace an earlier one's."""
-    last = {(row["engine"], row["precision"]): row["reason"] for each in documents for row in each["rows"]}
+    """Write the rows without times in any of the documents, and why, and the systems without rows."""
+    rows = [row for each in documents for row in each["rows"] if row["engine"] != OURS]
+    measured = {(row["engine"], row["precision"]) for row in rows if not row["reason"]}
+    rows.sort(key=lambda row: not row["reason"].startswith("not tried"))  # the last reason counts: one of a trial
+    last = {(row["engine"], row["precision"]): row["reason"] for row in rows}
     reasons: dict[tuple[str, str], list[str]] = {}
     for (engine, precision), reason in last.items():
-        if engine != OURS and reason:
+        if (engine, precision) not in measured:
             reasons.setdefault((engine, reason), []).append(precision)
     for (engine, reason), precisions in reasons.items():
         yield filled(f"{TITLES[engine]} in {', '.join(precisions)}: {reason}.")

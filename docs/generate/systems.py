@@ -1,6 +1,7 @@
 """Write the blocks of docs/systems.md, and README's table of accuracies: each system's report beside our figures."""
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from app.bench.document import Row
 from app.bench.old_reports import beside_old
@@ -14,7 +15,7 @@ from docs.generate.figures import (
     ONE_IMAGE,
     ORIGINALS,
     PEERS,
-    PEERS_FP16,
+    PEERS_IN_ONE,
     TRAINING,
     Figures,
     command_of,
@@ -28,7 +29,7 @@ SYSTEMS = tuple(PEERS)  # compared with ours in stored figures; a further networ
 def commands(figures: Figures) -> str:
     """Write the command of every figure outside kernels.md; for an unmeasured one, the command to run."""
     makers = []
-    for name in (*PEERS.values(), *PEERS_FP16.values(), *ONE_IMAGE.values(), TRAINING):
+    for name in (*PEERS.values(), *chain(*PEERS_IN_ONE.values()), *ONE_IMAGE.values(), TRAINING):
         document = figures.optional(name) or {}
         own = f"{document['command']} --json docs/benchmarks/{name}" if "command" in document else command_of(name)
         makers.append(own)
