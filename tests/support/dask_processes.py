@@ -37,7 +37,8 @@ class Cluster:
     def _dask(self, what: str, path: Path, *options: str, slow: float = 0.0) -> subprocess.Popen[bytes]:
         name = what if what == "scheduler" else f"{what}{len(self.workers)}"
         command = [sys.executable, "-m", "dask", what, "--host", "127.0.0.1", "--no-dashboard"]
-        variables = {"PYTHONPATH": str(path), "DASK_TEMPORARY_DIRECTORY": str(self._folder)}
+        modules = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])  # Dask may lie there
+        variables = {"PYTHONPATH": modules, "DASK_TEMPORARY_DIRECTORY": str(self._folder)}
         if slow:
             command += ["--preload", "tests.support.worker_faults"]
             (self._folder / "none").mkdir(exist_ok=True)
