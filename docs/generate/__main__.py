@@ -16,7 +16,7 @@ from app.errors import UserError
 from app.files.writing import replacing
 from app.interrupts import exit_with
 from app.kernels.registry import variants
-from docs.generate import gains, peers, pictures, scale, systems, tables, targets
+from docs.generate import expected, gains, peers, pictures, scale, systems, tables, targets
 from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
 
 ROOT = Path(__file__).parents[2]
@@ -88,6 +88,7 @@ KERNELS = Document(
     {
         "header": tables.header,
         "targets": targets.targets,
+        "expected": expected.expected,
         "verdicts": gains.verdicts,
         **{
             f"{operation}{row.step:02}": partial(gains.gain, operation, row.name)
