@@ -1,7 +1,9 @@
 """The roofline: TFLOP/s over FLOPs per byte of device memory, a panel for each number format, labels at all points."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from app.charts import svg
@@ -11,6 +13,7 @@ from app.precision import BY_DTYPE, SHORT
 WIDTH, HEIGHT, COLUMNS = 440, 330, 2  # of a panel, and of the panels
 CROWDED, TALL = 8, 430  # most points of a panel that shares its row; the height of one that does not
 LEFT, TOP, GAP, HEAD = 52, 34, 64, 70
+LINE, FAR = 4, 100  # what labels keep free of a line, across and along it; from which length on, between steps
 Key = tuple[str, str]  # a row's name and number format
 
 
@@ -103,10 +106,10 @@ def _ranges(
 
 def _axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[float, float], panel: Box) -> list[str]:
     parts = []
-    for tick in svg.decades(*xs):
+    for tick in svg.log_ticks(*xs):
         parts.append(svg.path(f"M{x(tick):.5g} {panel.y:g}v{panel.height:g}", "grid"))
         parts.append(svg.text(svg.tick_text(tick), x(tick), panel.y + panel.height + 15, "quiet small", "middle"))
-    for tick in svg.decades(*ys):
+    for tick in svg.log_ticks(*ys):
         parts.append(svg.path(f"M{panel.x:g} {y(tick):.5g}h{panel.width:g}", "grid"))
         parts.append(svg.text(svg.tick_text(tick), panel.x - 6, y(tick) + 4, "quiet small", "end"))
     below = panel.y + panel.height + 31
@@ -118,15 +121,18 @@ def _axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[float, 
 def _roofs(
     roofs: Mapping[str, float], bandwidth: float, x: svg.Scale, y: svg.Scale, xs: tuple[float, float], colour: str
 ) -> tuple[list[str], list[Box]]:
-    """Draw the limits, each with its rate above it, or below if another's is there. Return the places of the rates."""
+    """Draw the limits, each with its rate above it, or below if another's is there. Return what both of them cover."""
     low, high = xs
     parts: list[str] = []
     boxes: list[Box] = []
+    drawn: list[Box] = []
     for family, tflops in sorted(roofs.items(), key=lambda roof: -roof[1]):
         ridge = tflops / bandwidth
         dashed = " dashed" if " " in family else ""
         line = f"M{x(low):.5g} {y(low * bandwidth):.5g}L{x(ridge):.5g} {y(tflops):.5g}H{x(high):.5g}"
         parts.append(svg.path(line, f"{colour} curve{dashed}"))
+        drawn += _along((x(low), y(low * bandwidth)), (x(ridge), y(tflops)))
+        drawn += _along((x(ridge), y(tflops)), (x(high), y(tflops)))
         said = f"{family.partition(' ')[2]} {svg.number(tflops)} TFLOP/s".strip()
         width = svg.width_of(said, 10.5)
         box = Box(x(high) - width, y(tflops) - 16, width, 14)
@@ -134,15 +140,24 @@ def _roofs(
             box = Box(box.x, y(tflops) + 2, width, 14)
         boxes.append(box)
         parts.append(svg.text(said, x(high), box.y + 11, "quiet small", "end"))
-    return parts, boxes
+    return parts, boxes + drawn
+
+
+def _along(start: tuple[float, float], stop: tuple[float, float]) -> list[Box]:
+    """Return small boxes that cover a line, so that no label is written across it."""
+    steps = max(math.ceil(math.dist(start, stop) / LINE), 1)
+    across, down = ((b - a) / steps for a, b in zip(start, stop, strict=True))
+    places = [(start[0] + across * at, start[1] + down * at) for at in range(steps + 1)]
+    return [Box(px - LINE / 2, py - LINE / 2, LINE, LINE) for px, py in places]
 
 
 def _points(points: Sequence[Point], x: svg.Scale, y: svg.Scale, panel: Box, said: Sequence[Box]) -> list[str]:
     at = [(x(point.intensity), y(point.tflops)) for point in points]
     order = sorted(range(len(at)), key=lambda place: at[place][1])  # from above, so that few leaders cross
     wide = [(at[place], svg.width_of(points[place].label, 11)) for place in order]
-    boxes = dict(zip(order, placed(wide, panel, said), strict=True))
     steps = [where for where, point in zip(at, points, strict=True) if point.step]
+    drawn = [box for line in pairwise(steps) if math.dist(*line) > FAR for box in _along(*line)]
+    boxes = dict(zip(order, placed(wide, panel, [*said, *drawn]), strict=True))
     parts = [svg.path("M" + "L".join(f"{px:.5g} {py:.5g}" for px, py in steps), "c0 thin")] if len(steps) > 1 else []
     for place, ((px, py), point) in enumerate(zip(at, points, strict=True)):
         box = boxes[place]
@@ -151,7 +166,9 @@ def _points(points: Sequence[Point], x: svg.Scale, y: svg.Scale, panel: Box, sai
         if abs(near[0] - px) + abs(near[1] - py) > 12:
             parts.append(svg.path(f"M{px:.5g} {py:.5g}L{near[0]:.5g} {near[1]:.5g}", "leader"))
         parts.append(_marker(point, px, py, colour))
-        parts.append(svg.text(point.label, box.x + 1, box.y + box.height - 3, "small"))
+        left = box.x + box.width / 2 < px  # of its point: then the text ends there
+        edge, anchor = (box.x + box.width - 1, "end") if left else (box.x + 1, "start")
+        parts.append(svg.text(point.label, edge, box.y + box.height - 3, "small", anchor))
     return parts
 
 

@@ -51,6 +51,14 @@ def decades(low: float, high: float) -> list[float]:
     return [10.0**i for i in range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)]
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return the powers of ten within low..high; where there are fewer than two, also twice and five times as much."""
+    tens = decades(low, high)
+    if len(tens) > 1:
+        return tens
+    return [tick for ten in decades(low / 10, high) for tick in (ten, 2 * ten, 5 * ten) if low <= tick <= high]
+
+
 def ticks(high: float, most: int = 6) -> list[float]:
     """Return round numbers from 0 to ``high``, at most ``most`` + 1 of them."""
     power = 10.0 ** math.floor(math.log10(high / most))

@@ -86,9 +86,10 @@ def excerpt(step: Step) -> list[Line]:
         start -= 1
     following = lines[start:]
     shown = following if step.since is None else [line for at, line in enumerate(following) if _near(following, at)]
+    cut = len(shown) > MOST and shown[MOST].change != " "
     shown = shown[:MOST]
-    while len(shown) > LEAST and step.since and shown[-1].change == " ":
-        shown.pop()
+    while len(shown) > LEAST and step.since and (shown[-1].change == " " or (cut and shown[-1].change == "-")):
+        shown.pop()  # and removed lines without those that replace them
     return shown
 
 

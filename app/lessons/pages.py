@@ -7,6 +7,7 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
+from app.kernels.problems import LinearProblem
 from app.lessons import tables, tiles
 from app.lessons.card import LATER, Card, Layer
 from app.lessons.counting import CONSTANT_CYCLES, PARTS, ROUND_TRIP
@@ -74,7 +75,7 @@ class Pages:
 
     def index(self) -> Page:
         """The first page: all steps, with the first network's times."""
-        ladders = []
+        ladders, sizes = [], list[dict[str, str]]()
         for operation, name in LADDERS.items():
             rows, heads = [], dict[str, None]()
             for step in ladder(operation):
@@ -93,10 +94,11 @@ class Pages:
                         "times": times,
                     }
                 )
+            sizes += [_sizes(layer) for layer in self.card.layers(ladder(operation)[0])]
             ladders.append({"operation": operation, "name": name.capitalize(), "heads": [*heads], "rows": rows})
         images = next(iter(self.card.benches.values()))["images"]
         rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES}
-        values = {"ladders": ladders, "parts": PARTS, "images": f"{images:,}", **rates}
+        values = {"ladders": ladders, "sizes": sizes, "parts": PARTS, "images": f"{images:,}", **rates}
         return self._page("index", "index", "All steps", values)
 
     def source(self, step: Step) -> Page:
@@ -120,6 +122,7 @@ class Pages:
             "next": [one for one in ladder(step.row.operation) if one.row.since == step.row.name],
             "lesson_title": lesson.title,
             "idea": coded(step.idea),
+            "detail": prose(lesson.detail, shown),
             "drawing": drawn,
             "keys": [{"kind": kind, "words": words} for kind, words in KEYS.items() if f'class="{kind}"' in drawn],
             "drawing_of": f"As launched for {shown.title}, in {SHORT[step.dtype]}",
@@ -173,6 +176,15 @@ def prose(text: str, layer: Layer) -> str:
 def coded(text: str) -> str:
     """Return a text as HTML, code between backticks."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+
+
+def _sizes(layer: Layer) -> dict[str, str]:
+    """Name a layer's sizes as formulas do: of its input, its filters and its output."""
+    names = layer.names
+    if isinstance(layer.problem, LinearProblem):
+        return {"layer": layer.title, "input": f"{names['DEPTH']:,}", "filter": "", "output": f"{names['N']:,}"}
+    sizes = (("input", ("C", "H", "W")), ("filter", ("K", "K")), ("output", ("M", "OH", "OW")))
+    return {"layer": layer.title} | {what: " × ".join(str(names[one]) for one in own) for what, own in sizes}
 
 
 def _line(line: Line) -> dict[str, str]:

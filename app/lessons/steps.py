@@ -39,7 +39,7 @@ class Lesson:
     title: the idea in a few words. excerpt: text in the line of the file at which the excerpt starts. drawing: the
     ``kind`` of the drawing and its parameters' formulas. counts: formulas, see ``counting.py``. bound: what bounds the
     step now; bounded_by: the same as keys of ``counting.PARTS``. proof: how hardware counters show it; proven_by:
-    which, as keys of ``step_counters.COUNTERS``.
+    which, as keys of ``step_counters.COUNTERS``. detail: more about the idea, where the head of the file is not enough.
     """
 
     title: str
@@ -51,6 +51,7 @@ class Lesson:
     proof: str
     proven_by: tuple[str, ...]
     exercise: Exercise
+    detail: str = ""
 
 
 @dataclass(frozen=True)

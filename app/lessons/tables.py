@@ -11,6 +11,10 @@ from app.lessons.steps import Step
 from app.text import format_factor, format_ms
 
 DASH = "–"
+MACHINE = (
+    "What the compiler made of it; this needs no card. The hottest loop is the one with the most multiplications; "
+    "where all loops are unrolled, none is left"
+)
 
 
 def ms(layer: Layer) -> str:
@@ -111,7 +115,7 @@ def machine(layers: Sequence[Layer]) -> Any:
     shared = [layer.resources["static_shared"] + layer.resources["dynamic_shared"] for layer in known]
     rows.insert(1, _row("bytes of shared memory of a block", [f"{size:,}" for size in shared]))
     rows.append(
-        _row("most of the threads that fit (occupancy)", [f"{one.resources['occupancy']:.0%}" for one in known])
+        _row("threads that fit, of the most (occupancy)", [f"{one.resources['occupancy']:.0%}" for one in known])
     )
     loops = [layer.loop for layer in known]
     for words, name in (
@@ -122,8 +126,8 @@ def machine(layers: Sequence[Layer]) -> Any:
         ("… from constant memory (taps, or the kernel's arguments)", "constant_load"),
     ):
         if any(loops):
-            rows.append(_row(words, [str(loop[name]) if loop else "unrolled whole" for loop in loops]))
-    return _table("What the compiler made of it; this needs no card", "machine code", known, rows)
+            rows.append(_row(words, [str(loop[name]) if loop else "no loop left" for loop in loops]))
+    return _table(MACHINE, "machine code", known, rows)
 
 
 def _row(name: str, cells: Sequence[str], note: str = "", strong: bool = False, bound: Sequence[bool] = ()) -> Any:

@@ -44,14 +44,19 @@ BUSY = 75  # percent
 CHANGES: dict[str, dict[str, tuple[float, float]]] = {
     "conv-direct": {"global_loads": (0.9, 1.1), "occupancy": (4, 40), "issue": (4, 8)},
     "conv-shared-tile": {"global_loads": (0.05, 0.1), "instructions": (1, 1.3)},
-    "conv-constant": {"global_loads": (0.5, 0.5), "issue": (1, 1.2)},
+    "conv-constant": {"global_loads": (0.5, 0.5), "instructions": (0.8, 0.9), "issue": (1, 1.2), "L1": (0.5, 1)},
     "conv-shared-constant": {"shared_loads": (0.5, 0.5), "instructions": (0.9, 1), "issue": (0.9, 1.1)},
     "conv-specialised": {"instructions": (0.85, 0.95)},
     "conv-unrolled": {"instructions": (0.3, 0.4), "shared_loads": (1, 1), "issue": (0.5, 0.7)},
     "conv-half2": {"instructions": (0.5, 0.6), "shared_loads": (0.5, 0.5)},
     "conv-implicit-gemm": {"dram_read": (0, 0.1), "dram_written": (0, 0.1)},
     "conv-register-column": {"shared_loads": (0.5625, 0.75)},
-    "conv-register-square": {"shared_loads": (0.2, 0.25), "occupancy": (0.1, 0.5), "issue": (0.6, 1)},
+    "conv-register-square": {
+        "shared_loads": (0.2, 0.25),
+        "L1": (0.3, 0.55),
+        "occupancy": (0.1, 1 / 3),
+        "issue": (0.6, 1),
+    },
     "conv-wide-loads": {"shared_loads": (0.25, 0.25), "shared_cycles": (0.75, 0.76), "issue": (1.1, 1.6)},
     "conv-double-buffered": {"shared_loads": (1, 1), "instructions": (0.8, 0.9)},
     "conv-register-tiled": {"shared_loads": (1, 1), "instructions": (1, 1)},
@@ -62,14 +67,16 @@ CHANGES: dict[str, dict[str, tuple[float, float]]] = {
     "gemm-shared-tiled": {"global_loads": (1 / 16, 1 / 15)},
     "gemm-register-column": {"shared_loads": (0.9, 0.93), "occupancy": (0, 0.5)},
     "gemm-register-square": {"shared_loads": (0.44, 0.45), "occupancy": (0, 0.5), "issue": (0, 0.6)},
-    "gemm-wide-loads": {"shared_loads": (0.25, 0.25), "shared_cycles": (0.75, 0.75)},
+    "gemm-wide-loads": {"shared_loads": (0.25, 0.25), "shared_cycles": (0.75, 0.75), "issue": (1.5, 2)},
     "gemm-double-buffered": {"shared_loads": (1, 1), "issue": (1.3, 1.6), "instructions": (0.7, 0.8)},
     "gemm-register-tiled": {"shared_loads": (1, 1)},
-    "gemm-split-k": {"dram_read": (1.4, 5), "issue": (3, 5), "L1": (3, 4)},
+    "gemm-split-k": {"dram_read": (1.4, 5), "issue": (3, 5), "L1": (3, 4), "occupancy": (4, 6)},
     "gemm-warpgroup": {"tensor": (7, 20)},
 }
 ON_FIRST: dict[str, dict[str, tuple[float, float]]] = {
+    "conv-constant": {"global_loads": (0.5, 0.5), "instructions": (0.9, 1), "issue": (1, 1.2), "L1": (0.5, 1)},
     "conv-specialised": {"instructions": (0.5, 0.6)},
+    "conv-register-square": {"L1": (0.3, 0.55), "occupancy": (0.1, 1 / 3), "issue": (0.6, 1)},
     "conv-unrolled": {"instructions": (0.45, 0.55)},
     "conv-register-patch": {"DRAM": (1.3, 2), "L2": (0.9, 1.4)},
     "conv-toom-cook": {"instructions": (1.4, 1.8)},
@@ -88,6 +95,7 @@ SLOWER = {
     "conv-register-block": ("lenet5 conv1", "k7 conv2"),
     "conv-async-copies": ("lenet5 conv1", "fa19 conv1"),
     "gemm-register-column": ("lenet5 fc1",),
+    "gemm-wide-loads": ("lenet5 fc2",),
 }
 STEPS = pytest.mark.parametrize("step", steps(), ids=lambda step: step.slug)
 
