@@ -172,3 +172,16 @@ def test_steps_gain_and_lose_where_lessons_say(slug: str, card: Card) -> None:
         found |= {layer.title: (layer.ms or 0) / (before[layer.title] or 1) for layer in one.layers(step)}
     assert all(found[title] < 1 for title in FASTER.get(slug, ())), found
     assert all(found[title] > 1 for title in SLOWER.get(slug, ())), found
+
+
+def test_the_last_layer_waits_longer_with_wide_loads(card: Card) -> None:
+    """As the lesson says of lenet5's, which the counts above leave out."""
+    step = next(step for step in steps() if step.slug == "gemm-wide-loads")
+    assert step.since
+    issue = [
+        layer.counters["counts"]["issue"]
+        for one in (step.since, step)
+        for layer in card.layers(one)
+        if layer.title == "lenet5 fc2"
+    ]
+    assert issue[1] < 0.7 * issue[0]
