@@ -1,6 +1,6 @@
 // Convolution, step 14: fewer multiplications. Two neighbouring outputs of a row of K taps are the middle coefficients of
-// a product of polynomials; by the values of both factors at K + 1 points they take K + 1 products, not 2 K (Toom and
-// Cook; Winograd for convolutions).
+// a product of polynomials. With both factors evaluated at K + 1 points, the product takes K + 1 multiplications instead
+// of 2 K (Toom and Cook; Winograd for convolutions).
 //
 // What changed since step 13: a thread sums over channels and over the rows of the filter at ONE point, for TM maps and
 // a column of TR rows; sums of all points meet in shared memory at the end, where two of them become outputs. Shared

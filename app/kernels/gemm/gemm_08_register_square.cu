@@ -1,7 +1,7 @@
 // Matrix product, step 8: a 2-D register tile. As step 7, but a thread computes TM x TN elements of y: a value read
 // from shared memory serves TN or TM multiply-adds, x as well as w.
 //
-// Since step 7: sums have two dimensions; what belonged to one column is now there for each of TN.
+// Since step 7: the sums form a square of TM rows and TN columns instead of one column.
 // From: none of the systems, which stopped at one element a thread.
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT; bias (N) REAL or null; y (rows, N) OUTPUT. All row-major.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, BM / TM x BN / TN threads; a thread's rows are

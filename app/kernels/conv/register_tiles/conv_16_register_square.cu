@@ -1,7 +1,7 @@
 // Convolution, step 16: a 2-D register tile. As step 15, but a thread computes TM maps of TN pixels: a value read from
 // shared memory serves TN or TM multiply-adds, filters as well as pixels.
 //
-// Since step 15: sums have two dimensions, and what belonged to one pixel is now there for each of TN.
+// Since step 15: the sums form a square, and a thread keeps the addresses of TN pixels instead of one.
 // From: none of the systems, which stopped at one output a thread.
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 // Launch: BM / TM x BN / TN threads for BM maps x BN pixels (numbered over all images). A thread's maps are BM / TM

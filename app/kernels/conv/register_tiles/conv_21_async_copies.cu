@@ -1,8 +1,8 @@
 // Convolution, step 21: asynchronous copies. As step 20, but shared memory holds two stages of CK channels each, and
 // cp.async fills one while the other is multiplied.
 //
-// Since step 20: a copy needs no registers and nobody waits for it, so the products cover it. Where an element lies in
-// memory is worked out once, not for each channel. What must be converted from bytes still passes through registers.
+// Since step 20: a copy needs no registers, and its thread goes on at once, so the products cover it. Where an element
+// lies in memory is worked out once, not for each channel. Bytes must be converted and still pass through registers.
 // From: fa19 and k7 (shared-memory convolution), with several outputs a thread.
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K, K, BM) float, padded with zero maps; bias (M) or
 //       null; y (images, M, OH, OW) OUTPUT.
