@@ -28,8 +28,8 @@ ALL_ROWS: list[Variant | TrainingKernel] = [*VARIANTS, *TRAINING_KERNELS]
 ALL_VARIANTS = pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))
 FILES = pytest.mark.parametrize("path", sorted(KERNEL_DIR.rglob("*.cu*")), ids=lambda path: path.name)
 STEPS = {
-    "conv": range(15),
-    "gemm": range(7),
+    "conv": range(22),
+    "gemm": range(11),
     "conv_pair": range(6),
     "gemm_pair": range(3),
     "pool": (1, 2),
