@@ -34,7 +34,8 @@ def scratch_folder() -> Iterator[str]:
 
 @contextmanager
 def _open(folder: str | Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY)  # which the processes that start do not inherit
+    # A pipe of such a name would block, a link lead elsewhere. Processes that start do not inherit the descriptor.
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         yield descriptor
     finally:

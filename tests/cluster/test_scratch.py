@@ -15,9 +15,11 @@ def test_folders_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pytest.
     for folder in (left, young, other):
         (folder / "dask-scratch-space").mkdir(parents=True)
     link.symlink_to(other)
+    pipe = tmp_path / f"{PREFIX}pipe"  # another user's, maybe: to open it would wait for a writer
+    os.mkfifo(pipe)
     with scratch_folder() as used:
-        for path in (left, other, link, Path(used)):
+        for path in (left, other, link, pipe, Path(used)):
             os.utime(path, (0, 0), follow_symlinks=False)
         with scratch_folder() as mine:
-            assert {*tmp_path.iterdir()} == {young, other, link, Path(used), Path(mine)}
-    assert {*tmp_path.iterdir()} == {young, other, link} and [*other.iterdir()]
+            assert {*tmp_path.iterdir()} == {young, other, link, pipe, Path(used), Path(mine)}
+    assert {*tmp_path.iterdir()} == {young, other, link, pipe} and [*other.iterdir()]
