@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,8 +77,12 @@ class OutputFolder:
         check_unlocked(self._folder / LOCK, self._busy)
         self._check_inputs()
         there: set[Path] = set()
-        with suppress(OSError):  # there is no folder yet
+        try:
             there.update(self._folder.iterdir())
+        except NotADirectoryError as error:
+            raise _no_folder(self._folder, error) from error
+        except OSError:  # there is no folder yet, or it cannot be listed
+            pass
         self._check_new(path for number in self.wanted for path in self._files(number) if path in there)
 
     @contextmanager
@@ -262,7 +266,11 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--out {folder} is no folder that can be made ({error.strerror}): name another") from error
+        raise _no_folder(folder, error) from error
+
+
+def _no_folder(folder: Path, error: OSError) -> UserError:
+    return UserError(f"--out {folder} is no folder that can be made ({error.strerror}): name another")
 
 
 def _remove(path: Path) -> None:

@@ -215,7 +215,8 @@ def test_what_does_not_fit(words: str, wrong: str, shards: list[str], capsys: py
 
 
 def test_the_folder_of_results_is_no_file(shards: list[str], refuses: Refuses) -> None:
-    refuses(["classify", *BASE, "--out", "own.h5", *shards], "--out own.h5 is no folder that can be made")
+    Path("dangling").symlink_to("nowhere")
+    refuses(["classify", *BASE, "--out", "dangling", *shards], "--out dangling is no folder that can be made")
 
 
 def test_a_folder_that_cannot_be_used_is_refused_before_a_device_starts(
@@ -230,6 +231,7 @@ def test_a_folder_that_cannot_be_used_is_refused_before_a_device_starts(
             refuses([*command, *more], f"process {os.getpid()} is classifying into results: ")
     Path("results/0-images-idx3-ubyte.json").touch()
     refuses(command, "results/0-images-idx3-ubyte.json exists: ")
+    refuses(["classify", *BASE, "--out", "own.h5", *shards], "--out own.h5 is no folder that can be made")
     assert [path.name for path in Path("results").iterdir()] == ["0-images-idx3-ubyte.json"]
 
 
