@@ -35,7 +35,7 @@ EXCEPTIONS = {
 # compiler add loops for remainders, several times as many instructions run.
 RUN_TIME_SIZES = {"conv-direct", "conv-shared-tile", "conv-constant", "conv-shared-constant"}
 # A block for each map, or for a few: the input passes from device memory again where the L2 cache does not hold it.
-READ_AGAIN = {"half2", "direct", "constant", "shared-tile", "shared-constant", "specialised", "unrolled"}
+READ_AGAIN = {*RUN_TIME_SIZES, "conv-specialised", "conv-unrolled", "conv-half2"}
 # Unit → its part of a prediction: a lesson names the part of each unit that is busy most of the time.
 PART_OF = {"issue": "issue", "L1": "loads", "DRAM": "memory"}
 BUSY = 75  # percent
@@ -109,6 +109,11 @@ def _counted(card: Card, step: Step) -> Iterator[tuple[Layer, dict[str, float]]]
             yield layer, {name: per_output(name, value, outputs) for name, value in counts.items()}
 
 
+def test_steps_are_called_as_here() -> None:
+    """What is said of a step that has another name now would be held against nothing."""
+    assert {*EXCEPTIONS, *READ_AGAIN, *CHANGES, *ON_FIRST} <= {step.slug for step in steps()}
+
+
 @STEPS
 def test_counts_are_those_of_the_hardware(step: Step, card: Card) -> None:
     """Per output, with the work that is wasted."""
@@ -138,10 +143,13 @@ def test_instructions_are_no_fewer_than_foretold(step: Step, card: Card) -> None
 @STEPS
 def test_bytes_through_device_memory_are_those_foretold(step: Step, card: Card) -> None:
     """Fewer, where the L2 cache still holds what was written: counters are of few images."""
+    again = set()
     for layer, counted in _counted(card, step):
         share = (counted["dram_read"] + counted["dram_written"]) / layer.counts["memory_bytes"]
         assert share > 0.4, layer.title
-        assert share < 1.25 or (step.row.name in READ_AGAIN and layer.name == "conv2"), layer.title
+        if share >= 1.25:
+            again.add(layer.name)
+    assert again == ({"conv2"} if step.slug in READ_AGAIN else set())
 
 
 @STEPS
@@ -169,7 +177,10 @@ def test_steps_gain_and_lose_where_lessons_say(slug: str, card: Card) -> None:
     found: dict[str, float] = {}
     for one in (card, stored_card("k7")):
         before = {layer.title: layer.ms for layer in one.layers(step.since)}
-        found |= {layer.title: (layer.ms or 0) / (before[layer.title] or 1) for layer in one.layers(step)}
+        for layer in one.layers(step):
+            earlier = before[layer.title]
+            if layer.ms is not None and earlier is not None:
+                found[layer.title] = layer.ms / earlier
     assert all(found[title] < 1 for title in FASTER.get(slug, ())), found
     assert all(found[title] > 1 for title in SLOWER.get(slug, ())), found
 
