@@ -78,11 +78,11 @@ def _served(starts: Sequence[int | None], width: int) -> int:
     asked = {thread: start for thread, start in enumerate(starts) if start is not None}
     alike = any(all(asked.get(thread ^ by, start) == start for thread, start in asked.items()) for by in (1, 2))
     halves = [range(len(starts))] if alike or width == 1 else [range(at, at + 32 // width) for at in (0, 32 // width)]
-    cycles = 0
+    spent = 0
     for half in halves:
         words = {asked[thread] + word for thread in half if thread in asked for word in range(width)}
-        cycles += max(Counter(word % BANKS for word in words).values(), default=0)
-    return cycles
+        spent += max(Counter(word % BANKS for word in words).values(), default=0)
+    return spent
 
 
 def banks(rows: int, pitch: int) -> int:
