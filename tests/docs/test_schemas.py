@@ -185,7 +185,7 @@ def taken(rng: random.Random, kinds: Sequence[tuple[Check, Any]], count: int = C
             refused += 1
         else:
             yield number % len(kinds), found
-    assert 0 < refused < count * 39 / 40
+    assert 0 < refused < count * 19 / 20
 
 
 def test_figures_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
