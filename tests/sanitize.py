@@ -118,20 +118,21 @@ def kernels() -> Iterator[Program]:
 
 def checks(tools: Sequence[str], parts: Sequence[str], folder: Path) -> Iterator[Check]:
     """Yield what the parts consist of, the longest first. folder: has images and labels to train on."""
-    small = [*kernels()] if tools and "kernels" in parts else []
+    small = [*kernels()] if "kernels" in parts else []
     for tool in tools:
         programs = [*(jobs() if "jobs" in parts else ()), *(training(folder, tool) if "training" in parts else ())]
         yield from (Check(tool, *program) for program in [*programs, *small])
     if "planted" in parts:
         for error, tool in PLANTED.items():
-            yield Check(tool, error, ("-m", "tests.planted", error), planted=True)
+            if tool in tools:
+                yield Check(tool, error, ("-m", "tests.planted", error), planted=True)
 
 
 def main() -> None:
     """Run the checks; exit with 1 if one failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=4, help="checks at a time (default: 4)")
-    parser.add_argument("--tools", nargs="*", default=TOOLS, choices=TOOLS)
+    parser.add_argument("--tools", nargs="+", default=TOOLS, choices=TOOLS)
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     options = parser.parse_args()
     if shutil.which("compute-sanitizer") is None:
