@@ -37,13 +37,19 @@ COUNTERS = {network: COUNTED_STEPS.format(network) for network in ("lenet5", "fa
 TIMELINES = {precision: STAMPED.format(precision) for precision in FAST}
 REPORTS = {precision: REPORTED.format(precision) for precision in TIMELINES}
 PEERS = {network: f"h100_peers_{network}.json" for network in (*NETWORKS, "mlp")}
-# File → those of later runs in one precision: what the other systems' compilers need leaves no time for all at once.
+# Network and precision → file of a later run in that alone: for all at once the other systems' compilers need too long.
 PEERS_IN_ONE = {
-    PEERS["lenet5"]: ("h100_peers_lenet5_fp32.json", "h100_peers_lenet5_fp16.json"),
-    PEERS["fa19"]: ("h100_peers_fa19_fp32.json", "h100_peers_fa19_fp16.json"),
-    PEERS["k7"]: ("h100_peers_k7_fp32.json", "h100_peers_k7_fp16.json"),
-    PEERS["minidnn86"]: ("h100_peers_minidnn86_fp32.json",),
-    PEERS["mlp"]: ("h100_peers_mlp_fp32.json",),
+    (network, precision): f"h100_peers_{network}_{precision}.json"
+    for network, precision in (
+        ("lenet5", "fp32"),
+        ("lenet5", "fp16"),
+        ("fa19", "fp32"),
+        ("fa19", "fp16"),
+        ("k7", "fp32"),
+        ("k7", "fp16"),
+        ("minidnn86", "fp32"),
+        ("mlp", "fp32"),
+    )
 }
 ONE_IMAGE = {"lenet5": "h100_peers_lenet5_batch1.json"}  # beside the peers, too
 TRAINING = "h100_train.json"
@@ -55,10 +61,8 @@ FILES = {
     INSTRUCTIONS: ("kernels", "kernels --instructions"),
     **{file: ("peers", f"bench --peers --network {name} --rounds 5 --seconds 60") for name, file in PEERS.items()},
     **{
-        name: ("peers", f"bench --peers --network {network} --rounds 5 --precision {precision} --seconds 40")
-        for names in PEERS_IN_ONE.values()
-        for name in names
-        for network, precision in (name.removesuffix(".json").split("_")[2:],)
+        file: ("peers", f"bench --peers --network {name} --rounds 5 --precision {precision} --seconds 40")
+        for (name, precision), file in PEERS_IN_ONE.items()
     },
     **{file: ("peers", f"bench --peers --network {name} --batch 1 --seconds 40") for name, file in ONE_IMAGE.items()},
     TRAINING: ("training", "bench --training"),

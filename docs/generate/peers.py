@@ -77,7 +77,8 @@ class Pair(NamedTuple):
 
 def ours(figures: Figures, file: str) -> dict[str, tuple[Row, Row]]:
     """Return each precision's document and our row in it: of the run in which the fastest peer comes closest."""
-    documents = [figures.optional(name) for name in (file, *PEERS_IN_ONE.get(file, ()))]
+    later = [name for (network, _), name in PEERS_IN_ONE.items() if PEERS[network] == file]
+    documents = [figures.optional(name) for name in (file, *later)]
     found: dict[str, tuple[Row, Row]] = {}
     for document in filter(None, documents):
         for row in (row for row in document["rows"] if row["engine"] == OURS):

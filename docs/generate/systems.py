@@ -1,7 +1,6 @@
 """Write the blocks of docs/systems.md, and README's table of accuracies: each system's report beside our figures."""
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
 
 from app.bench.document import Row
 from app.bench.old_reports import beside_old
@@ -29,7 +28,7 @@ SYSTEMS = tuple(PEERS)  # compared with ours in stored figures; a further networ
 def commands(figures: Figures) -> str:
     """Write the command of every figure outside kernels.md; for an unmeasured one, the command to run."""
     makers = []
-    for name in (*PEERS.values(), *chain(*PEERS_IN_ONE.values()), *ONE_IMAGE.values(), TRAINING):
+    for name in (*PEERS.values(), *PEERS_IN_ONE.values(), *ONE_IMAGE.values(), TRAINING):
         document = figures.optional(name) or {}
         own = f"{document['command']} --json docs/benchmarks/{name}" if "command" in document else command_of(name)
         makers.append(own)

@@ -23,7 +23,7 @@ def run(**times: float | str) -> dict[str, Any]:
 
 class Stored:
     def __init__(self, *runs: dict[str, Any] | None) -> None:
-        self._runs = dict(zip((FILE, *PEERS_IN_ONE[FILE]), runs, strict=True))
+        self._runs = dict(zip((FILE, PEERS_IN_ONE["mlp", "fp32"]), runs, strict=True))
 
     def optional(self, name: str) -> dict[str, Any] | None:
         return self._runs[name]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import reduce
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +197,7 @@ def test_figures_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
             table["rows"] = table["rows"][:4]
         for part in (bench, *bench["batches"]):
             part["totals"] = part["totals"][:6]
-    peers = [good[name] for name in (*PEERS.values(), *chain(*PEERS_IN_ONE.values()), *ONE_IMAGE.values())]
+    peers = [good[name] for name in (*PEERS.values(), *PEERS_IN_ONE.values(), *ONE_IMAGE.values())]
     for row in (row for document in peers for row in document["rows"]):
         row["tried"] = row["tried"][:1]
         for measured in (row["on_card_ms"], row["end_to_end_ms"]):
