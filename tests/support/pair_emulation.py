@@ -114,7 +114,8 @@ def convolutions(problem: ConvPairProblem, packed: Packed, images: np.ndarray) -
     for image in images:
         memory = staged(image.astype(np.float64))
         # Rows 8 h + g of a warp's 16 are neighbouring columns, h = 0 and 1.
-        both = np.sum([first_sums(part, memory) for part in parts1], axis=0)
+        rounded = {} if split else {"rounded": half}
+        both = np.sum([first_sums(part, memory, **rounded) for part in parts1], axis=0)
         sums = both.reshape(2, 2, 4, 2, 8, 72)  # odd, lower, w, h, g
         if split:
             pooled.append(in_place(scales[0] * twice_relu(sums).sum(axis=(1, 3))))

@@ -34,22 +34,27 @@ __device__ __forceinline__ int images_each(int images, int warpgroups) {
     return min(Most, (images + warpgroups - 1) / warpgroups);
 }
 
-// The bytes of a warpgroup's images on their way in, in pieces of 16, 49 an image: a thread's are numbers t and t + 128.
-// They lie in one run, which keeps a bus busy too: images may be in the host's page-locked memory.
+// The bytes of a warpgroup's images on their way in, in pieces of 16, 49 an image: a thread's are number ``first_piece`` and
+// 128 more. They lie in one run, which keeps a bus busy too: images may be in the host's page-locked memory.
 template <int Images>
 struct Pieces {
-    uint4 piece[(49 * Images + 127) / 128] = {};
+    uint4 piece[(49 * Images + 7 + 127) / 128] = {};
 };
+
+// Threads count from the start of a line of 128 bytes, so that no two warps touch the same one: a bus carries it twice.
+__device__ __forceinline__ int first_piece(const unsigned char *x, int first, int t) {
+    return t - int(((unsigned long long)x / sizeof(uint4) + first * 49U) % 8);
+}
 
 // Those of images beyond ``count`` stay as they are.
 template <int Images>
 __device__ __forceinline__ void load_pieces(Pieces<Images> &pieces, const unsigned char *x, int first, int count,
                                             int t) {
     const uint4 *source = (const uint4 *)x + first * 49LL;
-    const int there = 49 * count;
+    const int own = first_piece(x, first, t), there = 49 * count;
 #pragma unroll
     for (int i = 0; i < sizeof(pieces) / sizeof(uint4); i++)
-        if (t + 128 * i < there) pieces.piece[i] = __ldg(source + t + 128 * i);
+        if (own + 128 * i >= 0 && own + 128 * i < there) pieces.piece[i] = __ldg(source + own + 128 * i);
 }
 
 // Two bytes of four as float16: 0x6400 | byte is 1024 + byte.
@@ -59,12 +64,13 @@ __device__ __forceinline__ half2 to_half2(unsigned bytes, int which) {
     return pair;
 }
 
-// Writes the windows of an image: four bytes are the left half of one window and the right half of the one before.
+// Writes the windows of an image: four bytes are the left half of one window and the right half of the one before. own: the
+// thread's first piece.
 template <int Images>
-__device__ __forceinline__ void stage_windows(unsigned char *windows, const Pieces<Images> &pieces, int image, int t) {
+__device__ __forceinline__ void stage_windows(unsigned char *windows, const Pieces<Images> &pieces, int image, int own) {
 #pragma unroll
     for (int i = 0; i < sizeof(pieces) / sizeof(uint4); i++) {
-        const int number = t + 128 * i - 49 * image;
+        const int number = own + 128 * i - 49 * image;
         if (number < 0 || number >= 49) continue;
         const uint4 &piece = pieces.piece[i];
         const unsigned words[4] = {piece.x, piece.y, piece.z, piece.w};
@@ -93,6 +99,13 @@ struct Filters1 {
 __device__ __forceinline__ Filters1 load_filters1(const uint4 *filters, int odd_maps, int t) {
     const uint4 *own = filters + odd_maps * (3 * 128) + t;
     return {{__ldg(own), __ldg(own + 128), __ldg(own + 256)}};
+}
+
+// Waits until the filters are there. Else the assembler has the next products wait for them, in registers that it uses
+// again, and with them for all that was loaded since: the next images, which may still be on the bus.
+__device__ __forceinline__ void wait_for(const Filters1 &filters) {
+    // Zero, of the row below the filters; a use that no compiler can leave out.
+    asm volatile("{ .reg .pred never; setp.ne.u32 never, %0, 0; @never trap; }" ::"r"(filters.step[2].w) : "memory");
 }
 
 // The first convolution of a staged image with those filters, asynchronously. The 64 rows of the products are 16 maps at

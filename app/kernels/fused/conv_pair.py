@@ -67,7 +67,7 @@ def _walking(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchCo
 
 
 def _wgmma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    return _walking(problem, 4, 50 * FILTER_STEP + 4 * (2 * POOLED_IMAGE + 2 * WINDOWS) + 8)
+    return _walking(problem, 5, 50 * FILTER_STEP + 5 * (2 * POOLED_IMAGE + 2 * WINDOWS) + 16)
 
 
 def _wgmma_split(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:

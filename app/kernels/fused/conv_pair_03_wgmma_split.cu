@@ -131,7 +131,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int t = own_number();
         const Places1 places = places1(IMAGES * ROW_BYTES, t);
         float even[18];
-        stage_windows(windows, pieces, 0, t);
+        const int piece = first_piece(x, first, t);
+        stage_windows(windows, pieces, 0, piece);
         fence_proxy_async();
         warpgroup_barrier(1 + group);
         STAMP(STAGE);
@@ -145,7 +146,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             convolve1(upper, lower, low, windows + image % 2 * WINDOWS_BYTES, true);
             convolve1(upper, lower, high, windows + image % 2 * WINDOWS_BYTES, false);
             wgmma_commit_group();
-            if (odd && image + 1 < IMAGES) stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
+            if (odd && image + 1 < IMAGES)
+                stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, piece);
             wgmma_wait_group(upper, lower);
             STAMP(CONV1);
             const float scale1 = __ldg(scales);

@@ -91,7 +91,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         const int t = own_number();
         const Places1 places = places1(IMAGES * ROW_BYTES, t);
         float even[18];
-        stage_windows(windows, pieces, 0, t);
+        const int piece = first_piece(x, first, t);
+        stage_windows(windows, pieces, 0, piece);
         fence_proxy_async();
         warpgroup_barrier(1 + group);
         STAMP(STAGE);
@@ -104,7 +105,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             wgmma_fence();
             convolve1(upper, lower, filters, windows + image % 2 * WINDOWS_BYTES, true);
             wgmma_commit_group();
-            if (odd && image + 1 < IMAGES) stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
+            if (odd && image + 1 < IMAGES)
+                stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, piece);
             wgmma_wait_group(upper, lower);
             STAMP(CONV1);
             const float scale1 = __ldg(scales);

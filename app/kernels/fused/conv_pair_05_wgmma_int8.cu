@@ -3,8 +3,7 @@
 // What changed since step 2: pooled maps are bytes, 0 to 255 steps of one size, and the second filters signed bytes with
 // a factor for each map. Their products are exact, so all taps add up in one sum of integers. 16 channels lie where 8
 // float16 did: a filter tap is another start address as before, and one product covers all 32 channels.
-// The first convolution's filters include the step: a sum of four results is 1 where bytes end, and saturates there. It
-// sums in float16, which is finer than a step: half the registers, and no conversion.
+// The first convolution's filters include the step: a sum of four results is 1 where bytes end, and saturates there.
 // From: none of the systems.
 // Data: x (images, 28, 28) uint8; filters1 packed float16, filters2 packed int8 (see conv_pair.py);
 //       scales (64), a map's factor from sums to features; y (images, 64, 4, 4) float16.
@@ -105,7 +104,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         Filters1 filters = load_filters1(filters1, 0, t);
         unsigned even[5];  // bytes of even maps, of two j each
         const int count = min(share, images - first), passes = 2 * count;  // columns of missing images: never stored
-        stage_windows(windows, pieces, 0, t);
+        const int piece = first_piece(x, first, t);
+        stage_windows(windows, pieces, 0, piece);
         fence_proxy_async();
         warpgroup_barrier(1 + group);
         STAMP(STAGE);
@@ -117,7 +117,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             wgmma_fence();
             convolve1(upper, lower, filters, windows + image % 2 * WINDOWS_BYTES, true);
             wgmma_commit_group();
-            if (odd && image + 1 < IMAGES) stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, t);
+            if (odd && image + 1 < IMAGES)
+                stage_windows(windows + (image + 1) % 2 * WINDOWS_BYTES, pieces, image + 1, piece);
             wgmma_wait_group(upper, lower);
             STAMP(CONV1);
             filters = load_filters1(filters1, !odd, t);
@@ -144,6 +145,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
 
         // The next group's images, after the last fence and before the long products.
+        wait_for(filters);
         load_pieces(pieces, x, first + stride, min(share, images - first - stride), t);
         mbarrier_wait(filters_there, 0);
         STAMP(LOAD);
