@@ -18,6 +18,7 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
 from app.cuda.compiler import compile_kernel
+from app.cuda.early_launch import early_launcher
 from app.cuda.memory import device_array
 from app.kernels.cublas import gemm_step
 from app.kernels.plain_problems import Argument
@@ -183,7 +184,9 @@ class Launch:
 
     def _kernel_step(self, action: KernelLaunch) -> Step:
         entry = action.entry or self.kernel.variant.entry
-        function = Function(self._module, entry, threads=action.threads, shared_bytes=action.shared_bytes)
+        function = Function(
+            self._module, entry, threads=action.threads, shared_bytes=action.shared_bytes, early=action.early
+        )
         scalars = [ctypes.c_int(scalar) for scalar in action.scalars]
         grid = _persistent(action.grid) if action.persistent else action.grid
         return function.bound([*self._pointers, self._images, *scalars], grid)
@@ -209,14 +212,15 @@ def _persistent(grid: Callable[[int], Grid]) -> Callable[[int], Grid]:
 class Function:
     """A kernel in a loaded module, with its block size and dynamic shared memory, in bytes.
 
-    Raises ValueError for a block that no card can launch.
+    early: it may start before the kernel ahead of it in the stream has ended (``early.cuh``). Raises ValueError for a
+    block that no card can launch.
     """
 
-    def __init__(self, module: Any, entry: str, *, threads: int, shared_bytes: int = 0) -> None:
+    def __init__(self, module: Any, entry: str, *, threads: int, shared_bytes: int = 0, early: bool = False) -> None:
         if not 0 < threads <= MAX_THREADS or shared_bytes < 0:
             raise ValueError(f"{entry} cannot have {threads} threads and {shared_bytes} bytes of shared memory a block")
         self.name = entry
-        self._threads, self._shared_bytes = threads, shared_bytes
+        self._threads, self._shared_bytes, self._early = threads, shared_bytes, early
         self._function = module.get_function(entry)
         if shared_bytes > STATIC_SHARED_LIMIT:
             driver.funcSetAttribute(self._function.ptr, MAX_DYNAMIC_SHARED, shared_bytes)
@@ -232,6 +236,13 @@ class Function:
         address, handle = ctypes.addressof(packed), self._function.ptr
         threads, shared = self._threads, self._shared_bytes
         alive = (self._function, packed, values)  # the closure keeps them alive
+        if self._early:
+            start = early_launcher(handle, packed, threads, shared)
+
+            def launch_early(stream: int, size: Any, _: Any = alive) -> None:
+                start(stream, grid(size))
+
+            return launch_early
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
             driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)

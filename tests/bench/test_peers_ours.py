@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -26,8 +26,9 @@ def _made(kind: Any, **attributes: Any) -> Any:
     return made
 
 
-def test_all_that_a_run_writes_is_overwritten_before_it() -> None:
-    """Of every stream, and of the route that reads images over the bus: buffers and the kernels' workspaces."""
+@pytest.mark.parametrize("in_place", [False, True])
+def test_all_that_a_run_writes_is_overwritten_before_it(in_place: bool) -> None:
+    """Of every stream, or of the route that replaces them: buffers and the kernels' workspaces; and nothing else."""
     arrays = [Mock(nbytes=16 + index) for index in range(7)]
     launches = [SimpleNamespace(workspace=[array]) for array in arrays[:3]]
     stream_buffers = [
@@ -35,10 +36,11 @@ def test_all_that_a_run_writes_is_overwritten_before_it() -> None:
         _made(StreamBuffers, named={"labels": arrays[4]}, launches=launches[1:2]),
     ]
     direct = _made(Direct, named={"activations0": arrays[5], "logits": arrays[6]}, launches=launches[2:])
-    engine = _made(OurEngine, _session=_made(Session, stream_buffers=stream_buffers, direct=direct))
-    engine.wipe()
-    for array in arrays:
-        array.data.memset.assert_called_once_with(UNWRITTEN, array.nbytes)
+    session = _made(Session, stream_buffers=stream_buffers, direct=direct if in_place else None)
+    _made(OurEngine, _session=session).wipe()
+    for number, array in enumerate(arrays):
+        written = (number in (2, 5, 6)) == in_place
+        assert array.data.memset.mock_calls == ([call(UNWRITTEN, array.nbytes)] if written else [])
 
 
 @pytest.mark.gpu
@@ -61,7 +63,9 @@ def test_labels_come_from_the_run_itself(precision: str) -> None:
         engine.wipe()
         labels.fill(UNWRITTEN)
         engine.synchronize()
-        assert all((cupy.asnumpy(array.view("uint8")) == UNWRITTEN).all() for array in engine._session.arrays)
+        direct, streams = engine._session.direct, engine._session.stream_buffers
+        written = [array for buffers in streams for array in buffers.arrays] if direct is None else direct.arrays
+        assert all((cupy.asnumpy(array.view("uint8")) == UNWRITTEN).all() for array in written)
         engine.run()
         found.append(labels.copy())
     assert (engine._session.direct is not None) == reads_host

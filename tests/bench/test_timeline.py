@@ -122,7 +122,7 @@ def test_more_stamps_than_fit_are_left_out() -> None:
 
 def test_other_kernels_leave_no_stamps() -> None:
     shares = shares_of(planned("fp16"), 10_000, 132)
-    assert (shares.each, shares.blocks, shares.warpgroups, shares.rounds) == (2, 132, 4, 10)
+    assert (shares.each, shares.blocks, shares.warpgroups, shares.rounds) == (2, 132, 5, 8)
     assert "--precision fp16" in user_error(lambda: shares_of(planned("fp32"), 10_000, 132))
     assert "leave --batch out" in user_error(lambda: shares_of(planned("fp16"), 10**7, 132))
 

@@ -1,5 +1,7 @@
 """The application as one of the engines compared: the session of the main job."""
 
+from collections.abc import Iterable
+
 import cupy
 import numpy as np
 
@@ -34,7 +36,7 @@ class OurEngine(Engine):
         self.note = f"chunks of {self._session.chunk:,}; {kernels}"
 
     def load(self) -> None:
-        _overwrite(self._resident)
+        _overwrite(self._resident.arrays)
         self._buffers.named[IMAGES].data.copy_from_host(self._images.ctypes.data, self._images.nbytes)
 
     def enqueue(self) -> None:
@@ -49,7 +51,9 @@ class OurEngine(Engine):
         return labels
 
     def wipe(self) -> None:
-        _overwrite(self._session)
+        # Only what the next run uses: memory that it does not touch would be in its way in the L2 cache.
+        direct, streams = self._session.direct, self._session.stream_buffers
+        _overwrite([array for buffers in streams for array in buffers.arrays] if direct is None else direct.arrays)
 
     def run(self) -> None:
         self._session.run(self._images, self._outputs)
@@ -59,7 +63,7 @@ class OurEngine(Engine):
         self._resident.close()
 
 
-def _overwrite(session: Session) -> None:
-    """Fill all that a run writes (images white, features NaN, no labels): what a kernel leaves unwritten then shows."""
-    for array in session.arrays:
+def _overwrite(arrays: Iterable[cupy.ndarray]) -> None:
+    """Fill what a run writes (images white, features NaN, no labels): what a kernel leaves unwritten then shows."""
+    for array in arrays:
         array.data.memset(UNWRITTEN, array.nbytes)

@@ -8,10 +8,12 @@
 // From: none of the systems.
 // Data: x (images, INPUTS) INPUT; w1, w2 packed (see gemm_pair.py) float16 and float32; bias1 (HIDDEN) or null;
 //       bias2 (CLASSES) or null; y (images, CLASSES) float32; labels (images) uint8.
-// Launch: one block for ROWS images: a warpgroup for 64 hidden values of theirs, and 128 producer threads.
+// Launch: one block for ROWS images: a warpgroup for 64 hidden values of theirs, and 128 producer threads. It starts while
+//         the kernel ahead still runs, brings the weights, and waits for the features.
 // Bound by: no one thing. Shared memory works for a third of the time, the tensor cores for a fifth; blocks take in from
 //           the L2 cache about what it delivers in that time, and wait for each step's images.
 #include "bulk_copy.cuh"
+#include "early.cuh"
 #include "second_product.cuh"
 #include "wgmma.cuh"
 
@@ -67,18 +69,22 @@ __device__ __forceinline__ void begin(const unsigned char *w1, const void *w2) {
 // row t / PLANES, plane t % PLANES; the others lie ROWS_APART rows on each. Rows of images that do not exist are left as
 // they are: a column of the product depends on no other.
 constexpr int ROWS_APART = PRODUCERS / PLANES, PIECES = (ROWS + ROWS_APART - 1) / ROWS_APART;
+static_assert(FEW <= ROWS_APART, "of few images a thread has one piece a step");
+// Steps that are on their way: as many as there are registers for. Few images wait for the L2 cache once, not at each step.
+constexpr int AHEAD = SPLIT ? 1 : 2, FEW_AHEAD = STEPS < 8 / PARTS ? STEPS : 8 / PARTS;
 struct Piece {
     uint4 word[PARTS];
 };
 __device__ __forceinline__ bool exists(int i, int rows, int t) { return t / PLANES + i * ROWS_APART < rows; }
 
-__device__ __forceinline__ void load(Piece (&pieces)[PIECES], const INPUT *x, int rows, int t) {
+template <int Count>
+__device__ __forceinline__ void load(Piece (&pieces)[Count], const INPUT *x, int rows, int t) {
 #pragma unroll
-    for (int i = 0; i < PIECES; i++) {
+    for (int i = 0; i < Count; i++) {
         const uint4 *source = (const uint4 *)(x + i * ROWS_APART * INPUTS);
         if (!exists(i, rows, t)) continue;
 #pragma unroll
-        for (int j = 0; j < PARTS; j++) pieces[i].word[j] = __ldg(source + j);
+        for (int j = 0; j < PARTS; j++) pieces[i].word[j] = __ldcg(source + j);  // not __ldg: they may be new
     }
 }
 
@@ -102,25 +108,34 @@ __device__ __forceinline__ void store(const Piece &piece, unsigned char *place) 
     *(uint4 *)(place + X_PART_BYTES) = low;
 }
 
-// Images go through registers, where they are split; the next step's are on their way meanwhile.
+// Images go through registers, where they are split; those of the next steps, Ahead of them, are on their way meanwhile.
+// Count: how many pieces of a step this thread has.
+template <int Ahead, int Count>
 __device__ __forceinline__ void produce(const INPUT *x, const unsigned char *w1, int rows, int t) {
     x += t / PLANES * INPUTS + t % PLANES * 8;
-    Piece pieces[PIECES];
-    load(pieces, x, rows, t);
-#pragma unroll 1
-    for (Walk at; at.goes_on(); at.advance()) {
-        if (at.step >= STAGES) {
-            mbarrier_wait(empty() + at.ring.stage, at.ring.phase ^ 1);
-            if (t == 0) bring_weights(at, w1);
-        }
-        unsigned char *place = at.memory_of_stage() + W_BYTES + t % PLANES * X_PLANE_BYTES + t / PLANES * 16;
+    Piece pieces[Ahead][Count];
+    wait_for_kernel_ahead();
 #pragma unroll
-        for (int i = 0; i < PIECES; i++)
-            if (exists(i, rows, t)) store(pieces[i], place + i * ROWS_APART * 16);
-        fence_proxy_async();
-        __syncwarp();
-        if (t % 32 == 0) mbarrier_arrive(full() + at.ring.stage);
-        if (at.step + 1 < STEPS) load(pieces, x + (at.step + 1) * DEPTH, rows, t);
+    for (int next = 0; next < Ahead; next++) load(pieces[next], x + next * DEPTH, rows, t);
+#pragma unroll 1
+    for (Walk at; at.goes_on();) {
+#pragma unroll
+        for (int next = 0; next < Ahead; next++) {
+            if (STEPS % Ahead && !at.goes_on()) break;
+            if (at.step >= STAGES) {
+                mbarrier_wait(empty() + at.ring.stage, at.ring.phase ^ 1);
+                if (t == 0) bring_weights(at, w1);
+            }
+            unsigned char *place = at.memory_of_stage() + W_BYTES + t % PLANES * X_PLANE_BYTES + t / PLANES * 16;
+#pragma unroll
+            for (int i = 0; i < Count; i++)
+                if (exists(i, rows, t)) store(pieces[next][i], place + i * ROWS_APART * 16);
+            fence_proxy_async();
+            __syncwarp();
+            if (t % 32 == 0) mbarrier_arrive(full() + at.ring.stage);
+            if (at.step + Ahead < STEPS) load(pieces[next], x + (at.step + Ahead) * DEPTH, rows, t);
+            at.advance();
+        }
     }
 }
 
@@ -183,7 +198,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (t == CONSUMERS) begin(w1, w2);
     __syncthreads();
     float values[ROWS / 2];
-    if (t >= CONSUMERS) produce(x, w1, rows, t - CONSUMERS);
+    if (t >= CONSUMERS && rows > FEW) produce<AHEAD, PIECES>(x, w1, rows, t - CONSUMERS);
+    else if (t >= CONSUMERS) produce<FEW_AHEAD, 1>(x, w1, rows, t - CONSUMERS);
     else if (rows > FEW) multiply_first<ROWS>(values, bias1, t);
     else multiply_first<FEW>(values, bias1, t);
     __syncthreads();  // all stages have been read. Of the whole block: racecheck follows no barrier among some of its warps

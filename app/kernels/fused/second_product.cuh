@@ -99,21 +99,25 @@ __device__ __forceinline__ void to_probabilities(Scores &scores, int i, int lane
     for (int tile = 0; tile < CLASS_TILES; tile++) scores[tile][i] /= sum, scores[tile][2 + i] /= sum;
 }
 
-// Stores the scores, or probabilities, and the best class of each image that exists.
+// Stores the scores, or probabilities, and the best class of each image that exists. Labels of two images are one store, and
+// a warp's one run of eight bytes: over a bus, single bytes would each cost a write.
 __device__ __forceinline__ void store_results(Scores &scores, float *y, unsigned char *labels, int images, int lane) {
+    const int first = lane % 4 * 2;
+    int best[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         if (SOFTMAX) to_probabilities(scores, i, lane);
-        const int image = lane % 4 * 2 + i;
-        const Best best = best_of(scores, i, lane);
-        if (image >= images) continue;
+        best[i] = best_of(scores, i, lane).label;
+        if (first + i >= images) continue;
 #pragma unroll
         for (int tile = 0; tile < CLASS_TILES; tile++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 const int label = tile * 16 + lane / 4 + half * 8;
-                if (label < CLASSES) y[image * CLASSES + label] = scores[tile][2 * half + i];
+                if (label < CLASSES) y[(first + i) * CLASSES + label] = scores[tile][2 * half + i];
             }
-        if (lane < 4) labels[image] = (unsigned char)best.label;
     }
+    if (lane >= 4) return;
+    if (first + 1 < images) *(unsigned short *)(labels + first) = (unsigned short)(best[0] | best[1] << 8);
+    else if (first < images) labels[first] = (unsigned char)best[0];
 }

@@ -1,0 +1,61 @@
+"""Launch a kernel before the kernel ahead of it in its stream has ended: programmatic dependent launch, from sm_90 on.
+
+The kernel waits for the other's results itself (``early.cuh``). What it does before overlaps with the other: starting,
+and loading its own parameters. CuPy has no call for it, so this is the driver's, cuLaunchKernelEx; structures as in the
+CUDA Driver API's documentation.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+from cupy_backends.cuda.api import driver
+
+EARLY = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute: its number, and 64 bytes for any kind of value."""
+
+    _fields_ = (
+        ("number", ctypes.c_int),
+        ("padding", ctypes.c_int),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
+    )
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+def early_launcher(
+    function: int, values: ctypes.Array[ctypes.c_void_p], threads: int, shared_bytes: int
+) -> Callable[[int, tuple[int, int, int]], None]:
+    """Return a function of a stream pointer and a grid that enqueues a launch of the kernel ``function``.
+
+    values: addresses of the arguments, read at each launch. Raises CuPy's CUDADriverError as any launch does.
+    """
+    call = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+    attribute = _Attribute(number=EARLY, value=1)
+    config = _Config(
+        block=(threads, 1, 1), shared_bytes=shared_bytes, attributes=ctypes.pointer(attribute), attribute_count=1
+    )
+    arguments = ctypes.byref(config), ctypes.c_void_p(function), values, None
+
+    def launch(stream: int, grid: tuple[int, int, int]) -> None:
+        config.grid[:] = grid
+        config.stream = stream
+        driver.check_status(call(*arguments))
+
+    return launch

@@ -1,0 +1,83 @@
+"""Test kernels that start before the kernel ahead of them has ended."""
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from app.cuda.early_launch import _Attribute, _Config
+
+ELEMENTS = 1 << 16
+SLOW_NS = 200_000
+SOURCE = f"""
+#include "early.cuh"
+__device__ __forceinline__ unsigned long long now() {{
+    unsigned long long time;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time)::"memory");
+    return time;
+}}
+// Lets the next kernel start, then takes its time before it writes.
+extern "C" __global__ void ahead(int *values, unsigned long long *ends, int value) {{
+    let_next_kernel_start();
+    for (unsigned long long begun = now(); now() - begun < {SLOW_NS};) {{
+    }}
+    for (int i = threadIdx.x; i < {ELEMENTS}; i += blockDim.x) values[i] = value;
+    if (threadIdx.x == 0) *ends = now();
+}}
+extern "C" __global__ void behind(int *sum, unsigned long long *starts, const int *values) {{
+    if (threadIdx.x == 0) *starts = now();
+    wait_for_kernel_ahead();
+    int own = 0;
+    for (int i = threadIdx.x; i < {ELEMENTS}; i += blockDim.x) own += __ldcg(values + i);
+    atomicAdd(sum, own);
+}}
+"""
+
+
+def test_structures_have_the_sizes_that_the_driver_reads() -> None:
+    """Of 64-bit systems, as the CUDA Driver API documents the fields."""
+    assert ctypes.sizeof(_Attribute) == 8 + 64
+    assert _Attribute.value.offset == 8
+    assert ctypes.sizeof(_Config) == 56
+    assert (_Config.stream.offset, _Config.attributes.offset, _Config.attribute_count.offset) == (32, 40, 48)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("captured", [False, True])
+def test_starts_early_and_sees_all_results(tmp_path: Path, captured: bool) -> None:
+    """In a stream and in a CUDA graph: before the end of the kernel ahead, and never with its earlier values."""
+    import cupy
+    from cupy.cuda import runtime
+
+    from app.cuda.compiler import compile_kernel
+    from app.cuda.device import describe_gpu
+    from app.kernels.launch import Function, loaded
+
+    arch = describe_gpu()["architecture"]
+    if int("".join(filter(str.isdigit, arch))) < 90:
+        pytest.skip(f"{arch} has no programmatic dependent launch")
+    path = tmp_path / "early.cu"
+    path.write_text(SOURCE)
+    module = loaded(compile_kernel(path, {}, arch))
+    ahead, behind = Function(module, "ahead", threads=256), Function(module, "behind", threads=256, early=True)
+    values, total = cupy.zeros(ELEMENTS, np.int32), cupy.zeros(1, np.int32)
+    ends, starts = cupy.zeros(1, np.uint64), cupy.zeros(1, np.uint64)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    for value in range(1, 6):
+        with stream:
+            total.fill(0)
+        if captured:
+            stream.begin_capture(runtime.streamCaptureModeRelaxed)
+        ahead(stream, (1, 1, 1), values, ends, np.int32(value))
+        behind(stream, (1, 1, 1), total, starts, values)
+        if captured:
+            graph = stream.end_capture()
+            graph.launch(stream)
+        stream.synchronize()
+        assert int(total[0]) == value * ELEMENTS
+        if value > 1:  # the first launch loads the code, which may wait for the card
+            assert int(starts[0]) < int(ends[0])
