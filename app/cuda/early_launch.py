@@ -2,7 +2,7 @@
 
 The kernel waits for the other's results itself (``early.cuh``). What it does before overlaps with the other: starting,
 and loading its own parameters. CuPy has no call for it, so this is the driver's, cuLaunchKernelEx; structures as in the
-CUDA Driver API's documentation.
+CUDA Driver API's documentation. Drivers before 12.3 have no such edges in a CUDA graph: they launch as usual.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-from cupy_backends.cuda.api import driver
+from cupy_backends.cuda.api import driver, runtime
 
 EARLY = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+SINCE = 12_030  # the driver's version
 
 
 class _Attribute(ctypes.Structure):
@@ -37,6 +38,12 @@ class _Config(ctypes.Structure):
         ("attributes", ctypes.POINTER(_Attribute)),
         ("attribute_count", ctypes.c_uint),
     )
+
+
+def can_start_early() -> bool:
+    """Return whether the driver can launch so in a stream and in a CUDA graph."""
+    version: int = runtime.driverGetVersion()
+    return version >= SINCE
 
 
 def early_launcher(

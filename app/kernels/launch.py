@@ -18,7 +18,7 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
 from app.cuda.compiler import compile_kernel
-from app.cuda.early_launch import early_launcher
+from app.cuda.early_launch import can_start_early, early_launcher
 from app.cuda.memory import device_array
 from app.kernels.cublas import gemm_step
 from app.kernels.plain_problems import Argument
@@ -236,7 +236,7 @@ class Function:
         address, handle = ctypes.addressof(packed), self._function.ptr
         threads, shared = self._threads, self._shared_bytes
         alive = (self._function, packed, values)  # the closure keeps them alive
-        if self._early:
+        if self._early and can_start_early():
             start = early_launcher(handle, packed, threads, shared)
 
             def launch_early(stream: int, size: Any, _: Any = alive) -> None:

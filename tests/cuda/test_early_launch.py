@@ -2,13 +2,17 @@
 
 import ctypes
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from app.cuda.early_launch import _Attribute, _Config
+from app.cuda import early_launch
+from app.cuda.early_launch import EARLY, SINCE, _Attribute, _Config
+from app.kernels import launch
 
 ELEMENTS = 1 << 16
 SLOW_NS = 200_000
@@ -45,6 +49,43 @@ def test_structures_have_the_sizes_that_the_driver_reads() -> None:
     assert (_Config.stream.offset, _Config.attributes.offset, _Config.attribute_count.offset) == (32, 40, 48)
 
 
+@pytest.mark.parametrize("version", [SINCE - 1, SINCE])
+def test_the_driver_is_told_what_to_launch(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Block, shared memory, grid, stream, argument and the attribute; older drivers launch as usual."""
+    early: list[tuple[Any, ...]] = []
+    usual: list[tuple[Any, ...]] = []
+
+    def launch_kernel_ex(config: Any, function: Any, values: Any, _: None) -> int:
+        own = config._obj
+        attributes = [(own.attributes[i].number, own.attributes[i].value) for i in range(own.attribute_count)]
+        value = ctypes.c_int.from_address(values[0]).value
+        early.append((*own.grid, *own.block, own.shared_bytes, own.stream, function.value, attributes, value))
+        return 0
+
+    monkeypatch.setattr(early_launch, "runtime", SimpleNamespace(driverGetVersion=lambda: version))
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(cuLaunchKernelEx=launch_kernel_ex))
+    statuses: list[int] = []
+    monkeypatch.setattr(early_launch, "driver", SimpleNamespace(check_status=statuses.append))
+    monkeypatch.setattr(launch, "driver", SimpleNamespace(launchKernel=lambda *given: usual.append(given)))
+    module: Any = SimpleNamespace(get_function=lambda _: SimpleNamespace(ptr=7))
+    function = launch.Function(module, "f", threads=96, shared_bytes=1024, early=True)
+    value = ctypes.c_int(41)
+    started = function.bound([value], lambda images: (images, 2, 1))
+    for stream, images in ((99, 5), (100, 6)):
+        value.value += 1
+        started(stream, images)
+    if version < SINCE:
+        assert not early
+        assert [given[:9] for given in usual] == [(7, 5, 2, 1, 96, 1, 1, 1024, 99), (7, 6, 2, 1, 96, 1, 1, 1024, 100)]
+    else:
+        assert not usual
+        assert statuses == [0, 0]
+        assert early == [
+            (5, 2, 1, 96, 1, 1, 1024, 99, 7, [(EARLY, 1)], 42),
+            (6, 2, 1, 96, 1, 1, 1024, 100, 7, [(EARLY, 1)], 43),
+        ]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("captured", [False, True])
 def test_starts_early_and_sees_all_results(tmp_path: Path, captured: bool) -> None:
@@ -54,15 +95,15 @@ def test_starts_early_and_sees_all_results(tmp_path: Path, captured: bool) -> No
 
     from app.cuda.compiler import compile_kernel
     from app.cuda.device import describe_gpu
-    from app.kernels.launch import Function, loaded
 
     arch = describe_gpu()["architecture"]
     if int("".join(filter(str.isdigit, arch))) < 90:
         pytest.skip(f"{arch} has no programmatic dependent launch")
     path = tmp_path / "early.cu"
     path.write_text(SOURCE)
-    module = loaded(compile_kernel(path, {}, arch))
-    ahead, behind = Function(module, "ahead", threads=256), Function(module, "behind", threads=256, early=True)
+    module = launch.loaded(compile_kernel(path, {}, arch))
+    ahead = launch.Function(module, "ahead", threads=256)
+    behind = launch.Function(module, "behind", threads=256, early=True)
     values, total = cupy.zeros(ELEMENTS, np.int32), cupy.zeros(1, np.int32)
     ends, starts = cupy.zeros(1, np.uint64), cupy.zeros(1, np.uint64)
     stream = cupy.cuda.Stream(non_blocking=True)

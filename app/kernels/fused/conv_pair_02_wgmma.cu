@@ -78,8 +78,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         mbarrier_init(filters_there(), 1);
         fence_mbarrier_init();
         cp_async_bulk(memory, filters2, FILTERS2_BYTES, filters_there());
-        *last_factor() = scales[1];
     }
+    if (threadIdx.x == THREADS - 1) *last_factor() = scales[1];
     let_next_kernel_start();
     clear_padding(windows, own_number());
     clear_padding(windows + WINDOWS_BYTES, own_number());
