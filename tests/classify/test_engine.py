@@ -164,6 +164,8 @@ def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch
         return lambda lane: (body(lane), memory)
 
     monkeypatch.setattr(CpuLanes, "open", opened)
+    kept: list[Engine] = []
+    monkeypatch.setattr(engine_module, "_on_lost_cards", kept)
     piece = Piece(0, shards(tmp_path, [])[0], 0, 300)
     with Engine(settings(compressed=True)) as engine:
         if lost:
@@ -178,6 +180,8 @@ def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch
     del engine
     gc.collect()
     assert sorted(freed) == ([] if lost else indices)
+    for engine in kept:
+        engine._lanes.close()  # or OpenBLAS would stay at one thread in later tests
 
 
 def test_a_lane_that_does_not_open_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
