@@ -17,8 +17,8 @@ import numpy as np
 from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
+from app.cuda import dependent_launch
 from app.cuda.compiler import compile_kernel
-from app.cuda.early_launch import can_start_early, early_launcher
 from app.cuda.memory import device_array
 from app.kernels.cublas import gemm_step
 from app.kernels.plain_problems import Argument
@@ -185,7 +185,7 @@ class Launch:
     def _kernel_step(self, action: KernelLaunch) -> Step:
         entry = action.entry or self.kernel.variant.entry
         function = Function(
-            self._module, entry, threads=action.threads, shared_bytes=action.shared_bytes, early=action.early
+            self._module, entry, threads=action.threads, shared_bytes=action.shared_bytes, dependent=action.dependent
         )
         scalars = [ctypes.c_int(scalar) for scalar in action.scalars]
         grid = _persistent(action.grid) if action.persistent else action.grid
@@ -212,15 +212,17 @@ def _persistent(grid: Callable[[int], Grid]) -> Callable[[int], Grid]:
 class Function:
     """A kernel in a loaded module, with its block size and dynamic shared memory, in bytes.
 
-    early: it may start before the kernel ahead of it in the stream has ended (``early.cuh``). Raises ValueError for a
-    block that no card can launch.
+    dependent: it may start before the kernel ahead of it in the stream has ended (``dependent_launch.cuh``). Raises
+    ValueError for a block that no card can launch.
     """
 
-    def __init__(self, module: Any, entry: str, *, threads: int, shared_bytes: int = 0, early: bool = False) -> None:
+    def __init__(
+        self, module: Any, entry: str, *, threads: int, shared_bytes: int = 0, dependent: bool = False
+    ) -> None:
         if not 0 < threads <= MAX_THREADS or shared_bytes < 0:
             raise ValueError(f"{entry} cannot have {threads} threads and {shared_bytes} bytes of shared memory a block")
         self.name = entry
-        self._threads, self._shared_bytes, self._early = threads, shared_bytes, early
+        self._threads, self._shared_bytes, self._dependent = threads, shared_bytes, dependent
         self._function = module.get_function(entry)
         if shared_bytes > STATIC_SHARED_LIMIT:
             driver.funcSetAttribute(self._function.ptr, MAX_DYNAMIC_SHARED, shared_bytes)
@@ -236,13 +238,13 @@ class Function:
         address, handle = ctypes.addressof(packed), self._function.ptr
         threads, shared = self._threads, self._shared_bytes
         alive = (self._function, packed, values)  # the closure keeps them alive
-        if self._early and can_start_early():
-            start = early_launcher(handle, packed, threads, shared)
+        if self._dependent and dependent_launch.is_supported():
+            start = dependent_launch.dependent_launcher(handle, packed, threads, shared)
 
-            def launch_early(stream: int, size: Any, _: Any = alive) -> None:
+            def launch_dependent(stream: int, size: Any, _: Any = alive) -> None:
                 start(stream, grid(size))
 
-            return launch_early
+            return launch_dependent
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
             driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)

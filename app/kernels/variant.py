@@ -42,7 +42,7 @@ class KernelLaunch:
     scalars: tuple[int, ...] = ()
     shared_bytes: int = 0
     persistent: bool = False  # blocks loop over the work: at most one per multiprocessor
-    early: bool = False  # may start before the kernel ahead of it has ended, and waits for that one's results itself
+    dependent: bool = False  # programmatic dependent launch: waits by itself for the results of the kernel ahead
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@
 // Bound by: the tensor cores, and the issue slots that pooling takes from them; images in host memory: the bus.
 #include "bulk_copy.cuh"
 #include "conv_pair.cuh"
-#include "early.cuh"
+#include "dependent_launch.cuh"
 #include "stamps.cuh"
 
 constexpr int IMAGES = 2;  // per warpgroup at a time: the 128 columns of its products
@@ -80,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         cp_async_bulk(memory, filters2, FILTERS2_BYTES, filters_there());
     }
     if (threadIdx.x == THREADS - 1) *last_factor() = scales[1];
-    let_next_kernel_start();
+    griddepcontrol_launch_dependents();
     clear_padding(windows, own_number());
     clear_padding(windows + WINDOWS_BYTES, own_number());
     __syncthreads();

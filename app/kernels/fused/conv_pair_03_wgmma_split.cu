@@ -11,7 +11,7 @@
 // Bound by: the tensor cores, and the issue slots that pooling and adding take from them.
 #include "bulk_copy.cuh"
 #include "conv_pair.cuh"
-#include "early.cuh"
+#include "dependent_launch.cuh"
 #include "stamps.cuh"
 
 constexpr int IMAGES = 2;  // per warpgroup at a time: the 128 columns of its products
@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int tap = 0; tap < STAGES; tap++)
             cp_async_bulk(memory + tap * TAP_BYTES, filters2 + tap * TAP_BYTES, TAP_BYTES, full() + tap);
     }
-    let_next_kernel_start();
+    griddepcontrol_launch_dependents();
     clear_padding(windows, own_number());
     clear_padding(windows + WINDOWS_BYTES, own_number());
     __syncthreads();

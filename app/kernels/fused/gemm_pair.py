@@ -36,7 +36,7 @@ def _configured(
     shared: int,
     pack: Callable[[LinearPairProblem, Arrays], list[np.ndarray | None]],
     w2_size: int = 0,
-    early: bool = False,
+    dependent: bool = False,
 ) -> LaunchConfig:
     """Configure blocks of ROWS images each. w2_size: elements of the second matrix as packed, 0 for all its own."""
     first, second = problem.first, problem.second
@@ -54,7 +54,9 @@ def _configured(
         "SHARED_BYTES": shared,
         **parameters,
     }
-    launch = KernelLaunch(threads, lambda n: (tiles(n, parameters["ROWS"]), 1, 1), shared_bytes=shared, early=early)
+    launch = KernelLaunch(
+        threads, lambda n: (tiles(n, parameters["ROWS"]), 1, 1), shared_bytes=shared, dependent=dependent
+    )
     _, w1, bias1, w2, bias2, *_ = problem.arguments()
     w1 = replace(w1, dtype="float16", fixed=problem.weight_parts * w1.fixed)
     takes = (w1, bias1, replace(w2, fixed=w2_size or w2.fixed), bias2)
@@ -96,7 +98,7 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
     w2_size = second_matrix_size(first.outputs, problem.second.outputs)
     stage = 2 * DEPTH[problem.dtype] * (problem.weight_parts * first.outputs + problem.parts * (rows + 1))
     shared = stages * (stage + 16) + 4 * w2_size + 8
-    return _configured(problem, parameters, 2 * first.outputs + 128, shared, pack_for_wgmma, w2_size, early=True)
+    return _configured(problem, parameters, 2 * first.outputs + 128, shared, pack_for_wgmma, w2_size, dependent=True)
 
 
 # --- packing: reorder parameters for the tensor cores' instructions, and scale them into float16's range --------------

@@ -13,7 +13,7 @@
 // Bound by: no one thing. Shared memory works for a third of the time, the tensor cores for a fifth; blocks take in from
 //           the L2 cache about what it delivers in that time, and wait for each step's images.
 #include "bulk_copy.cuh"
-#include "early.cuh"
+#include "dependent_launch.cuh"
 #include "second_product.cuh"
 #include "wgmma.cuh"
 
@@ -70,7 +70,8 @@ __device__ __forceinline__ void begin(const unsigned char *w1, const void *w2) {
 // they are: a column of the product depends on no other.
 constexpr int ROWS_APART = PRODUCERS / PLANES, PIECES = (ROWS + ROWS_APART - 1) / ROWS_APART;
 static_assert(FEW <= ROWS_APART, "of few images a thread has one piece a step");
-// Steps that are on their way: as many as there are registers for. Few images wait for the L2 cache once, not at each step.
+// Steps on their way. The pieces of one step fill a thread's registers if they are float32, those of two if float16; of few
+// images all steps fit, or half of them: the L2 cache's latency then counts once or twice, not at each step.
 constexpr int AHEAD = SPLIT ? 1 : 2, FEW_AHEAD = STEPS < 8 / PARTS ? STEPS : 8 / PARTS;
 struct Piece {
     uint4 word[PARTS];
@@ -84,7 +85,7 @@ __device__ __forceinline__ void load(Piece (&pieces)[Count], const INPUT *x, int
         const uint4 *source = (const uint4 *)(x + i * ROWS_APART * INPUTS);
         if (!exists(i, rows, t)) continue;
 #pragma unroll
-        for (int j = 0; j < PARTS; j++) pieces[i].word[j] = __ldcg(source + j);  // not __ldg: they may be new
+        for (int j = 0; j < PARTS; j++) pieces[i].word[j] = __ldcg(source + j);  // written while this runs: not by __ldg
     }
 }
 
@@ -108,13 +109,13 @@ __device__ __forceinline__ void store(const Piece &piece, unsigned char *place) 
     *(uint4 *)(place + X_PART_BYTES) = low;
 }
 
-// Images go through registers, where they are split; those of the next steps, Ahead of them, are on their way meanwhile.
-// Count: how many pieces of a step this thread has.
+// Images go through registers, where they are split; Ahead steps of them are on their way. Count: a thread's pieces of a
+// step.
 template <int Ahead, int Count>
 __device__ __forceinline__ void produce(const INPUT *x, const unsigned char *w1, int rows, int t) {
     x += t / PLANES * INPUTS + t % PLANES * 8;
     Piece pieces[Ahead][Count];
-    wait_for_kernel_ahead();
+    griddepcontrol_wait();
 #pragma unroll
     for (int next = 0; next < Ahead; next++) load(pieces[next], x + next * DEPTH, rows, t);
 #pragma unroll 1

@@ -1,7 +1,7 @@
-"""Launch a kernel before the kernel ahead of it in its stream has ended: programmatic dependent launch, from sm_90 on.
+"""Programmatic dependent launch (sm_90 and later): a kernel starts before the one ahead of it in its stream has ended.
 
-The kernel waits for the other's results itself (``early.cuh``). What it does before overlaps with the other: starting,
-and loading its own parameters. CuPy has no call for it, so this is the driver's, cuLaunchKernelEx; structures as in the
+It waits for the other's results itself (``dependent_launch.cuh``). Until then it overlaps with the other: it starts,
+and loads its own parameters. CuPy has no call for it, so this is the driver's, cuLaunchKernelEx; structures as in the
 CUDA Driver API's documentation. Drivers before 12.3 have no such edges in a CUDA graph: they launch as usual.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from cupy_backends.cuda.api import driver, runtime
 
-EARLY = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+PROGRAMMATIC = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 SINCE = 12_030  # the driver's version
 
 
@@ -40,13 +40,13 @@ class _Config(ctypes.Structure):
     )
 
 
-def can_start_early() -> bool:
-    """Return whether the driver can launch so in a stream and in a CUDA graph."""
+def is_supported() -> bool:
+    """Return whether the driver can, in a stream and in a CUDA graph."""
     version: int = runtime.driverGetVersion()
     return version >= SINCE
 
 
-def early_launcher(
+def dependent_launcher(
     function: int, values: ctypes.Array[ctypes.c_void_p], threads: int, shared_bytes: int
 ) -> Callable[[int, tuple[int, int, int]], None]:
     """Return a function of a stream pointer and a grid that enqueues a launch of the kernel ``function``.
@@ -54,7 +54,7 @@ def early_launcher(
     values: addresses of the arguments, read at each launch. Raises CuPy's CUDADriverError as any launch does.
     """
     call = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
-    attribute = _Attribute(number=EARLY, value=1)
+    attribute = _Attribute(number=PROGRAMMATIC, value=1)
     config = _Config(
         block=(threads, 1, 1), shared_bytes=shared_bytes, attributes=ctypes.pointer(attribute), attribute_count=1
     )

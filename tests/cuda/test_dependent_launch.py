@@ -10,14 +10,14 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from app.cuda import early_launch
-from app.cuda.early_launch import EARLY, SINCE, _Attribute, _Config
+from app.cuda import dependent_launch
+from app.cuda.dependent_launch import PROGRAMMATIC, SINCE, _Attribute, _Config
 from app.kernels import launch
 
 ELEMENTS = 1 << 16
 SLOW_NS = 200_000
 SOURCE = f"""
-#include "early.cuh"
+#include "dependent_launch.cuh"
 __device__ __forceinline__ unsigned long long now() {{
     unsigned long long time;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time)::"memory");
@@ -25,7 +25,7 @@ __device__ __forceinline__ unsigned long long now() {{
 }}
 // Lets the next kernel start, then takes its time before it writes.
 extern "C" __global__ void ahead(int *values, unsigned long long *ends, int value) {{
-    let_next_kernel_start();
+    griddepcontrol_launch_dependents();
     for (unsigned long long begun = now(); now() - begun < {SLOW_NS};) {{
     }}
     for (int i = threadIdx.x; i < {ELEMENTS}; i += blockDim.x) values[i] = value;
@@ -33,7 +33,7 @@ extern "C" __global__ void ahead(int *values, unsigned long long *ends, int valu
 }}
 extern "C" __global__ void behind(int *sum, unsigned long long *starts, const int *values) {{
     if (threadIdx.x == 0) *starts = now();
-    wait_for_kernel_ahead();
+    griddepcontrol_wait();
     int own = 0;
     for (int i = threadIdx.x; i < {ELEMENTS}; i += blockDim.x) own += __ldcg(values + i);
     atomicAdd(sum, own);
@@ -52,37 +52,37 @@ def test_structures_have_the_sizes_that_the_driver_reads() -> None:
 @pytest.mark.parametrize("version", [SINCE - 1, SINCE])
 def test_the_driver_is_told_what_to_launch(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Block, shared memory, grid, stream, argument and the attribute; older drivers launch as usual."""
-    early: list[tuple[Any, ...]] = []
+    dependent: list[tuple[Any, ...]] = []
     usual: list[tuple[Any, ...]] = []
 
     def launch_kernel_ex(config: Any, function: Any, values: Any, _: None) -> int:
         own = config._obj
         attributes = [(own.attributes[i].number, own.attributes[i].value) for i in range(own.attribute_count)]
         value = ctypes.c_int.from_address(values[0]).value
-        early.append((*own.grid, *own.block, own.shared_bytes, own.stream, function.value, attributes, value))
+        dependent.append((*own.grid, *own.block, own.shared_bytes, own.stream, function.value, attributes, value))
         return 0
 
-    monkeypatch.setattr(early_launch, "runtime", SimpleNamespace(driverGetVersion=lambda: version))
+    monkeypatch.setattr(dependent_launch, "runtime", SimpleNamespace(driverGetVersion=lambda: version))
     monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(cuLaunchKernelEx=launch_kernel_ex))
     statuses: list[int] = []
-    monkeypatch.setattr(early_launch, "driver", SimpleNamespace(check_status=statuses.append))
+    monkeypatch.setattr(dependent_launch, "driver", SimpleNamespace(check_status=statuses.append))
     monkeypatch.setattr(launch, "driver", SimpleNamespace(launchKernel=lambda *given: usual.append(given)))
     module: Any = SimpleNamespace(get_function=lambda _: SimpleNamespace(ptr=7))
-    function = launch.Function(module, "f", threads=96, shared_bytes=1024, early=True)
+    function = launch.Function(module, "f", threads=96, shared_bytes=1024, dependent=True)
     value = ctypes.c_int(41)
     started = function.bound([value], lambda images: (images, 2, 1))
     for stream, images in ((99, 5), (100, 6)):
         value.value += 1
         started(stream, images)
     if version < SINCE:
-        assert not early
+        assert not dependent
         assert [given[:9] for given in usual] == [(7, 5, 2, 1, 96, 1, 1, 1024, 99), (7, 6, 2, 1, 96, 1, 1, 1024, 100)]
     else:
         assert not usual
         assert statuses == [0, 0]
-        assert early == [
-            (5, 2, 1, 96, 1, 1, 1024, 99, 7, [(EARLY, 1)], 42),
-            (6, 2, 1, 96, 1, 1, 1024, 100, 7, [(EARLY, 1)], 43),
+        assert dependent == [
+            (5, 2, 1, 96, 1, 1, 1024, 99, 7, [(PROGRAMMATIC, 1)], 42),
+            (6, 2, 1, 96, 1, 1, 1024, 100, 7, [(PROGRAMMATIC, 1)], 43),
         ]
 
 
@@ -99,11 +99,11 @@ def test_starts_early_and_sees_all_results(tmp_path: Path, captured: bool) -> No
     arch = describe_gpu()["architecture"]
     if int("".join(filter(str.isdigit, arch))) < 90:
         pytest.skip(f"{arch} has no programmatic dependent launch")
-    path = tmp_path / "early.cu"
+    path = tmp_path / "dependent.cu"
     path.write_text(SOURCE)
     module = launch.loaded(compile_kernel(path, {}, arch))
     ahead = launch.Function(module, "ahead", threads=256)
-    behind = launch.Function(module, "behind", threads=256, early=True)
+    behind = launch.Function(module, "behind", threads=256, dependent=True)
     values, total = cupy.zeros(ELEMENTS, np.int32), cupy.zeros(1, np.int32)
     ends, starts = cupy.zeros(1, np.uint64), cupy.zeros(1, np.uint64)
     stream = cupy.cuda.Stream(non_blocking=True)

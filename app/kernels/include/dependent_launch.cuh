@@ -1,0 +1,11 @@
+// Programmatic dependent launch, by PTX alone; sm_90 and later: a kernel overlaps with the one ahead of it in its stream.
+// The row of the second kernel asks for it (KernelLaunch.dependent); in any other launch both calls do nothing.
+#pragma once
+
+// Lets the next kernel's blocks start as soon as there is room for them.
+__device__ __forceinline__ void griddepcontrol_launch_dependents() {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// Waits until the kernel ahead has ended; what it wrote is then visible.
+__device__ __forceinline__ void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
