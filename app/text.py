@@ -55,12 +55,11 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
     while excess > 0 and left and (widest := max(left, key=widths.__getitem__)) is not None and widths[widest] > LEAST:
         widths[widest] -= 1
         excess -= 1
-    lines = _line([columns[index].head for index in shown], widths, columns, shown, width)
+    lines = _line([columns[index].head for index in shown], None, widths, columns, shown, width)
     for row in rows:
-        cells = [row[index] for index in shown if index < len(row)]
-        if len(row) < len(columns) and len(row) - 1 not in shown:
-            cells.append(row[-1])  # keep the remark if its column is left out
-        lines += _line(cells, widths, columns, shown, width)
+        ends = len(row) < len(columns)
+        cells = [row[index] for index in shown if index < len(row) - ends]
+        lines += _line(cells, row[-1] if ends else None, widths, columns, shown, width)
     if dropped:
         lines += paragraph(f"(--wide adds: {', '.join(dropped)})", width, INDENT)
     return lines
@@ -78,24 +77,30 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Seq
 
 
 def _line(
-    cells: Sequence[str], widths: Sequence[int], columns: Sequence[Column], shown: Sequence[int], width: int
+    cells: Sequence[str],
+    remark: str | None,
+    widths: Sequence[int],
+    columns: Sequence[Column],
+    shown: Sequence[int],
+    width: int,
 ) -> list[str]:
-    """Format one row; it takes several lines if cells wrap."""
+    """Format one row; it takes several lines if cells wrap. remark: the last cell of a row that ends early."""
     blocks: list[list[str]] = []
     below: list[str] = []  # lines of a last cell with a word too long for the remaining room
     room = width - len(INDENT)
-    for place, (cell, own) in enumerate(zip(cells, widths, strict=False)):
-        column = columns[shown[place]]
-        remark = place == len(cells) - 1 < len(shown) - 1
-        if remark or (column.left and shown[place] == len(columns) - 1):
-            if max(map(len, cell.split()), default=0) <= room:
-                blocks.append(_Wrapper(max(room, 1)).wrap(cell) or [""])
-            else:
-                below = [" " * (width // 2) + part for part in _Wrapper(width - width // 2).wrap(cell)]
-        else:
-            parts = _Wrapper(own).wrap(cell) if column.left else [cell.rjust(own)]
-            blocks.append([part.ljust(own) for part in parts or [""]])
+    last = remark
+    for cell, own, index in zip(cells, widths, shown, strict=False):
+        if columns[index].left and index == len(columns) - 1:
+            last = cell
+            break
+        parts = _Wrapper(own).wrap(cell) if columns[index].left else [cell.rjust(own)]
+        blocks.append([part.ljust(own) for part in parts or [""]])
         room -= own + len(INDENT)
+    if last is not None:
+        if max(map(len, last.split()), default=0) <= room:
+            blocks.append(_Wrapper(max(room, 1)).wrap(last) or [""])
+        else:
+            below = [" " * (width // 2) + part for part in _Wrapper(width - width // 2).wrap(last)]
     for block in blocks:
         block += [" " * len(block[0])] * (max(map(len, blocks)) - len(block))
     return [(INDENT + INDENT.join(parts)).rstrip() for parts in zip(*blocks, strict=True)] + below

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.text import UNLIMITED, Column, fields, format_factor, format_ms, paragraph, table, terminal_width
@@ -46,6 +46,21 @@ def test_a_remark_runs_over_the_columns_that_are_missing() -> None:
     assert table(COLUMNS, [["direct", "–", "wrong"], *ROWS], 40)[1] == "  direct                  –  wrong"
 
 
+def test_a_remark_is_kept_whatever_columns_are_shown() -> None:
+    """Also in the last one, which then is as wide as its other cells; and if columns to its right have no text."""
+    rows = [["13 register-patch", "1.5210", "0.0021", "33.12", ""], ["direct", "20.75", "0.1", "stopped by hand"]]
+    assert table(COLUMNS, rows, 41)[2:] == [
+        "  direct              20.75  stopped by",
+        "                             hand",
+        "  (--wide adds: spread)",
+    ]
+    assert table(COLUMNS, rows, 34)[2:] == [
+        "  direct              20.75",
+        "                 stopped by hand",
+        "  (--wide adds: spread, TFLOP/s)",
+    ]
+
+
 def test_a_name_without_room_is_wrapped_in_its_column() -> None:
     columns = [Column("layers", left=True), Column("kernel", left=True), Column("ms")]
     assert table(columns, [["conv1+relu1+pool1+conv2+relu2+pool2", "wgmma-split", "0.35"]], 42) == [
@@ -71,6 +86,7 @@ NUMBERS, NAMES = st.text("123", max_size=8), st.text("abc ", max_size=50)
     st.integers(1, 5),
     st.integers(60, 130),
 )
+@example([("", "1" * 8, "1" * 8, "", ""), ("a" * 29, "", "", "1" * 8, "")], 4, 60)
 def test_no_line_is_longer_than_the_width(rows: list[tuple[str, ...]], cells: int, width: int) -> None:
     assert all(len(line) <= width for line in table(COLUMNS, [row[:cells] for row in rows], width))
 
