@@ -2,7 +2,9 @@
 
 import os
 import signal
-import time
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -10,6 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from app import interrupts
 from app.bench import training as bench
 from app.network.definitions import MLP as NETWORK
 from app.training import cpu_engine, loop
@@ -173,14 +176,22 @@ def test_ctrl_c_between_two_pieces(function: str, train: Train, place: Path, mon
     """Of a batch, and of the images held out: ten pieces by one thread."""
     calls: list[object] = []
     before = listing(place)
-    real = getattr(Model, function)
+    real, real_handling, noted = getattr(Model, function), interrupts.on_interrupt, threading.Event()
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.5)  # the main thread notes it, also on a busy machine
+        assert noted.wait(60)  # by the main thread
         return real(*arguments, **options)
 
+    def handling(act: Callable[[], object]) -> AbstractContextManager[None]:
+        def noting() -> None:
+            act()
+            noted.set()
+
+        return real_handling(noting)
+
+    monkeypatch.setattr(interrupts, "on_interrupt", handling)
     monkeypatch.setattr(cpu_engine, "PIECE", 2)
     monkeypatch.setattr(cpu_engine, "usable_cores", lambda: 1)
     monkeypatch.setattr(Model, function, interrupted)
