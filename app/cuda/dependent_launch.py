@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 from cupy_backends.cuda.api import driver, runtime
 
@@ -51,18 +53,27 @@ def dependent_launcher(
 ) -> Callable[[int, tuple[int, int, int]], None]:
     """Return a function of a stream pointer and a grid that enqueues a launch of the kernel ``function``.
 
-    values: addresses of the arguments, read at each launch. Raises CuPy's CUDADriverError as any launch does.
+    values: addresses of the arguments, read at each launch.
     """
-    call = ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
     attribute = _Attribute(number=PROGRAMMATIC, value=1)
     config = _Config(
         block=(threads, 1, 1), shared_bytes=shared_bytes, attributes=ctypes.pointer(attribute), attribute_count=1
     )
-    arguments = ctypes.byref(config), ctypes.c_void_p(function), values, None
+    arguments = ctypes.byref(config), ctypes.c_void_p(function), values
 
     def launch(stream: int, grid: tuple[int, int, int]) -> None:
         config.grid[:] = grid
         config.stream = stream
-        driver.check_status(call(*arguments))
+        launch_kernel_ex(*arguments)  # looked up at each launch: ``profile`` replaces it
 
     return launch
+
+
+def launch_kernel_ex(config: Any, function: ctypes.c_void_p, values: ctypes.Array[ctypes.c_void_p]) -> None:
+    """Call the driver's cuLaunchKernelEx. Raises CuPy's CUDADriverError as any launch does."""
+    driver.check_status(_driver_call()(config, function, values, None))
+
+
+@cache
+def _driver_call() -> Callable[..., int]:
+    return ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx

@@ -163,9 +163,11 @@ class FakeCard:
         self.events: list[Mock] = []
         self.runtime = SimpleNamespace(memcpyAsync=self.taking(2), eventRecord=self.record)
         self.driver = SimpleNamespace(launchKernel=self.taking(5))
+        self.dependent_launch = SimpleNamespace(launch_kernel_ex=self.taking(4))
         cuda = SimpleNamespace(Event=self.event, get_elapsed_time=lambda first, last: last.at - first.at)
         monkeypatch.setattr(spans, "runtime", self.runtime)
         monkeypatch.setattr(spans, "driver", self.driver)
+        monkeypatch.setattr(spans, "dependent_launch", self.dependent_launch)
         monkeypatch.setattr(spans, "cupy", SimpleNamespace(cuda=cuda))
         monkeypatch.setattr(spans, "Launch", FakeLaunch)
         monkeypatch.setattr(spans, "loaded_cublas", lambda: None)
@@ -186,16 +188,18 @@ class FakeCard:
 
 
 class FakeLaunch:
-    """Two pieces of a variant that copies filters, then launches."""
+    """Two pieces of a variant that copies filters, then launches twice, the second kernel as a dependent one."""
 
     def __init__(self, card: FakeCard) -> None:
-        actions = ConstantCopy("filters", 0, 4), KernelLaunch(32, lambda _: (1, 1, 1))
+        usual, dependent = (KernelLaunch(32, lambda _: (1, 1, 1), dependent=how) for how in (False, True))
+        actions = ConstantCopy("filters", 0, 4), usual, dependent
         self.kernel, self._card = SimpleNamespace(config=SimpleNamespace(actions=actions)), card
 
     def __call__(self, stream: int, images: int) -> None:
         for _ in range(2):
             self._card.runtime.memcpyAsync(1, 2, 16, 3, stream)
             self._card.driver.launchKernel(9, 1, 1, 1, 32, 1, 1, 0, stream, 0, 0)
+            self._card.dependent_launch.launch_kernel_ex(stream, 9, 0)
 
 
 def test_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,13 +217,13 @@ def test_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
             buffers.launches[0](77, 10)
             card.runtime.memcpyAsync(1, 2, 10, 2, 77)
         recorded = recorder.spans()
-        assert [span.kind for span in recorded] == ["h2d", "d2d", "kernel", "d2d", "kernel", "d2h"]
-        assert [span.ms for span in recorded] == [2, 2, 5, 2, 5, 2]
-        assert [span.nbytes for span in recorded] == [784, 16, 0, 16, 0, 10]
-        assert recorded[0].start == 0 and recorded[-1].stop == 18
+        assert [span.kind for span in recorded] == ["h2d", *["d2d", "kernel", "kernel"] * 2, "d2h"]
+        assert [span.ms for span in recorded] == [2, 2, 5, 4, 2, 5, 4, 2]
+        assert [span.nbytes for span in recorded] == [784, 16, 0, 0, 16, 0, 0, 10]
+        assert recorded[0].start == 0 and recorded[-1].stop == 26
         assert recorded[2].entry == "conv_constant" and recorded[2].layer == "conv1+relu1"
         assert recorded[0].layer == "" and {span.stream for span in recorded} == {0}
-    assert len(card.events) == 13  # two a span, and the origin
+    assert len(card.events) == 17  # two a span, and the origin
     assert originals == (card.runtime.memcpyAsync, card.driver.launchKernel, FakeLaunch.__call__)
 
 

@@ -198,6 +198,8 @@ def test_profile(row: Variant | None, capsys: pytest.CaptureFixture[str], own_tu
     text, document = ran(capsys, own_tuning, *arguments)
     rows = document["rows"]
     assert {entry["kind"] for entry in rows} >= {"h2d", "kernel", "d2h"}
+    of_kernels = "+".join(entry["layer"] for entry in rows if entry["kind"] == "kernel")
+    assert {"conv1", "conv2", "fc1", "fc2", "argmax"} <= {*of_kernels.split("+")}
     assert sum(entry["share"] for entry in rows) == pytest.approx(1)
     assert all(0 <= entry["min_ms"] <= entry["average_ms"] <= entry["max_ms"] for entry in rows)
     assert document["api"] and all(entry["calls"] > 0 for entry in document["api"])

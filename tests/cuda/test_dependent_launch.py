@@ -63,7 +63,7 @@ def test_the_driver_is_told_what_to_launch(version: int, monkeypatch: pytest.Mon
         return 0
 
     monkeypatch.setattr(dependent_launch, "runtime", SimpleNamespace(driverGetVersion=lambda: version))
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(cuLaunchKernelEx=launch_kernel_ex))
+    monkeypatch.setattr(dependent_launch, "_driver_call", lambda: launch_kernel_ex)
     statuses: list[int] = []
     monkeypatch.setattr(dependent_launch, "driver", SimpleNamespace(check_status=statuses.append))
     monkeypatch.setattr(launch, "driver", SimpleNamespace(launchKernel=lambda *given: usual.append(given)))

@@ -200,6 +200,7 @@ def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str, weights
         wholes = (Direct, AtOnce)
         assert (running.direct is not None) == any(kind.serves(running.plan, [images]) for kind in wholes)
         assert alike(results(images, outputs), expected)
+        assert alike(results(images, others), expected)
         of_other = results(other, others)
         assert not alike(of_other, expected)
         images[:] = second

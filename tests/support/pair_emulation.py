@@ -1,7 +1,7 @@
 """What the pair kernels make of their packed parameters, in NumPy: operands are read from memory as the kernels do.
 
-Sums are exact (float64); what is stored on the way is rounded as in the kernels. Memory that a kernel leaves as it was
-holds NaN here, so that a product of it with zero shows.
+Sums are exact (float64), but for float16's first convolution by wgmma; what is stored on the way is rounded as in the
+kernels. Memory that a kernel leaves as it was holds NaN here, so that a product of it with zero shows.
 """
 
 from collections.abc import Callable, Sequence
@@ -120,7 +120,7 @@ def convolutions(problem: ConvPairProblem, packed: Packed, images: np.ndarray) -
         if split:
             pooled.append(in_place(scales[0] * twice_relu(sums).sum(axis=(1, 3))))
         else:
-            activations = half(np.maximum(sums, 0))
+            activations = np.maximum(sums, 0)
             rows = half(activations[:, :, :, 0] + activations[:, :, :, 1])
             pooled.append(in_place(half(rows[:, 0] + rows[:, 1])))
     maps = np.stack(pooled)

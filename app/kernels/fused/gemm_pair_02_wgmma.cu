@@ -70,9 +70,10 @@ __device__ __forceinline__ void begin(const unsigned char *w1, const void *w2) {
 // they are: a column of the product depends on no other.
 constexpr int ROWS_APART = PRODUCERS / PLANES, PIECES = (ROWS + ROWS_APART - 1) / ROWS_APART;
 static_assert(FEW <= ROWS_APART, "of few images a thread has one piece a step");
-// Steps on their way. The pieces of one step fill a thread's registers if they are float32, those of two if float16; of few
-// images all steps fit, or half of them: the L2 cache's latency then counts once or twice, not at each step.
+// Steps on their way. More than one gains nothing in float32. Of few images a thread has one piece a step: more steps are
+// on their way, and the L2 cache's latency counts once for all of them.
 constexpr int AHEAD = SPLIT ? 1 : 2, FEW_AHEAD = STEPS < 8 / PARTS ? STEPS : 8 / PARTS;
+static_assert(AHEAD <= STEPS, "the first loads are of so many steps");
 struct Piece {
     uint4 word[PARTS];
 };
