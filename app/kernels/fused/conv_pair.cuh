@@ -35,13 +35,15 @@ __device__ __forceinline__ int images_each(int images, int warpgroups) {
 }
 
 // The bytes of a warpgroup's images on their way in, in pieces of 16, 49 an image: a thread's are number ``first_piece`` and
-// 128 more. They lie in one run, which keeps a bus busy too: images may be in the host's page-locked memory.
+// every 128th after it, where they exist. They lie in one run, which keeps a bus busy too: images may be in the host's
+// page-locked memory.
 template <int Images>
 struct Pieces {
     uint4 piece[(49 * Images + 7 + 127) / 128] = {};
 };
 
-// Threads count from the start of a line of 128 bytes, so that no two warps touch the same one: a bus carries it twice.
+// Threads count from the start of a line of 128 bytes, so that no two warps of a group touch the same one: a bus carries it
+// twice.
 __device__ __forceinline__ int first_piece(const unsigned char *x, int first, int t) {
     return t - int(((unsigned long long)x / sizeof(uint4) + first * 49U) % 8);
 }

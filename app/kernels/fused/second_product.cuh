@@ -100,7 +100,7 @@ __device__ __forceinline__ void to_probabilities(Scores &scores, int i, int lane
 }
 
 // Stores the scores, or probabilities, and the best class of each image that exists. Labels of two images are one store, and
-// a warp's one run of eight bytes: over a bus, single bytes would each cost a write.
+// a warp's one run of eight bytes: over a bus, single bytes would each cost a write. labels: at an even address.
 __device__ __forceinline__ void store_results(Scores &scores, float *y, unsigned char *labels, int images, int lane) {
     const int first = lane % 4 * 2;
     int best[2];

@@ -2,7 +2,7 @@
 // The row of the second kernel asks for it (KernelLaunch.dependent); in any other launch both calls do nothing.
 #pragma once
 
-// Lets the next kernel's blocks start as soon as there is room for them.
+// Lets the next kernel's blocks start where there is room, once all blocks of this one have called it or ended.
 __device__ __forceinline__ void griddepcontrol_launch_dependents() {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
