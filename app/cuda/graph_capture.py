@@ -26,13 +26,8 @@ class BatchGraph:
         """Return whether the captured graph was made for exactly these arrays."""
         if self._graph is None:
             return False
-        if len(arrays) == len(self._arrays):
-            for array, held in zip(arrays, self._arrays, strict=True):  # all() takes a third of a microsecond longer
-                if array is not held:
-                    break
-            else:
-                return True
-        return self._key == _key(arrays)  # reading addresses takes microseconds
+        same = len(arrays) == len(self._arrays) and all(a is b for a, b in zip(arrays, self._arrays, strict=True))
+        return same or self._key == _key(arrays)  # reading addresses takes microseconds
 
     def launch(self) -> None:
         """Launch the graph and wait for its results."""
