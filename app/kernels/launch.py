@@ -92,19 +92,20 @@ class Kernel:
         x, *others = self.problem.arguments()
         return x, *self.config.packing.takes, *(argument for argument in others if argument.per_image)
 
-    def bind(self, arrays: Sequence[cupy.ndarray | None], images: int) -> Launch:
+    def bind(self, arrays: Sequence[cupy.ndarray | None], images: int, *, early: bool = True) -> Launch:
         """Prepare a launch on these arrays, for at most ``images`` images at a time.
 
         arrays: one per argument of the problem, None for an optional one that is absent. A wrong count, dtype, size,
         layout or device is a bug, not a user's error, and raises ValueError. Raises DeviceMemoryError if the workspace
-        does not fit.
+        does not fit. early: a dependent kernel starts before the kernel ahead has ended; its waiting blocks take room
+        from other streams' kernels.
         """
         arguments = self.arguments()
         if len(arrays) != len(arguments):
             raise ValueError(f"{self.variant.source} takes {len(arguments)} arrays, got {len(arrays)}")
         for array, argument in zip(arrays, arguments, strict=True):
             self._check(array, argument, images)
-        return Launch(self, arrays, images)
+        return Launch(self, arrays, images, early)
 
     def _check(self, array: cupy.ndarray | None, argument: Argument, images: int) -> None:
         where = f"{self.variant.source}, argument {argument.name}"
@@ -128,7 +129,7 @@ class Kernel:
 class Launch:
     """A kernel with its arguments packed; call it with a stream pointer and the number of images."""
 
-    def __init__(self, kernel: Kernel, arrays: Sequence[cupy.ndarray | None], images: int) -> None:
+    def __init__(self, kernel: Kernel, arrays: Sequence[cupy.ndarray | None], images: int, early: bool) -> None:
         self.kernel = kernel
         self.capacity = images
         config = kernel.config
@@ -146,6 +147,7 @@ class Launch:
             if argument.per_image and pointer.value is not None
         }
         self._module = kernel.module()
+        self._early = early
         self._steps = [self._step(action) for action in config.actions]
 
     @property
@@ -184,8 +186,9 @@ class Launch:
 
     def _kernel_step(self, action: KernelLaunch) -> Step:
         entry = action.entry or self.kernel.variant.entry
+        dependent = action.dependent and self._early
         function = Function(
-            self._module, entry, threads=action.threads, shared_bytes=action.shared_bytes, dependent=action.dependent
+            self._module, entry, threads=action.threads, shared_bytes=action.shared_bytes, dependent=dependent
         )
         scalars = [ctypes.c_int(scalar) for scalar in action.scalars]
         grid = _persistent(action.grid) if action.persistent else action.grid

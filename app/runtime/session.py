@@ -87,7 +87,9 @@ class Session:
         self.shrunk = False
         while True:
             with suppress(DeviceMemoryError):
-                self.stream_buffers = [StreamBuffers(plan, self.kernels, self.weights, chunk) for _ in range(streams)]
+                self.stream_buffers = [
+                    StreamBuffers(plan, self.kernels, self.weights, chunk, alone=streams == 1) for _ in range(streams)
+                ]
                 break
             # The exception is gone here: it kept the allocated buffers alive.
             if chunk == 1:

@@ -31,7 +31,7 @@ def copy(target: int, source: int, nbytes: int, direction: int, stream: int) -> 
 class Buffers:
     """A plan's kernels, bound for up to ``images`` images to buffers on the device and to those in ``host``.
 
-    named: the buffers on the device, by the plan's names.
+    named: the buffers on the device, by the plan's names. early: kernels may start before those ahead have ended.
     """
 
     def __init__(
@@ -41,13 +41,15 @@ class Buffers:
         weights: Weights,
         images: int,
         host: Mapping[str, cupy.ndarray],
+        *,
+        early: bool = True,
     ) -> None:
         self.named = {
             name: device_array(images * n, dtype) for name, (dtype, n) in plan.buffers.items() if name not in host
         }
         buffers = {**host, **self.named}
         self.launches: list[Launch] = [
-            kernel.bind([buffers[node.reads], *arrays, *(buffers[name] for name in node.writes)], images)
+            kernel.bind([buffers[node.reads], *arrays, *(buffers[name] for name in node.writes)], images, early=early)
             for node, kernel, arrays in zip(plan.nodes, kernels, weights, strict=True)
         ]
 
@@ -63,10 +65,15 @@ class Buffers:
 
 
 class StreamBuffers(Buffers):
-    """One stream with its own device buffers and the kernels bound to them, for chunks of up to ``chunk`` images."""
+    """One stream with its own device buffers and the kernels bound to them, for chunks of up to ``chunk`` images.
 
-    def __init__(self, plan: ExecutionPlan, kernels: Sequence[Kernel], weights: Weights, chunk: int) -> None:
-        super().__init__(plan, kernels, weights, chunk, {})
+    alone: no other stream's kernels run beside its own.
+    """
+
+    def __init__(
+        self, plan: ExecutionPlan, kernels: Sequence[Kernel], weights: Weights, chunk: int, *, alone: bool = True
+    ) -> None:
+        super().__init__(plan, kernels, weights, chunk, {}, early=alone)
         self.chunk = chunk
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.copied = cupy.cuda.Event(disable_timing=True)  # the staging buffer has been read
