@@ -8,7 +8,7 @@ arguments change from batch to batch, passes them with each call of a ``Function
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,13 +17,12 @@ import numpy as np
 from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
-from app.cuda import dependent_launch
+from app.cuda import launch_attributes
 from app.cuda.compiler import compile_kernel
 from app.cuda.memory import device_array
 from app.kernels.cublas import gemm_step
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import Problem
-from app.kernels.train.train import FOLDER
 from app.kernels.variant import (
     STATIC_SHARED_LIMIT,
     Action,
@@ -97,8 +96,7 @@ class Kernel:
 
         arrays: one per argument of the problem, None for an optional one that is absent. A wrong count, dtype, size,
         layout or device is a bug, not a user's error, and raises ValueError. Raises DeviceMemoryError if the workspace
-        does not fit. early: a dependent kernel starts before the kernel ahead has ended; its waiting blocks take room
-        from other streams' kernels.
+        does not fit. early: dependent kernels start before those ahead have ended, in room that other streams may need.
         """
         arguments = self.arguments()
         if len(arrays) != len(arguments):
@@ -185,10 +183,13 @@ class Launch:
                 return gemm_step(action, self._names)
 
     def _kernel_step(self, action: KernelLaunch) -> Step:
-        entry = action.entry or self.kernel.variant.entry
-        dependent = action.dependent and self._early
         function = Function(
-            self._module, entry, threads=action.threads, shared_bytes=action.shared_bytes, dependent=dependent
+            self._module,
+            action.entry or self.kernel.variant.entry,
+            threads=action.threads,
+            shared_bytes=action.shared_bytes,
+            dependent=action.dependent and self._early,
+            cluster=action.cluster,
         )
         scalars = [ctypes.c_int(scalar) for scalar in action.scalars]
         grid = _persistent(action.grid) if action.persistent else action.grid
@@ -215,17 +216,24 @@ def _persistent(grid: Callable[[int], Grid]) -> Callable[[int], Grid]:
 class Function:
     """A kernel in a loaded module, with its block size and dynamic shared memory, in bytes.
 
-    dependent: it may start before the kernel ahead of it in the stream has ended (``dependent_launch.cuh``). Raises
-    ValueError for a block that no card can launch.
+    dependent: it may start before the kernel ahead of it in the stream has ended (``dependent_launch.cuh``). cluster:
+    the grid's argument → blocks of a cluster (``cluster.cuh``). Raises ValueError for a block that no card can launch.
     """
 
     def __init__(
-        self, module: Any, entry: str, *, threads: int, shared_bytes: int = 0, dependent: bool = False
+        self,
+        module: Any,
+        entry: str,
+        *,
+        threads: int,
+        shared_bytes: int = 0,
+        dependent: bool = False,
+        cluster: Callable[[Any], int] | None = None,
     ) -> None:
         if not 0 < threads <= MAX_THREADS or shared_bytes < 0:
             raise ValueError(f"{entry} cannot have {threads} threads and {shared_bytes} bytes of shared memory a block")
         self.name = entry
-        self._threads, self._shared_bytes, self._dependent = threads, shared_bytes, dependent
+        self._threads, self._shared_bytes, self._dependent, self._cluster = threads, shared_bytes, dependent, cluster
         self._function = module.get_function(entry)
         if shared_bytes > STATIC_SHARED_LIMIT:
             driver.funcSetAttribute(self._function.ptr, MAX_DYNAMIC_SHARED, shared_bytes)
@@ -241,13 +249,15 @@ class Function:
         address, handle = ctypes.addressof(packed), self._function.ptr
         threads, shared = self._threads, self._shared_bytes
         alive = (self._function, packed, values)  # the closure keeps them alive
-        if self._dependent and dependent_launch.is_supported():
-            start = dependent_launch.dependent_launcher(handle, packed, threads, shared)
+        dependent = self._dependent and launch_attributes.serves_dependent()
+        if dependent or self._cluster:
+            start = launch_attributes.attributed_launcher(handle, packed, threads, shared, dependent=dependent)
+            cluster = self._cluster or (lambda _: 1)
 
-            def launch_dependent(stream: int, size: Any, _: Any = alive) -> None:
-                start(stream, grid(size))
+            def launch_with_attributes(stream: int, size: Any, _: Any = alive) -> None:
+                start(stream, grid(size), cluster(size))
 
-            return launch_dependent
+            return launch_with_attributes
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
             driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)
@@ -288,9 +298,3 @@ def loaded(cubin: bytes) -> Any:
     module = cupy.cuda.function.Module()
     module.load(cubin)
     return module
-
-
-def training_kernel(name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> Function:
-    """Compile train/train_NAME.cu with these compile-time constants and load it; raises as ``compile_kernel``."""
-    module = loaded(compile_kernel(FOLDER / f"train_{name}.cu", dict(defines), arch))
-    return Function(module, f"train_{name}", threads=threads)

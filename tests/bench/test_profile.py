@@ -163,11 +163,11 @@ class FakeCard:
         self.events: list[Mock] = []
         self.runtime = SimpleNamespace(memcpyAsync=self.taking(2), eventRecord=self.record)
         self.driver = SimpleNamespace(launchKernel=self.taking(5))
-        self.dependent_launch = SimpleNamespace(launch_kernel_ex=self.taking(4))
+        self.launch_attributes = SimpleNamespace(launch_kernel_ex=self.taking(4))
         cuda = SimpleNamespace(Event=self.event, get_elapsed_time=lambda first, last: last.at - first.at)
         monkeypatch.setattr(spans, "runtime", self.runtime)
         monkeypatch.setattr(spans, "driver", self.driver)
-        monkeypatch.setattr(spans, "dependent_launch", self.dependent_launch)
+        monkeypatch.setattr(spans, "launch_attributes", self.launch_attributes)
         monkeypatch.setattr(spans, "cupy", SimpleNamespace(cuda=cuda))
         monkeypatch.setattr(spans, "Launch", FakeLaunch)
         monkeypatch.setattr(spans, "loaded_cublas", lambda: None)
@@ -199,7 +199,7 @@ class FakeLaunch:
         for _ in range(2):
             self._card.runtime.memcpyAsync(1, 2, 16, 3, stream)
             self._card.driver.launchKernel(9, 1, 1, 1, 32, 1, 1, 0, stream, 0, 0)
-            self._card.dependent_launch.launch_kernel_ex(stream, 9, 0)
+            self._card.launch_attributes.launch_kernel_ex(stream, 9, 0)
 
 
 def test_recorder(monkeypatch: pytest.MonkeyPatch) -> None:

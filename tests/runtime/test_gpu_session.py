@@ -8,7 +8,6 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed")
 import cupy
 
-from app.cuda import dependent_launch
 from app.cuda.device import describe_gpu
 from app.cuda.memory import DeviceMemoryError, pinned_array, pinned_copy
 from app.errors import UserError
@@ -294,29 +293,3 @@ def test_wrong_images_are_refused() -> None:
         ):
             with pytest.raises(ValueError, match="images"):
                 running.run(bad, outputs)
-
-
-@pytest.mark.parametrize("streams", [1, 3])
-def test_kernels_start_early_where_no_other_stream_needs_the_room(
-    streams: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Blocks that wait for the kernel ahead would keep other streams' blocks out; a graph of kernels alone has none."""
-    if describe_gpu()["architecture"] != "sm_90a" or not dependent_launch.is_supported():
-        pytest.skip("dependent launches need sm_90 and a driver of CUDA 12.3")
-    calls: list[Any] = []
-    launched = dependent_launch.launch_kernel_ex
-
-    def noted(*given: Any) -> None:
-        calls.append(given)
-        launched(*given)
-
-    monkeypatch.setattr(dependent_launch, "launch_kernel_ex", noted)
-    images = pinned_copy(random_images(LENET5, 32))
-    in_chunks = len(list(pieces(32, 8))) if streams == 1 else 0
-    with session(GRAPHS["shipped"](), chunk=8, streams=streams, precision="fp16") as running:
-        outputs = running.outputs(len(images))
-        running.run(images, outputs)
-        assert len(calls) == in_chunks
-        running.run(images, outputs)  # the second run of the same arrays captures a graph
-        assert isinstance(running.direct, Direct)
-        assert len(calls) == 2 * in_chunks + 1

@@ -27,11 +27,11 @@ def targets() -> list[Target]:
     from cupy.cuda import runtime
     from cupy_backends.cuda.api import driver
 
-    from app.cuda import dependent_launch
+    from app.cuda import launch_attributes
 
     found: list[Target] = [
         ("cuLaunchKernel", driver, "launchKernel"),
-        ("cuLaunchKernelEx", dependent_launch, "launch_kernel_ex"),
+        ("cuLaunchKernelEx", launch_attributes, "launch_kernel_ex"),
         ("cudaMemcpyAsync", runtime, "memcpyAsync"),
         ("cudaPointerGetAttributes", runtime, "pointerGetAttributes"),
         ("cudaEventRecord", cupy.cuda.Event, "record"),

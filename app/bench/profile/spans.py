@@ -15,7 +15,7 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
 from app.bench.profile.api_calls import Function, loaded_cublas, replaced
-from app.cuda import dependent_launch
+from app.cuda import launch_attributes
 from app.kernels.launch import Launch
 from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
 from app.planning.matching import Node
@@ -81,7 +81,7 @@ def nvtx_range(text: str) -> Iterator[None]:
 class Recorder:
     """Records runs of one session, one after another. The first run creates the events, later ones use them again.
 
-    With an event between them, no kernel starts before the one ahead of it has ended (``dependent_launch``).
+    With an event between them, no kernel starts before the one ahead of it has ended (``launch_attributes``).
 
     zero: the host's ``perf_counter`` when the spans' clock was at 0, to within some microseconds.
     """
@@ -115,7 +115,7 @@ class Recorder:
         with ExitStack() as undo:
             undo.enter_context(replaced(Launch, "__call__", self._layer))
             undo.enter_context(replaced(driver, "launchKernel", self._kernel))
-            undo.enter_context(replaced(dependent_launch, "launch_kernel_ex", self._kernel))
+            undo.enter_context(replaced(launch_attributes, "launch_kernel_ex", self._kernel))
             undo.enter_context(replaced(runtime, "memcpyAsync", self._copy))
             if loaded_cublas() is not None:
                 undo.enter_context(replaced(loaded_cublas(), "sgemm", self._kernel))

@@ -106,6 +106,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     unsigned char *pooled = windows + 2 * WINDOWS_BYTES;
 
     const int share = images_each<IMAGES>(images, WARPGROUPS * gridDim.x), stride = share * WARPGROUPS * gridDim.x;
+    int first = (blockIdx.x + group * gridDim.x) * share;
+    Pieces<IMAGES> pieces;  // requested before all else: over a bus they take longest
+    load_pieces(pieces, x, first, min(share, images - first), own_number());
     const int rounds = (images - (int)blockIdx.x * share + stride - 1) / stride;  // rounds of the first warpgroup
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; stage++)
@@ -119,9 +122,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     clear_padding(windows + WINDOWS_BYTES, own_number());
     __syncthreads();
 
-    int first = (blockIdx.x + group * gridDim.x) * share;
-    Pieces<IMAGES> pieces;
-    load_pieces(pieces, x, first, min(share, images - first), own_number());
     Ring<STAGES> ring;
     for (int round = 0; round < rounds; round++, first += stride) {
         const bool last_round = round + 1 == rounds;

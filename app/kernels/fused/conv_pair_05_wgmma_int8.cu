@@ -85,6 +85,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int group = warpgroup_number();
     unsigned char *windows = own_memory(group), *pooled = windows + 2 * WINDOWS_BYTES;
 
+    const int share = images_each<IMAGES>(images, WARPGROUPS * gridDim.x), stride = share * WARPGROUPS * gridDim.x;
+    int first = (blockIdx.x + group * gridDim.x) * share;
+    Pieces<IMAGES> pieces;  // requested before all else: over a bus they take longest
+    load_pieces(pieces, x, first, min(share, images - first), own_number());
     unsigned long long *filters_there = (unsigned long long *)(memory + FILTERS2_BYTES + WARPGROUPS * OWN_BYTES);
     if (threadIdx.x == 0) {
         mbarrier_init(filters_there, 1);
@@ -96,10 +100,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     clear_padding(windows + WINDOWS_BYTES, own_number());
     __syncthreads();
 
-    const int share = images_each<IMAGES>(images, WARPGROUPS * gridDim.x), stride = share * WARPGROUPS * gridDim.x;
-    int first = (blockIdx.x + group * gridDim.x) * share;
-    Pieces<IMAGES> pieces;
-    load_pieces(pieces, x, first, min(share, images - first), own_number());
     for (; first < images; first += stride) {
         const int t = own_number();
         const Places1 places = places1<1>(IMAGES * ROW_BYTES, t);

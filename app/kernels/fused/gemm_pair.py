@@ -1,6 +1,6 @@
 """Registry rows of the kernels that compute two matrix products at once, ReLU between and argmax after them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +13,8 @@ from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters,
 
 DEPTH = {"float16": 128, "float16x2": 64}  # wgmma kernel: terms of the first sum per stage
 CLASSES = 16  # wgmma kernels: rows of the second product at a time
+FEW = 8  # wgmma kernel: images that it serves as a cluster of blocks, or by fewer columns
+CLUSTER = 8  # blocks that a cluster may have on every card
 PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
 
 
@@ -31,14 +33,12 @@ def _refuses_products(problem: LinearPairProblem) -> str | None:
 
 def _configured(
     problem: LinearPairProblem,
-    parameters: Parameters,
-    threads: int,
-    shared: int,
+    constants: Mapping[str, int],
+    launch: KernelLaunch,
     pack: Callable[[LinearPairProblem, Arrays], list[np.ndarray | None]],
     w2_size: int = 0,
-    dependent: bool = False,
 ) -> LaunchConfig:
-    """Configure blocks of ROWS images each. w2_size: elements of the second matrix as packed, 0 for all its own."""
+    """Configure one launch. w2_size: elements of the second matrix as packed, 0 for all its own."""
     first, second = problem.first, problem.second
     defines: dict[str, str | int] = {
         "INPUTS": first.inputs,
@@ -51,12 +51,9 @@ def _configured(
         "LOW_SCALE": LOW_SCALE,
         "WEIGHT_PARTS": problem.weight_parts,
         "SOFTMAX": 0,
-        "SHARED_BYTES": shared,
-        **parameters,
+        "SHARED_BYTES": launch.shared_bytes,
+        **constants,
     }
-    launch = KernelLaunch(
-        threads, lambda n: (tiles(n, parameters["ROWS"]), 1, 1), shared_bytes=shared, dependent=dependent
-    )
     _, w1, bias1, w2, bias2, *_ = problem.arguments()
     w1 = replace(w1, dtype="float16", fixed=problem.weight_parts * w1.fixed)
     takes = (w1, bias1, replace(w2, fixed=w2_size or w2.fixed), bias2)
@@ -74,7 +71,8 @@ def _products(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfi
     epilogue = 4 * (first.outputs * (second.outputs + 1) + 2 * rows * second.outputs)
     if epilogue > shared:
         raise Unfit(f"{rows} images and {stages} stages leave no room for the second product")
-    return _configured(problem, parameters, 4 * rows, shared, pack_products)
+    launch = KernelLaunch(4 * rows, lambda n: (tiles(n, rows), 1, 1), shared_bytes=shared)
+    return _configured(problem, parameters, launch, pack_products)
 
 
 PRODUCT_WGMMA_TUNABLES = {"ROWS": (40, 80), "STAGES": (2, 3, 4)}
@@ -93,12 +91,26 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
     rows, stages = parameters["ROWS"], parameters["STAGES"]
     if rows not in PRODUCT_WGMMA_TUNABLES["ROWS"]:
         raise Unfit("multiplies for 40 or 80 images at a time")
-    if stages > first.inputs // DEPTH[problem.dtype]:
+    steps = first.inputs // DEPTH[problem.dtype]
+    if stages > steps:
         raise Unfit(f"{first.inputs} inputs do not fill {stages} stages")
     w2_size = second_matrix_size(first.outputs, problem.second.outputs)
     stage = 2 * DEPTH[problem.dtype] * (problem.weight_parts * first.outputs + problem.parts * (rows + 1))
-    shared = stages * (stage + 16) + 4 * w2_size + 8
-    return _configured(problem, parameters, 2 * first.outputs + 128, shared, pack_for_wgmma, w2_size, dependent=True)
+    # In float16x2 the products of low halves are one sum over all steps: no block could have a step of it alone.
+    step_blocks = steps if problem.parts == 1 and steps <= CLUSTER else 1
+
+    def cluster(images: int) -> int:
+        return step_blocks if images <= FEW else 1
+
+    launch = KernelLaunch(
+        2 * first.outputs + 128,
+        lambda n: (tiles(n, rows) * cluster(n), 1, 1),
+        shared_bytes=stages * (stage + 16) + 4 * w2_size + 8,
+        dependent=True,
+        cluster=cluster,
+    )
+    constants = {**parameters, "FEW": FEW, "STEP_BLOCKS": step_blocks}
+    return _configured(problem, constants, launch, pack_for_wgmma, w2_size)
 
 
 # --- packing: reorder parameters for the tensor cores' instructions, and scale them into float16's range --------------

@@ -4,15 +4,16 @@
 // What changed since step 1: hidden values are the rows of the product and images its columns, so that a block may have
 // any multiple of eight images: 80, and 10,000 are one block per SM. Warps have roles: the consumers, two warpgroups,
 // multiply, the producers, four warps, feed them, and only a ring of stages with barriers connects them. The
-// second product is one of tensor cores, too.
+// second product is one of tensor cores, too. Up to eight images are a cluster of blocks, each with a step of the sum.
 // From: none of the systems.
 // Data: x (images, INPUTS) INPUT; w1, w2 packed (see gemm_pair.py) float16 and float32; bias1 (HIDDEN) or null;
 //       bias2 (CLASSES) or null; y (images, CLASSES) float32; labels (images) uint8.
-// Launch: one block for ROWS images: a warpgroup for 64 hidden values of theirs, and 128 producer threads. It starts while
-//         the kernel ahead still runs, brings the weights, and waits for the features.
+// Launch: one block for ROWS images, or STEP_BLOCKS for FEW: a warpgroup for 64 hidden values of theirs, and 128 producer
+//         threads. It starts while the kernel ahead still runs, brings the weights, and waits for the features.
 // Bound by: no one thing. Shared memory works for a third of the time, the tensor cores for a fifth; blocks take in from
 //           the L2 cache about what it delivers in that time, and wait for each step's images.
 #include "bulk_copy.cuh"
+#include "cluster.cuh"
 #include "dependent_launch.cuh"
 #include "second_product.cuh"
 #include "wgmma.cuh"
@@ -26,11 +27,12 @@ constexpr int X_PLANE_BYTES = (ROWS + 1) * 16;  // odd multiples of 16: a row is
 constexpr int X_PART_BYTES = PLANES * X_PLANE_BYTES;
 constexpr int STAGE_BYTES = W_BYTES + PARTS * X_PART_BYTES;
 constexpr int CONSUMERS = 2 * HIDDEN, PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
-constexpr int FEW = 8;                // images that fewer columns serve
 static_assert(INPUTS % DEPTH == 0 && HIDDEN % 64 == 0 && ROWS % 8 == 0, "the row must refuse these sizes");
 static_assert(STAGES <= STEPS, "the first copies fill all stages");
 static_assert(STAGES * (STAGE_BYTES + 16) + SECOND_BYTES + 8 == SHARED_BYTES, "the row must lay memory out alike");
 static_assert(HIDDEN * PITCH * 4 <= STAGES * STAGE_BYTES, "hidden values take the ring's place");
+static_assert(STEP_BLOCKS == 1 || STEP_BLOCKS == STEPS, "a block has one step or all");
+static_assert(STEP_BLOCKS * CONSUMERS * 16 <= (STAGES - 1) * STAGE_BYTES, "a step's sums take the other stages' place");
 
 // Shared memory: the ring of stages, the second matrix, barriers.
 extern __shared__ __align__(128) unsigned char memory[];
@@ -55,14 +57,14 @@ __device__ __forceinline__ void bring_weights(const Walk &at, const unsigned cha
     cp_async_bulk(at.memory_of_stage(), w1 + at.step * W_BYTES, W_BYTES, full() + at.ring.stage);
 }
 
-// One thread, before all else: the barriers, and the copies that need not wait.
-__device__ __forceinline__ void begin(const unsigned char *w1, const void *w2) {
+// One thread, before all else: the barriers, and the copies that need not wait. first, steps: of the weights.
+__device__ __forceinline__ void begin(const unsigned char *w1, const void *w2, int first, int steps) {
     for (int stage = 0; stage < STAGES; stage++)
         mbarrier_init(full() + stage, 1 + PRODUCERS / 32), mbarrier_init(empty() + stage, CONSUMERS / 32);
     mbarrier_init(second_there(), 1);
     fence_mbarrier_init();
-    for (Walk at; at.step < STAGES; at.advance()) bring_weights(at, w1);
-    cp_async_bulk(second(), w2, SECOND_BYTES, second_there());
+    for (Walk at{first}; at.step < first + steps; at.advance()) bring_weights(at, w1);
+    if (first == 0) cp_async_bulk(second(), w2, SECOND_BYTES, second_there());
 }
 
 // A producer's pieces of the images, for one step: eight numbers each, which become 16 bytes of a plane. Its first piece is
@@ -110,6 +112,18 @@ __device__ __forceinline__ void store(const Piece &piece, unsigned char *place) 
     *(uint4 *)(place + X_PART_BYTES) = low;
 }
 
+// Stores a thread's pieces in the walk's stage.
+template <int Count>
+__device__ __forceinline__ void publish(const Piece (&pieces)[Count], const Walk &at, int rows, int t) {
+    unsigned char *place = at.memory_of_stage() + W_BYTES + t % PLANES * X_PLANE_BYTES + t / PLANES * 16;
+#pragma unroll
+    for (int i = 0; i < Count; i++)
+        if (exists(i, rows, t)) store(pieces[i], place + i * ROWS_APART * 16);
+    fence_proxy_async();
+    __syncwarp();
+    if (t % 32 == 0) mbarrier_arrive(full() + at.ring.stage);
+}
+
 // Images go through registers, where they are split; Ahead steps of them are on their way. Count: a thread's pieces of a
 // step.
 template <int Ahead, int Count>
@@ -128,55 +142,98 @@ __device__ __forceinline__ void produce(const INPUT *x, const unsigned char *w1,
                 mbarrier_wait(empty() + at.ring.stage, at.ring.phase ^ 1);
                 if (t == 0) bring_weights(at, w1);
             }
-            unsigned char *place = at.memory_of_stage() + W_BYTES + t % PLANES * X_PLANE_BYTES + t / PLANES * 16;
-#pragma unroll
-            for (int i = 0; i < Count; i++)
-                if (exists(i, rows, t)) store(pieces[next][i], place + i * ROWS_APART * 16);
-            fence_proxy_async();
-            __syncwarp();
-            if (t % 32 == 0) mbarrier_arrive(full() + at.ring.stage);
+            publish(pieces[next], at, rows, t);
             if (at.step + Ahead < STEPS) load(pieces[next], x + (at.step + Ahead) * DEPTH, rows, t);
             at.advance();
         }
     }
 }
 
+// The bias of a consumer's hidden values.
+template <int Sums>
+__device__ __forceinline__ void load_bias(float (&sums)[Sums], const float *bias1, int t) {
+    const int hidden = t / 32 * 16 + t % 32 / 4;  // and eight more
+#pragma unroll
+    for (int i = 0; i < Sums; i++) sums[i] = HAS_BIAS1 ? __ldg(bias1 + hidden + i % 4 / 2 * 8) : 0.0f;
+}
+
+// A step's sums of them. cross: grows by those of a high and a low half.
+template <int Sums>
+__device__ __forceinline__ void multiply_step(float (&sums)[Sums], float (&cross)[Sums], const Walk &at, int t) {
+    // In a cluster, the block's number stands above the address. A descriptor has no room for it.
+    const unsigned stage = shared_address(at.memory_of_stage()) & 0x3ffff;
+    const unsigned long long w = make_smem_desc(stage + t / 128 * (64 * 16), W_PLANE_BYTES, 128);
+    const unsigned long long x = make_smem_desc(stage + W_BYTES, X_PLANE_BYTES, 128);
+    mbarrier_wait(full() + at.ring.stage, at.ring.phase);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < PLANES; k += 2) {
+        const unsigned long long high_w = advance_desc(w, k * W_PLANE_BYTES);
+        const unsigned long long high_x = advance_desc(x, k * X_PLANE_BYTES);
+        wgmma_f16(sums, high_w, high_x, k == 0);
+        if (SPLIT) {
+            if (WEIGHT_PARTS == 2) wgmma_f16(cross, advance_desc(high_w, W_PART_BYTES), high_x, false);
+            wgmma_f16(cross, high_w, advance_desc(high_x, X_PART_BYTES), false);
+        }
+    }
+    wgmma_commit_group();
+    if (SPLIT) wgmma_wait_group(sums, cross);
+    else wgmma_wait_group(sums);
+}
+
 // The first product of a consumer's hidden values, for so many images, before ReLU.
 template <int Columns>
 __device__ __forceinline__ void multiply_first(float (&values)[ROWS / 2], const float *bias1, int t) {
-    const int lane = t % 32, hidden = t / 32 * 16 + lane / 4;  // and eight more
-    const unsigned ring = shared_address(memory);
-    const unsigned long long weights = make_smem_desc(ring + t / 128 * (64 * 16), W_PLANE_BYTES, 128);
-    const unsigned long long images = make_smem_desc(ring + W_BYTES, X_PLANE_BYTES, 128);
     float sums[Columns / 2], cross[Columns / 2] = {};
-#pragma unroll
-    for (int i = 0; i < Columns / 2; i++) sums[i] = HAS_BIAS1 ? __ldg(bias1 + hidden + i % 4 / 2 * 8) : 0.0f;
+    load_bias(sums, bias1, t);
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes the sums of two steps for the same
     for (Walk at; at.goes_on(); at.advance()) {
-        const int stage = at.ring.stage * STAGE_BYTES;
-        const unsigned long long w = advance_desc(weights, stage), x = advance_desc(images, stage);
         float partial[Columns / 2] = {};
-        mbarrier_wait(full() + at.ring.stage, at.ring.phase);
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < PLANES; k += 2) {
-            const unsigned long long high_w = advance_desc(w, k * W_PLANE_BYTES);
-            const unsigned long long high_x = advance_desc(x, k * X_PLANE_BYTES);
-            wgmma_f16(partial, high_w, high_x, k == 0);
-            if (SPLIT) {
-                if (WEIGHT_PARTS == 2) wgmma_f16(cross, advance_desc(high_w, W_PART_BYTES), high_x, false);
-                wgmma_f16(cross, high_w, advance_desc(high_x, X_PART_BYTES), false);
-            }
-        }
-        wgmma_commit_group();
-        if (SPLIT) wgmma_wait_group(partial, cross);
-        else wgmma_wait_group(partial);
-        if (lane == 0) mbarrier_arrive(empty() + at.ring.stage);
+        multiply_step(partial, cross, at, t);
+        if (t % 32 == 0) mbarrier_arrive(empty() + at.ring.stage);
 #pragma unroll
         for (int i = 0; i < Columns / 2; i++) sums[i] += partial[i];  // tensor cores cut off what they add
     }
 #pragma unroll
     for (int i = 0; i < Columns / 2; i++) values[i] = SPLIT ? sums[i] + cross[i] * (1.0f / LOW_SCALE) : sums[i];
+}
+
+// The same of few images, by all threads of a cluster, each block one step. Returns false in all blocks but the first, which
+// adds the steps' sums up in the order of ``multiply_first``: the same bits.
+__device__ __forceinline__ bool multiply_in_cluster(float (&values)[ROWS / 2], const INPUT *x, const float *bias1,
+                                                    int rows, int t) {
+    float4 *parts = (float4 *)(memory + STAGE_BYTES) + t;  // of a step's consumers; only the first stage is in use
+    const int step = cluster_rank();
+    const Walk only;
+    cluster_arrive();
+    if (t >= CONSUMERS) {
+        const int producer = t - CONSUMERS;
+        Piece pieces[1];
+        griddepcontrol_wait();
+        load(pieces, x + producer / PLANES * INPUTS + producer % PLANES * 8 + step * DEPTH, rows, producer);
+        publish(pieces, only, rows, producer);
+        __syncwarp();
+    }
+    cluster_wait();  // the first block has begun
+    if (t < CONSUMERS) {
+        float sums[FEW / 2] = {}, cross[FEW / 2] = {};
+        multiply_step(sums, cross, only, t);
+        store_in_block(0, parts + step * CONSUMERS, make_float4(sums[0], sums[1], sums[2], sums[3]));
+    }
+    cluster_arrive();
+    if (step != 0) return false;
+    cluster_wait();
+    if (t >= CONSUMERS) return true;
+    float sums[FEW / 2];
+    load_bias(sums, bias1, t);
+#pragma unroll
+    for (int i = 0; i < STEP_BLOCKS; i++) {
+        const float4 part = parts[i * CONSUMERS];
+        sums[0] += part.x, sums[1] += part.y, sums[2] += part.z, sums[3] += part.w;
+    }
+#pragma unroll
+    for (int i = 0; i < FEW / 2; i++) values[i] = sums[i];
+    return true;
 }
 
 // Their ReLU into shared memory: rows of PITCH, a column an image.
@@ -195,12 +252,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     const void *__restrict__ w2, const float *__restrict__ bias2, float *__restrict__ y,
                     unsigned char *__restrict__ labels, int images) {
     const int t = threadIdx.x, lane = t % 32;
-    const int image0 = blockIdx.x * ROWS, rows = min(ROWS, images - image0);
+    const bool in_cluster = STEP_BLOCKS > 1 && images <= FEW;
+    const int image0 = in_cluster ? 0 : blockIdx.x * ROWS, rows = min(ROWS, images - image0);
     x += (long long)image0 * INPUTS, y += (long long)image0 * CLASSES, labels += image0;
-    if (t == CONSUMERS) begin(w1, w2);
+    if (t == CONSUMERS) begin(w1, w2, in_cluster ? cluster_rank() : 0, in_cluster ? 1 : STAGES);
     __syncthreads();
     float values[ROWS / 2];
-    if (t >= CONSUMERS && rows > FEW) produce<AHEAD, PIECES>(x, w1, rows, t - CONSUMERS);
+    if (in_cluster) {
+        if (!multiply_in_cluster(values, x, bias1, rows, t)) return;
+    } else if (t >= CONSUMERS && rows > FEW) produce<AHEAD, PIECES>(x, w1, rows, t - CONSUMERS);
     else if (t >= CONSUMERS) produce<FEW_AHEAD, 1>(x, w1, rows, t - CONSUMERS);
     else if (rows > FEW) multiply_first<ROWS>(values, bias1, t);
     else multiply_first<FEW>(values, bias1, t);

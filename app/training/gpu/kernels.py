@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from app.cuda.memory import device_array
-from app.kernels.launch import Function, training_kernel
+from app.kernels.launch import Function
 from app.kernels.variant import BLOCK, activation_name, tiles
 from app.layers import Shape
 from app.layers.pool import Pool
 from app.training.gpu.arena import Layout
+from app.training.gpu.compiled import training_kernel
 from app.training.optimisers import AdamW, Optimiser, Sgd, Step
 from app.training.random_bits import thinning
 

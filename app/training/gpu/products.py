@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from app.cuda.memory import device_array
-from app.kernels.launch import Function, training_kernel
+from app.kernels.launch import Function
 from app.kernels.variant import activation_name, tiles
 from app.layers import Conv2d, Linear, Shape
+from app.training.gpu.compiled import training_kernel
 from app.training.gpu.tiles import (
     GEMM_SLICE,
     GEMM_TILES,

@@ -1,0 +1,177 @@
+"""Test clusters, and kernels that start before the kernel ahead of them has ended."""
+
+import ctypes
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from app.cuda import launch_attributes
+from app.cuda.launch_attributes import CLUSTER, DEPENDENT_SINCE, PROGRAMMATIC, _Attribute, _Config
+from app.kernels import launch
+
+ELEMENTS = 1 << 16
+SLOW_NS = 200_000
+SOURCE = f"""
+#include "dependent_launch.cuh"
+__device__ __forceinline__ unsigned long long now() {{
+    unsigned long long time;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time)::"memory");
+    return time;
+}}
+// Lets the next kernel start, then takes its time before it writes.
+extern "C" __global__ void ahead(int *values, unsigned long long *ends, int value) {{
+    griddepcontrol_launch_dependents();
+    for (unsigned long long begun = now(); now() - begun < {SLOW_NS};) {{
+    }}
+    for (int i = threadIdx.x; i < {ELEMENTS}; i += blockDim.x) values[i] = value;
+    if (threadIdx.x == 0) *ends = now();
+}}
+extern "C" __global__ void behind(int *sum, unsigned long long *starts, const int *values) {{
+    if (threadIdx.x == 0) *starts = now();
+    griddepcontrol_wait();
+    int own = 0;
+    for (int i = threadIdx.x; i < {ELEMENTS}; i += blockDim.x) own += __ldcg(values + i);
+    atomicAdd(sum, own);
+}}
+"""
+
+
+def test_structures_have_the_sizes_that_the_driver_reads() -> None:
+    """Of 64-bit systems, as the CUDA Driver API documents the fields."""
+    assert ctypes.sizeof(_Attribute) == 8 + 64
+    assert _Attribute.value.offset == 8
+    assert ctypes.sizeof(_Config) == 56
+    assert (_Config.stream.offset, _Config.attributes.offset, _Config.attribute_count.offset) == (32, 40, 48)
+
+
+@pytest.mark.parametrize("version", [DEPENDENT_SINCE - 1, DEPENDENT_SINCE])
+@pytest.mark.parametrize("clusters", [False, True])
+@pytest.mark.parametrize("dependent", [False, True])
+def test_the_driver_is_told_what_to_launch(
+    version: int, clusters: bool, dependent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Block, shared memory, grid, stream, argument and attributes; without attributes it launches as usual."""
+    extended: list[tuple[Any, ...]] = []
+    usual: list[tuple[Any, ...]] = []
+
+    def launch_kernel_ex(config: Any, function: Any, values: Any, _: None) -> int:
+        own = config._obj
+        attributes = [(own.attributes[i].number, *own.attributes[i].value) for i in range(own.attribute_count)]
+        value = ctypes.c_int.from_address(values[0]).value
+        extended.append((*own.grid, *own.block, own.shared_bytes, own.stream, function.value, attributes, value))
+        return 0
+
+    monkeypatch.setattr(launch_attributes, "runtime", SimpleNamespace(driverGetVersion=lambda: version))
+    monkeypatch.setattr(launch_attributes, "_driver_call", lambda: launch_kernel_ex)
+    statuses: list[int] = []
+    monkeypatch.setattr(launch_attributes, "driver", SimpleNamespace(check_status=statuses.append))
+    monkeypatch.setattr(launch, "driver", SimpleNamespace(launchKernel=lambda *given: usual.append(given)))
+    module: Any = SimpleNamespace(get_function=lambda _: SimpleNamespace(ptr=7))
+    cluster = (lambda images: images - 4) if clusters else None
+    function = launch.Function(module, "f", threads=96, shared_bytes=1024, dependent=dependent, cluster=cluster)
+    value = ctypes.c_int(41)
+    started = function.bound([value], lambda images: (images, 2, 1))
+    for stream, images in ((99, 5), (100, 6)):
+        value.value += 1
+        started(stream, images)
+    early = dependent and version >= DEPENDENT_SINCE
+    if not early and not clusters:
+        assert not extended
+        assert [given[:9] for given in usual] == [(7, 5, 2, 1, 96, 1, 1, 1024, 99), (7, 6, 2, 1, 96, 1, 1, 1024, 100)]
+    else:
+        assert not usual
+        assert statuses == [0, 0]
+        one = [(PROGRAMMATIC, 1, 0, 0)] if early else []
+        two = [*one, (CLUSTER, 2, 1, 1)] if clusters else one
+        assert extended == [
+            (5, 2, 1, 96, 1, 1, 1024, 99, 7, one, 42),  # a cluster of one block
+            (6, 2, 1, 96, 1, 1, 1024, 100, 7, two, 43),
+        ]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("captured", [False, True])
+def test_starts_early_and_sees_all_results(tmp_path: Path, captured: bool) -> None:
+    """In a stream and in a CUDA graph: before the end of the kernel ahead, and never with its earlier values."""
+    import cupy
+    from cupy.cuda import runtime
+
+    module = _compiled(tmp_path, SOURCE)
+    ahead = launch.Function(module, "ahead", threads=256)
+    behind = launch.Function(module, "behind", threads=256, dependent=True)
+    values, total = cupy.zeros(ELEMENTS, np.int32), cupy.zeros(1, np.int32)
+    ends, starts = cupy.zeros(1, np.uint64), cupy.zeros(1, np.uint64)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    for value in range(1, 6):
+        with stream:
+            total.fill(0)
+        if captured:
+            stream.begin_capture(runtime.streamCaptureModeRelaxed)
+        ahead(stream, (1, 1, 1), values, ends, np.int32(value))
+        behind(stream, (1, 1, 1), total, starts, values)
+        if captured:
+            graph = stream.end_capture()
+            graph.launch(stream)
+        stream.synchronize()
+        assert int(total[0]) == value * ELEMENTS
+        if value > 1:  # the first launch loads the code, which may wait for the card
+            assert int(starts[0]) < int(ends[0])
+
+
+CLUSTERS = """
+#include "cluster.cuh"
+// The first block of each cluster collects what the others store in its shared memory.
+extern "C" __global__ void gather(float4 *collected, int of_cluster) {
+    __shared__ float4 values[8 * 32];
+    const int rank = cluster_rank(), number = int(blockIdx.x);
+    cluster_arrive();
+    cluster_wait();
+    store_in_block(0, values + rank * 32 + threadIdx.x, make_float4(number, rank, threadIdx.x, 1));
+    cluster_arrive();
+    if (rank != 0) return;
+    cluster_wait();
+    for (int i = 0; i < of_cluster; i++) collected[(number + i) * 32 + threadIdx.x] = values[i * 32 + threadIdx.x];
+}
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_blocks_of_a_cluster_reach_the_first_ones_memory(tmp_path: Path, size: int, captured: bool) -> None:
+    import cupy
+    from cupy.cuda import runtime
+
+    gather = launch.Function(_compiled(tmp_path, CLUSTERS), "gather", threads=32, cluster=lambda _: size)
+    blocks = 3 * size
+    collected = cupy.full((blocks, 32, 4), np.nan, np.float32)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()
+    if captured:
+        stream.begin_capture(runtime.streamCaptureModeRelaxed)
+    gather(stream, (blocks, 1, 1), collected, np.int32(size))
+    if captured:
+        stream.end_capture().launch(stream)
+    stream.synchronize()
+    number, thread = np.meshgrid(np.arange(blocks), np.arange(32), indexing="ij")
+    expected = np.stack([number, number % size, thread, np.ones_like(number)], axis=-1)
+    np.testing.assert_array_equal(cupy.asnumpy(collected), expected)
+
+
+def _compiled(folder: Path, source: str) -> Any:
+    """The module of a source, loaded; skips before sm_90."""
+    from app.cuda.compiler import compile_kernel
+    from app.cuda.device import describe_gpu
+
+    arch = describe_gpu()["architecture"]
+    if int("".join(filter(str.isdigit, arch))) < 90:
+        pytest.skip(f"{arch} launches neither clusters nor dependent kernels")
+    path = folder / "kernel.cu"
+    path.write_text(source)
+    return launch.loaded(compile_kernel(path, {}, arch))
