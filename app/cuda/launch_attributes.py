@@ -14,7 +14,7 @@ from typing import Any
 
 from cupy_backends.cuda.api import driver, runtime
 
-CLUSTER = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 PROGRAMMATIC = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 DEPENDENT_SINCE = 12_030  # the driver's version: before, a CUDA graph cannot hold dependent launches
 
@@ -57,15 +57,16 @@ def attributed_launcher(
     values: addresses of the arguments, read at each launch. The cluster's blocks are neighbours along x.
     """
     early = _Attribute(number=PROGRAMMATIC, value=(1, 0, 0))
-    together = _Attribute(number=CLUSTER, value=(1, 1, 1))
+    together = _Attribute(number=CLUSTER_DIMENSION, value=(1, 1, 1))
     attributes = (_Attribute * 2)(early, together) if dependent else (_Attribute * 1)(together)
     config = _Config(block=(threads, 1, 1), shared_bytes=shared_bytes, attributes=attributes)
     arguments = ctypes.byref(config), ctypes.c_void_p(function), values
+    size = attributes[-1].value  # the same memory
 
     def launch(stream: int, grid: tuple[int, int, int], cluster: int) -> None:
         config.grid[:] = grid
         config.stream = stream
-        attributes[-1].value[0] = cluster
+        size[0] = cluster
         config.attribute_count = dependent + (cluster > 1)  # even a cluster of one block takes longer to launch
         launch_kernel_ex(*arguments)  # looked up at each launch: ``profile`` replaces it
 

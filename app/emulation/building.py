@@ -22,7 +22,8 @@ IN_PLACE_OF = {
     "async_copy.cuh": "host_async.h",
     "host_program.h": "host_program.h",
 }
-HOPPERS = {"wgmma.cuh", "bulk_copy.cuh", "warpgroup_product.cuh"}  # headers of instructions that nothing stands in for
+# Headers of instructions that nothing stands in for.
+HOPPERS = {"wgmma.cuh", "bulk_copy.cuh", "cluster.cuh", "dependent_launch.cuh", "warpgroup_product.cuh"}
 # Without contraction: each operation is rounded by itself, as kernels say.
 FLAGS = ("-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing")
 # Shared memory whose size the launch gives, and its element type.

@@ -96,7 +96,8 @@ class Kernel:
 
         arrays: one per argument of the problem, None for an optional one that is absent. A wrong count, dtype, size,
         layout or device is a bug, not a user's error, and raises ValueError. Raises DeviceMemoryError if the workspace
-        does not fit. early: dependent kernels start before those ahead have ended, in room that other streams may need.
+        does not fit. early: dependent kernels start before those ahead have ended; False where other streams need the
+        room.
         """
         arguments = self.arguments()
         if len(arrays) != len(arguments):
@@ -228,7 +229,7 @@ class Function:
         threads: int,
         shared_bytes: int = 0,
         dependent: bool = False,
-        cluster: Callable[[Any], int] | None = None,
+        cluster: Callable[[Any], int] = lambda _: 1,
     ) -> None:
         if not 0 < threads <= MAX_THREADS or shared_bytes < 0:
             raise ValueError(f"{entry} cannot have {threads} threads and {shared_bytes} bytes of shared memory a block")
@@ -249,18 +250,15 @@ class Function:
         address, handle = ctypes.addressof(packed), self._function.ptr
         threads, shared = self._threads, self._shared_bytes
         alive = (self._function, packed, values)  # the closure keeps them alive
-        dependent = self._dependent and launch_attributes.serves_dependent()
-        if dependent or self._cluster:
-            start = launch_attributes.attributed_launcher(handle, packed, threads, shared, dependent=dependent)
-            cluster = self._cluster or (lambda _: 1)
-
-            def launch_with_attributes(stream: int, size: Any, _: Any = alive) -> None:
-                start(stream, grid(size), cluster(size))
-
-            return launch_with_attributes
+        cluster, dependent = self._cluster, self._dependent and launch_attributes.serves_dependent()
+        start = launch_attributes.attributed_launcher(handle, packed, threads, shared, dependent=dependent)
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
-            driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)
+            blocks = cluster(size)
+            if dependent or blocks > 1:
+                start(stream, grid(size), blocks)
+            else:
+                driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)
 
         return launch
 

@@ -88,7 +88,7 @@ class Session:
         while True:
             with suppress(DeviceMemoryError):
                 self.stream_buffers = [
-                    StreamBuffers(plan, self.kernels, self.weights, chunk, alone=streams == 1) for _ in range(streams)
+                    StreamBuffers(plan, self.kernels, self.weights, chunk, early=streams == 1) for _ in range(streams)
                 ]
                 break
             # The exception is gone here: it kept the allocated buffers alive.

@@ -31,7 +31,7 @@ def copy(target: int, source: int, nbytes: int, direction: int, stream: int) -> 
 class Buffers:
     """A plan's kernels, bound for up to ``images`` images to buffers on the device and to those in ``host``.
 
-    named: the buffers on the device, by the plan's names. early: kernels may start before those ahead have ended.
+    named: the buffers on the device, by the plan's names. early: as for ``Kernel.bind``.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Buffers:
 class StreamBuffers(Buffers):
     """One stream with its own device buffers and the kernels bound to them, for chunks of up to ``chunk`` images.
 
-    alone: no other stream's kernels run beside its own.
+    early: as for ``Kernel.bind``.
     """
 
     def __init__(
-        self, plan: ExecutionPlan, kernels: Sequence[Kernel], weights: Weights, chunk: int, *, alone: bool = True
+        self, plan: ExecutionPlan, kernels: Sequence[Kernel], weights: Weights, chunk: int, *, early: bool = True
     ) -> None:
-        super().__init__(plan, kernels, weights, chunk, {}, early=alone)
+        super().__init__(plan, kernels, weights, chunk, {}, early=early)
         self.chunk = chunk
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.copied = cupy.cuda.Event(disable_timing=True)  # the staging buffer has been read

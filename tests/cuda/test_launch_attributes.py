@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from app.cuda import launch_attributes
-from app.cuda.launch_attributes import CLUSTER, DEPENDENT_SINCE, PROGRAMMATIC, _Attribute, _Config
+from app.cuda.launch_attributes import CLUSTER_DIMENSION, DEPENDENT_SINCE, PROGRAMMATIC, _Attribute, _Config
 from app.kernels import launch
 
 ELEMENTS = 1 << 16
@@ -70,28 +70,25 @@ def test_the_driver_is_told_what_to_launch(
     monkeypatch.setattr(launch_attributes, "_driver_call", lambda: launch_kernel_ex)
     statuses: list[int] = []
     monkeypatch.setattr(launch_attributes, "driver", SimpleNamespace(check_status=statuses.append))
-    monkeypatch.setattr(launch, "driver", SimpleNamespace(launchKernel=lambda *given: usual.append(given)))
+    monkeypatch.setattr(launch, "driver", SimpleNamespace(launchKernel=lambda *call: usual.append(call)))
     module: Any = SimpleNamespace(get_function=lambda _: SimpleNamespace(ptr=7))
-    cluster = (lambda images: images - 4) if clusters else None
-    function = launch.Function(module, "f", threads=96, shared_bytes=1024, dependent=dependent, cluster=cluster)
+    given: dict[str, Any] = {"cluster": lambda images: images - 4} if clusters else {}
+    function = launch.Function(module, "f", threads=96, shared_bytes=1024, dependent=dependent, **given)
     value = ctypes.c_int(41)
     started = function.bound([value], lambda images: (images, 2, 1))
     for stream, images in ((99, 5), (100, 6)):
         value.value += 1
         started(stream, images)
-    early = dependent and version >= DEPENDENT_SINCE
-    if not early and not clusters:
-        assert not extended
-        assert [given[:9] for given in usual] == [(7, 5, 2, 1, 96, 1, 1, 1024, 99), (7, 6, 2, 1, 96, 1, 1, 1024, 100)]
-    else:
-        assert not usual
-        assert statuses == [0, 0]
-        one = [(PROGRAMMATIC, 1, 0, 0)] if early else []
-        two = [*one, (CLUSTER, 2, 1, 1)] if clusters else one
-        assert extended == [
-            (5, 2, 1, 96, 1, 1, 1024, 99, 7, one, 42),  # a cluster of one block
-            (6, 2, 1, 96, 1, 1, 1024, 100, 7, two, 43),
-        ]
+    early = [(PROGRAMMATIC, 1, 0, 0)] if dependent and version >= DEPENDENT_SINCE else []
+    together = [(CLUSTER_DIMENSION, 2, 1, 1)] if clusters else []  # of the second launch; the first has one block
+    with_attributes = [
+        (5, 2, 1, 96, 1, 1, 1024, 99, 7, early, 42),
+        (6, 2, 1, 96, 1, 1, 1024, 100, 7, [*early, *together], 43),
+    ]
+    without = [(7, 5, 2, 1, 96, 1, 1, 1024, 99), (7, 6, 2, 1, 96, 1, 1, 1024, 100)]
+    assert extended == [launched for launched in with_attributes if launched[9]]
+    assert statuses == [0] * len(extended)
+    assert [call[:9] for call in usual] == without[: 2 - len(extended)]
 
 
 @pytest.mark.gpu
@@ -128,15 +125,16 @@ CLUSTERS = """
 #include "cluster.cuh"
 // The first block of each cluster collects what the others store in its shared memory.
 extern "C" __global__ void gather(float4 *collected, int of_cluster) {
-    __shared__ float4 values[8 * 32];
+    __shared__ float4 values[8 * 96];
     const int rank = cluster_rank(), number = int(blockIdx.x);
     cluster_arrive();
     cluster_wait();
-    store_in_block(0, values + rank * 32 + threadIdx.x, make_float4(number, rank, threadIdx.x, 1));
+    for (int i = 0; i < 20 * rank; i++) __nanosleep(1000);  // the others have ended long before the last one stores
+    store_in_block(0, values + rank * 96 + threadIdx.x, make_float4(number, rank, threadIdx.x, 1));
     cluster_arrive();
     if (rank != 0) return;
     cluster_wait();
-    for (int i = 0; i < of_cluster; i++) collected[(number + i) * 32 + threadIdx.x] = values[i * 32 + threadIdx.x];
+    for (int i = 0; i < of_cluster; i++) collected[(number + i) * 96 + threadIdx.x] = values[i * 96 + threadIdx.x];
 }
 """
 
@@ -148,9 +146,9 @@ def test_blocks_of_a_cluster_reach_the_first_ones_memory(tmp_path: Path, size: i
     import cupy
     from cupy.cuda import runtime
 
-    gather = launch.Function(_compiled(tmp_path, CLUSTERS), "gather", threads=32, cluster=lambda _: size)
+    gather = launch.Function(_compiled(tmp_path, CLUSTERS), "gather", threads=96, cluster=lambda _: size)
     blocks = 3 * size
-    collected = cupy.full((blocks, 32, 4), np.nan, np.float32)
+    collected = cupy.full((blocks, 96, 4), np.nan, np.float32)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()
     if captured:
@@ -159,7 +157,7 @@ def test_blocks_of_a_cluster_reach_the_first_ones_memory(tmp_path: Path, size: i
     if captured:
         stream.end_capture().launch(stream)
     stream.synchronize()
-    number, thread = np.meshgrid(np.arange(blocks), np.arange(32), indexing="ij")
+    number, thread = np.meshgrid(np.arange(blocks), np.arange(96), indexing="ij")
     expected = np.stack([number, number % size, thread, np.ones_like(number)], axis=-1)
     np.testing.assert_array_equal(cupy.asnumpy(collected), expected)
 

@@ -16,7 +16,7 @@ from tests.support.kernel_oracle import check
 from tests.support.pair_device import Runner, errors, has_shipped_weights, images, poison_shared, same_bits, weights
 
 pytestmark = pytest.mark.gpu
-BATCHES = (1, 7, 31, 999, 9_999)
+BATCHES = (1, 7, 8, 9, 31, 88, 999, 9_999)  # eight are a cluster; of 88 the last block may have eight
 OF_BLOCKS = (1, 7, 31, 999)  # where a block takes an image, more of them show nothing new
 # Of the products those of lenet5's sizes; the grid of test_gpu_kernels.py has the others.
 PRODUCTS = [*(pair for pair in PRODUCT_PAIRS if pair.first.inputs == 1024), *ANY_PRODUCT_PAIRS[:2]]
@@ -99,7 +99,7 @@ def test_bound_for_a_small_batch_alone(case: Case) -> None:
     problem = pair_of(case)
     arrays, x = weights(problem, "random"), images(problem, 31)
     whole = Runner(case, arrays, x)()
-    for count in (1, 2, 3, 5, 7, 13):
+    for count in (1, 2, 3, 5, 7, 8, 9, 13):
         assert same_bits(Runner(case, arrays, x[:count])(), [result[:count] for result in whole])
 
 
@@ -130,7 +130,7 @@ def test_nothing_is_read_from_shared_memory_that_was_not_written(case: Case) -> 
     problem = pair_of(case)
     arrays, x = weights(problem, "random"), images(problem, 999)
     run = Runner(case, arrays, x)
-    for count in (1, 2, 7, 31, 999):
+    for count in (1, 2, 7, 8, 31, 81, 999):
         found = []
         for word in (0, 0xFFFFFFFF, 0x7C007C00):  # the last: infinities in float16
             poison_shared(word)

@@ -81,7 +81,7 @@ def nvtx_range(text: str) -> Iterator[None]:
 class Recorder:
     """Records runs of one session, one after another. The first run creates the events, later ones use them again.
 
-    With an event between them, no kernel starts before the one ahead of it has ended (``launch_attributes``).
+    With an event between them, no kernel starts before the one ahead of it has ended (``dependent_launch.cuh``).
 
     zero: the host's ``perf_counter`` when the spans' clock was at 0, to within some microseconds.
     """

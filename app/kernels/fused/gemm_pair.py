@@ -14,7 +14,7 @@ from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters,
 DEPTH = {"float16": 128, "float16x2": 64}  # wgmma kernel: terms of the first sum per stage
 CLASSES = 16  # wgmma kernels: rows of the second product at a time
 FEW = 8  # wgmma kernel: images that it serves as a cluster of blocks, or by fewer columns
-CLUSTER = 8  # blocks that a cluster may have on every card
+MOST_BLOCKS = 8  # of a cluster: what CUDA calls its portable size
 PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
 
 
@@ -97,7 +97,7 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
     w2_size = second_matrix_size(first.outputs, problem.second.outputs)
     stage = 2 * DEPTH[problem.dtype] * (problem.weight_parts * first.outputs + problem.parts * (rows + 1))
     # In float16x2 the products of low halves are one sum over all steps: no block could have a step of it alone.
-    step_blocks = steps if problem.parts == 1 and steps <= CLUSTER else 1
+    step_blocks = steps if problem.parts == 1 and steps <= MOST_BLOCKS else 1
 
     def cluster(images: int) -> int:
         return step_blocks if images <= FEW else 1

@@ -31,7 +31,7 @@ static_assert(INPUTS % DEPTH == 0 && HIDDEN % 64 == 0 && ROWS % 8 == 0, "the row
 static_assert(STAGES <= STEPS, "the first copies fill all stages");
 static_assert(STAGES * (STAGE_BYTES + 16) + SECOND_BYTES + 8 == SHARED_BYTES, "the row must lay memory out alike");
 static_assert(HIDDEN * PITCH * 4 <= STAGES * STAGE_BYTES, "hidden values take the ring's place");
-static_assert(STEP_BLOCKS == 1 || STEP_BLOCKS == STEPS, "a block has one step or all");
+static_assert(STEP_BLOCKS == 1 || STEP_BLOCKS == STEPS && !SPLIT && FEW == 8, "a block has one step or all");
 static_assert(STEP_BLOCKS * CONSUMERS * 16 <= (STAGES - 1) * STAGE_BYTES, "a step's sums take the other stages' place");
 
 // Shared memory: the ring of stages, the second matrix, barriers.
@@ -157,11 +157,10 @@ __device__ __forceinline__ void load_bias(float (&sums)[Sums], const float *bias
     for (int i = 0; i < Sums; i++) sums[i] = HAS_BIAS1 ? __ldg(bias1 + hidden + i % 4 / 2 * 8) : 0.0f;
 }
 
-// A step's sums of them. cross: grows by those of a high and a low half.
+// A step's part of the sums of a consumer's hidden values. cross: grows by the products of a high and a low half.
 template <int Sums>
 __device__ __forceinline__ void multiply_step(float (&sums)[Sums], float (&cross)[Sums], const Walk &at, int t) {
-    // In a cluster, the block's number stands above the address. A descriptor has no room for it.
-    const unsigned stage = shared_address(at.memory_of_stage()) & 0x3ffff;
+    const unsigned stage = shared_address(at.memory_of_stage()) & WITHIN_BLOCK;
     const unsigned long long w = make_smem_desc(stage + t / 128 * (64 * 16), W_PLANE_BYTES, 128);
     const unsigned long long x = make_smem_desc(stage + W_BYTES, X_PLANE_BYTES, 128);
     mbarrier_wait(full() + at.ring.stage, at.ring.phase);
@@ -205,6 +204,7 @@ __device__ __forceinline__ bool multiply_in_cluster(float (&values)[ROWS / 2], c
     float4 *parts = (float4 *)(memory + STAGE_BYTES) + t;  // of a step's consumers; only the first stage is in use
     const int step = cluster_rank();
     const Walk only;
+    float sums[FEW / 2];
     cluster_arrive();
     if (t >= CONSUMERS) {
         const int producer = t - CONSUMERS;
@@ -212,20 +212,19 @@ __device__ __forceinline__ bool multiply_in_cluster(float (&values)[ROWS / 2], c
         griddepcontrol_wait();
         load(pieces, x + producer / PLANES * INPUTS + producer % PLANES * 8 + step * DEPTH, rows, producer);
         publish(pieces, only, rows, producer);
-        __syncwarp();
+        __syncwarp();  // barriers of the cluster want whole warps
     }
     cluster_wait();  // the first block has begun
     if (t < CONSUMERS) {
-        float sums[FEW / 2] = {}, cross[FEW / 2] = {};
-        multiply_step(sums, cross, only, t);
-        store_in_block(0, parts + step * CONSUMERS, make_float4(sums[0], sums[1], sums[2], sums[3]));
+        float partial[FEW / 2] = {}, cross[FEW / 2] = {};
+        load_bias(sums, bias1, t);
+        multiply_step(partial, cross, only, t);
+        store_in_block(0, parts + step * CONSUMERS, make_float4(partial[0], partial[1], partial[2], partial[3]));
     }
     cluster_arrive();
-    if (step != 0) return false;
+    if (step != 0) return false;  // a block that has arrived may end: the others wait for those that have not ended
     cluster_wait();
     if (t >= CONSUMERS) return true;
-    float sums[FEW / 2];
-    load_bias(sums, bias1, t);
 #pragma unroll
     for (int i = 0; i < STEP_BLOCKS; i++) {
         const float4 part = parts[i * CONSUMERS];

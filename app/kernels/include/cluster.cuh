@@ -10,7 +10,8 @@ __device__ __forceinline__ int cluster_rank() {
     return rank;
 }
 
-// A barrier of all threads of the cluster, in two halves: what each did before it arrived, all see that have waited.
+// A barrier of all threads of the cluster, in two halves: after ``cluster_wait`` a thread sees what the cluster's threads wrote
+// before ``cluster_arrive``, asynchronous copies apart. Both are for whole warps.
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 

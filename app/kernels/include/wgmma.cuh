@@ -15,7 +15,8 @@
 #include "async_copy.cuh"
 
 // A matrix descriptor: where an operand's core matrices lie: the first one, and how far the next is along k and along rows
-// (columns).
+// (columns). In a cluster, an address has the block's number above what a descriptor has room for: cut it off.
+constexpr unsigned WITHIN_BLOCK = 0x3ffff;
 __device__ __forceinline__ unsigned long long make_smem_desc(unsigned address, int next_k, int next_rows) {
     return (address >> 4) | (unsigned long long)(next_k >> 4) << 16 | (unsigned long long)(next_rows >> 4) << 32;
 }
