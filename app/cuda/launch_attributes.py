@@ -73,6 +73,29 @@ def attributed_launcher(
     return launch
 
 
+def where_needed(
+    start: Callable[[int, tuple[int, int, int], int], None],
+    usual: Callable[[int, Any], None],
+    grid: Callable[[Any], tuple[int, int, int]],
+    cluster: Callable[[Any], int] | None,
+    *,
+    always: bool,
+) -> Callable[[int, Any], None]:
+    """Return a function of a stream pointer and a size: ``start`` where a cluster has several blocks, else ``usual``.
+
+    always: ``start`` for every size. CuPy's ``usual`` launch takes less of the host's time.
+    """
+
+    def launch(stream: int, size: Any) -> None:
+        blocks = cluster(size) if cluster else 1
+        if always or blocks > 1:
+            start(stream, grid(size), blocks)
+        else:
+            usual(stream, size)
+
+    return launch
+
+
 def launch_kernel_ex(config: Any, function: ctypes.c_void_p, values: ctypes.Array[ctypes.c_void_p]) -> None:
     """Call the driver's cuLaunchKernelEx. Raises CuPy's CUDADriverError as any launch does."""
     driver.check_status(_driver_call()(config, function, values, None))

@@ -229,7 +229,7 @@ class Function:
         threads: int,
         shared_bytes: int = 0,
         dependent: bool = False,
-        cluster: Callable[[Any], int] = lambda _: 1,
+        cluster: Callable[[Any], int] | None = None,
     ) -> None:
         if not 0 < threads <= MAX_THREADS or shared_bytes < 0:
             raise ValueError(f"{entry} cannot have {threads} threads and {shared_bytes} bytes of shared memory a block")
@@ -250,17 +250,15 @@ class Function:
         address, handle = ctypes.addressof(packed), self._function.ptr
         threads, shared = self._threads, self._shared_bytes
         alive = (self._function, packed, values)  # the closure keeps them alive
-        cluster, dependent = self._cluster, self._dependent and launch_attributes.serves_dependent()
-        start = launch_attributes.attributed_launcher(handle, packed, threads, shared, dependent=dependent)
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
-            blocks = cluster(size)
-            if dependent or blocks > 1:
-                start(stream, grid(size), blocks)
-            else:
-                driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)
+            driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)
 
-        return launch
+        dependent = self._dependent and launch_attributes.serves_dependent()
+        if not dependent and self._cluster is None:
+            return launch
+        start = launch_attributes.attributed_launcher(handle, packed, threads, shared, dependent=dependent)
+        return launch_attributes.where_needed(start, launch, grid, self._cluster, always=dependent)
 
     def __call__(self, stream: Any, grid: Grid, *values: Value) -> None:
         """Enqueue a launch on a CuPy stream; returns at once. The caller checks sizes of arrays.

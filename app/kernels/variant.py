@@ -43,7 +43,7 @@ class KernelLaunch:
     shared_bytes: int = 0
     persistent: bool = False  # blocks loop over the work: at most one per multiprocessor
     dependent: bool = False  # programmatic dependent launch: waits by itself for the results of the kernel ahead
-    cluster: Callable[[int], int] = lambda _: 1  # images → blocks of a cluster; more than one: sm_90 and later
+    cluster: Callable[[int], int] | None = None  # images → blocks of a cluster, 1 for none; sm_90 and later
 
 
 @dataclass(frozen=True)
