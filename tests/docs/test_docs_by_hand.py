@@ -99,18 +99,22 @@ def _tables(document: Path, block: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("document", "block", "columns"),
     [
-        ("README.md", "measured", ("fp32x", "fp16", "fp32")),
-        ("docs/fast-path.md", "fast_path", ("fp16", "fp32x")),
+        ("README.md", "measured", ("fp32x", "fp16", "int8", "fp32")),
+        ("docs/fast-path.md", "fast_path", ("fp16", "fp32x", "int8")),
     ],
 )
 def test_quoted_times_are_those_of_the_stored_reports(document: str, block: str, columns: tuple[str, ...]) -> None:
+    """Of one image in int8 there is no report, and no time."""
     checked = 0
     for what, *cells in _tables(ROOT / document, block):
         kind = next((kind for kind in TIMES if kind in what), None)
         if kind is None or what.startswith(columns) or not cells[0].startswith("0."):
             continue
         for precision, cell in zip(columns, cells, strict=False):
+            if (precision, kind) == ("int8", "one image"):
+                assert not cell
+                continue
             stored = _stored(f"lenet5_{precision}" + "_batch1" * (kind == "one image"))[TIMES[kind]]
             assert cell.split()[0] == f"{stored['p50']:.3f}", (what, precision)
             checked += 1
-    assert checked == 3 * len(columns)
+    assert checked == 3 * len(columns) - 1
