@@ -121,16 +121,17 @@ def _beside(figures: Figures, file: str, what: str) -> str:
     if document is None:
         return f"{title}. {NOT_YET.format(command_of(file))}"
     rows: list[list[str]] = []
-    runs: dict[str, Row] = {document["date"]: document}
+    runs: dict[str, Row] = {document["command"]: document}
     for name, (source, own) in ours(figures, file).items():
-        runs[source["date"]] = source
+        runs[source["command"]] = source
         cells = [cell for measure in MEASURES for cell in pair(source, name, measure).cells]
         rows.append([name, *cells] if own[ON_CARD] else [name, own["reason"]])
     where = f"{document['images']:,} images" if document["images"] > 1 else "one image"
     software = ", ".join(
         f"{name} {document['software'][name]}" for name in ("torch", "jax") if name in document["software"]
     )
-    about = f"{title} ({where}, {document['device']['name']}, {', '.join(sorted(runs))}, {software}):"
+    dates = ", ".join(sorted({run["date"] for run in runs.values()}))
+    about = f"{title} ({where}, {document['device']['name']}, {dates}, {software}):"
     return "\n\n".join([about, markdown(["here", *HEADS], rows), *_absent([*runs.values()])])
 
 

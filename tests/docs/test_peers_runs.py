@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from docs.generate.figures import PEERS, PEERS_IN_ONE
-from docs.generate.peers import ON_CARD, _absent, ours
+from docs.generate.figures import PEERS, PEERS_IN_ONE, Figures
+from docs.generate.peers import ON_CARD, TITLES, _absent, ours, whole_pass
 
 FILE = PEERS["mlp"]
 
@@ -41,3 +41,17 @@ def test_reasons_are_those_of_systems_that_no_run_measured() -> None:
     first = run(**measured)
     second = run(**{"jax-jit": late, "torch-eager": late, "onnx-runtime": late})
     assert [*_absent([first, second])] == [f"ONNX Runtime in fp32: {late}.", "PyTorch in fp32: broken."]
+
+
+def test_runs_of_one_minute_are_all_looked_at() -> None:
+    """Two cards may have measured at the same time: what one run timed has no reason in another's name."""
+    figures = Figures()
+    fp32, fp16 = (figures[PEERS_IN_ONE["lenet5", precision]] for precision in ("fp32", "fp16"))
+    for run in (fp32, fp16):
+        run["date"] = "2026-11-23 03:38 UTC"
+    timed = [row for row in fp32["rows"] if row["precision"] == "fp32" and not row["reason"]]
+    about, *text = whole_pass("lenet5", figures).split("\n\n")
+    assert about.count("2026-11-23 03:38 UTC") == 1
+    reasons = " ".join(text)
+    assert {row["engine"] for row in timed} > {"ours"}
+    assert not [row for row in timed if f"{TITLES.get(row['engine'])} in fp32" in reasons]
