@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class CpuLanes:
     """A lane computes blocks of exactly ``REFERENCE_CHUNK`` images: the last one of a piece is filled up with zeros.
 
-    So the logits of an image have the same bits wherever shards, pieces and blocks begin. The matrix library uses one
-    thread per call until ``close``.
+    NumPy's engine gives an image the same bits in every block; ONNX Runtime promises that only for blocks of one shape.
+    The matrix library uses one thread per call until ``close``.
     """
 
     size = REFERENCE_CHUNK

@@ -10,6 +10,7 @@ from app.kernels.problems import ConvProblem
 from app.layers.activation import Activation
 from app.layers.base import Layer, Parameters, Shape
 from app.layers.pool import Pool
+from app.layers.products import multiply_rows
 
 IM2COL_BYTES = 2 << 20
 
@@ -48,9 +49,10 @@ class Conv2d(Layer):
         return {self.name: (self.kernel, self.kernel, shape[0], self.maps), **bias}
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Convolve by im2col and a matrix product, in pieces whose im2col matrix fits a core's cache.
+        """Convolve by im2col and a matrix product for each image, in pieces whose im2col matrix fits a core's cache.
 
-        Works on N, H, W, C memory, where a row of a window is contiguous.
+        One product for all images of a piece would be no faster, and its shape, so its rounding, would depend on their
+        number. Works on N, H, W, C memory, where a row of a window is contiguous.
         """
         filters = parameters[self.name].astype(x.dtype, copy=False).reshape(-1, self.maps)
         maps, height, width = self.output_shape(x.shape[1:])
@@ -60,7 +62,11 @@ class Conv2d(Layer):
         memory = np.empty(min(few, len(x)) * height * width * len(filters), x.dtype)  # once: allocating takes time
         for at in range(0, len(x), few):
             matrix = im2col(windows[at : at + few], memory)
-            np.matmul(matrix, filters, out=y[at : at + few].reshape(-1, maps))
+            if height * width == 1:  # a product of one row, many times slower
+                y[at : at + few] = multiply_rows(matrix, filters).reshape(-1, 1, 1, maps)
+            else:
+                pixels = matrix.reshape(-1, height * width, len(filters))
+                np.matmul(pixels, filters, out=y[at : at + few].reshape(-1, height * width, maps))
         bias = parameters.get(f"{self.name}_bias")
         if bias is not None:
             y += bias.astype(x.dtype, copy=False)

@@ -11,6 +11,7 @@ from app.layers.activation import Activation
 from app.layers.argmax import Argmax
 from app.layers.base import Layer, Parameters, Shape
 from app.layers.flatten import channel_first_rows
+from app.layers.products import multiply_rows
 from app.layers.softmax import Softmax
 
 
@@ -38,8 +39,8 @@ class Linear(Layer):
         return {self.name: (shape[0], self.outputs), **bias}
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y by one matrix product."""
-        y = x @ parameters[self.name].astype(x.dtype, copy=False)
+        """Compute y by matrix products; an image's bits do not depend on the others."""
+        y = multiply_rows(x, parameters[self.name].astype(x.dtype, copy=False))
         bias = parameters.get(f"{self.name}_bias")
         if bias is not None:
             y += bias.astype(x.dtype, copy=False)

@@ -43,7 +43,10 @@ class Part:
 
 
 class CpuSession:
-    """A graph ready to run on the processor, in float32. Labels do not depend on the number of threads.
+    """A graph ready to run on the processor, in float32.
+
+    An image's scores have the same bits in every batch and chunk, at every place, with any number of threads: see
+    ``app.layers.products``.
 
     seconds: name of a part → time spent in it so far, summed over the threads. Each thread works on chunks, while
     the matrix library underneath uses one thread per call.

@@ -67,6 +67,15 @@ def test_labels_are_those_of_the_main_job(
         np.testing.assert_array_equal(found["number"], np.arange(100))
 
 
+@pytest.mark.parametrize("where", ["--device cpu", *ON_GPU])
+def test_no_digit_depends_on_the_batch(where: str, predict: Predict, fashion: np.ndarray) -> None:
+    FILES["images.npy"](Path("images.npy"), fashion)
+    for batch in ("1", "7", "33", "4096"):
+        options = ("--out", f"{batch}.csv", "--logits", "--top", "3", "--batch", batch)
+        assert predict("images.npy", *options, where=where)[0] == 0
+        assert Path(f"{batch}.csv").read_bytes() == Path("1.csv").read_bytes(), batch
+
+
 def read_csv(path: str) -> Rows:
     with Path(path).open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         head, *rows = csv.reader(file)

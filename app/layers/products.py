@@ -1,0 +1,80 @@
+"""Matrix products in which no row's bits depend on the rows beside it, nor on its place among them.
+
+A matrix library chooses its loops by a shape, and each loop rounds in an order of its own: with AVX2, OpenBLAS
+rounds the first and the last rows of a product otherwise than those between. Here a row always has the bits that a
+product of eight rows gives it. Whether larger products give the same bits is measured, once for each shape.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from app.processor import one_blas_thread
+
+GROUP = 8  # rows of the product that defines a row's bits
+BLOCK = 128  # rows of a larger product, up to twice as fast: it reads the weights once
+MARGIN = 8  # rows of zeros on both sides of a block where its first and last rows round otherwise
+COMPARED = 256  # results of a row, at least, before its places count as alike
+
+
+class Alike(NamedTuple):
+    """Which rows a matrix library rounds alike.
+
+    rows: how many of a group, from its first. margin: how many rows at either end of a block do not round as a group
+    does; None: others do not, either.
+    """
+
+    rows: int
+    margin: int | None
+
+
+def multiply_rows(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return x weights: (B, in) times (in, out) → (B, out), all of one float type."""
+    alike = measure(*weights.shape, x.dtype.str)
+    y = np.empty((len(x), weights.shape[1]), x.dtype)
+    blocks = 0 if alike.margin is None else len(x) // BLOCK * BLOCK
+    for at in range(0, blocks, BLOCK):
+        y[at : at + BLOCK] = _block(x[at : at + BLOCK], weights, alike.margin or 0)
+    if blocks < len(x):
+        y[blocks:] = _groups(x[blocks:], weights, alike.rows)
+    return y
+
+
+@cache
+@one_blas_thread()
+def measure(inputs: int, outputs: int, dtype: str) -> Alike:
+    """Compare the bits of one row everywhere in a group and in a block, times random weights (inputs, outputs)."""
+    values = np.random.default_rng(0).standard_normal(4093).astype(dtype)  # a prime: no two columns are the same
+    weights = np.resize(values, (inputs, outputs))
+    rows, margins = GROUP, [0, MARGIN]
+    for turn in range(-(-COMPARED // outputs)):
+        x = np.tile(np.resize(np.roll(values, turn), inputs), (BLOCK, 1))
+        group = _groups(x[:GROUP], weights, GROUP)
+        if (group != group[0]).any():
+            rows = 1  # the first of every group: one place in one shape
+        margins = [margin for margin in margins if (_block(x, weights, margin) == group[0]).all()]
+    return Alike(rows, margins[0] if margins else None)
+
+
+def _block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarray:
+    """Multiply BLOCK rows at once, transposed: along that axis OpenBLAS rounds more rows alike."""
+    if margin:
+        rows = np.empty((margin + BLOCK + margin, x.shape[1]), x.dtype)
+        rows[:margin], rows[margin:-margin], rows[-margin:] = 0, x, 0
+        return (weights.T @ rows.T).T[margin:-margin]
+    return (weights.T @ x.T).T
+
+
+def _groups(x: np.ndarray, weights: np.ndarray, used: int) -> np.ndarray:
+    """Multiply (B, in) by products of GROUP rows; ``used`` of them are rows of x, the others zeros."""
+    products = -(-len(x) // used)
+    if len(x) == products * GROUP:
+        rows = x.reshape(products, GROUP, -1)
+    else:
+        rows = np.zeros((products, GROUP, x.shape[1]), x.dtype)
+        for place in range(used):
+            some = x[place::used]
+            rows[: len(some), place] = some
+    y = np.matmul(weights.T, rows.transpose(0, 2, 1)).transpose(0, 2, 1)
+    return y[:, :used].reshape(-1, weights.shape[1])[: len(x)]

@@ -1,0 +1,79 @@
+"""NumPy's engine: an image's scores have the same bits in every batch, chunk and place, on every kind of processor."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from app.layers import products
+from app.layers.products import BLOCK, GROUP, Alike, multiply_rows
+from app.network.definitions import Network
+from tests.support.cpu_bits import KINDS, networks, unlike, why_not
+from tests.support.shell import ROOT
+
+
+@pytest.mark.parametrize("network", networks())
+def test_scores_do_not_depend_on_batch_place_or_threads(network: Network) -> None:
+    assert [*unlike(network)] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nor_on_other_processors(kind: str) -> None:
+    reason = why_not(kind)
+    if reason is not None:
+        pytest.skip(reason)
+    assert _unlike_with(OPENBLAS_CORETYPE=kind) == ""
+
+
+def test_nor_without_numpys_vector_instructions() -> None:
+    features = np._core._multiarray_umath  # type: ignore[attr-defined]
+    found = [name for name in features.__cpu_dispatch__ if features.__cpu_features__.get(name)]
+    if not found:
+        pytest.skip("NumPy uses none here")
+    assert _unlike_with(NPY_DISABLE_CPU_FEATURES=" ".join(found)) == ""
+
+
+def _unlike_with(**environment: str) -> str:
+    """What ``tests.support.cpu_bits`` prints in a process with these variables."""
+    command = [sys.executable, "-m", "tests.support.cpu_bits"]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize("alike", [Alike(GROUP, 0), Alike(GROUP, 8), Alike(GROUP, None), Alike(1, None), Alike(1, 8)])
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, BLOCK - 1, BLOCK, 2 * BLOCK + 11])
+def test_products_are_right_whatever_rounds_alike(rows: int, alike: Alike, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "measure", lambda *shape: alike)
+    rng = np.random.default_rng(rows)
+    x, weights = rng.standard_normal((rows, 37)), rng.standard_normal((37, 11))
+    np.testing.assert_allclose(multiply_rows(x, weights), np.einsum("bi,io->bo", x, weights), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("in_a_block", "in_a_group", "expected"),
+    [
+        ([], [], Alike(GROUP, 0)),
+        ([0, -1], [], Alike(GROUP, 8)),
+        ([BLOCK // 2], [], Alike(GROUP, None)),
+        ([], [3], Alike(1, 0)),
+    ],
+)
+def test_rows_that_a_library_rounds_otherwise_are_found(
+    in_a_block: list[int], in_a_group: list[int], expected: Alike, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def multiply(x: np.ndarray, weights: np.ndarray, other: list[int]) -> np.ndarray:
+        y = np.array([row @ weights for row in x])
+        y[other, 0] = np.nextafter(y[other, 0], np.inf)
+        return y
+
+    def block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarray:
+        return multiply(np.pad(x, ((margin, margin), (0, 0))), weights, in_a_block)[margin : margin + BLOCK]
+
+    monkeypatch.setattr(products, "_block", block)
+    monkeypatch.setattr(products, "_groups", lambda x, weights, used: multiply(x, weights, in_a_group))
+    assert products.measure.__wrapped__(29, 300, "<f4") == expected

@@ -1,0 +1,67 @@
+"""Do an image's scores have the same bits in every batch, chunk and place? By NumPy, in this process.
+
+``python -m tests.support.cpu_bits`` prints where they do not. ``OPENBLAS_CORETYPE`` and ``NPY_DISABLE_CPU_FEATURES``
+choose the kernels of older processors.
+"""
+
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from app.network.definitions import Network
+from app.network.graph import REFERENCE_CHUNK, Graph, find_network
+from app.runtime.cpu_session import CpuSession
+from tests.support.networks_for_tests import TEST_NETWORKS, random_graph, random_images
+
+KINDS = {  # of OpenBLAS's kernels → the instructions that they need, as /proc/cpuinfo names them
+    "Haswell": {"avx2", "fma"},
+    "Zen": {"avx2", "fma"},
+    "Sandybridge": {"avx"},
+    "Nehalem": {"sse4_2"},
+    "Prescott": {"pni"},
+}
+ORIGINAL = Path(__file__).parents[2] / "docs/networks/lenet5_original.toml"  # a convolution has one output pixel
+IMAGES = REFERENCE_CHUNK + 17
+BATCHES = (1, 2, 7, 9, 31, 64, IMAGES - 1)
+
+
+def networks() -> list[Network]:
+    """All networks of the program, and odd ones."""
+    return [*TEST_NETWORKS, find_network(str(ORIGINAL))]
+
+
+def why_not(kind: str) -> str | None:
+    """Why this processor cannot run the kernels of a kind; None: it can."""
+    if platform.machine() != "x86_64":
+        return f"{kind} is a kind of x86-64 processors"
+    missing = KINDS[kind] - set(Path("/proc/cpuinfo").read_text("utf-8").split())
+    return f"{kind}'s kernels need {', '.join(sorted(missing))}, which this processor lacks" if missing else None
+
+
+def unlike(network: Network) -> Iterator[str]:
+    """Name the batches in which images get other scores than among all images, in one thread."""
+    graph, images = random_graph(network), random_images(network, IMAGES)
+    expected = _scores(graph, images, 1)
+    assert len(np.unique(expected)) > IMAGES, "scores that are all the same would prove nothing"
+    for number, batch in enumerate(BATCHES):
+        first, threads = (IMAGES - batch) * number // len(BATCHES), 1 + number % 3
+        found = _scores(graph, images[first : first + batch], threads)
+        differing = (found.view(np.uint32) != expected[first : first + batch].view(np.uint32)).any(axis=1).sum()
+        if differing:
+            yield f"{network.name}: {differing} of images {first} to {first + batch - 1}, by {threads} threads"
+
+
+def _scores(graph: Graph, images: np.ndarray, threads: int) -> np.ndarray:
+    session = CpuSession(graph)
+    session.threads = threads
+    scores = np.full((len(images), graph.classes), np.nan, np.float32)
+    session.run(images, np.empty(len(images), np.uint8), scores=scores)
+    return scores
+
+
+if __name__ == "__main__":
+    for network in networks():
+        for line in unlike(network):
+            print(line)
