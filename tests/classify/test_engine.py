@@ -25,6 +25,7 @@ from app.classify.runner import LocalRunner
 from app.errors import UserError
 from app.network.graph import REFERENCE_CHUNK
 from app.runtime.cpu_session import CpuSession
+from app.runtime.onnx_session import cpu_engine
 from app.shards import Reader, Shard, open_shard
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import FLAT, random_graph, random_images
@@ -131,7 +132,7 @@ def test_a_corrupt_shard_is_a_fault_and_the_others_are_finished(
 
 
 def test_an_error_in_a_lane_ends_all_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, working = [], CpuSession.compute
+    calls, working = [], cpu_engine().compute
 
     def compute(session: CpuSession, images: np.ndarray) -> Any:
         calls.append(len(images))
@@ -139,7 +140,7 @@ def test_an_error_in_a_lane_ends_all_pieces(tmp_path: Path, monkeypatch: pytest.
             raise UserError("the device is lost")
         return working(session, images)
 
-    monkeypatch.setattr(CpuSession, "compute", compute)
+    monkeypatch.setattr(cpu_engine(), "compute", compute)
     some = shards(tmp_path, [300, 700])
     with Engine(settings()) as engine, pytest.raises(UserError, match="the device is lost"):
         [*LocalRunner(engine).run(pieces(some, 256))]
@@ -169,7 +170,7 @@ def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch
     piece = Piece(0, shards(tmp_path, [])[0], 0, 300)
     with Engine(settings(compressed=True)) as engine:
         if lost:
-            monkeypatch.setattr(CpuSession, "compute", Mock(side_effect=CUDARuntimeError))
+            monkeypatch.setattr(cpu_engine(), "compute", Mock(side_effect=CUDARuntimeError))
             with pytest.raises(CUDARuntimeError):
                 engine.classify(piece)
             for thread in threading.enumerate():
@@ -206,7 +207,7 @@ def test_what_is_in_flight_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyP
         time.sleep(0.05)
         return np.zeros((len(images), 3), np.float32), np.zeros(len(images), np.uint8), {}
 
-    monkeypatch.setattr(CpuSession, "compute", compute)
+    monkeypatch.setattr(cpu_engine(), "compute", compute)
     before = threading.active_count()
     start = time.monotonic()
     many = [Piece(0, one, 0, COUNT) for one in shards(tmp_path, []) for _ in range(200)]
@@ -222,7 +223,7 @@ def test_ctrl_c_is_seen_while_nothing_lands(tmp_path: Path, monkeypatch: pytest.
         time.sleep(0.05)
         return np.zeros((len(images), 3), np.float32), np.zeros(len(images), np.uint8), {}
 
-    monkeypatch.setattr(CpuSession, "compute", compute)
+    monkeypatch.setattr(cpu_engine(), "compute", compute)
     start = time.monotonic()
     with Engine(settings()) as engine, pytest.raises(KeyboardInterrupt):
         [*LocalRunner(engine).run(Piece(0, one, 0, COUNT) for one in shards(tmp_path, []) * 200)]
