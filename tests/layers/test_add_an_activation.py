@@ -104,8 +104,7 @@ for node in nodes:
     if "leaky" in node.name:
         compile_kernel(node.variant.path, node.variant.config(node.problem).defines, "sm_90a")
 """
-# Without benchmark, which warns, and so fails, where it finds traces of xdist.
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:benchmark")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 TESTS = ["tests/layers/test_layers.py", "tests/layers/test_layer_rules.py", "tests/layers/test_gradients.py"]
 CARD = ["tests/kernels/test_gpu_kernels.py", "tests/training/test_gpu_training_kernels.py"]
 
@@ -146,9 +145,10 @@ def test_tests_of_layers_and_gradients_take_it_up(copy: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_its_kernels_equal_the_reference(copy: Path) -> None:
-    """On every shape and in every kernel, as for the activations that are here."""
-    done = run(copy, *PYTEST, "-k", "leaky_relu", *CARD)
+def test_its_kernels_equal_the_reference(copy: Path, request: pytest.FixtureRequest) -> None:
+    """In every kernel, on all shapes or the sample that is asked for, as for the activations that are here."""
+    seed = request.config.getoption("sample")
+    done = run(copy, *PYTEST, *([] if seed is None else ["--sample", str(seed)]), "-k", "leaky_relu", *CARD)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout
 
 
