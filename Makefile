@@ -5,45 +5,45 @@ VENV := .venv
 PY := $(VENV)/bin/python
 BATCH ?= 10000
 SECONDS ?= 600
-JOBS ?= 4
+GIVEN := $(filter command,$(origin PY)) # make PY=python3 takes that Python as it is, and installs nothing
+READY := $(if $(GIVEN),,$(VENV)/.dev)
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # which containers set: hundreds of processes would compile every module again
-.PHONY: help run test lint format gpu-test sanitize soak fuzz docs clean
+.PHONY: help run test test-all lint format sanitize soak fuzz docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-run: $(VENV)/.run ## set everything up, then classify BATCH (10,000) test images and report
+run: $(if $(GIVEN),,$(VENV)/.run) ## set everything up, then classify BATCH (10,000) test images and report
 	$(PY) main.py --batch $(BATCH)
 
-test: lint ## set everything up, then check the style and pass all tests
-	$(PY) -m pytest -m gpu
-	$(PY) -m pytest -m 'not gpu' -n auto --dist worksteal
+test: lint ## set everything up, check the style and run the tests: of large grids on a GPU the sample SEED (1)
+	$(PY) -m pytest -m 'not alone' -n auto --dist worksteal --sample $(or $(SEED),1)
+	$(PY) -m pytest -m alone --sample $(or $(SEED),1)
 
-lint: $(VENV)/.dev ## ruff (lint and format) and mypy
+test-all: lint ## run all tests, in PARTS (8) parts; the next call skips those that passed, unless AGAIN=1
+	$(PY) -m tests.parts $(if $(PARTS),--parts $(PARTS)) $(if $(AGAIN),--again)
+
+lint: $(READY) ## ruff (lint and format) and mypy
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-format: $(VENV)/.dev ## rewrite the sources in the project's format
+format: $(READY) ## rewrite the sources in the project's format
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-gpu-test: $(VENV)/.dev ## only the tests that need a GPU: JOBS (4) at once, then those that need it for themselves
-	$(PY) -m pytest -m 'gpu and not alone' -n $(JOBS) --dist worksteal
-	$(PY) -m pytest -m 'gpu and alone'
+sanitize: $(READY) ## compute-sanitizer (of a CUDA toolkit) over every kernel; TOOL=racecheck or PART=2/4: some checks
+	$(PY) -m tests.sanitize $(if $(TOOL),--tools $(TOOL)) $(if $(PART),--part $(PART)) $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again)
 
-sanitize: $(VENV)/.dev ## the four compute-sanitizer tools (of a CUDA toolkit) over every kernel, JOBS (4) checks at once
-	$(PY) -m tests.sanitize --jobs $(JOBS)
-
-soak: $(VENV)/.dev ## sessions in two threads for SECONDS (600), on every route: the same bits as in one thread?
+soak: $(READY) ## sessions in two threads for SECONDS (600), on every route: the same bits as in one thread?
 	$(PY) -m tests.soak --seconds $(SECONDS)
 
-fuzz: $(VENV)/.dev ## broken files for every reader, for MINUTES (10) minutes; SEED and CASES choose which
+fuzz: $(READY) ## broken files for every reader, for MINUTES (10) minutes; SEED and CASES choose which
 	$(PY) -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES))
 
-docs: $(VENV)/.dev ## write the ladder's pages, static HTML, into build/site
+docs: $(READY) ## write the ladder's pages, static HTML, into build/site
 	$(PY) -m docs.generate.site build/site
 
 clean: ## remove the environment and caches inside the tree

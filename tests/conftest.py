@@ -21,6 +21,7 @@ from app.files.hdf5_process import Reader
 from app.network.definitions import Network
 from tests.support.bundle_for_tests import release
 from tests.support.outside import Outside, fashion_mnist_folder, first_hundred_alone, secluded
+from tests.support.sampling import HEADER, chosen, part_of, worker_count
 from tests.support.shell import Refuses, check_error, listing
 from tests.support.tiny_fashion import cache
 from tests.support.training_for_tests import Refused, Train, last_of_each, write_images
@@ -35,6 +36,24 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # On a busy machine drawing examples takes its time: that is no fault of a test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What is asked for by hand runs whole; ``make test`` asks for a sample."""
+    parser.addoption("--sample", type=int, metavar="SEED", help="of large grids of GPU tests run a sample")
+    parser.addoption("--part", type=part_of, default=(1, 1), metavar="K/N", help="run one part of N (make test-all)")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Name the seed, so that a sample can be repeated."""
+    seed = config.getoption("sample")
+    return None if seed is None else HEADER.format(seed)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: on a machine with a GPU its memory counts, too."""
+    return worker_count()
 
 
 def pytest_configure() -> None:
@@ -58,8 +77,16 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: objec
     return item
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip GPU tests where there is no GPU, each with the same reason that the program would print."""
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the sample and the part that are asked for, of what -m and -k leave.
+
+    Skip GPU tests where there is no GPU, each with the same reason that the program would print.
+    """
+    kept = chosen(items, config.getoption("sample"), config.getoption("part"))
+    names = {item.nodeid for item in kept}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
+    items[:] = kept
     marked = [item for item in items if item.get_closest_marker("gpu")]
     reason = why_no_gpu() if marked else None
     for item in marked:

@@ -1,9 +1,10 @@
-"""Run kernels under compute-sanitizer's four tools: ``python -m tests.sanitize``.
+"""Run kernels under compute-sanitizer's four tools: ``python -m tests.sanitize`` (``make sanitize``).
 
 Every kernel's small tests, small main jobs and a small training of every network, with CuPy's memory pool off (a pool
 hides overruns); then kernels with planted errors, which the same tools must catch. Needs a GPU and compute-sanitizer,
 which comes with the CUDA toolkit. Checks run side by side, each in processes of its own. Where the GPU tests ran
-before, the kernels lie ready in the cache.
+before, the kernels lie ready in the cache. A check that was clean is skipped by the next call, as long as no file of
+the tree changes; ``--part 2/4`` runs a quarter.
 
 Blind spots: racecheck sees shared memory only, and not what cp.async writes; initcheck sees global memory only;
 memcheck does not see overruns within one allocation; constant memory and the copies to it are seen by none. Of wgmma
@@ -18,18 +19,22 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
+from app.console import Parser, guarded, whole_number
+from app.errors import UserError
+from tests.support.finished import Finished, add_options
+from tests.support.sampling import part_of, worker_count
 from tests.support.training_for_tests import write_images
 
 ROOT = Path(__file__).parents[1]
 TOOLS = ("racecheck", "memcheck", "initcheck", "synccheck")  # the slowest first
-PARTS = ("jobs", "training", "kernels", "planted")
+KINDS = ("jobs", "training", "kernels", "planted")
 PLANTED = {"out_of_bounds": "memcheck", "race": "racecheck", "uninitialised": "initcheck"}
-PYTEST = ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider")
+PYTEST = ("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "-p", "no:randomly")
 SMALL = "test_small or numpy or nan"  # of every kernel's tests
 AT_ONCE = 20  # small tests of a process
 CAUGHT = re.compile(r"[A-Z]+ SUMMARY: [1-9].*")
@@ -47,9 +52,11 @@ class Check:
     arguments: tuple[str, ...]
     planted: bool = False
 
+    def __str__(self) -> str:
+        return f"{'planted: ' * self.planted}{self.tool}: {self.name}"
+
     def run(self) -> tuple[bool, str]:
         """Return whether it went as it must, and what to print."""
-        begin = perf_counter()
         done = subprocess.run(
             ["compute-sanitizer", "--tool", self.tool, "--error-exitcode", "9", sys.executable, *self.arguments],
             cwd=ROOT,
@@ -59,17 +66,14 @@ class Check:
             text=True,
             errors="replace",
         )
-        took = f"{perf_counter() - begin:.0f} s"
         if not self.planted:
             failed = done.returncode != 0
-            return not failed, f"{self.tool}: {self.name}: {'FAILED' if failed else 'clean'}, {took}" + (
-                f"\n{done.stdout}" if failed else ""
-            )
+            return not failed, f"FAILED\n{done.stdout}" if failed else "clean"
         # The tool itself must have counted an error: a program that fails for another reason proves nothing.
         found = CAUGHT.search(done.stdout)
         if done.returncode and found:
-            return True, f"planted: {self.tool} caught {self.name}: {found[0]}"
-        return False, f"error: {self.tool} missed a planted error: {self.name}\n{done.stdout}"
+            return True, f"caught: {found[0]}"
+        return False, f"MISSED\n{done.stdout}"
 
 
 def jobs() -> Iterator[Program]:
@@ -110,44 +114,63 @@ def kernels() -> Iterator[Program]:
     )
     found = [line for line in listed.stdout.splitlines() if line.startswith(f"{tests}::")]
     if not found:
-        sys.exit(f"error: no small tests in {tests}\n{listed.stdout}")
+        raise UserError(f"no small tests in {tests}: {listed.stdout}")
     for first in range(0, len(found), AT_ONCE):
         some = found[first : first + AT_ONCE]
         yield f"small tests {first + 1} to {first + len(some)}", (*PYTEST, *some)
 
 
-def checks(tools: Sequence[str], parts: Sequence[str], folder: Path) -> Iterator[Check]:
-    """Yield what the parts consist of, the longest first. folder: has images and labels to train on."""
-    small = [*kernels()] if "kernels" in parts else []
+def checks(tools: Sequence[str], kinds: Sequence[str], folder: Path) -> Iterator[Check]:
+    """Yield what the kinds consist of, the longest first. folder: has images and labels to train on."""
+    small = [*kernels()] if "kernels" in kinds else []
     for tool in tools:
-        programs = [*(jobs() if "jobs" in parts else ()), *(training(folder, tool) if "training" in parts else ())]
+        programs = [*(jobs() if "jobs" in kinds else ()), *(training(folder, tool) if "training" in kinds else ())]
         yield from (Check(tool, *program) for program in [*programs, *small])
-    if "planted" in parts:
+    if "planted" in kinds:
         for error, tool in PLANTED.items():
             if tool in tools:
                 yield Check(tool, error, ("-m", "tests.planted", error), planted=True)
 
 
-def main() -> None:
-    """Run the checks; exit with 1 if one failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=4, help="checks at a time (default: 4)")
-    parser.add_argument("--tools", nargs="+", default=TOOLS, choices=TOOLS)
-    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
-    options = parser.parse_args()
-    if shutil.which("compute-sanitizer") is None:
-        sys.exit("error: compute-sanitizer is not on PATH: install the CUDA toolkit, or add its bin folder")
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(options.jobs) as pool:
-        folder = Path(name)
-        write_images(folder)
-        failed = 0
-        for good, text in pool.map(Check.run, [*checks(options.tools, options.parts, folder)]):
-            print(text, flush=True)
+def run(todo: Sequence[Check], at_once: int, finished: Finished) -> int:
+    """Run the checks, print each as it ends, and return how many failed."""
+    begin, failed = perf_counter(), 0
+    left = [check for check in todo if str(check) not in finished]
+    print(f"{len(todo)} checks, {len(todo) - len(left)} of them clean before, {at_once} at once", flush=True)
+    pool = ThreadPoolExecutor(at_once)
+    try:
+        running = {pool.submit(check.run): check for check in left}
+        for number, done in enumerate(as_completed(running), 1):
+            check, (good, text) = running[done], done.result()
+            print(f"{number}/{len(left)}, {perf_counter() - begin:.0f} s: {check}: {text}", flush=True)
+            if good:
+                finished.add(str(check))
             failed += not good
-    if failed:
-        sys.exit(f"error: {failed} checks failed")
-    print("all clean, and every planted error caught" if "planted" in options.parts else "all clean")
+    finally:
+        pool.shutdown(cancel_futures=True)  # else all that are left would run first
+    return failed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit code."""
+    parser = Parser(prog="python -m tests.sanitize", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--jobs", type=whole_number(1), metavar="N", help="checks at once (default: what fits)")
+    parser.add_argument("--tools", nargs="+", default=TOOLS, choices=TOOLS)
+    parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
+    parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N", help="one part of N")
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    if shutil.which("compute-sanitizer") is None:
+        raise UserError("compute-sanitizer is not on PATH: install the CUDA toolkit, or add its bin folder")
+    part, parts = options.part
+    with tempfile.TemporaryDirectory() as name:
+        write_images(Path(name))
+        todo = [*checks(options.tools, options.kinds, Path(name))][part - 1 :: parts]
+        failed = run(todo, options.jobs or worker_count(), Finished("sanitize", options.record, again=options.again))
+    caught = ", and every planted error caught" if any(check.planted for check in todo) else ""
+    print(f"{failed} checks failed; the next call runs only these" if failed else f"all clean{caught}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main))

@@ -1,6 +1,7 @@
 """The planted errors that prove the sanitizers' harness: they compile, and each is caught by its tool."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -29,9 +30,9 @@ def test_planted_errors_compile_and_are_checked(technique: str) -> None:
     assert technique in sanitize.PLANTED
 
 
-def run(*, path: str) -> subprocess.CompletedProcess[str]:
-    """The script's planted errors, with that PATH."""
-    command = [sys.executable, "-m", "tests.sanitize", "--parts", "planted"]
+def run(record: Path, *options: str, path: str) -> subprocess.CompletedProcess[str]:
+    """The script's planted errors, with that PATH. record: folder."""
+    command = [sys.executable, "-m", "tests.sanitize", "--kinds", "planted", "--record", str(record), *options]
     return subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=300
     )
@@ -52,14 +53,28 @@ def test_only_what_the_tool_counted_is_caught(body: str, caught: bool, tmp_path:
     tool = tmp_path / "compute-sanitizer"
     tool.write_text(FAKE_TOOL.format(body=body), encoding="utf-8")
     tool.chmod(0o755)
-    done = run(path=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    done = run(tmp_path, path=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert (done.returncode == 0) is caught, done.stdout + done.stderr
-    assert all(f"caught {technique}" in done.stdout for technique in STEPS) is caught
-    assert caught or "memcheck missed a planted error: out_of_bounds" in done.stdout
+    assert all(f": {technique}: {'caught' if caught else 'MISSED'}" in done.stdout for technique in STEPS)
+
+
+def test_clean_checks_are_not_repeated_and_parts_are_all_of_them(tmp_path: Path) -> None:
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(FAKE_TOOL.format(body="echo '========= ERROR SUMMARY: 1 error'; exit 9"), encoding="utf-8")
+    tool.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    record = tmp_path / "record"
+    first = run(record, "--part", "1/2", path=path).stdout
+    assert first.startswith("2 checks, 0 of them clean before") and "\n2/2, " in first
+    both = run(record, path=path).stdout
+    assert both.startswith("3 checks, 2 of them clean before") and "\n1/1, " in both
+    done = re.findall("planted: (.*): caught", first + both)
+    assert sorted(done) == sorted(f"{tool}: {error}" for error, tool in sanitize.PLANTED.items())
+    assert run(record, "--again", path=path).stdout.startswith("3 checks, 0 of them clean before")
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="compute-sanitizer is not on PATH")
-def test_the_sanitizers_catch_the_planted_errors() -> None:
-    done = run(path=os.environ["PATH"])
+def test_the_sanitizers_catch_the_planted_errors(tmp_path: Path) -> None:
+    done = run(tmp_path, path=os.environ["PATH"])
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,146 @@
+"""Test what ``make test`` runs of the GPU tests, in how many processes, and beside which plugins."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.kernels.registry import variants
+from tests.support import sampling
+from tests.support.kernel_cases import OPERATIONS, Case, grid_cases, tuned_cases
+from tests.support.sampling import WHOLE, chosen, part_of, sampled, worker_count
+
+ROOT = Path(__file__).parents[1]
+PLUGIN = """import warnings
+import pytest
+
+def pytest_configure(config):
+    warnings.warn(pytest.PytestWarning("of no use here"))
+"""
+TESTS = """import warnings
+
+def test_good():
+    pass
+
+def test_warns():
+    warnings.warn("mend this", DeprecationWarning)
+"""
+
+
+def item(name: str, gpu: bool = True, **params: object) -> Any:
+    """What the sampling reads of pytest's item."""
+    return SimpleNamespace(
+        nodeid=name, callspec=SimpleNamespace(params=params), get_closest_marker=lambda mark: gpu or None
+    )
+
+
+def items_of(cases: tuple[Case, ...], test: str) -> list[Any]:
+    return [item(f"{test}[{case}]", case=case) for case in cases]
+
+
+@pytest.fixture(scope="module")
+def grid() -> list[Any]:
+    return items_of(grid_cases(), "test_grid")
+
+
+def cases_of(items: list[Any]) -> list[Case]:
+    return [found.callspec.params["case"] for found in items]
+
+
+def problem_fact(name: str, case: Case) -> object:
+    """None where the problem has no such field."""
+    return getattr(case.problem, name, None)
+
+
+def met(items: list[Any], fact: Callable[[Case], object]) -> set[tuple[str, object]]:
+    """Each kernel with the values of the fact that it has in the items."""
+    return {(case.row.source, fact(case)) for case in cases_of(items)}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_kernel_has_all_types_epilogues_and_parameters_in_a_sample(seed: int, grid: list[Any]) -> None:
+    kept = chosen(grid, seed, (1, 1))
+    assert len(grid) / 4 <= len(kept) < len(grid) / 2
+    assert {case.row.source for case in cases_of(kept)} == {row.source for name in OPERATIONS for row in variants(name)}
+    for name in ("dtype", "input_dtype", "output_dtype", "bias", "activation", "pool_is_max", "pool_ceil", "exact"):
+        fact = partial(problem_fact, name)
+        assert met(kept, fact) == met(grid, fact), name
+    tuned = items_of(tuned_cases(), "test_other_parameters")
+    assert met(chosen(tuned, seed, (1, 1)), attrgetter("parameters")) == met(tuned, attrgetter("parameters"))
+
+
+def test_a_sample_depends_on_the_seed_alone(grid: list[Any]) -> None:
+    one = {*sampled(grid, 1)}
+    assert {*sampled(grid[::-1], 1)} == one != {*sampled(grid, 2)}
+    assert [found.nodeid for found in chosen(grid, 1, (1, 1))] == [f.nodeid for f in grid if f.nodeid in one]
+
+
+def test_small_tests_and_those_without_a_gpu_are_whole() -> None:
+    few = [item(f"test_few[{at}]", at=at) for at in range(WHOLE)]
+    cpu = [item(f"test_cpu[{at}]", gpu=False, at=at) for at in range(500)]
+    many = [item(f"test_many[{at}]", at=at) for at in range(500)]
+    assert chosen([*few, *cpu, *many], 1, (1, 1))[: len(few) + len(cpu)] == [*few, *cpu]
+    assert len({*sampled(many, 1)}) == 125
+    assert chosen(many, None, (1, 1)) == many
+
+
+def test_parts_cover_everything_once(grid: list[Any]) -> None:
+    parts = [chosen(grid, None, (at, 3)) for at in (1, 2, 3)]
+    assert sorted(found.nodeid for part in parts for found in part) == sorted(found.nodeid for found in grid)
+    assert all(0.3 < len(part) / len(grid) < 0.37 for part in parts)
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "2", "1/0", "-1/4", "a/b", ""])
+def test_what_is_no_part(text: str) -> None:
+    assert part_of("4/4") == (4, 4)
+    with pytest.raises(ValueError, match="is no part: give 2/4"):
+        part_of(text)
+
+
+@pytest.mark.parametrize(
+    ("gpu_gib", "host_gib", "cores", "count"),
+    [(80, 128, 16, 16), (80, 128, 64, 20), (8, 128, 16, 2), (2, 16, 8, 1), (80, 16, 16, 5), (None, 4, 3, 3)],
+)
+def test_processes_fit_in_memory(
+    gpu_gib: int | None, host_gib: int, cores: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "why_no_gpu", lambda: "none" if gpu_gib is None else None)
+    monkeypatch.setattr(sampling, "describe_gpu", lambda: {"memory_bytes": (gpu_gib or 0) << 30})
+    monkeypatch.setattr(sampling, "usable_cores", lambda: cores)
+    monkeypatch.setattr(sampling.os, "sysconf", {"SC_PHYS_PAGES": host_gib << 18, "SC_PAGE_SIZE": 4096}.__getitem__)
+    assert worker_count() == count
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Pytest as it is called by hand."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    paths = os.pathsep.join([str(folder), str(ROOT)])
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env={**own, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_seed_is_shown_and_stands_in_the_readme(tmp_path: Path) -> None:
+    done = run(tmp_path, "--sample", "5", "--part", "1/2", "tests/test_processor.py")
+    assert done.returncode == 0 and "sample: seed 5 " in done.stdout, done.stdout
+    (seed,) = set(re.findall(r"--sample \$\(or \$\(SEED\),(\d+)\)", (ROOT / "Makefile").read_text(encoding="utf-8")))
+    assert f"the seed {seed};" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_warnings_of_plugins_are_no_errors_and_those_of_tests_are(workers: str, tmp_path: Path) -> None:
+    """As pytest-benchmark warns beside xdist, and pytest-asyncio always, while pytest starts."""
+    (tmp_path / "pytest_warns.py").write_text(PLUGIN, encoding="utf-8")
+    (tmp_path / "test_own.py").write_text(TESTS, encoding="utf-8")
+    done = run(tmp_path, "-p", "pytest_warns", "-n", workers, "-c", "pyproject.toml", str(tmp_path / "test_own.py"))
+    assert done.returncode == 1 and "INTERNALERROR" not in done.stdout + done.stderr, done.stdout + done.stderr
+    assert "1 failed, 1 passed" in done.stdout and "DeprecationWarning: mend this" in done.stdout
