@@ -18,6 +18,7 @@ import pytest
 from app.classifier import Classifier
 from app.classify import outputs, pieces
 from app.classify.receipts import file_sha256
+from app.classify.report import as_text
 from app.cli import main
 from app.files.lock import locked
 from app.layers import Tanh
@@ -138,6 +139,8 @@ def test_resume_classifies_only_what_is_missing(shards: list[str], classify: Cla
     found = classify(*shards, "--resume")
     assert found["shards"] == {"classified": 2, "kept": 5, "unreadable": []}
     assert found["classified"]["images"] == 800 + 699 and found["correct"] == COUNT - COUNT // 100
+    text = as_text(found)
+    assert f"{COUNT:,} images in 7 shards" in text and "5 shards of an earlier run" in text
     assert (results(shards) == expected).all()
     again = classify(*shards, "--resume")
     assert again["classified"] is None and again["shards"]["kept"] == 7 and again["correct"] == found["correct"]

@@ -261,3 +261,12 @@ def test_blocks_on_an_sm(threads: int, registers: int, shared: int, arch: str, b
 def test_limits_are_known_for_every_architecture() -> None:
     for arch in ARCHITECTURES:
         assert resources.blocks_per_sm(256, 32, 0, arch) > 0
+
+
+@pytest.mark.usefixtures("first_hundred")
+def test_the_cpu_lists_the_convolutions_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--device", "cpu", "--batch", "5", "--json", "-"]) in (0, 1)
+    found = json.loads(capsys.readouterr().out)
+    layers = {layer["name"]: layer["ms"] for layer in found["layers"]}
+    assert {op["name"]: op["ms"] for op in found["op_times"]} == {name: layers[name] for name in ("conv1", "conv2")}
+    assert len(layers) > 2

@@ -6,18 +6,35 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, Relu
+from app.network import quantising
 from app.network.definitions import FA19, LENET5
 from app.network.graph import build
 from app.network.quantising import bytes_of, quantise
+from app.network.rounding import Rounding, compensated
 from app.network.weights import load_weights, save_weights
 from data_tools import calibration
 from data_tools.__main__ import main
 from data_tools.fashion_mnist import CLASSES, Split
 from tests.support.bundle_for_tests import IMAGES, TRUTH, trained
-from tests.support.networks_for_tests import random_graph
+from tests.support.networks_for_tests import network, random_graph, random_images
 from tests.support.shell import Refuses
 
 pytestmark = pytest.mark.usefixtures("training_images")
+# Eight maps of three channels: each is all but a sum of others.
+ALIKE = network(
+    "alike",
+    (3, 4, 4),
+    Conv2d("conv1", maps=8, kernel=1),
+    Relu("relu1"),
+    AvgPool("pool1", window=2),
+    Conv2d("conv2", maps=64, kernel=1),
+    Relu("relu2"),
+    AvgPool("pool2", window=2),
+    Flatten("flatten"),
+    Linear("fc1", outputs=3),
+    Argmax("argmax"),
+)
 
 
 @pytest.fixture
@@ -79,3 +96,26 @@ def test_what_quantise_refuses(tmp_path: Path, refuses: Refuses) -> None:
     refuses(["quantise", source, mlp], "b.h5 already exists: name another file", main)
     assert main(["quantise", str(source), str(out), "--images", "20"]) == 0
     refuses(["quantise", out, tmp_path / "again.h5"], "out.h5 has 8-bit filters already", main)
+
+
+def test_steps_shrink_until_every_greatest_filter_is_127(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maps that resemble each other: what the others lose, the greatest filter makes up for, and ends below 127."""
+    used: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def spied(w: np.ndarray, products: np.ndarray, rounded: Rounding) -> np.ndarray:
+        used.append((w, products))
+        return compensated(w, products, rounded)
+
+    monkeypatch.setattr(quantising, "compensated", spied)
+    graph, rng = random_graph(ALIKE, bias=False), np.random.default_rng(0)
+    graph.parameters["conv1"][:] = rng.random(graph.parameters["conv1"].shape)
+    graph.parameters["conv2"][..., 0, :32] = 1
+    graph.parameters["conv2"][..., 1:, 32:] *= 50  # so that map 0 comes last
+    found, ours, plain = quantise(graph, random_images(ALIKE, 50))
+    assert len(used) > 1
+    greatest = np.abs(found.filters.astype(int)).max(axis=(0, 1, 2))
+    np.testing.assert_array_equal(greatest, 127)
+    steps = found.steps.astype(np.float64)
+    whole = compensated(*used[0], lambda w: np.clip(np.rint(w / steps), -127, 127) * steps)
+    np.testing.assert_array_equal(found.filters.reshape(whole.shape), np.rint(whole / steps))
+    assert 0 < ours < plain

@@ -11,6 +11,7 @@ import pytest
 
 from app.cli import main
 from app.evaluate.comparison import EXACT, two_sided
+from app.layers import Argmax, Flatten, Linear
 from app.network.definitions import LENET5
 from app.network.reference import load_reference
 from app.network.weights import load_weights, save_weights
@@ -18,7 +19,7 @@ from app.precision import PRECISIONS
 from app.text import WIDTH
 from data_tools.fashion_mnist import CLASSES, open_split
 from data_tools.idx import write_idx
-from tests.support.networks_for_tests import FLAT, multiplied, random_graph, random_images
+from tests.support.networks_for_tests import FLAT, multiplied, network, random_graph, random_images
 from tests.support.schemas import check_described, mistakes
 from tests.support.shell import Refuses, listing
 from tests.support.widths import printed_wide
@@ -161,3 +162,18 @@ def test_on_the_card(precision: str, capsys: pytest.CaptureFixture[str]) -> None
     assert (found["precision"], found["against"]["precision"]) == ("fp32", precision)
     assert found["device"]["kind"] == "cuda" and found["against"]["changed"] <= 1
     assert found["answers"]["correct"] == load_weights().expected_correct[100]
+
+
+@pytest.mark.usefixtures("first_hundred")
+@pytest.mark.parametrize(
+    ("classes", "own", "shown"),
+    [(10, None, [*CLASSES]), (10, tuple("abcdefghij"), [*"abcdefghij"]), (12, None, None)],
+    ids=["the data's", "the weights'", "the data have others"],
+)
+def test_whose_names_the_classes_have(
+    classes: int, own: tuple[str, ...] | None, shown: list[str] | None, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    layers = Flatten("flatten"), Linear("fc1", outputs=classes), Argmax("argmax")
+    bare = network("bare_28", (1, 28, 28), *layers)
+    save_weights(tmp_path / "w.h5", random_graph(bare).parameters, network=bare, classes=own)
+    assert evaluate("--weights", tmp_path / "w.h5", "--batch", "5")["classes"] == shown

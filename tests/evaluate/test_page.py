@@ -168,3 +168,15 @@ def test_many_classes() -> None:
     check_widths(as_text, found)
     assert not any(text.isdigit() and int(text) > 40 for text in Reader(drawing.confusion(found)).texts)
     Reader(page(found, images))
+
+
+def test_axis_labels_stand_beside_the_middle_of_their_axes() -> None:
+    found, _ = made(("a", "b", "c"))
+    svg = drawing.reliability(found)
+    ((left, bottom, right, top),) = re.findall(r'class="ideal" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', svg)
+    turned = r'<text transform="translate\(12 ([\d.]+)\) rotate\(-90\)" text-anchor="middle">(.*?)</text>'
+    labels = {name: float(y) for y, name in re.findall(turned, svg)}
+    assert labels["right answers"] == (float(top) + float(bottom)) / 2
+    assert labels.keys() == {"right answers", "answers"} and labels["answers"] > float(bottom)
+    below = r'<text x="([\d.]+)" y="[\d.]+" text-anchor="middle">probability of the answer</text>'
+    assert [float(x) for x in re.findall(below, svg)] == [(float(left) + float(right)) / 2]

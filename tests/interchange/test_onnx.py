@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from app.errors import UserError
+from app.files.checks import BadValueError
 from app.interchange.layout import converted
 from app.interchange.named_arrays import DESCRIPTION, Description
 from app.interchange.onnx_export import onnx_model
+from app.interchange.onnx_values import array_of
 from app.interchange.readers import read
 from app.interchange.source import Asked, Source
 from app.layers import Resize
@@ -275,3 +277,15 @@ def test_nothing_may_be_asked_of_a_model(tmp_path: Path) -> None:
 def test_the_description_is_one_property() -> None:
     model = exported(random_graph(LENET5))
     assert [one.key for one in model.metadata_props] == [DESCRIPTION]
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0), ()])
+def test_constants_may_be_empty_or_one_number(shape: tuple[int, ...]) -> None:
+    """As the empty region that old exporters give a Resize."""
+    given = np.ones(shape, np.float32)
+    tensor = onnx.numpy_helper.from_array(given)
+    np.testing.assert_array_equal(array_of(tensor, "region"), given, strict=True)
+    if shape:
+        tensor.dims[0] = -1
+        with pytest.raises(BadValueError, match="declares an impossible shape for 'region'"):
+            array_of(tensor, "region")

@@ -16,7 +16,7 @@ from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, Launch
 from app.planning.tuning import Tuning
 from app.precision import DTYPES
 from tests.support.kernel_cases import STRIDE_1, weight_shape
-from tests.support.kernel_grid import problems, served, toy_variant, typed
+from tests.support.kernel_grid import problems, row_of, served, toy_variant, typed
 
 ALL_VARIANTS = pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))
 CARD_BYTES = 288 << 30  # more memory than any card has: no batch can be larger
@@ -246,4 +246,23 @@ def test_what_no_block_can_have_is_refused(arch: str, threads: int, kilobytes: i
     launch = KernelLaunch(threads, lambda _: (1, 1, 1), shared_bytes=kilobytes << 10)
     row = toy_variant(1, "greedy", configure=lambda *_: LaunchConfig({}, (launch,)))
     refusal = row.refusal(PROBLEM, arch)
+    assert refusal is None if reason is None else reason in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"BM": 48, "WM": 24}, "whole warps of 16 x 8"),
+        ({"BN": 40, "WN": 20}, "whole warps of 16 x 8"),
+        ({"BM": 48}, "whole warps of 16 x 8"),
+        ({"BN": 48}, "whole warps of 16 x 8"),
+        ({"BK": 12}, "BK is not a multiple of the depth of one mma"),
+        ({"BM": 128, "BN": 128, "WM": 128, "WN": 64}, "more than 128 sums"),
+        ({"BK": 128}, "exceed 48 KB of shared memory"),
+        ({"BM": 128}, None),
+    ],
+)
+def test_tiles_that_do_not_fit_are_refused(parameters: dict[str, int], reason: str | None) -> None:
+    """Each alone, where the others have their defaults: 64 x 64 a block, 32 x 32 a warp."""
+    refusal = row_of("gemm", "tensor-core").refusal(LinearProblem(200, 100, dtype="tfloat32"), "sm_90a", parameters)
     assert refusal is None if reason is None else reason in str(refusal)

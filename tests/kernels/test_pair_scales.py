@@ -14,6 +14,7 @@ import pytest
 
 from app.kernels.fused.conv_pair import pack_for_mma
 from app.kernels.fused.gemm_pair import pack_for_wgmma, split_tf32
+from app.kernels.fused.scaling import LARGEST, LARGEST_BIAS1, balance_products
 from app.kernels.problems import ConvPairProblem, LinearPairProblem
 from app.kernels.registry import variants
 from app.network.graph import Graph
@@ -239,3 +240,20 @@ def test_what_is_not_finite_is_not_split() -> None:
     high, low = split_tf32(values)
     assert np.allclose(high + low, values, rtol=2**-22, atol=0, equal_nan=True)
     assert not low[[0, 1, 2, 4]].any()
+
+
+def test_a_great_bias_counts_when_products_are_balanced() -> None:
+    """Each hidden value's scale follows from its weights or, where that is more, from its bias."""
+    problem = product_pair(64, 32, 3, bias1=True)
+    rng = np.random.default_rng(2)
+    first, second = rng.uniform(0.5, 1, (64, 32)), rng.standard_normal((32, 3))
+    bias = np.where(np.arange(32) % 2, 1.0, -(2.0**40))
+    w1, bias1, w2 = balance_products(problem, (first, bias, second, None))
+    assert bias1 is not None
+    greatest = np.maximum(np.abs(w1).max(axis=0), np.abs(bias1) / LARGEST_BIAS1)
+    assert (greatest <= LARGEST).all() and (greatest > LARGEST / 2).all()
+    scales = bias1 / bias
+    np.testing.assert_array_equal(w1, first * scales)
+    np.testing.assert_array_equal(w2, second / scales[:, None])
+    without, none, _ = balance_products(problem, (first, None, second, None))
+    assert none is None and (np.abs(without).max(axis=0) > LARGEST / 2).all()

@@ -106,6 +106,10 @@ def test_the_bound_holds_and_is_no_looser_than_it_must_be(problem: ConvProblem) 
     roundings, magnitude = error_bound(plain, x, w, None)
     wanted = expected(plain, images, ROW)
     assert wanted.roundings == roundings and np.array_equal(wanted.magnitude, magnitude.ravel())
+    bias = np.random.default_rng(5).standard_normal(problem.maps).astype(np.float32)
+    more, greater = error_bound(plain, x, w, bias)
+    np.testing.assert_array_equal(greater, magnitude + np.abs(bias.astype(np.float64))[:, None, None])
+    assert more == roundings
     # The magnitude is what the outputs would be if every term of every transform were positive.
     plainest = expected(plain, images, row_of("conv", "direct"))
     assert (magnitude.ravel() >= np.abs(plainest.exact) * (1 - 1e-12)).all()

@@ -8,12 +8,13 @@ import pytest
 from app.errors import UserError
 from app.kernels.facts import key
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
+from app.layers import Argmax, AvgPool, Conv2d, Flatten, Relu
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import LABELS, LOGITS, ExecutionPlan, notices, plan
 from app.planning.tuning import Tuned, Tuning
-from tests.support.networks_for_tests import ODD, multiplied, random_graph
+from tests.support.networks_for_tests import ODD, multiplied, network, random_graph
 from tests.support.requests import named_choices
 
 HOPPER = "sm_90a"
@@ -269,3 +270,21 @@ def test_a_notice_says_which_layers_no_fused_kernel_covers(
     assert len(found) == bool(unpaired)
     for note in found:
         assert "\n" not in note and f"run {unpaired}: " in note and f"{input_dtype} images on {arch}" in note
+
+
+@SPLIT_PRECISIONS
+def test_scores_of_a_last_convolution_are_stored_wide(precision: str) -> None:
+    """The kernel of any two convolutions stores float16 in fp16: there the last convolution runs by itself."""
+    ends = network(
+        "ends",
+        (1, 10, 10),
+        Conv2d("conv1", maps=6, kernel=3),
+        Relu("relu1"),
+        AvgPool("pool1", window=2),
+        Conv2d("conv2", maps=10, kernel=4),
+        Flatten("flatten"),
+        Argmax("argmax"),
+    )
+    planned = plan(random_graph(ends), HOPPER, Choices(precision))
+    assert planned.buffers[LOGITS] == ("float32", 10)
+    assert [pair.dtype for pair in pairs(planned)] == {"fp32x": ["float16x2"], "fp16": []}[precision]

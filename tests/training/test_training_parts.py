@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from argparse import ArgumentTypeError
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,12 +15,14 @@ import pytest
 
 from app import interrupts
 from app.bench import training as bench
+from app.files.checks import BadValueError
 from app.network.definitions import MLP as NETWORK
 from app.training import cpu_engine, loop
 from app.training.cpu_engine import CpuEngine, augmented
 from app.training.model import Model, training_model
 from app.training.optimisers import OPTIMISERS, AdamW, Optimiser, Sgd, Step, one_cycle
 from app.training.random_bits import Use, fractions, order, random_bits, whole
+from app.training.settings import SETTINGS
 from tests.support.shell import listing
 from tests.support.training_for_tests import Train, some_settings
 from tests.training.test_train_command import MLP, check_failure
@@ -219,3 +222,16 @@ def test_bench_defers_ctrl_c_while_threads_work(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(KeyboardInterrupt):
         bench.measure(bench.Case("mlp", 16, 100), "sm_90a")
     assert steps
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("seed", 0, 2**63 - 1), ("images", 2, None), ("batch", 1, None)])
+def test_bounds_of_settings(name: str, least: int, most: int | None) -> None:
+    """Checkpoints and the command line have the same; one image is trained on and one held out."""
+    setting = SETTINGS[name]
+    for good in (least, *([] if most is None else [most])):
+        assert setting.check(good) == setting.option["type"](str(good)) == good
+    for bad in (least - 1, *([] if most is None else [most + 1])):
+        with pytest.raises(BadValueError):
+            setting.check(bad)
+        with pytest.raises(ArgumentTypeError):
+            setting.option["type"](str(bad))
