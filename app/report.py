@@ -25,6 +25,7 @@ from app.text import WIDTH, Column, fields, format_ms, paragraph, table, termina
 from data_tools.dataset import Dataset
 
 SCHEMA = "lenet5-inference/report/4"
+CLOCK_STEP_MS = 1e-6  # no clock here resolves less; samples are stored to as much
 SHOWN_LABELS = 6
 SHOWN_DIFFERENCES = 10
 DIFFERENCE = "  image {index}: {label} instead of {reference}, float64 margin {margin:.3g} ({kind})"
@@ -77,7 +78,7 @@ def document(
         "pipeline": outcome.usage and vars(outcome.usage),
         "power": outcome.power and outcome.power.document,
         "end_to_end_ms": _percentiles(outcome.end_to_end),
-        "images_per_s": batch / outcome.end_to_end.median * 1e3,
+        "images_per_s": _rate(batch, outcome.end_to_end.median) * 1e3,
         "device_memory_bytes": outcome.device_bytes,
         "peak_device_memory_bytes": outcome.peak_device_bytes,
         "one_off_ms": dict(one_off_ms),
@@ -115,7 +116,7 @@ def _compare(outcome: Outcome, agreement: Agreement | None) -> dict[str, Any] | 
     return {
         "precision": compared.precision,
         "end_to_end_ms": _percentiles(compared.end_to_end),
-        "gain": outcome.end_to_end.median / compared.end_to_end.median,
+        "gain": _rate(outcome.end_to_end.median, compared.end_to_end.median),
         "compared": agreement.compared,
         "differences": [vars(difference) for difference in agreement.differences],
     }
@@ -136,10 +137,15 @@ def _layer(layer: LayerTime, among: Iterable[LayerTime] = ()) -> dict[str, Any]:
         "spread_ms": layer.timing.spread,
         "samples": stored(layer.timing.samples),
         "gflop": layer.flops / 1e9,
-        "tflops": layer.flops / ms / 1e9 if ms else 0.0,
-        "gbytes_per_s": layer.nbytes / ms / 1e6 if ms else 0.0,
+        "tflops": _rate(layer.flops / 1e9, ms),
+        "gbytes_per_s": _rate(layer.nbytes / 1e6, ms),
         "share": ms / total if total else None,
     }
+
+
+def _rate(amount: float, ms: float) -> float:
+    """Return ``amount`` ÷ ``ms``; 0 where the clock's step hides the time."""
+    return amount / ms if ms >= CLOCK_STEP_MS else 0.0
 
 
 def as_text(report: Mapping[str, Any], width: int = WIDTH) -> str:
@@ -247,7 +253,7 @@ def _times(report: Mapping[str, Any], width: int) -> list[str]:
         took = f"{told} over {whole['runs']} runs"
     pairs.append(("end to end", f"{took} ({transfers}; host clock)"))
     if raw is not None:
-        longer = f"end to end takes {whole['p50'] / raw['p50']:.2f} × as long"
+        longer = f"end to end takes {_rate(whole['p50'], raw['p50']):.2f} × as long"
         pairs.append(("raw copy", f"{raw['p50']:.3f} ms for the same bytes in one piece; {longer}"))
     pairs.append(("throughput", f"{report['images_per_s']:,.0f} images/s end to end"))
     if report["power"] is not None:

@@ -284,3 +284,17 @@ def test_lists_of_numbers_take_one_line_and_nothing_is_changed(tmp_path: Path) -
     text = (tmp_path / "report.json").read_text()
     assert '"samples": [2.0, 3.0, 4.0]' in text
     assert json.loads(text) == json.loads(json.dumps(told))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("ms", [0.0, 5e-324, 1e-310, 1e308])
+def test_times_that_no_clock_gives_are_no_error_and_no_infinity(ms: float, tmp_path: Path) -> None:
+    timing = Timing((ms,) * 20)
+    layers = (replace(LAYERS[0], timing=timing),)
+    compared = Compared("fp16", "float16", timing, LABELS)
+    outcome = replace(GPU, end_to_end=timing, on_card=timing, raw_copy=timing, layers=layers, op_times=layers)
+    told = report(replace(outcome, compared=compared), compared=AGREED)
+    write_json(told, tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail) == told
+    assert not [fault for fault in mistakes(told) if "$.settings" not in fault]
+    assert not re.search(r"\b(nan|inf|None)\b", as_text(told))

@@ -2,6 +2,7 @@
 
 import json
 import random
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -192,6 +193,22 @@ def test_versions_and_runs_may_differ_and_single_rows_are_named(compared: Compar
     assert found["only_before"] == ["conv1 alone"] and "only before: conv1 alone" in out
     (row,) = (row for row in found["rows"] if row["name"] == "conv1+relu1")
     assert row["interval"] is None and row["verdict"] == "unknown" and "too few samples" in out
+
+
+def test_only_times_that_a_clock_can_give_are_compared(tmp_path: Path, compared: Compare, refuses: Refuses) -> None:
+    good = stored(tmp_path / "good", "report/4", REPORT)
+    for time in (5e-324, 1e-310, 0.9e-9, 1.1e12, 1e308, -1.0, 10**400):
+        for times in ({"p50": time}, {"p50": 2.0, "samples": [*TIMES, time]}):
+            bad = stored(tmp_path / "bad", "report/4", {**REPORT, "on_card_ms": times})
+            refuses(["compare", good, bad], "on the card has a time that is none")
+            refuses(["compare", bad, good], "on the card has a time that is none")
+    longest = {**REPORT, "on_card_ms": {"p50": 1e12, "samples": [1e12] * 5}}
+    shortest = {**REPORT, "on_card_ms": {"p50": 1e-9, "samples": [1e-9] * 5}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for before, after, expected in ((longest, shortest, "faster"), (shortest, longest, "slower")):
+            _, out, found = compared("report/4", before, after)
+            assert found["rows"][0]["verdict"] == expected and "inf" not in out and "nan" not in out
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path, refuses: Refuses) -> None:
