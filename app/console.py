@@ -26,8 +26,11 @@ BUG = 3  # not 1: that means a failed accuracy check
 class Parser(argparse.ArgumentParser):
     """Refuses wrong options, and options given twice, in one line: of two values, one would silently win.
 
-    A mistyped option or choice gets the nearest one as a suggestion.
+    A mistyped option or choice gets the nearest one as a suggestion. separator: the option that a bare ``--`` stands
+    for, where it divides a list of files; options may follow it.
     """
+
+    separator: str | None = None
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **settings})
@@ -39,9 +42,15 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, but refuse unknown arguments: a command's own parser knows the nearest option."""
         self._given.clear()
+        if self.separator is not None:
+            args = [self.separator if word == "--" else word for word in args]
         found, unknown = super().parse_known_args(args, namespace)
+        if self.separator is not None and self.separator not in args and not any(map(_is_option, unknown)):
+            (files,) = self._get_positional_actions()  # of one list, words between and after options are part, too
+            getattr(found, files.dest).extend(self._get_value(files, word) for word in unknown)
+            unknown = []
         if unknown:
-            options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+            options = [word.partition("=")[0] for word in unknown if _is_option(word)]
             hint = suggestion(options[0], self._option_string_actions) if options else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
@@ -66,6 +75,10 @@ class Parser(argparse.ArgumentParser):
     def print_help(self, file: Any = None) -> None:
         """Print the help. Raises OSError if that fails, which argparse would ignore."""
         (file or sys.stdout).write(self.format_help())
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-")
 
 
 class _Once(argparse.Action):

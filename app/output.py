@@ -26,7 +26,7 @@ OUTPUTS = {
     "trace": re.compile(rb'\Z|\{"traceEvents": '),
     "timeline": re.compile(rb"\Z|<!DOCTYPE html>\n<title>Timeline of "),
 }
-POSITIONAL = {"file": "FILE", "paths": "PATH", "shards": "SHARD"}
+POSITIONAL = {"before": "BEFORE", "file": "FILE", "paths": "PATH", "shards": "SHARD"}
 START_BYTES = 64
 NO_FILE = {"json": "-", "labels": "none", "out": "-", "paths": "-"}  # option → a value that is not a file
 

@@ -1,11 +1,13 @@
-"""``main.py compare``: two reports of one kind, row by row."""
+"""``main.py compare``: reports of one kind from two sides, row by row."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from app.commands.options.compare import CompareRequest
-from app.compare.interval import RELEVANT, exceeds, interval, percent, verdict
+from app.compare.interval import RELEVANT, VERDICTS, Bounds, Runs, exceeds, intervals, level, percent, verdict
 from app.compare.rows import KINDS, Timed, context, timed
 from app.errors import UserError
 from app.files.checks import BadValueError, fields, shown
@@ -14,57 +16,96 @@ from app.report import publish
 from app.text import WIDTH, Column, format_ms, paragraph, table
 from app.text import fields as lines_of
 
-SCHEMA = "lenet5-inference/compare/1"
+SCHEMA = "lenet5-inference/compare/2"
 REMEDY = "name a JSON file that --json of the main job, bench, sweep or train wrote"
 COLUMNS = [
     Column("", left=True),
     *(Column(head) for head in ("before", "after", "change", "95 % interval")),
     Column("", left=True),
 ]
+CONTEXT = ("machines", "settings", "software")  # the first two must be equal
+RUNS, SAMPLES = "runs", "samples"  # what the intervals know the noise of
+HOLDS = "If nothing changed, a row is found slower or faster in at most 5 % of cases, over all rows together"
+KNOWN = {
+    RUNS: f"{HOLDS}: the intervals know how far runs of one side lie apart.",
+    SAMPLES: f"{HOLDS}; but of these two runs, not of the program. The intervals know the noise within a run, and not "
+    "how far runs of one program lie apart. To judge the program, name several reports a side: BEFORE... -- AFTER...",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """One document. context: values by name, for each of ``CONTEXT``."""
+
+    path: Path
+    document: dict[str, Any]
+    rows: Mapping[str, Timed]
+    context: tuple[Mapping[str, Any], ...]
+
+
+Sides = tuple[Sequence[Report], Sequence[Report]]
 
 
 def compare(request: CompareRequest) -> int:
     """Compare, print and write. Returns 1 if a row became slower by over ``fail_above`` percent. Raises UserError."""
-    before, after = (_read(path) for path in (request.before, request.after))
-    if before["schema"] != after["schema"]:
-        kinds = f"{before['schema']} and {after['schema']}"
-        raise UserError(f"{request.before} and {request.after} are of different kinds ({kinds}): name two of one kind")
-    rows, contexts = zip(*(_parsed(*one) for one in ((request.before, before), (request.after, after))), strict=True)
-    differences = [_differences(*pair) for pair in zip(*contexts, strict=True)]
-    if not request.ignore_settings:
-        for what, found in zip(("machines", "settings"), differences, strict=False):
-            if found:
-                told = "; ".join(f"{one['name']}: {shown(one['before'])}, {shown(one['after'])}" for one in found)
-                raise UserError(f"the reports are of different {what} ({told}): add --ignore-settings to compare them")
-    both = [_row(rows[0][name], rows[1][name], request.fail_above) for name in rows[0] if name in rows[1]]
-    if not both:
-        raise UserError(f"{request.before} and {request.after} have no timed row in common: compare others")
+    before, after = sides = _sides(request)
+    reports = [*before, *after]
+    if len(kinds := _distinct(report.document["schema"] for report in reports)) > 1:
+        raise UserError(f"{_named(reports)} are of different kinds ({' and '.join(kinds)}): name reports of one kind")
+    differences = [_differences(sides, place) for place in range(len(CONTEXT))]
+    for what, found in zip(CONTEXT[:2], differences, strict=False):
+        if found and not request.ignore_settings:
+            told = "; ".join(f"{one['name']}: {_values(one['before'] + one['after'])}" for one in found)
+            raise UserError(f"the reports are of different {what} ({told}): add --ignore-settings to compare them")
+    names = dict.fromkeys(name for report in reports for name in report.rows)
+    counts = {name: [sum(name in report.rows for report in side) for side in sides] for name in names}
+    complete = [name for name, found in counts.items() if found == [len(before), len(after)]]
+    if not complete:
+        raise UserError(f"{_named(reports)} have no timed row in common: compare others")
+    pairs = [([report.rows[name] for report in before], [report.rows[name] for report in after]) for name in complete]
+    rows = [_row(*pair, bounds, request.fail_above) for pair, bounds in zip(pairs, intervals(pairs), strict=True)]
     document = {
         "schema": SCHEMA,
-        "of": before["schema"],
-        "before": str(request.before),
-        "after": str(request.after),
+        "of": kinds[0],
+        **{name: [str(report.path) for report in side] for name, side in zip(("before", "after"), sides, strict=True)},
+        "noise": RUNS if len(before) > 1 else SAMPLES,
         "fail_above": request.fail_above,
         "differences": [one for found in differences for one in found],
-        "rows": both,
-        "only_before": [name for name in rows[0] if name not in rows[1]],
-        "only_after": [name for name in rows[1] if name not in rows[0]],
-        "failed": [row["name"] for row in both if row["failed"]],
+        "rows": rows,
+        "left_out": [
+            {"name": name, "before": found[0], "after": found[1]}
+            for name, found in counts.items()
+            if name not in complete
+        ],
+        "failed": [row["name"] for row in rows if row["failed"]],
     }
     publish(document, as_text, request.output)
     return int(bool(document["failed"]))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _sides(request: CompareRequest) -> Sides:
+    """Read the reports of both sides: one each, or at least two each. Raises UserError."""
+    before, after = request.before, request.after
+    if after is None:
+        if len(before) != 2:
+            raise UserError(f"one list of {len(before)} reports: name two, or two lists, as BEFORE... -- AFTER...")
+        before, after = before[:1], before[1:]
+    if min(len(before), len(after)) == 1 < max(len(before), len(after)):
+        raise UserError("one report cannot be held against several: name at least two on either side of the --")
+    sides = ([_read(path) for path in before], [_read(path) for path in after])
+    for side in sides:
+        for at, report in enumerate(side):
+            for other in side[:at]:
+                if report.document == other.document:
+                    raise UserError(f"{other.path} and {report.path} are the same report: name each run once")
+    return sides
+
+
+def _read(path: Path) -> Report:
     """Read a report of a known kind. Raises UserError."""
     document: dict[str, Any] = read_json(path, fields({"schema": _known}, others=True), REMEDY)
-    return document
-
-
-def _parsed(path: Path, document: dict[str, Any]) -> tuple[dict[str, Timed], tuple[dict[str, Any], ...]]:
-    """Return the report's rows and context. Raises UserError for a report that is not whole."""
     try:
-        return timed(document), context(document)
+        return Report(path, document, timed(document), context(document))
     except BadValueError as error:
         raise UserError(f"{path} has wrong content ({error}): {REMEDY}") from None
 
@@ -75,52 +116,82 @@ def _known(schema: Any) -> str:
     return schema
 
 
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[dict[str, Any]]:
-    names = [*before, *(name for name in after if name not in before)]
-    found = [{"name": name, "before": before.get(name), "after": after.get(name)} for name in names]
-    return [one for one in found if one["before"] != one["after"]]
+def _named(reports: Sequence[Report]) -> str:
+    return ", ".join(str(report.path) for report in reports)
 
 
-def _row(before: Timed, after: Timed, fail_above: float | None) -> dict[str, Any]:
-    change, bounds = percent(before.median, after.median), interval(before.samples, after.samples)
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """Return each value once, in order; values may be of any type in JSON."""
+    found: list[Any] = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return found
+
+
+def _values(values: Sequence[Any]) -> str:
+    return ", ".join(map(shown, _distinct(values)))
+
+
+def _differences(sides: Sides, place: int) -> list[dict[str, Any]]:
+    """Return what differs between any two reports: its name, and the distinct values of each side."""
+    contexts = [[report.context[place] for report in side] for side in sides]
+    names = dict.fromkeys(name for side in contexts for one in side for name in one)
+    found = [(name, [_distinct(one.get(name) for one in side) for side in contexts]) for name in names]
+    return [
+        {"name": name, "before": before, "after": after}
+        for name, (before, after) in found
+        if len(_distinct(before + after)) > 1
+    ]
+
+
+def _row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: float | None) -> dict[str, Any]:
+    times = level(before), level(after)
+    change = percent(*times)
     return {
-        "name": before.name,
-        "unit": before.unit,
-        "before": before.median,
-        "after": after.median,
+        "name": before[0].name,
+        "unit": before[0].unit,
+        "before": times[0],
+        "after": times[1],
         "percent": change,
         "interval": None if bounds is None else list(bounds),
-        "verdict": verdict(change, bounds),
+        "verdict": verdict(change, bounds, several=len(before) > 1),
         "failed": fail_above is not None and exceeds(change, bounds, fail_above),
     }
 
 
 def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Format the comparison: a row for each timed row of both reports."""
-    rows = document["rows"]
+    """Format the comparison: a row for each timed row of all reports."""
+    rows, several = document["rows"], document["noise"] == RUNS
     unit = " and ".join(dict.fromkeys(row["unit"] for row in rows))
     _, kind, _ = document["of"].split("/")
-    pairs = [(name, document[name]) for name in ("before", "after")]
-    pairs += [("differs", f"{one['name']}: {one['before']} → {one['after']}") for one in document["differences"]]
+    pairs = [(name, ", ".join(document[name])) for name in ("before", "after")]
+    for one in document["differences"]:
+        before, after = (", ".join(map(str, one[side])) for side in ("before", "after"))
+        pairs.append(("differs", f"{one['name']}: {before} → {after}"))
+    count = len(document["before"]) + len(document["after"])
+    what = "means of the runs' medians" if several else "medians"
     lines = [
-        *paragraph(f"Two documents of kind {kind}, medians in {unit}; change: of the time", width),
+        *paragraph(f"{count} documents of kind {kind}, {what} in {unit}; change: of the time", width),
         *lines_of(pairs, width),
         *table(COLUMNS, map(_cells, rows), width),
     ]
-    for what in ("before", "after"):
-        if names := document[f"only_{what}"]:
-            lines += paragraph(f"only {what}: {', '.join(names)}", width)
+    if left_out := document["left_out"]:
+        told = ", ".join(f"{one['name']} ({one['before']} before, {one['after']} after)" for one in left_out)
+        lines += paragraph(f"not in every report: {told}", width)
     if any(row["interval"] is None for row in rows):
-        lines += paragraph("unknown: too few samples for an interval; run more, or write the report again", width)
-    counts = {name: sum(row["verdict"] == name for row in rows) for name in ("slower", "faster", "same", "unknown")}
-    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    lines += paragraph(f"{told} (changes below {RELEVANT:g} % are 'same')", width)
-    if document["fail_above"] is not None:
-        failed = ", ".join(document["failed"])
-        passed = f"PASSED: no row became slower by over {document['fail_above']:g} %"
+        alone = "" if document["fail_above"] is None else "; of these, --fail-above counts the change alone"
         lines += paragraph(
-            f"FAILED: slower by over {document['fail_above']:g} %: {failed}" if failed else passed, width
+            f"unknown: too few samples for an interval; run more, or write the report again{alone}", width
         )
+    counts = Counter(row["verdict"] for row in rows)
+    told = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if counts[name])
+    lines += paragraph(f"{told} (changes below {RELEVANT:g} % are 'same')", width)
+    lines += paragraph(KNOWN[document["noise"]], width)
+    if document["fail_above"] is not None:
+        by = f"slower by over {document['fail_above']:g} %{'' if several else ', between these two runs'}"
+        failed = ", ".join(document["failed"])
+        lines += paragraph(f"FAILED: {by}: {failed}" if failed else f"PASSED: no row became {by}", width)
     return "\n".join(lines)
 
 
@@ -130,7 +201,11 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
         row["name"],
         format_ms(row["before"]),
         format_ms(row["after"]),
-        f"{row['percent']:+.1f} %",
-        "" if bounds is None else f"{bounds[0]:+.1f} to {bounds[1]:+.1f}",
+        f"{_signed(row['percent'])} %",
+        "" if bounds is None else " to ".join(map(_signed, bounds)),
         row["verdict"],
     ]
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+.1f}" if abs(percent) < 1e6 else f"{percent:+.1e}"

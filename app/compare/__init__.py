@@ -1,1 +1,1 @@
-"""Compare two reports of one kind: rows that were timed in both, and whether the second is faster."""
+"""Compare reports of one kind: rows that were timed in all, and whether those of the second side are faster."""

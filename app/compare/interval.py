@@ -1,14 +1,27 @@
-"""How much slower a row became: the change of its median, its 95 % interval, and a verdict. Pure."""
+"""How much slower rows became: changes, 95 % intervals that hold together, and verdicts. Pure."""
 
 from collections.abc import Sequence
-from math import ceil
+from functools import lru_cache
+from math import expm1, log, sqrt
+from statistics import geometric_mean, median
 
 import numpy as np
 
-LEAST_SAMPLES = 5  # on either side, for an interval
-RESAMPLES = 10_000
+from app.compare.rows import LEAST_TIME, MOST_TIME, Timed
+
+LEAST_SAMPLES = 5  # on either side, for an interval from one run a side
+DRAWS = 10_000
 RELEVANT = 1.0  # percent: two runs of the same program differ by as much
 SLOWER, FASTER, SAME, UNKNOWN = "slower", "faster", "same", "unknown"
+ONE_RUN = " run"  # ends the verdict where one run a side was judged, and not the program
+VERDICTS = (SLOWER, FASTER, SLOWER + ONE_RUN, FASTER + ONE_RUN, SAME, UNKNOWN)
+# Consecutive parts of a run → Student's 97.5 % quantile for two lists of so many, ÷ that for two lists of MOST_PARTS.
+MOST_PARTS = 5
+PARTS = {MOST_PARTS: 1.0, 3: 2.776 / 2.306, 2: 4.303 / 2.306}
+FARTHEST = log(MOST_TIME / LEAST_TIME)  # no two times that are read lie farther apart
+
+Runs = Sequence[Timed]  # one row, in each report of one side
+Bounds = tuple[float, float]
 
 
 def percent(before: float, after: float) -> float:
@@ -16,40 +29,97 @@ def percent(before: float, after: float) -> float:
     return (after / before - 1) * 100
 
 
-def interval(before: Sequence[float], after: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the change of the median, in percent; None for too few samples.
+def level(runs: Runs) -> float:
+    """Return the time of a side: its run's median, or the geometric mean of its runs' medians."""
+    return runs[0].median if len(runs) == 1 else geometric_mean(run.median for run in runs)
 
-    The bootstrap's percentiles: both lists of samples, all above 0, are drawn again and again, each with replacement.
-    Equal arguments give equal intervals.
+
+def intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | None]:
+    """Return each row's 95 % interval of the change from the first side to the second, in percent.
+
+    If nothing changed, all intervals together contain 0 in 95 % of cases. None for a row with too few samples. Each
+    side has one report, or each has two or more. Equal arguments give equal intervals.
+
+    Several reports a side: the runs' medians are the observations, so the interval knows how far runs lie apart. With
+    one row it is Student's interval for their logarithms.
+
+    One report a side: only the noise within the runs is known. Successive samples resemble each other, so the
+    observations are medians of consecutive parts of a run: halves, thirds and fifths, of which the widest interval
+    counts. Parts that still resemble each other make the interval too narrow.
     """
-    if min(len(before), len(after)) < LEAST_SAMPLES:
+    measured = [_observed(*row) for row in rows]
+    known = [values for values, _ in filter(None, measured)]
+    critical = _critical(known) if known else 0.0
+    found: list[Bounds | None] = []
+    for row, observed in zip(rows, measured, strict=True):
+        if observed is None:
+            found.append(None)
+            continue
+        change, reach = log(level(row[1])) - log(level(row[0])), critical * observed[1]
+        low, high = max(change - reach, -FARTHEST), min(change + reach, FARTHEST)
+        found.append((expm1(low) * 100, expm1(high) * 100))
+    return found
+
+
+def _observed(before: Runs, after: Runs) -> tuple[np.ndarray, float] | None:
+    """Return the logarithms of all observations, (N,), and the standard error of the change; None for too few."""
+    if len(before) > 1:
+        sides = [np.log([run.median for run in runs]) for runs in (before, after)]
+        return np.concatenate(sides), _standard_error(*sides)
+    if min(len(before[0].samples), len(after[0].samples)) < LEAST_SAMPLES:
         return None
-    rng = np.random.default_rng(0)
-    low, high = np.percentile(_medians(after, rng) / _medians(before, rng), (2.5, 97.5))
-    return percent(1, float(low)), percent(1, float(high))
+    cut = {parts: [_medians(run.samples, parts) for run in (before[0], after[0])] for parts in PARTS}
+    return np.concatenate(cut[MOST_PARTS]), max(PARTS[parts] * _standard_error(*sides) for parts, sides in cut.items())
 
 
-def _medians(samples: Sequence[float], rng: np.random.Generator) -> np.ndarray:
-    """Return the medians of RESAMPLES resamples.
+def _medians(samples: Sequence[float], parts: int) -> np.ndarray:
+    return np.array([median(part.tolist()) for part in np.array_split(np.log(samples), parts)])
 
-    A resample draws ranks that are uniform in [0, 1); its median is the sample at the rank in their middle, which
-    follows a beta distribution. So one number is drawn for each resample, instead of ``len(samples)``.
+
+def _standard_error(before: np.ndarray, after: np.ndarray) -> float:
+    """Return the standard error of the difference of the means, of observations that scatter alike on both sides."""
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (before, after))
+    return sqrt(squares / (len(before) + len(after) - 2) * (1 / len(before) + 1 / len(after)))
+
+
+def _critical(rows: Sequence[np.ndarray]) -> float:
+    """Return how many standard errors the largest of all rows' changes reaches in 5 % of cases if nothing changed.
+
+    rows: (N,) each, the observations of both sides. A rotation test (Langsrud 2005, doi:10.1007/s11222-005-4789-5): if
+    nothing changed, the direction from one side to the other is as likely as any, so changes are drawn in random
+    directions. Rows of one run rise and fall together; unlike Bonferroni's rule, this does not count them as many.
     """
-    count = len(samples)
-    middle = ceil(count / 2)
-    ranks = rng.beta(middle, count - middle + 1, RESAMPLES)
-    return np.sort(np.asarray(samples, float))[np.minimum((ranks * count).astype(int), count - 1)]
+    values = np.stack(rows)
+    centred = values - values.mean(axis=1, keepdims=True)
+    directions = _directions(values.shape[1])
+    most = np.zeros(DRAWS)
+    for row, length in zip(centred, np.linalg.norm(centred, axis=1), strict=True):
+        if length:
+            most = np.maximum(most, abs(directions @ (row / length)))
+    share = float(np.quantile(most, 0.95)) ** 2
+    return sqrt((values.shape[1] - 2) * share / max(1 - share, 1e-12))
 
 
-def verdict(change: float, bounds: tuple[float, float] | None) -> str:
-    """Return ``slower`` or ``faster`` for a relevant change whose interval excludes 0; ``unknown`` without one."""
+@lru_cache(maxsize=1)
+def _directions(count: int) -> np.ndarray:
+    """Draw DRAWS random directions, (DRAWS, count), that do not move the mean."""
+    drawn = np.random.default_rng(0).standard_normal((DRAWS, count))
+    drawn -= drawn.mean(axis=1, keepdims=True)
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+def verdict(change: float, bounds: Bounds | None, several: bool) -> str:
+    """Return ``slower`` or ``faster`` for a relevant change whose interval excludes 0; ``unknown`` without one.
+
+    several: whether each side has several reports; else the verdict is on the two runs and says so.
+    """
     if bounds is None:
         return UNKNOWN
     if abs(change) < RELEVANT or bounds[0] <= 0 <= bounds[1]:
         return SAME
-    return SLOWER if change > 0 else FASTER
+    return (SLOWER if change > 0 else FASTER) + ("" if several else ONE_RUN)
 
 
-def exceeds(change: float, bounds: tuple[float, float] | None, most: float) -> bool:
+def exceeds(change: float, bounds: Bounds | None, most: float) -> bool:
     """Return whether it became slower by over ``most`` percent, beyond noise; without an interval it counts, too."""
     return change > most and (bounds is None or bounds[0] > 0)

@@ -64,7 +64,7 @@ WORK = {
     "--plot",
     "profile": "--batch --device --network --weights --conv --fc --pool --latency --precision --no-fuse --streams "
     "--chunk --trace --timeline --counters --every-step --json --wide",
-    "compare": "--fail-above --ignore-settings --json --wide",
+    "compare": "--after --fail-above --ignore-settings --json --wide",
     "import": "--out --overwrite --network --symbol --size --rule --pixel-scale",
     "export": "--out --overwrite --network",
     "doctor": "--json --wide",

@@ -155,13 +155,15 @@ def test_every_kind_has_its_document_and_is_of_the_version_that_is_written() -> 
 @pytest.mark.parametrize("kind", DOCUMENTS)
 def test_what_became_slower_or_faster_is_told(kind: str, compared: Compare) -> None:
     document, names = DOCUMENTS[kind]
-    for factor, expected in ((1.0, "same"), (1.5, "slower"), (0.5, "faster")):
+    for factor, expected in ((1.0, "same"), (1.5, "slower run"), (0.5, "faster run")):
         code, out, found = compared(kind, document, slowed(document, factor), "--fail-above", "3%")
         assert {row["name"] for row in found["rows"]} == names
         assert {row["verdict"] for row in found["rows"]} == {expected}
         assert all(row["percent"] == pytest.approx(100 * factor - 100) for row in found["rows"])
-        assert code == (expected == "slower") and set(found["failed"]) == (names if code else set())
+        assert code == (expected == "slower run") and set(found["failed"]) == (names if code else set())
         assert f"{len(names)} {expected}" in out and ("FAILED" in out) is bool(code)
+        assert found["noise"] == "samples" and "slower by over 3 %, between these two runs" in " ".join(out.split())
+        assert "not how far runs of one program lie apart" in " ".join(out.split())
 
 
 def test_stored_documents_of_every_kind_are_read() -> None:
@@ -190,7 +192,8 @@ def test_versions_and_runs_may_differ_and_single_rows_are_named(compared: Compar
     other |= {"device": {**CARD, "cupy": "15"}, "settings": {"streams": 4, "runs": 100}, "op_times": []}
     other["layers"][0] |= {"samples": []}
     _, out, found = compared("report/4", REPORT, other)
-    assert found["only_before"] == ["conv1 alone"] and "only before: conv1 alone" in out
+    assert found["left_out"] == [{"name": "conv1 alone", "before": 1, "after": 0}]
+    assert "not in every report: conv1 alone (1 before, 0 after)" in out
     (row,) = (row for row in found["rows"] if row["name"] == "conv1+relu1")
     assert row["interval"] is None and row["verdict"] == "unknown" and "too few samples" in out
 
@@ -206,7 +209,7 @@ def test_only_times_that_a_clock_can_give_are_compared(tmp_path: Path, compared:
     shortest = {**REPORT, "on_card_ms": {"p50": 1e-9, "samples": [1e-9] * 5}}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for before, after, expected in ((longest, shortest, "faster"), (shortest, longest, "slower")):
+        for before, after, expected in ((longest, shortest, "faster run"), (shortest, longest, "slower run")):
             _, out, found = compared("report/4", before, after)
             assert found["rows"][0]["verdict"] == expected and "inf" not in out and "nan" not in out
 

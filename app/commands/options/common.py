@@ -25,7 +25,7 @@ COMMANDS = {
     "ladder": "Climb the ladder: each step's predicted and measured time.",
     "sweep": "Find the best tile sizes of one kernel for this card (GPU).",
     "profile": "Time the kernels, copies and CUDA calls of python main.py (GPU).",
-    "compare": "Compare two reports: what became slower or faster.",
+    "compare": "Compare reports: what became slower or faster.",
     "import": "Turn a weights file of another system into one of this program.",
     "export": "Write a network and its weights as ONNX, safetensors or NPZ.",
     "doctor": "Print what a bug report needs, and what is missing for what.",
@@ -46,6 +46,7 @@ def parser_of(name: str) -> Parser:
         usage=getattr(module, "USAGE", None),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.separator = getattr(module, "SEPARATOR", None)
     if name == MAIN_JOB:
         parser.add_argument("--version", action="version", version=f"lenet5-inference {VERSION}")
     add_options(parser, _request_type(name))

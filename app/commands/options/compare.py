@@ -8,20 +8,34 @@ from app.files import checks
 from app.options import option, options
 from app.output import Output
 
+USAGE = """\
+%(prog)s [options] BEFORE AFTER
+       %(prog)s [options] BEFORE BEFORE... -- AFTER AFTER..."""
+SEPARATOR = "--after"
 EPILOG = """\
 examples:
-  python main.py --json before.json
-  python main.py --json after.json
-  python main.py compare before.json after.json
-      what became slower or faster, row by row
-  python main.py compare before.json after.json --fail-above 3%
-      exit code 1 if a row became slower by over 3 %, and that is not noise
+  python main.py --json before-1.json
+      write a report; so before-2.json, after-1.json and so on, in turn
+  python main.py compare before-*.json -- after-*.json
+      what became slower or faster, row by row; five reports a side are good
+  python main.py compare before-*.json -- after-*.json --fail-above 3%
+      for CI: exit code 1 if a row became slower by over 3 %, beyond noise
+  python main.py compare before-1.json after-1.json
+      the same for two runs, which may differ though the program does not
   python main.py compare fp32.json fp16.json --ignore-settings
 
-Both files are JSON of one command: of the main job, bench (kernels, --peers,
+All files are JSON of one command: of the main job, bench (kernels, --peers,
 --scenario, --training), sweep or train. compare refuses reports of different
-machines or settings. The interval covers the noise within the two runs; two
-runs of the same program differ by about 1 %, so smaller changes are 'same'.
+machines or settings. Changes below 1 % are 'same'.
+
+If the program did not change, compare finds a slower or faster row in at most
+5 % of cases, however many rows there are. With several reports a side that
+holds for the program: the intervals know how far its runs lie apart. With one
+a side it holds for these two runs only: on a busy machine, runs of the same
+program may lie 10 % apart. Then the verdict is 'slower run' or 'faster run',
+and exit code 1 of --fail-above may mean a slow run: give CI several a side.
+
+exit codes: 0, or 1 with --fail-above; 2 for reports that cannot be compared.
 """
 
 
@@ -34,8 +48,21 @@ def percentage(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest:
-    before: Path = option("JSON of the first run", name="before", metavar="BEFORE")
-    after: Path = option("JSON of the second run, of the same command", name="after", metavar="AFTER")
+    before: list[Path] = option(
+        "JSON of the first run or runs; of two files without --, the second is AFTER",
+        name="before",
+        nargs="+",
+        type=Path,
+        metavar="BEFORE",
+    )
+    after: list[Path] | None = option(
+        "JSON of the later runs, of the same command; a bare -- is short for it",
+        name=SEPARATOR,
+        nargs="+",
+        type=Path,
+        metavar="AFTER",
+        twice="name the reports of a side in one list",
+    )
     fail_above: float | None = option(
         "end with exit code 1 if a row became slower by over X percent", type=percentage, metavar="X%"
     )
