@@ -17,6 +17,7 @@ from app.network.graph import Graph
 from app.network.weights import Weights
 from app.output import Output
 from app.precision import SHORT
+from app.runtime.levels import level_notes
 from app.runtime.power import power_text
 from app.runtime.result import Cycle, LayerTime, Outcome, Timing
 from app.runtime.startup import own
@@ -86,7 +87,7 @@ def document(
         "once_own_ms": own(one_off_ms),
         "command_ms": command_ms,
         "limit": outcome.limit,
-        "notes": list(outcome.notes),
+        "notes": [*outcome.notes, *level_notes(outcome)],
     }
 
 
