@@ -12,6 +12,7 @@ from app.bench.check import job
 from app.bench.check.cases import IMAGES, SHAPES, SIZES, Case, small_cases
 from app.commands.options.check import CheckRequest
 from app.cuda.device import why_no_gpu
+from app.emulation import building
 from app.emulation.building import why_not
 from app.errors import UserError
 from app.kernels import registry
@@ -102,6 +103,19 @@ def test_right_kernels_are_right(options: dict[str, str], capsys: pytest.Capture
     skip_without_compiler()
     code, text = run(capsys, **options)
     assert code == 0 and "right: " in text and "WRONG" not in text
+
+
+def test_a_compiler_that_checks_jumps_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Ubuntu's g++ does."""
+    skip_without_compiler()
+    compiler = tmp_path / "g++"
+    compiler.write_text(f'#!/bin/sh\nexec {building.COMPILER} -D_FORTIFY_SOURCE=2 "$@"\n')
+    compiler.chmod(0o700)
+    monkeypatch.setattr(building, "COMPILER", str(compiler))
+    code, text = run(capsys, conv="direct", shape=WORKS)
+    assert code == 0 and "WRONG" not in text
 
 
 def test_every_kernel_is_tried_or_says_why_not() -> None:
