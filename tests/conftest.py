@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from multiprocessing import active_children
@@ -112,6 +113,16 @@ def one_reader() -> Iterator[None]:
         patch.setattr(hdf5_process, "Reader", lambda: nullcontext(reader))
         patch.setattr(hdf5_start, "start_ahead", lambda paths: None)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def freed_device_memory() -> Iterator[None]:
+    """Many processes test on one GPU: none keeps the memory that its tests needed."""
+    yield
+    if "cupy" in sys.modules and why_no_gpu() is None:
+        sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
 
 
 @pytest.fixture(scope="session")

@@ -102,7 +102,7 @@ def test_a_shard_that_is_corrupt_in_the_middle(shards: Path, expected: dict[str,
 def test_the_scheduler_dies(shards: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     """Whole files stay; --resume finishes, also where a file was cut off since."""
     with dask_cluster(tmp_path) as cluster:
-        cluster.start_worker(slow=0.02)
+        cluster.start_worker(slow=0.1)
         with Run(shards, tmp_path, "--scheduler", cluster.address, *SHARDS) as run:
             run.wait_until(lambda: len(labels(run.results)) >= 2)
             cluster.scheduler.kill()

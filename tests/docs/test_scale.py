@@ -56,7 +56,7 @@ def test_the_job_script(tmp_path: Path) -> None:
         env=os.environ | own | {"PATH": path},
         capture_output=True,  # until the last process has closed it
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     with Classifier(tmp_path / "own.h5", device="cpu") as classifier:
