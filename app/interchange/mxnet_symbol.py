@@ -121,6 +121,10 @@ class _Layers:
         kernel, stride, padding = _pair(settings, "kernel"), _pair(settings, "stride", 1), _pair(settings, "pad", 0)
         self.add_weighted(Conv2d, [_count(settings, "num_filter"), kernel, stride, padding], settings, arrays)
 
+    def new_convolution(self, settings: Settings, arrays: list[str]) -> None:
+        """Add the course's convolution: it may lack ``no_bias``, then its arrays tell whether it has a bias."""
+        self.convolution({"no_bias": str(len(arrays) < 2), **settings}, arrays)
+
     def fully_connected(self, settings: Settings, arrays: list[str]) -> None:
         if not self.flat:
             _only(settings, {"flatten": "True"})
@@ -151,7 +155,7 @@ class _Layers:
 
 OPERATORS: dict[str, Callable[[_Layers, Settings, list[str]], None]] = {
     "Convolution": _Layers.convolution,
-    "New": _Layers.convolution,
+    "New": _Layers.new_convolution,
     "Activation": _Layers.activation,
     "Pooling": _Layers.pooling,
     "Flatten": _Layers.flatten,

@@ -52,12 +52,14 @@ def mxnet_names(arrays: Mapping[str, np.ndarray], prefix: str = "arg:") -> dict[
 
 
 def settings(layer: Layer, bias: bool) -> tuple[str, dict[str, str]]:
-    """The operator and its settings, all of them strings."""
+    """The operator and its settings, all of them strings; the course's own convolution has these two alone."""
     match layer:
+        case Conv2d(stride=1, padding=0) if not bias:
+            return "New", {"kernel": f"({layer.kernel}, {layer.kernel})", "num_filter": str(layer.maps)}
         case Conv2d():
             square = {key: f"({n}, {n})" for key, n in (("kernel", layer.kernel), ("stride", layer.stride))}
             pad = {"pad": f"({layer.padding}, {layer.padding})"} if layer.padding else {}
-            return "New", {**square, **pad, "num_filter": str(layer.maps), "no_bias": str(not bias)}
+            return "Convolution", {**square, **pad, "num_filter": str(layer.maps), "no_bias": str(not bias)}
         case Linear():
             return "FullyConnected", {"num_hidden": str(layer.outputs), **({} if bias else {"no_bias": "True"})}
         case Pool():
