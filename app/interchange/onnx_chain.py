@@ -1,7 +1,7 @@
 """Read the chain of an ONNX graph's nodes as layers. Every node and attribute is checked; unknown ones are refused."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -155,13 +155,18 @@ class Chain:
         self.found[-1].put("_bias", name, bias.reshape(outputs))
 
     def pool(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        for name, only in {"auto_pad": b"NOTSET", "dilations": [1, 1], "pads": [0] * 4}.items():
+        for name, only in {"auto_pad": b"NOTSET", "dilations": [1, 1]}.items():
             node.only(name, only)
-        # Without padding, both values of count_include_pad give the mean of the pixels inside the image.
-        node.only("storage_order" if node.operator == "MaxPool" else "count_include_pad", 0, 1)
         window, step, ceil = node.equal("kernel_shape", 0), node.equal("strides", 1), bool(node.only("ceil_mode", 0, 1))
         kind = MaxPool if node.operator == "MaxPool" else AvgPool
-        self.found.append(Found(kind("", window, None if step == window else step, ceil)))
+        layer = kind("", window, None if step == window else step, ceil)
+        # Padding at the end that completes the last windows is another way of writing ceil.
+        completed = replace(layer, ceil=True)
+        padding = [0, 0, *(end for _, end in completed.margins(self._shape))]
+        padded = node.only("pads", [0] * 4, *([] if ceil else [padding])) != [0] * 4
+        # Without padding, both values of count_include_pad give the mean of the pixels inside the image.
+        node.only("storage_order" if kind is MaxPool else "count_include_pad", 0, *([] if padded else [1]))
+        self.found.append(Found(completed if padded else layer))
 
     def activation(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         self.found.append(Found(ACTIVATIONS[node.operator.lower()]("")))

@@ -110,9 +110,9 @@ class _Graph:
         self._node(operator, layer.name, **arrays, **attributes)
 
     def _pool(self, layer: Pool, shape: Shape) -> None:
-        whole = [(length - layer.window) // layer.step + 1 for length in shape[1:]]
-        incomplete = list(layer.output_shape(shape)[1:]) != whole
-        attributes: dict[str, Any] = {"ceil_mode": 1} if incomplete else {}
+        """Add padding at the end that completes the last windows; ONNX's ceil_mode would add windows beyond it."""
+        beyond = [end for _, end in layer.margins(shape)]
+        attributes = {"pads": [0, 0, *beyond]} if any(beyond) else {}
         operator = "MaxPool" if layer.is_max else "AveragePool"
         self._node(operator, layer.name, kernel_shape=[layer.window] * 2, strides=[layer.step] * 2, **attributes)
 
