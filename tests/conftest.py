@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, settings
 
 # Chunks, not the matrix library, are what the CPU route runs in parallel; as in main.py.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime would tell its maker what the tests do
 os.environ.setdefault("LENET_CPU_ENGINE", "numpy")  # the reference; the tests pass with onnxruntime, too
 
 from app.cuda.device import why_no_gpu

@@ -45,7 +45,6 @@ def cpu_engine() -> type[CpuSession]:
 
 def _onnx_runtime() -> Any:
     """Import ONNX Runtime, and the package that models are made with. Raises ImportError."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the import: it would report to its maker
     import onnx  # noqa: F401
     import onnxruntime
 

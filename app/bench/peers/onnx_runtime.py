@@ -1,7 +1,6 @@
 """A network in ONNX Runtime, by its CUDA engine: the exported model, in the precision that is compared."""
 
 import importlib.util
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +38,6 @@ class OnnxEngine(Engine):
         for package in ("onnxruntime", "onnx"):
             if importlib.util.find_spec(package) is None:
                 raise UserError(f"{package} is not installed")
-        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before the import: it would report to its maker
         import onnxruntime
 
         if provider not in onnxruntime.get_available_providers():
