@@ -48,6 +48,10 @@ def named(content: bytes) -> list[str]:
     return ["--network", "net.toml"]
 
 
+def torch_names(arrays: Arrays) -> Arrays:
+    return {torch_name(name): array for name, array in arrays.items()}
+
+
 def onnx(arrays: Arrays) -> list[str]:
     """Without the enlargement and our description, as the models of others are."""
     pytest.importorskip("onnx")
@@ -64,10 +68,9 @@ WRITERS: dict[str, Callable[[Arrays], list[str]]] = {
     "MXNet's Convolution": lambda arrays: mxnet(arrays, "Convolution"),
     "mini-dnn": lambda arrays: named(flat_dump(NETWORK, arrays)),
     "ONNX": onnx,
-    **{
-        kind: lambda arrays, write=write: named(write({torch_name(name): array for name, array in arrays.items()}))
-        for kind, write in (("safetensors", safetensors_file), ("npz", npz_file), ("state dict", state_dict_file))
-    },
+    "safetensors": lambda arrays: named(safetensors_file(torch_names(arrays))),
+    "npz": lambda arrays: named(npz_file(torch_names(arrays))),
+    "state dict": lambda arrays: named(state_dict_file(torch_names(arrays))),
 }
 
 
