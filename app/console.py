@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
-from app.errors import UserError, suggestion
+from app.errors import UserError, escaped, suggestion
 from app.files import checks
 from app.interrupts import INTERRUPTED, interruptible
 
@@ -204,18 +204,41 @@ def coloured(text: str) -> str:
     return re.sub(r"\b(?:(PASSED)|FAILED)\b", lambda word: f"{GREEN if word[1] else RED}{word[0]}{USUAL}", text)
 
 
+# What reaches a terminal beside printable characters: ends of lines, the words of ``coloured``, and the return of a
+# progress bar to the beginning of its line.
+_KEPT = re.compile(f"(\n|\\A\r|{re.escape(GREEN)}PASSED{re.escape(USUAL)}|{re.escape(RED)}FAILED{re.escape(USUAL)})")
+
+
+class _Stream(io.TextIOWrapper):
+    """Spells other characters out: names of files, and names in them, must not control the terminal."""
+
+    def write(self, text: str, /) -> int:
+        """Write the text; returns its length."""
+        if not text.isprintable():
+            super().write("".join(part if at % 2 else escaped(part) for at, part in enumerate(_KEPT.split(text))))
+        else:
+            super().write(text)
+        return len(text)
+
+
 def _prepare_streams() -> None:
-    """Let closed streams swallow output, and write characters that an encoding lacks as ``PLAIN`` does."""
+    """Let closed streams swallow output; spell out what is unprintable; write as ``PLAIN`` does what encodings lack."""
     # No file may get a closed stream's number: the next message would be written into it.
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(lowest, True)
     os.close(lowest)
-    if sys.stdout is None:
-        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - for as long as the process lives
-    if sys.stderr is sys.__stderr__:  # not a test's
+    if sys.stdout is sys.__stdout__:  # not a test's
+        if sys.stdout is None:
+            sys.stdout = _Stream(open(1, "wb", closefd=False))  # noqa: SIM115 - for as long as the process lives
+        else:
+            usual = sys.stdout
+            sys.stdout = _Stream(
+                usual.buffer, usual.encoding, line_buffering=usual.line_buffering, write_through=usual.write_through
+            )
+    if sys.stderr is sys.__stderr__:
         encoding = None if sys.stderr is None else sys.stderr.encoding
         raw = io.BufferedWriter(_Lenient(2, "w", closefd=False))
-        sys.stderr = io.TextIOWrapper(raw, encoding, line_buffering=True)
+        sys.stderr = _Stream(raw, encoding, line_buffering=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             ours = getattr(stream, "name", None) in ("<stdout>", 1, 2)  # not a test's

@@ -7,9 +7,20 @@ from collections.abc import Iterable
 class UserError(Exception):
     """An error that the user can correct: printed as one line, ``error: …``, with exit code 2.
 
-    The text gives the cause, the place and the remedy. Every module raises it for bad options, files, data, weights or
-    devices; any other exception that escapes is a bug.
+    The text gives the cause, the place and the remedy; further arguments are further lines. Every module raises it for
+    bad options, files, data, weights or devices; any other exception that escapes is a bug. Names of files in the text
+    may have any characters: ``str`` spells out the unprintable ones.
     """
+
+    def __str__(self) -> str:
+        return "\n".join(escaped(str(line)) for line in self.args)
+
+
+def escaped(text: str) -> str:
+    """Return the text with every unprintable character spelled out, newlines too: ``\\n``, ``\\x1b``, ``\\udcff``."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

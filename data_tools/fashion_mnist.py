@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.errors import UserError
+from app.errors import UserError, escaped
 from app.files.cache import private_folder
 from app.files.reading import present
 from app.files.writing import cache_dir, replacing, temporary_beside
@@ -188,7 +188,7 @@ def fetch(split: str, data_dir: Path | None = None) -> Path:
             "(gzipped or not, then without .gz; size and SHA-256 are those of the uncompressed content):",
             *(f"  {file.name}.gz  {file.nbytes} bytes  {file.sha256}" for file in missing),
         ]
-        raise UserError("\n".join(lines))
+        raise UserError(*lines)
     return directory
 
 
@@ -219,7 +219,8 @@ def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -
                     try:
                         read_file(temporary, file)
                     except UserError as error:
-                        raise download.DownloadError(str(error).replace(str(temporary), "what it sent")) from error
+                        what = str(error).replace(escaped(str(temporary)), "what it sent")
+                        raise download.DownloadError(what) from error
             except download.DownloadError as error:
                 failures.append(f"{url}: {error}")
                 mirrors.remove(mirror)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from app.errors import escaped
 from app.interrupts import exit_on_interrupt
 
 MAX_FILE_BYTES = 4 << 30
@@ -84,7 +85,7 @@ def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
 
 def printable(text: str, length: int = 200) -> str:
     """Return the text as one line of at most ``length`` characters, with unprintable ones escaped."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[:length])
+    shown = escaped(text[:length])
     return shown if len(shown) <= length and len(text) <= length else f"{shown[: length - 1]}…"
 
 

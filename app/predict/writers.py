@@ -41,7 +41,10 @@ def writer(out: str | None, overwrite: bool, readable: bool) -> Iterator[Write]:
                 yield _Csv(stream)
             whole.seek(0)
             sys.stdout.flush()
-            shutil.copyfileobj(whole, sys.stdout.buffer)
+            if sys.stdout.isatty():  # as text, which is made harmless there
+                sys.stdout.writelines(line.decode("utf-8", "surrogateescape") for line in whole)
+            else:
+                shutil.copyfileobj(whole, sys.stdout.buffer)
     else:
         path = Path(out)
         write_to = WRITERS[path.suffix.lower()]

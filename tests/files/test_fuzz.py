@@ -64,7 +64,7 @@ def planted(error: BaseException | None) -> Target:
 
 
 def test_the_harness_finds_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for error in (KeyError("x"), AssertionError(), UserError("two\nlines"), UserError(""), UserError("x" * 9999)):
+    for error in (KeyError("x"), AssertionError(), UserError("two", "lines"), UserError(""), UserError("x" * 9999)):
         finds = list(run(planted(error), tmp_path, 3, range(200)))
         assert finds and {find.content for find in finds} == {b"7"}
         again = list(run(planted(error), tmp_path, 3, range(finds[0].index, finds[0].index + 1)))

@@ -1,0 +1,110 @@
+"""Names of files, and names in files, may have any characters: none of them reaches the terminal as a control."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.errors import UserError, escaped
+from app.network.definitions import LENET5
+from app.network.weights import save_weights
+from data_tools.idx import write_idx
+from tests.compare.test_compare import REPORT
+from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.shell import ROOT
+
+EVIL = "a\033[2J\033]0;x\a\r\bb\x9b31m\u202ec\nerror: no"
+SPELT = r"a\x1b[2J\x1b]0;x\x07\r\x08b\x9b31m\u202ec\nerror: no"
+CONTROL = re.compile("[\0-\\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of that name with images, weights and reports, everything of that name, too."""
+    folder = tmp_path / EVIL
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    images = random_images(LENET5, 3)
+    np.save(f"{EVIL}.npy", images)
+    write_idx(Path(EVIL), images[:, 0])
+    arrays = random_graph(LENET5, bias=False).parameters
+    save_weights(Path(f"{EVIL}.h5"), arrays, network=LENET5)
+    report = {**REPORT, "schema": "lenet5-inference/report/4", "layers": [{**REPORT["layers"][0], "name": EVIL}]}
+    for name in ("before", "after"):
+        Path(f"{name}{EVIL}.json").write_text(json.dumps(report))
+    return folder
+
+
+RUN = ("--device", "cpu", "--data", EVIL, "--labels", "none", "--weights", f"{EVIL}.h5")
+COMMANDS = {
+    "an option": ["--batch", EVIL],
+    "a command": [EVIL],
+    "a missing file": ["--weights", f"missing{EVIL}"],
+    "a wrong file": ["--weights", EVIL],
+    "a network": ["--network", EVIL],
+    "the main job": [*RUN],
+    "predict": ["predict", f"{EVIL}.npy", EVIL, "--device", "cpu"],
+    "a picture": ["predict", f"{EVIL}.png"],
+    "classify": ["classify", EVIL, f"missing{EVIL}", "--device", "cpu", "--out", f"out{EVIL}"],
+    "export": ["export", f"{EVIL}.h5", "--out", f"{EVIL}.npz"],
+    "compare": ["compare", f"before{EVIL}.json", f"after{EVIL}.json"],
+    "data_tools": ["verify", "--data-dir", EVIL],
+}
+
+
+def printed(words: Sequence[str]) -> tuple[str, str]:
+    """Both streams of a command, as they are."""
+    program = ["-m", "data_tools"] if words[0] == "verify" else [str(ROOT / "main.py")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *program, *words], env=environment, capture_output=True, timeout=60)
+    return done.stdout.decode(), done.stderr.decode()
+
+
+@pytest.mark.parametrize("what", COMMANDS)
+def test_no_control_character_is_printed(what: str, place: Path) -> None:
+    text = "".join(printed(COMMANDS[what]))
+    assert "a\\x1b[2J" in "".join(text.split()), text
+    assert not CONTROL.search(text), ascii(text)
+    assert "\nerror: no" not in text
+
+
+def on_a_terminal(command: Sequence[str]) -> bytes:
+    """What a process writes to a terminal that both of its streams are."""
+    ours, its = pty.openpty()
+    with subprocess.Popen([sys.executable, *command], stdout=its, stderr=its, stdin=its) as process:
+        os.close(its)
+        found = b""
+        try:
+            while part := os.read(ours, 1 << 16):
+                found += part
+        except OSError:  # the process has ended
+            pass
+        os.close(ours)
+    assert process.returncode == 0, found
+    return found
+
+
+def test_csv_is_exact_in_a_file_and_harmless_on_a_terminal(place: Path) -> None:
+    words = ["predict", f"{EVIL}.npy", EVIL, "--device", "cpu", "--out", "-"]
+    assert EVIL in printed(words)[0]
+    shown = on_a_terminal([str(ROOT / "main.py"), *words]).decode()
+    assert SPELT.replace("\\n", "\r\n") in shown
+    assert not re.search("[\x07\x08\x9b\u202e]|\033\\[2J", shown)
+
+
+def test_what_colours_words_is_kept(tmp_path: Path) -> None:
+    code = "from app.console import coloured, guarded; text = 'PASSED \\033[32mx'; "
+    code = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; {code} guarded(lambda: print(coloured(text)) or 0)"
+    assert b"\033[32mPASSED\033[0m \\x1b[32mx" in on_a_terminal(["-c", code])
+
+
+def test_an_error_is_one_printable_line() -> None:
+    assert str(UserError(EVIL)) == escaped(EVIL) == SPELT
+    assert escaped("x × → 中 \udcff") == r"x × → 中 \udcff"
