@@ -17,7 +17,7 @@ import numpy as np
 
 from app.classify.pieces import count_right
 from app.classify.receipts import KINDS, Identity, Receipt, file_sha256, read_receipt, write_receipt
-from app.classify.unfinished import Unfinished
+from app.classify.unfinished import DTYPES, Unfinished
 from app.errors import UserError
 from app.files.lock import check_unlocked, locked
 from app.files.reading import present
@@ -124,10 +124,10 @@ class OutputFolder:
         Raises UserError if a file cannot be written, ShardError if the shard was written meanwhile or its labels
         cannot be read; then removes the shard's unfinished files.
         """
-        begin, count = self._windows[number]
+        begin, _ = self._windows[number]
         try:
             if number not in self._unfinished:
-                shapes = {"labels": (count,), "logits": (count, self._identity.classes)}
+                shapes = self._shapes(number)
                 paths = {kind: self._path(number, kind) for kind in self._kinds}
                 self._unfinished[number] = Unfinished(self._folder / UNFINISHED, paths, shapes)
             unfinished = self._unfinished[number]
@@ -227,13 +227,29 @@ class OutputFolder:
                 return f"{path} names no {kind}"
             if not present(file):
                 return f"{file} is missing"
-            if file_sha256(file) != receipt.sha256[kind]:
+            if file_sha256(file) != receipt.sha256[kind] or not self._holds(file, number, kind):
                 return f"{file} is not what was written"
         correct = receipt.correct
         if self._shards[number].labelled:  # the true labels may be others than in the earlier run
             correct = self._count_right(number, self._path(number, "labels"))
         self.receipts[number] = replace(receipt, correct=correct)
         return None
+
+    def _holds(self, file: Path, number: int, kind: str) -> bool:
+        """Return whether the file is an array of the type and shape of these results."""
+        try:
+            found = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return False
+        return (getattr(found, "dtype", None), getattr(found, "shape", None)) == (
+            DTYPES[kind],
+            self._shapes(number)[kind],
+        )
+
+    def _shapes(self, number: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of a shard's results, by kind."""
+        _, count = self._windows[number]
+        return {"labels": (count,), "logits": (count, self._identity.classes)}
 
     def _count_right(self, number: int, path: Path) -> int:
         """Count the right labels in the file of a shard's results. Raises UserError if the true ones cannot be read."""

@@ -94,22 +94,26 @@ def _digest(value: Any) -> str:
     return value
 
 
+def _consistent(value: dict[str, Any]) -> dict[str, Any]:
+    """Check that no more labels are right than there are images."""
+    correct, images = value["correct"], value["images"]
+    if correct is not None and correct > images:
+        raise BadValueError(f".correct: {correct:,} of {images:,} images")
+    return value
+
+
 _COUNT = whole(0, MAX)
-_CHECK = document(
-    SCHEMA,
-    fields(
-        {
-            "schema": one_of(SCHEMA),
-            "shard": string,
-            "size": _COUNT,
-            "mtime_ns": whole(-MAX, MAX),
-            "first": _COUNT,
-            "images": whole(1, MAX),
-            "correct": nullable(_COUNT),
-            "identity": fields(
-                {"network": text(), "weights": _digest, "precision": text(), "classes": whole(1, 1 << 20)}
-            ),
-            "sha256": fields(dict.fromkeys(KINDS, _digest), optional=("logits",)),
-        }
-    ),
+_FIELDS = fields(
+    {
+        "schema": one_of(SCHEMA),
+        "shard": string,
+        "size": _COUNT,
+        "mtime_ns": whole(-MAX, MAX),
+        "first": _COUNT,
+        "images": whole(1, MAX),
+        "correct": nullable(_COUNT),
+        "identity": fields({"network": text(), "weights": _digest, "precision": text(), "classes": whole(1, 1 << 20)}),
+        "sha256": fields(dict.fromkeys(KINDS, _digest), optional=("logits",)),
+    }
 )
+_CHECK = document(SCHEMA, lambda value: _consistent(_FIELDS(value)))

@@ -1,0 +1,79 @@
+"""Receipts, and results beside them, that contradict themselves prove nothing, whatever their hashes are."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.classify.receipts import file_sha256
+from app.network.definitions import LENET5
+from data_tools.idx import write_idx
+from tests.support.networks_for_tests import random_images
+from tests.support.shell import Refuses
+
+COMMAND = ["classify", "a-images-idx3-ubyte", "--device", "cpu", "--out", "out", "--resume"]
+RECEIPT, LABELS = Path("out", "a-images-idx3-ubyte.json"), Path("out", "a-images-idx3-ubyte.labels.npy")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three images with their labels, classified."""
+    from app.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    write_idx(Path("a-images-idx3-ubyte"), random_images(LENET5, 3)[:, 0])
+    write_idx(Path("a-labels-idx1-ubyte"), np.array([1, 2, 3], np.uint8))
+    assert main(COMMAND) == 0
+    return tmp_path
+
+
+def forge(**changes: object) -> None:
+    RECEIPT.write_text(json.dumps(json.loads(RECEIPT.read_text()) | changes))
+
+
+@pytest.mark.parametrize("labels", [True, False], ids=["with labels", "without"])
+@pytest.mark.parametrize("correct", [4, 10**9])
+def test_more_right_labels_than_images(correct: int, labels: bool, place: Path, refuses: Refuses) -> None:
+    if not labels:
+        Path("a-labels-idx1-ubyte").unlink()
+    forge(correct=correct)
+    kept = RECEIPT.read_bytes()
+    refuses(COMMAND, f"correct: {correct:,} of 3 images.*: it is no receipt of classify; move it")
+    assert RECEIPT.read_bytes() == kept
+
+
+def _npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+OTHERS: dict[str, Callable[[], bytes]] = {
+    "shorter": lambda: _npy(np.zeros(2, np.uint8)),
+    "longer": lambda: _npy(np.zeros(4, np.uint8)),
+    "of another type": lambda: _npy(np.zeros(3, np.float32)),
+    "no array": lambda: b"labels",
+    "empty": lambda: b"",
+    "objects": lambda: _npy(np.array([1, "a", None], object)),
+}
+
+
+@pytest.mark.parametrize("labels", [True, False], ids=["with labels", "without"])
+@pytest.mark.parametrize("other", OTHERS)
+def test_other_results_than_the_receipt_s_are_made_again(
+    other: str, labels: bool, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from app.cli import main
+
+    right = LABELS.read_bytes()
+    if not labels:
+        Path("a-labels-idx1-ubyte").unlink()
+    LABELS.write_bytes(OTHERS[other]())
+    forge(sha256={"labels": file_sha256(LABELS)}, correct=None)
+    capsys.readouterr()
+    assert main(COMMAND) == 0
+    assert "labels.npy is not what was written" in capsys.readouterr().err
+    assert LABELS.read_bytes() == right
