@@ -9,6 +9,7 @@ from app.runtime.statistics import median
 
 Document = Mapping[str, Any]
 LEAST_TIME, MOST_TIME = 1e-9, 1e12  # ms or s: what a clock can have measured; the ratio of two stays a plain number
+ROUNDING = 1e-6  # of samples, which have fewer digits than their median
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,8 @@ def _row(name: str, part: Mapping[str, Any] | None, time: str = "ms", samples: s
         type(value) in (int, float) and LEAST_TIME <= value <= MOST_TIME for value in (found.median, *found.samples)
     ):
         raise BadValueError(f"{name} has a time that is none")
+    if found.samples and not min(found.samples) * (1 - ROUNDING) <= found.median <= max(found.samples) * (1 + ROUNDING):
+        raise BadValueError(f"{name} has a median that its samples cannot have")
     return found
 
 
