@@ -157,7 +157,7 @@ def test_several_files_are_told_apart(predict: Predict, fashion: np.ndarray) -> 
 
 def test_classes_are_named_by_the_weights(predict: Predict, fashion: np.ndarray) -> None:
     np.save("images.npy", fashion[:3])
-    arrays, digits = load_weights().arrays, [f"{n}, or so" for n in range(10)]
+    arrays, digits = load_weights().arrays, [f"{'=+-@ '[n % 5]}{n}, or so" for n in range(10)]
     save_weights(Path("digits.h5"), arrays, network=LENET5, classes=digits)
     save_weights(Path("nameless.h5"), arrays, network=LENET5)
     for weights, names in (("digits.h5", ["label", "class", "probability"]), ("nameless.h5", ["label", "probability"])):
