@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from app.commands.options.networks import NetworksRequest
@@ -9,16 +10,16 @@ from app.errors import UserError
 from app.layers import Layer
 from app.network import shipped
 from app.network.definitions import NETWORKS, Network
-from app.network.graph import find_network
+from app.network.graph import build, find_network
 from app.network.toml import network_toml
 from app.network.toml_writing import settings_of
-from app.network.weights import Weights, load_weights
+from app.network.weights import ENDINGS, Weights, load_weights
 from app.report import publish
 from app.text import Column, paragraph, table
 from app.training.recipes import recipe_of
 
 SCHEMA = "lenet5-inference/networks/1"
-LEGEND = "MFLOP: of one image; accuracy: of the shipped weights, on the first Fashion-MNIST test images."
+LEGEND = "MFLOP: of one image; accuracy: of the weights, on the first Fashion-MNIST test images."
 
 
 def networks(request: NetworksRequest) -> int:
@@ -29,10 +30,14 @@ def networks(request: NetworksRequest) -> int:
     if request.toml:
         _print_toml(request)
         return 0
-    chosen = [*NETWORKS.values()] if request.network is None else [find_network(request.network)]
-    weights = shipped_weights()
-    # A file may have the name of a listed network without being it.
-    rows = [describe(one, weights.get(one.name) if one == NETWORKS.get(one.name) else None) for one in chosen]
+    if request.network is not None and request.network.endswith(ENDINGS):
+        own = load_weights(Path(request.network))
+        rows = [describe(build(own.own_network(), own).network, own)]
+    else:
+        chosen = [*NETWORKS.values()] if request.network is None else [find_network(request.network)]
+        weights = shipped_weights()
+        # A file may have the name of a listed network without being it.
+        rows = [describe(one, weights.get(one.name) if one == NETWORKS.get(one.name) else None) for one in chosen]
     document: dict[str, Any] = {"schema": SCHEMA, "networks": rows}
     publish(document, _text, request.output)
     return 0

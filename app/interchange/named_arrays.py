@@ -6,12 +6,13 @@ and ``conv1.bias`` are PyTorch's.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from app.files.checks import BadValueError, fields, items, nullable, number, parsed_json, shown, text
+from app.interchange.class_names import class_names
 from app.interchange.layout import channels_first_shape, to_channels_first
 from app.interchange.numbers import as_float32
 from app.interchange.source import Asked, Source
@@ -44,10 +45,14 @@ class Description:
 
 @dataclass(frozen=True)
 class NamedArrays:
-    """The arrays of a file by name, of any type; description: None in files that this program did not write."""
+    """The arrays of a file by name, of any type, and its other metadata.
+
+    description: None in files that this program did not write.
+    """
 
     arrays: Mapping[str, np.ndarray]
     description: Description | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 def _lines(value: Any) -> str:
@@ -91,6 +96,7 @@ def source_of(named: NamedArrays, asked: Asked) -> Source:
     arrays = {name: as_float32(origin, named.arrays[origin], notes) for name, origin in origins.items()}
     if not torch_names:
         arrays = to_channels_first(network, arrays)
+    classes = about.classes if about else class_names(named.metadata, network, notes)
     source = Source(
         network,
         arrays,
@@ -98,7 +104,7 @@ def source_of(named: NamedArrays, asked: Asked) -> Source:
         tuple(notes),
         unchanged=not torch_names,
         input_scale=about.input_scale if about else None,
-        classes=about.classes if about else None,
+        classes=classes,
     )
     return replace(source, engine=engine(source)) if torch_names else source
 

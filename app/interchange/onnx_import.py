@@ -1,7 +1,6 @@
 """ONNX models: a chain of layers becomes a network. Nothing in the file is run, and no file beside it is read."""
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from app.errors import UserError
 from app.files.checks import BadValueError, shown
+from app.interchange.class_names import class_names
 from app.interchange.layout import converted
 from app.interchange.named_arrays import DESCRIPTION, described
 from app.interchange.numbers import as_float32
@@ -19,7 +19,7 @@ from app.interchange.onnx_values import array_of
 from app.interchange.source import Asked, Source
 from app.layers import Argmax, Softmax
 from app.network.network import PIXEL_SCALE, Network
-from app.network.toml import NAME, network_toml, parse_network
+from app.network.toml import network_toml, parse_network
 from app.network.toml_writing import default_names
 
 OLDEST_OPSET = 13
@@ -37,7 +37,7 @@ def read(content: bytes, asked: Asked) -> Source:
         logits = model.graph.node[-2].input[0] if ends_in_softmax else SCORES
         return replace(own, engine=engine(model, logits, lambda images: images))
     chain = Chain(model.graph)
-    source = _source(chain, model.graph.name)
+    source = _source(chain, asked.name, {one.key: one.value for one in model.metadata_props})
     scale = source.network.pixel_scale
 
     def fed(images: np.ndarray) -> np.ndarray:
@@ -113,8 +113,11 @@ def _own(model: Any) -> Source | None:
         return None
 
 
-def _source(chain: Chain, name: str) -> Source:
-    """Name the layers as our networks do, and check the network as any other."""
+def _source(chain: Chain, name: str, metadata: Mapping[str, str]) -> Source:
+    """Name the layers as our networks do, and check the network as any other.
+
+    name: the network's. Exporters give their graphs all the same name.
+    """
     notes: list[str] = []
     names = default_names(one.layer.kind for one in chain.found)
     layers = [replace(one.layer, name=name) for one, name in zip(chain.found, names, strict=True)]
@@ -124,9 +127,8 @@ def _source(chain: Chain, name: str) -> Source:
         for end, array in one.arrays.items():
             origins[layer + end] = one.origins[end]
             arrays[layer + end] = as_float32(one.origins[end], array, notes)
-    plain = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
     network = Network(
-        plain if NAME.fullmatch(plain) else "imported",
+        name,
         "imported from an ONNX model",
         chain.input_shape,
         (*layers, Argmax("argmax")),
@@ -136,7 +138,8 @@ def _source(chain: Chain, name: str) -> Source:
         network = parse_network(network_toml(network), "its network")
     except UserError as error:
         raise BadValueError(f"has a network that cannot be: {error}") from None
-    return Source(network, arrays, origins, tuple(notes))
+    classes = class_names(metadata, network, notes)
+    return Source(network, arrays, origins, tuple(notes), classes=classes)
 
 
 def _pixel_scale(chain: Chain, notes: list[str]) -> float:

@@ -28,8 +28,9 @@ def read_safetensors(content: bytes) -> NamedArrays:
     if len(tensors) > MAX_ARRAYS:
         raise BadValueError(f"holds {len(tensors):,} arrays; at most {MAX_ARRAYS:,} are read: store less in it")
     arrays = {name: _array(name, tensor) for name, tensor in tensors}
-    text = (header.get("__metadata__") or {}).get(DESCRIPTION)
-    return NamedArrays(arrays, None if text is None else described(text))
+    metadata = header.get("__metadata__") or {}
+    text = metadata.get(DESCRIPTION)
+    return NamedArrays(arrays, None if text is None else described(text), metadata)
 
 
 def safetensors_content(named: NamedArrays) -> bytes:

@@ -15,7 +15,7 @@ from app.network.definitions import NETWORKS, Network, named
 from app.network.limits import LEAST_SCALE, MOST_SCALE
 from app.network.quantised import Quantised
 from app.network.toml import SUFFIX, read_network
-from app.network.weights import Weights, check_shapes
+from app.network.weights import ENDINGS, Weights, check_shapes, load_weights
 
 REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small enough for the caches
 
@@ -113,13 +113,15 @@ class Graph:
 
 
 def find_network(text: str) -> Network:
-    """Find a network by its name, or read it from the file that a path ending in ``.toml`` names. Raises UserError."""
+    """Find a network by its name, or in the file of a network (.toml) or of weights (.h5, .hdf5). Raises UserError."""
     if text.endswith(SUFFIX):
         return read_network(Path(text))
+    if text.endswith(ENDINGS):
+        return load_weights(Path(text)).own_network()
     network = named(text)
     if network is None:
         known, hint = ", ".join(NETWORKS), suggestion(text, NETWORKS)
-        others = f"mlp_N with N hidden units, or a file NAME{SUFFIX}"
+        others = f"mlp_N with N hidden units, or a file NAME{SUFFIX} or WEIGHTS{ENDINGS[0]}"
         raise UserError(f"unknown network '{text}': choose one of {known}, {others}{hint}")
     return network
 

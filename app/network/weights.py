@@ -33,6 +33,7 @@ from app.network.quantised import Quantised, taken_out
 from app.network.toml import network_toml, parse_network
 
 DEFAULT_NETWORK = "lenet5"
+ENDINGS = (".h5", ".hdf5")  # that weights files have where a network's name may stand, too
 STORAGES = ("float32", "float16")  # types that save_weights can write
 SCHEMA = 3  # 1 had no checksum, 2 no definition of the network
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

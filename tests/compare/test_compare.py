@@ -223,7 +223,9 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path, refuses: Refuses) ->
     broken = {**REPORT, "on_card_ms": {"p50": "soon"}}
     refuses(["compare", good, stored(tmp_path / "bad", "report/4", broken)], "on the card has a time that is none")
     broken = {**REPORT, "end_to_end_ms": {**QUANTILES, "p50": 1e-3}}
-    refuses(["compare", good, stored(tmp_path / "bad", "report/4", broken)], "end to end has a median that its samples c")
+    refuses(
+        ["compare", good, stored(tmp_path / "bad", "report/4", broken)], "end to end has a median that its samples c"
+    )
     train = {"settings": {}, "workers": 1, "epochs": []}
     refuses(["compare", *[stored(tmp_path / "t", "train/1", train)] * 2], "no timed row in common")
     refuses(["compare", good, good, "--json", good], "same file")

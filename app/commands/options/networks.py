@@ -9,7 +9,10 @@ from app.output import Output
 @dataclass(frozen=True, kw_only=True)
 class NetworksRequest:
     network: str | None = option(
-        "only this network: a name, or the file NAME.toml of one", name="network", nargs="?", metavar="NAME"
+        "only this network: a name, a file NAME.toml, or the weights file of one",
+        name="network",
+        nargs="?",
+        metavar="NAME",
     )
     toml: bool = option("print the network as a TOML file, to make another one of it", False)
     output: Output = options(what="the list")
