@@ -19,10 +19,10 @@ from app.interchange.source import Asked, Source
 from app.interchange.torch_engine import engine
 from app.layers import Shape
 from app.network.definitions import Network
+from app.network.foreign import DESCRIPTION
 from app.network.toml import network_toml, parse_network
 from app.network.weights import LEAST_SCALE, MOST_SCALE
 
-DESCRIPTION = "lenet5-inference"  # the name of the description in a file
 MAX_ARRAYS = 10_000
 WEIGHT, BIAS = "weight", "bias"  # what PyTorch's names end with
 

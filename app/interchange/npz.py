@@ -10,8 +10,9 @@ import numpy as np
 from numpy.lib import format as npy
 
 from app.files.checks import BadValueError, shown
-from app.interchange.named_arrays import DESCRIPTION, MAX_ARRAYS, NamedArrays, described, source_of
+from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, described, source_of
 from app.interchange.source import Asked, Source
+from app.network.foreign import DESCRIPTION
 from app.network.weights import MAX_BYTES
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

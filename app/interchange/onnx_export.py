@@ -7,9 +7,10 @@ import numpy as np
 
 from app.files.checks import BadValueError
 from app.interchange.layout import to_channels_first
-from app.interchange.named_arrays import DESCRIPTION, Description
+from app.interchange.named_arrays import Description
 from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Shape, Softmax
 from app.layers.pool import Pool
+from app.network.foreign import DESCRIPTION
 
 OPSET, IR_VERSION = 17, 8  # of 2022: engines of any age since then run the models
 PRODUCER = "lenet5-inference"

@@ -10,7 +10,7 @@ from app.errors import UserError
 from app.files.checks import BadValueError, shown
 from app.interchange.class_names import class_names
 from app.interchange.layout import converted
-from app.interchange.named_arrays import DESCRIPTION, described
+from app.interchange.named_arrays import described
 from app.interchange.numbers import as_float32
 from app.interchange.onnx_chain import Chain
 from app.interchange.onnx_engine import engine
@@ -18,6 +18,7 @@ from app.interchange.onnx_export import SCORES, library, onnx_model
 from app.interchange.onnx_values import array_of
 from app.interchange.source import Asked, Source
 from app.layers import Argmax, Softmax
+from app.network.foreign import DESCRIPTION
 from app.network.network import PIXEL_SCALE, Network
 from app.network.toml import network_toml, parse_network
 from app.network.toml_writing import default_names

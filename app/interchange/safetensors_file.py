@@ -5,8 +5,9 @@ from typing import Any
 import numpy as np
 
 from app.files.checks import BadValueError, parsed_json, shown
-from app.interchange.named_arrays import DESCRIPTION, MAX_ARRAYS, NamedArrays, described, source_of
+from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, described, source_of
 from app.interchange.source import Asked, Source
+from app.network.foreign import DESCRIPTION
 
 FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.errors import UserError
 from app.files.checks import BadValueError, Check, items, mapping, number, parsed_json, string, text, whole
-from app.files.formats import HDF5, START_BYTES, recognise
+from app.files.formats import HDF5
 from app.files.hdf5 import (
     MAX_ATTRIBUTE_BYTES,
     Attribute,
@@ -25,7 +25,7 @@ from app.files.hdf5 import (
 )
 from app.files.reading import read_file
 from app.files.writing import replacing
-from app.network import shipped
+from app.network import foreign, shipped
 from app.network.definitions import named
 from app.network.limits import LEAST_SCALE, MAX_BYTES, MOST_SCALE
 from app.network.network import Network
@@ -96,9 +96,8 @@ def load_weights(path: Path | None = None) -> Weights:
     pinned = shipped.holds_weights(path)
     if pinned:
         shipped.check(path, content)
-    kind = None if content.startswith(HDF5) else recognise(content[:START_BYTES])
-    if kind is not None:
-        raise UserError(f"{path} is {kind}, not HDF5 weights; store its arrays as conv1, fc1 and so on (README)")
+    if not content.startswith(HDF5):
+        foreign.refuse(path, content)
     return _parse(path, content, pinned)
 
 
@@ -222,7 +221,7 @@ def _network(path: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
     if not arrays:
-        raise BadValueError("has no datasets; name a file with a network's weights")
+        raise BadValueError(f"has no datasets in its root; {foreign.GROUPS}")
     for name, array in arrays.items():
         if not _NAME.fullmatch(name):
             raise BadValueError(

@@ -21,6 +21,7 @@ from app.files.formats import START_BYTES, recognise
 from app.files.hdf5 import Wanted, read_untrusted
 from app.files.reading import open_regular, read_file, read_json
 from app.network import shipped
+from app.network.foreign import IMPORTED
 from app.network.weights import load_weights
 from app.planning import tuning
 from app.training.checkpoint import load_checkpoint
@@ -192,7 +193,7 @@ def test_it_is_named_whatever_it_is_given_for(kind: str, tmp_path: Path) -> None
     for read, remedy in (
         (lambda: load_files(path, None), "not an IDX file; store the images or labels as IDX, or as x and y in HDF5"),
         (lambda: read_idx(path, 1), "not an IDX file; store"),
-        (lambda: load_weights(path), "not HDF5 weights; store its arrays"),
+        (lambda: load_weights(path), f"not HDF5 weights; {'make weights' if kind in IMPORTED else 'store its arrays'}"),
     ):
         assert f"given.h5 is {kind}, {remedy}" in user_error(read)
     assert f"zipped is {kind}, not an IDX file" in user_error(lambda: read_idx(zipped, 3))

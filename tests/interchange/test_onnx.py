@@ -10,7 +10,7 @@ import pytest
 from app.errors import UserError
 from app.files.checks import BadValueError
 from app.interchange.layout import converted
-from app.interchange.named_arrays import DESCRIPTION, Description
+from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import onnx_model
 from app.interchange.onnx_values import array_of
 from app.interchange.readers import read
@@ -18,6 +18,7 @@ from app.interchange.source import Asked, Source
 from app.layers import Resize
 from app.network import shipped
 from app.network.definitions import LENET5, MINIDNN86, NETWORKS
+from app.network.foreign import DESCRIPTION
 from app.network.graph import Graph, build
 from app.network.reference import shipped_reference
 from app.network.toml import parse_network

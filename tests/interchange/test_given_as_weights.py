@@ -1,0 +1,111 @@
+"""Files of other systems given as --weights: the error names a command, and the command makes weights of them."""
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from app.cli import main
+from app.interchange.layout import to_channels_first
+from app.interchange.named_arrays import Description, NamedArrays
+from app.interchange.npz import npz_content
+from app.interchange.readers import FORMATS
+from app.interchange.writers import WRITERS, torch_name
+from app.network.definitions import LENET5, MINIDNN86, Network
+from app.network.graph import build
+from app.network.weights import load_weights
+from tests.interchange.test_named_arrays import npz_file, safetensors_file, state_dict_file
+from tests.support.foreign_files import channels_first, flat_dump
+from tests.support.mxnet_files import course_network, mxnet_names, params_file
+from tests.support.networks_for_tests import random_graph
+from tests.support.shell import user_error
+
+COURSE = course_network(3, (2, 3), 6, 12)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def exported(ending: str, network: Network) -> bytes:
+    graph = random_graph(network)
+    return WRITERS[ending](Description(network, graph.input_scale, None), graph.parameters)
+
+
+def torch_arrays() -> dict[str, np.ndarray]:
+    theirs = to_channels_first(LENET5, random_graph(LENET5).parameters)
+    return {torch_name(name): array for name, array in theirs.items()}
+
+
+FILES: dict[str, tuple[str, Callable[[], bytes], str]] = {  # name, content, format
+    "an ONNX model": ("a model.onnx", lambda: exported(".onnx", LENET5), "ONNX model"),
+    "our safetensors": ("m.safetensors", lambda: exported(".safetensors", MINIDNN86), "safetensors"),
+    "safetensors": ("m.safetensors", lambda: safetensors_file(torch_arrays()), "safetensors"),
+    "named as weights": ("m.h5", lambda: safetensors_file(torch_arrays()), "safetensors"),
+    "our NPZ": ("m.npz", lambda: exported(".npz", MINIDNN86), "NumPy archive"),
+    "NPZ": ("it's.npz", lambda: npz_file(torch_arrays()), "NumPy archive"),
+    "a state dict": ("m.pt", lambda: state_dict_file(torch_arrays()), "PyTorch state dict"),
+    "MXNet": (
+        "eng-0001.params",
+        lambda: params_file(mxnet_names(channels_first(COURSE, biases=frozenset({"fc1", "fc2"})))),
+        "MXNet arrays",
+    ),
+    "mini-dnn": (
+        "weights-86.bin",
+        lambda: flat_dump(MINIDNN86, channels_first(MINIDNN86, biases=frozenset())),
+        "mini-dnn flat dump",
+    ),
+}
+
+
+def followed(message: str) -> Path:
+    """Run the command that the message names; returns the file that it makes."""
+    found = re.search(r"python main\.py (import .+? --out (?:'[^']*'|\S+))", message)
+    assert found, message
+    words = shlex.split(found[1])
+    assert main(words) == 0
+    return Path(words[-1])
+
+
+def test_every_format_is_here() -> None:
+    assert {format_of for *_, format_of in FILES.values()} == {row.name for row in FORMATS}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_named_command_makes_weights(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    package = {"ONNX model": "onnx", "safetensors": "safetensors", "PyTorch state dict": "torch"}.get(FILES[kind][2])
+    if package and find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    name, content, _ = FILES[kind]
+    Path(name).write_bytes(content())
+    assert main(["--weights", name, "--device", "cpu"]) == 2
+    weights = load_weights(followed(capsys.readouterr().err))
+    build(weights.own_network(), weights)
+    assert Path(name).read_bytes() == content()
+
+
+def test_keras_s_groups() -> None:
+    """Its layers' arrays lie in groups; in an NPZ file they are named as in weights files."""
+    with h5py.File("keras.h5", "w") as file:
+        file.attrs["keras_version"] = "3.11"
+        file.create_group("model_weights/conv1/sequential/conv1")["kernel"] = np.ones((5, 5, 1, 32), np.float32)
+    message = user_error(lambda: load_weights(Path("keras.h5")))
+    assert "has no datasets in its root" in message
+    arrays = dict(random_graph(LENET5).parameters)
+    Path("FILE.npz").write_bytes(npz_content(NamedArrays(arrays)))
+    found = load_weights(followed(message)).arrays
+    assert all(np.array_equal(found[name], array) for name, array in arrays.items())
+
+
+def test_a_file_that_is_there_is_not_named() -> None:
+    Path("m.npz").write_bytes(npz_file(torch_arrays()))
+    Path("m.h5").write_text(json.dumps("mine"))
+    assert user_error(lambda: load_weights(Path("m.npz"))).count("--out m_imported.h5") == 1
