@@ -1,0 +1,195 @@
+"""Commands that messages and help texts name exist and parse, and those that need nothing run.
+
+They are collected from every text in the sources, so that a new message is covered by itself.
+"""
+
+import argparse
+import ast
+import re
+import shlex
+import tomllib
+from functools import cache
+from importlib.util import find_spec
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+
+from app.cli import main
+from app.commands.options.common import COMMANDS, parser_of
+from app.console import Parser
+from app.errors import UserError
+from data_tools.commands import data_parser
+from tests.support.shell import ROOT
+
+SOURCES = [ROOT / "main.py", *(path for room in ("app", "data_tools") for path in sorted((ROOT / room).rglob("*.py")))]
+BEGINS = re.compile(r"main\.py|python -m|pip |make |git ")
+HOLE = "\0"  # what a text has in the place of a value
+VALUES = ("1", "lenet5", "fp32", "test")  # for it, one after the other
+END = re.compile(r"[\n`\"…]|[;:,.)]+(?:\s|$)|\s+(?:#|&&|\||\()|  |[)\]]$")
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+# Packages that no extra has, as most users want none of them.
+PACKAGES = {"onnxruntime-gpu", "nvidia-cudnn-frontend", "nvidia-cuda-nvdisasm", "nvidia-cuda-nvrtc-cu12"}
+READS_ONLY = ("networks", "kernels", "graph", "cache", "doctor")
+
+
+class Named(NamedTuple):
+    """A command in a text. place: file and line of the text."""
+
+    place: str
+    words: tuple[str, ...]
+
+
+@cache
+def texts() -> tuple[tuple[str, str], ...]:
+    """The place and content of every text that may name a command, but docstrings; a value in it is ``HOLE``."""
+    found = []
+    for path in SOURCES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        inner: set[int] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+                inner.add(id(node.body[0].value))  # type: ignore[attr-defined]
+            if isinstance(node, ast.JoinedStr):
+                inner |= {id(part) for part in node.values}
+                text = "".join(str(one.value) if isinstance(one, ast.Constant) else HOLE for one in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
+                text = re.sub(r"{\w*}", HOLE, node.value)
+            else:
+                continue
+            if BEGINS.search(text):
+                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", text))
+    return tuple(found)
+
+
+def named(pattern: str) -> list[Named]:
+    """Every command that begins with the pattern; the words behind the beginning."""
+    found = []
+    for place, text in texts():
+        for start in re.finditer(pattern, text):
+            rest = END.split(text[start.end() :], maxsplit=1)[0]
+            try:
+                words = shlex.split(rest)
+            except ValueError:  # a quotation mark that begins in the text
+                words = rest.split()
+            found.append(Named(place, tuple(word.rstrip(HOLE) or HOLE for word in words)))
+    return found
+
+
+def parses(parser: Parser, words: tuple[str, ...]) -> bool:
+    """Whether the words are arguments, with some value in each hole; prose may follow the last option's value."""
+    options = [at for at, word in enumerate(words) if word.startswith("-")]
+    for end in range(len(words), (options or [-1])[-1], -1):
+        holes = sum(HOLE in word for word in words[:end])
+        for values in product(VALUES, repeat=min(holes, 3)):
+            given = iter((*values, *[VALUES[0]] * holes))
+            try:
+                parser.parse_args([word.replace(HOLE, next(given)) if HOLE in word else word for word in words[:end]])
+            except UserError:
+                continue
+            return True
+    return False
+
+
+def check(one: Named, parser: Parser) -> None:
+    known = parser._option_string_actions
+    options = [word.partition("=")[0] for word in one.words if word.startswith("--") and word != "--"]
+    assert not [option for option in options if option not in known and HOLE not in option], one
+    assert not options or "--help" in options or parses(parser, one.words), one
+
+
+def test_commands_of_the_program() -> None:
+    found = named(r"(?<! of )python main\.py(?= |`|$)")
+    assert len(found) > 50
+    for one in found:
+        name = one.words[0] if one.words and not one.words[0].startswith("-") else "run"
+        if name not in (HOLE, "COMMAND"):
+            assert name in ("run", *COMMANDS), one
+            check(one._replace(words=one.words[name != "run" :]), parser_of(name))
+
+
+def test_commands_without_their_interpreter() -> None:
+    """``main.py networks`` in a text; what follows may be prose."""
+    found = [one for one in named(r"(?<!python )\bmain\.py ") if one.words]
+    assert len(found) > 10
+    for one in found:
+        if one.words[0] in COMMANDS:
+            check(one._replace(words=one.words[1:]), parser_of(one.words[0]))
+        elif one.words[0].startswith("-"):
+            check(one, parser_of("run"))
+
+
+def test_commands_of_data_tools() -> None:
+    found = named(r"python -m data_tools(?= )")
+    assert len(found) > 10
+    (commands,) = (action for action in data_parser()._actions if isinstance(action, argparse._SubParsersAction))
+    for one in found:
+        assert one.words[0] in commands.choices, one
+        check(one._replace(words=one.words[1:]), commands.choices[one.words[0]])
+
+
+def test_modules_that_are_run() -> None:
+    found = named(r"python -m (?=[a-z])")
+    assert {one.words[0] for one in found} > {"data_tools", "docs.generate"}
+    for one in found:
+        assert find_spec(one.words[0]), one
+
+
+def test_packages_that_are_installed() -> None:
+    found = named(r"pip install (?:-U |--upgrade )?(?:-e )?")
+    assert len(found) > 15
+    for one in found:
+        extra = re.fullmatch(r"(?:\.|lenet5-inference)\[(\w+|\0)\]", one.words[0])
+        assert (extra[1] in {*EXTRAS, HOLE}) if extra else one.words[0] in {*PACKAGES, HOLE}, one
+
+
+def test_targets_of_make() -> None:
+    found = named(r"\brun make |\bmake (?=\w+ installs)|, make (?=docs)")
+    assert {one.words[0] for one in found} >= {"run", "docs"}
+    for one in found:
+        assert one.words[0] in TARGETS, one
+
+
+def test_files_that_git_restores() -> None:
+    found = named(r"git checkout -- ")
+    assert found
+    for one in found:
+        assert (ROOT / one.words[0]).exists(), one
+
+
+HERE = sorted(
+    {
+        one.words
+        for one in named(r"(?:python )?main\.py(?= )")
+        if one.words and one.words[0] in READS_ONLY and HOLE not in "".join(one.words)
+    }
+)
+
+
+@pytest.mark.parametrize("words", HERE, ids=" ".join)
+def test_commands_that_need_nothing_run(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    ends = [end for end in range(len(words), 0, -1) if parses(parser_of(words[0]), words[1:end])]
+    assert main([*words[: ends[0]]]) == 0
+    assert capsys.readouterr().out
+
+
+WRONG = {
+    "run python main.py fly": test_commands_of_the_program,
+    "run python main.py train --fast": test_commands_of_the_program,
+    "run python main.py --batch many": test_commands_of_the_program,
+    "see main.py bench --speed": test_commands_without_their_interpreter,
+    "run: python -m data_tools fetch --split all": test_commands_of_data_tools,
+    "by python -m docs.nothing": test_modules_that_are_run,
+    "needs it: pip install -e '.[all]'": test_packages_that_are_installed,
+    "run make it-so": test_targets_of_make,
+    "run: git checkout -- nothing": test_files_that_git_restores,
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_remedy_is_noticed(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = (*texts(), ("here:1", f"it is missing: {text}; or not"))
+    monkeypatch.setitem(globals(), "texts", lambda: more)
+    with pytest.raises(AssertionError, match="here:1"):
+        WRONG[text]()
