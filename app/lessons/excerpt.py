@@ -1,20 +1,25 @@
-"""The part of a step's file that shows its idea: the diff to the step that it continues, coloured by Pygments."""
+"""The parts of a step's file that show its idea: the diff to the step that it continues, coloured by Pygments."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from difflib import SequenceMatcher
+from dataclasses import dataclass, replace
+from difflib import Differ, SequenceMatcher
 
+from app.cuda.compiler import KERNEL_DIR
 from app.errors import UserError
 from app.lessons.steps import Step
 
-LEAST, MOST = 8, 20
-NEAR = 3  # equal lines shown between changes; more are left out
+LEAST, MOST = 8, 24
+GAP = "…"
+ALIKE = 0.6  # a removed line that the next one replaces is like it by at least this much
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a diff. change: ``+``, ``-`` or a space; html: the coloured text. number: in its own file, from 1."""
+    """One line of a diff. change: ``+``, ``-`` or a space; html: the coloured text. number: in its own file, from 1.
+
+    A line with ``GAP`` for its change stands for lines that are left out.
+    """
 
     change: str
     text: str
@@ -35,22 +40,29 @@ def coloured(source: str) -> list[str]:
 
 
 def diff(old: str, new: str) -> list[Line]:
-    """Return the lines of both files in the order of a diff; comments at their tops are left out."""
-    olds, news = old.splitlines(), new.splitlines()
-    (first_old, first_new), (html_old, html_new) = map(_head, (olds, news)), map(coloured, (old, new))
-    matcher = SequenceMatcher(_is_filler, olds[first_old:], news[first_new:], autojunk=False)
+    """Return the lines of both files in the order of a diff; comments at their tops are left out.
+
+    Lines that are alike stand together: what is removed stands before what replaces it.
+    """
+    left, right = iter(_body(old)), iter(_body(new))
     lines = []
-    for kind, a, b, c, d in matcher.get_opcodes():
-        if kind != "equal":
-            lines += [Line("-", olds[at], html_old[at], at + 1) for at in range(a + first_old, b + first_old)]
-        change = " " if kind == "equal" else "+"
-        lines += [Line(change, news[at], html_new[at], at + 1) for at in range(c + first_new, d + first_new)]
+    for found in Differ().compare([line.text for line in _body(old)], [line.text for line in _body(new)]):
+        change = found[0]
+        if change == "-":
+            lines.append(replace(next(left), change="-"))
+        elif change in " +":
+            if change == " ":
+                next(left)
+            lines.append(replace(next(right), change=change))
     return lines
 
 
-def _is_filler(line: str) -> bool:
-    """Whether a line is too common to tell where two files agree."""
-    return len(line.strip()) < 4 or line.startswith("#pragma")
+def _body(source: str) -> list[Line]:
+    """Return the lines of a file behind the comment at its top that are not empty."""
+    texts = source.splitlines()
+    head = next((at for at, line in enumerate(texts) if not line.startswith("//")), len(texts))
+    lines = (Line(" ", *one) for one in zip(texts, coloured(source), range(1, len(texts) + 1), strict=True))
+    return [line for line in lines if line.number > head and line.text.strip()]
 
 
 def code_lines(source: str) -> list[str]:
@@ -73,30 +85,34 @@ def changed_by(step: Step) -> int | None:
 
 
 def excerpt(step: Step) -> list[Line]:
-    """Return 8 to 20 lines, from the lesson's ``excerpt``: of the diff, or of the file where it continues no step.
+    """Return the parts of the diff, or of the file where it continues no step, that the lesson's ``excerpt`` names.
 
-    Runs of equal lines are left out, and lines without text. Raises ValueError if the text is in no line.
+    Raises ValueError if a text is in no line.
     """
-    lines = diff(step.since.source if step.since else step.source, step.source)
-    lines = [line for line in lines if line.text.strip()]
-    start = next((at for at, line in enumerate(lines) if step.lesson.excerpt in line.text and line.change != "-"), None)
-    if start is None:
-        raise ValueError(f"{step.row.source}: no line has {step.lesson.excerpt}")
-    while start and lines[start - 1].change == "-":  # what the first line replaces
-        start -= 1
-    following = lines[start:]
-    shown = following if step.since is None else [line for at, line in enumerate(following) if _near(following, at)]
-    cut = len(shown) > MOST and shown[MOST].change != " "
-    shown = shown[:MOST]
-    while len(shown) > LEAST and step.since and (shown[-1].change == " " or (cut and shown[-1].change == "-")):
-        shown.pop()  # and removed lines without those that replace them
+    shown: list[Line] = []
+    own = diff(step.since.source if step.since else step.source, step.source)
+    for start, until, *other in step.lesson.excerpt:
+        lines = _body((KERNEL_DIR / other[0]).read_text(encoding="utf-8")) if other else own
+        if shown:
+            where = f"in {other[0]}" if other else ""
+            shown.append(Line(GAP, where, where, 0))
+        shown += _part(lines, start, until)
     return shown
 
 
-def _near(lines: Sequence[Line], at: int) -> bool:
-    return any(line.change != " " for line in lines[max(at - NEAR, 0) : at + NEAR + 1])
+def _part(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]:
+    """Return the lines from the one with ``start`` to the next with ``until``, and what the first one replaces."""
 
+    def find(text: str, after: int) -> int:
+        alone = not text.strip("} ")  # a brace that ends a block: its indentation tells which
+        places = (at for at in range(after, len(lines)) if lines[at].change != "-")
+        held = (at for at in places if (text == lines[at].text if alone else text in lines[at].text))
+        if (found := next(held, None)) is None:
+            raise ValueError(f"no line has {text}")
+        return found
 
-def _head(lines: Sequence[str]) -> int:
-    """Number of lines of the comment at the top."""
-    return next((at for at, line in enumerate(lines) if not line.startswith("//")), len(lines))
+    first = find(start, 0)
+    last = find(until, first)
+    before, now = lines[max(first - 1, 0)], lines[first]
+    replaced = before.change == "-" and SequenceMatcher(None, before.text, now.text).ratio() > ALIKE
+    return lines[first - replaced : last + 1]

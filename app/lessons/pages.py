@@ -12,14 +12,14 @@ from app.lessons import tables, tiles
 from app.lessons.card import LATER, Card, Layer
 from app.lessons.counting import CONSTANT_CYCLES, PARTS, ROUND_TRIP
 from app.lessons.drawing import Drawing
-from app.lessons.excerpt import Line, changed_by, coloured, excerpt
+from app.lessons.excerpt import GAP, Line, changed_by, coloured, excerpt
 from app.lessons.formulas import filled
 from app.lessons.pictures import Text
 from app.lessons.steps import LADDERS, Step, ladder, steps
 from app.precision import SHORT
 from app.text import format_ms
 
-KINDS = {"+": ("plus", "added"), "-": ("minus", "removed"), " ": ("same", "")}
+KINDS = {"+": ("plus", "added"), "-": ("minus", "removed"), " ": ("same", ""), GAP: ("gap", "left out")}
 # Class of a drawing's parts → its words under the drawing.
 KEYS = {
     "thread": "what the marked thread reads",

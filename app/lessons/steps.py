@@ -6,7 +6,7 @@ braces, which ``formulas.py`` computes.
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -36,14 +36,15 @@ class Exercise:
 class Lesson:
     """What a person judged about one step.
 
-    title: the idea in a few words. excerpt: text in the line of the file at which the excerpt starts. drawing: the
-    ``kind`` of the drawing and its parameters' formulas. counts: formulas, see ``counting.py``. bound: what bounds the
+    title: the idea in a few words. excerpt: the parts of the file that show the idea, each by texts of its first and
+    its last line, and the file if it is one that the step's own includes. drawing: the ``kind`` of the drawing and its
+    parameters' formulas. counts: formulas, see ``counting.py``. bound: what bounds the
     step now; bounded_by: the same as keys of ``counting.PARTS``. proof: how hardware counters show it; proven_by:
     which, as keys of ``step_counters.COUNTERS``. detail: more about the idea, where the head of the file is not enough.
     """
 
     title: str
-    excerpt: str
+    excerpt: Sequence[Sequence[str]]
     drawing: Mapping[str, str]
     counts: Mapping[str, str]
     bound: str
