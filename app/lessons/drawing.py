@@ -20,9 +20,13 @@ class Sizes:
 
 @dataclass
 class Drawing:
-    """A picture that grows: shapes in order, and the room that they take. summary: the alternative text."""
+    """A picture that grows: shapes in order, and the room that they take. summary: the alternative text.
+
+    keys: class of a shape → what such shapes are, for the legend.
+    """
 
     summary: str
+    keys: dict[str, list[str]] = field(default_factory=dict)
     parts: list[str] = field(default_factory=list)
     width: float = 0
     height: float = 0
@@ -41,7 +45,9 @@ class Drawing:
         self._takes(x + width, y + height)
 
     def area(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
-        """Mark a rectangle."""
+        """Mark a rectangle; ``title`` says what it is, also in the legend."""
+        if title and title not in self.keys.setdefault(kind, []):
+            self.keys[kind].append(title)
         told = f"<title>{escape(title)}</title>" if title else ""
         self.parts.append(
             f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}">{told}</rect>'
@@ -59,9 +65,9 @@ class Drawing:
         for number, words in enumerate(lines):
             self.text(x, y + 17 * number, words, kind)
 
-    def arrow(self, x: float, y: float, to_x: float, to_y: float, kind: str = "arrow") -> None:
+    def arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
         """Draw an arrow."""
-        self.parts.append(f'<path class="{kind}" marker-end="url(#tip)" d="M{x:g} {y:g}L{to_x:g} {to_y:g}"/>')
+        self.parts.append(f'<path class="arrow" marker-end="url(#tip)" d="M{x:g} {y:g}L{to_x:g} {to_y:g}"/>')
         self._takes(max(x, to_x) + 4, max(y, to_y) + 4)
 
     def svg(self) -> str:

@@ -1,5 +1,7 @@
 """Draw products of matrices: tiles, fragments of tensor cores, passes, parts of a sum, rings of stages."""
 
+from itertools import product as product_of
+
 from app.lessons.drawing import Drawing, Sizes
 
 
@@ -22,12 +24,20 @@ def product(sizes: Sizes) -> Drawing:
     drawing.text(0, top + rows * cell + 18, f"{rows} {rows_are} × {depth} terms", "head")
     drawing.cells(0, top, rows, depth, cell, "taps")
     drawing.cells(left, top, rows, columns, cell)
-    down, along = (rows // tall // 3) * tall, (columns // wide // 3) * wide
-    drawing.area(0, top + down * cell, depth * cell, tall * cell, "neighbour", "rows that the marked thread reads")
-    drawing.area(left + along * cell, 36, wide * cell, depth * cell, "thread", "columns that the marked thread reads")
-    drawing.area(left + along * cell, top + down * cell, wide * cell, tall * cell, "own", "the marked thread's outputs")
-    drawing.arrow(depth * cell, top + (down + tall / 2) * cell, left + along * cell, top + (down + tall / 2) * cell)
-    middle = left + (along + wide / 2) * cell
+    downs = _runs(tall, rows // 3, sizes, "rows_apart")
+    alongs = _runs(wide, columns // 3, sizes, "columns_apart")
+    for down, high in downs:
+        y = top + down * cell
+        drawing.area(0, y, depth * cell, high * cell, "neighbour", f"what the marked thread reads for its {rows_are}")
+    for along, broad in alongs:
+        x = left + along * cell
+        drawing.area(x, 36, broad * cell, depth * cell, "thread", f"what it reads for its {columns_are}")
+    for (down, high), (along, broad) in product_of(downs, alongs):
+        x, y = left + along * cell, top + down * cell
+        drawing.area(x, y, broad * cell, high * cell, "own", "the marked thread's outputs")
+    (down, high), (along, broad) = downs[0], alongs[0]
+    drawing.arrow(depth * cell, top + (down + high / 2) * cell, left + along * cell, top + (down + high / 2) * cell)
+    middle = left + (along + broad / 2) * cell
     drawing.arrow(middle, 36 + depth * cell, middle, top + down * cell)
     drawing.lines_of_text(
         left + columns * cell + 16,
@@ -40,6 +50,17 @@ def product(sizes: Sizes) -> Drawing:
         ],
     )
     return drawing
+
+
+def _runs(count: int, about: int, sizes: Sizes, apart: str) -> list[tuple[int, int]]:
+    """Return where a thread's rows or columns begin, and how many are neighbours there: ``together``, else one or all.
+
+    about: where the first one should lie. Runs begin ``apart`` from each other; without that all are neighbours.
+    """
+    distance = sizes.numbers.get(apart, 0)
+    together = sizes.numbers.get("together", 1) if distance else count
+    first = about % distance if distance else about
+    return [(number * distance + first // together * together, together) for number in range(count // together)]
 
 
 def fragments(sizes: Sizes) -> Drawing:
@@ -58,13 +79,13 @@ def fragments(sizes: Sizes) -> Drawing:
     drawing.cells(left, top, 16, 8, cell)
     for half in (0, 1):
         column = left + lane_row * cell
-        drawing.area(column, 22 + (lane_column + 4 * half) * cell, cell, cell, "thread", "the lane's words")
+        drawing.area(column, 22 + (lane_column + 4 * half) * cell, cell, cell, "thread", "lane 5's words of the top")
         drawing.area(
             left + 2 * lane_column * cell, top + (lane_row + 8 * half) * cell, 2 * cell, cell, "own", "its sums"
         )
         for quarter in (0, 1):
             x, y = (lane_column + 4 * quarter) * cell, top + (lane_row + 8 * half) * cell
-            drawing.area(x, y, cell, cell, "neighbour", "the lane's words")
+            drawing.area(x, y, cell, cell, "neighbour", "its words of the left")
     drawing.lines_of_text(
         left + 8 * cell + 18,
         top + 12,
@@ -87,7 +108,7 @@ def passes(sizes: Sizes) -> Drawing:
     between = [f"{terms:,} × {columns:,} values", "product"] if terms else ["product"]
     for number, name in enumerate(boxes):
         x = number * 230
-        drawing.area(x, 20, 110, 46, "own", name)
+        drawing.area(x, 20, 110, 46, "own", "a pass: it reads and writes device memory")
         drawing.text(x + 55, 48, name, "head", "middle")
         if number < len(between):
             drawing.arrow(x + 112, 43, x + 228, 43)
@@ -107,10 +128,12 @@ def split(sizes: Sizes) -> Drawing:
     )
     drawing.text(0, 12, f"{sizes['depth']:,} terms of one sum", "head")
     for number in range(shown):
-        drawing.area(number * (width + 4), 22, width, 24, ("shared", "taps")[number % 2], f"part {number + 1}")
+        drawing.area(number * (width + 4), 22, width, 24, "shared", "a part of the sum, which one block adds up")
         drawing.text(number * (width + 4) + width / 2, 39, f"block {number + 1}", "small", "middle")
         drawing.arrow(number * (width + 4) + width / 2, 48, shown * (width + 4) / 2, 96)
-    drawing.area(shown * (width + 4) / 2 - 90, 98, 180, 26, "own", "second kernel")
+    if parts > shown:
+        drawing.text(shown * (width + 4) + 4, 39, f"… and {parts - shown} more")
+    drawing.area(shown * (width + 4) / 2 - 90, 98, 180, 26, "own", "the second kernel")
     drawing.text(shown * (width + 4) / 2, 115, f"adds {parts} parts in order", "", "middle")
     return drawing
 
@@ -122,17 +145,17 @@ def ring(sizes: Sizes) -> Drawing:
         f"{sizes['producers']} producer threads fill a ring of {stages} stages in shared memory; {sizes['consumers']} "
         f"consumer threads multiply {sizes['tile']} outputs x {sizes['rows']} images from it by wgmma."
     )
-    drawing.area(0, 50, 130, 60, "neighbour", "producers")
-    drawing.lines_of_text(10, 76, [f"{sizes['producers']} producers", "copy, convert"])
+    drawing.area(0, 20, 130, 60, "neighbour", "threads that bring pieces of both matrices")
+    drawing.lines_of_text(10, 46, [f"{sizes['producers']} producers", "copy ahead"])
     for number in range(stages):
-        drawing.area(190 + number * 40, 55, 36, 50, "shared", f"stage {number + 1}")
-        drawing.text(208 + number * 40, 85, str(number + 1), "", "middle")
+        drawing.area(190 + number * 40, 25, 36, 50, "shared", "a stage of shared memory, with two barriers")
+        drawing.text(208 + number * 40, 55, str(number + 1), "", "middle")
     right = 190 + stages * 40
-    drawing.text(190, 44, f"ring of {stages} stages, {sizes['terms']} terms each", "head")
-    drawing.arrow(132, 80, 186, 80)
-    drawing.arrow(right, 80, right + 50, 80)
-    drawing.area(right + 54, 50, 190, 60, "own", "consumers")
+    drawing.text(190, 14, f"ring of {stages} stages, {sizes['terms']} terms each", "head")
+    drawing.arrow(132, 50, 186, 50)
+    drawing.arrow(right, 50, right + 50, 50)
+    drawing.area(right + 54, 20, 190, 60, "own", "threads that multiply, and hold the sums")
     drawing.lines_of_text(
-        right + 64, 76, [f"{sizes['consumers']} consumers: wgmma,", f"{sizes['tile']} outputs × {sizes['rows']} images"]
+        right + 64, 46, [f"{sizes['consumers']} consumers: wgmma,", f"{sizes['tile']} outputs × {sizes['rows']} images"]
     )
     return drawing

@@ -20,13 +20,6 @@ from app.precision import SHORT
 from app.text import format_ms
 
 KINDS = {"+": ("plus", "added"), "-": ("minus", "removed"), " ": ("same", ""), GAP: ("gap", "left out")}
-# Class of a drawing's parts → its words under the drawing.
-KEYS = {
-    "thread": "what the marked thread reads",
-    "neighbour": "its neighbour's, or the other operand",
-    "warp": "a warp's threads",
-    "own": "outputs, or sums",
-}
 IN_LIBRARY = "This step multiplies in the library, whose machine code is not counted."
 NOT_COMPILED = "What the compiler made of this step is not stored for this card."
 
@@ -123,8 +116,8 @@ class Pages:
             "lesson_title": lesson.title,
             "idea": coded(step.idea),
             "detail": prose(lesson.detail, shown),
-            "drawing": drawn,
-            "keys": [{"kind": kind, "words": words} for kind, words in KEYS.items() if f'class="{kind}"' in drawn],
+            "drawing": drawn.svg(),
+            "keys": [{"kind": kind, "words": "; ".join(words)} for kind, words in drawn.keys.items()],
             "drawing_of": f"As launched for {shown.title}, in {SHORT[step.dtype]}",
             "change_title": "What changed" if since else "The heart of the file",
             "source": step.row.source,

@@ -1,5 +1,6 @@
 """Draw convolutions whose threads own pixels: what a thread reads of the input, and where its outputs lie."""
 
+from app.kernels.conv.interpolation import transforms
 from app.lessons.drawing import Drawing, Sizes
 from app.lessons.formulas import WARP
 
@@ -9,6 +10,17 @@ FOOT = 26
 
 def _cell(*sizes: int) -> float:
     return max(min(ROOM / max(sizes), 18), 1.5)
+
+
+def _warp(drawing: Drawing, x: float, rows: int, columns: int, cell: float) -> None:
+    """Mark the threads of the first warp, which are numbered row by row."""
+    left = WARP
+    for row in range(rows):
+        taken = min(left, columns)
+        if taken <= 0:
+            break
+        drawing.area(x, 22 + row * cell, taken * cell, cell, "warp", "the outputs of a warp's 32 threads")
+        left -= taken
 
 
 def window(sizes: Sizes) -> Drawing:
@@ -32,13 +44,7 @@ def window(sizes: Sizes) -> Drawing:
     out = max(wide * cell, 190) + 70
     drawing.text(out, 12, f"output map {rows} × {columns}", "head")
     drawing.cells(out, 22, rows, columns, cell)
-    left = WARP
-    for row in range(rows):  # the first warp's threads, row by row
-        taken = min(left, columns)
-        if taken <= 0:
-            break
-        drawing.area(out, 22 + row * cell, taken * cell, cell, "warp", "the 32 threads of a warp")
-        left -= taken
+    _warp(drawing, out, rows, columns, cell)
     drawing.area(out + at_column * cell, 22 + at_row * cell, cell, cell, "thread", "the marked thread's output")
     drawing.arrow(x + side, y + side / 2, out + at_column * cell, 22 + (at_row + 0.5) * cell)
     foot = 22 + high * cell + FOOT
@@ -73,8 +79,7 @@ def tile(sizes: Sizes) -> Drawing:
     out = max(side * cell, 190) + 70
     drawing.text(out, 12, f"outputs of the block {tile} × {tile}", "head")
     drawing.cells(out, 22, tile, tile, cell)
-    rows = max(WARP // tile, 1)
-    drawing.area(out, 22, min(tile, WARP) * cell, rows * cell, "warp", "the 32 threads of a warp")
+    _warp(drawing, out, tile, tile, cell)
     drawing.area(out + at * cell, 22 + cell, cell, cell, "thread", "the marked thread's output")
     drawing.arrow(x + window, y + window / 2, out + at * cell, 22 + 1.5 * cell)
     foot = 22 + side * cell + FOOT
@@ -104,11 +109,12 @@ def patch(sizes: Sizes) -> Drawing:
     drawing.text(0, 12, f"input under the patch, {high} × {wide}, shared memory", "head")
     drawing.cells(0, 22, high, wide, cell, "shared")
     drawing.area(0, 22, wide * cell, rows * cell, "thread", "values of one filter row, read at once into registers")
-    drawing.area(0, 22, columns * cell, rows * cell, "neighbour", "what the first tap of the row multiplies")
+    drawing.area(0, 22, columns * cell, rows * cell, "neighbour", "those that the row's first tap multiplies")
     out = max(wide * cell, 300) + 60
     drawing.text(out, 12, f"{rows} × {columns} pixels in {maps} maps, registers", "head")
     for depth in range(min(maps, 4)):
         drawing.cells(out + 10 * depth, 22 + 10 * depth, rows, columns, cell, "own")
+    drawing.keys["own"] = [f"the thread's sums, {min(maps, 4)} of {maps} maps shown"]
     foot = 22 + max(high, rows) * cell + FOOT + 14
     drawing.cells(0, foot, kernel, kernel, 10, "taps")
     drawing.area(0, foot, kernel * 10, 10, "thread", "taps that one row of values serves")
@@ -129,30 +135,35 @@ def points(sizes: Sizes) -> Drawing:
     """Two outputs of a row by products at points: inputs and filters are transformed, sums are transformed back."""
     kernel, maps, rows = sizes["kernel"], sizes["maps"], sizes["rows"]
     count, cell = kernel + 1, 22
+    to_values, _, to_outputs = transforms(kernel)
     drawing = Drawing(
         f"A run of {count} input pixels becomes {count} values, one for each point. A row of {kernel} taps has become "
         f"{count} values too. A thread multiplies at one point, for {maps} maps and {rows} rows of pixels. {count} "
         f"sums of {count} threads become two neighbouring outputs, which take {2 * kernel} multiplications otherwise."
     )
     columns = (
-        (0, f"{count} pixels", "shared", "one run of pixels"),
-        (150, f"{count} values", "taps", "the pixels at the points"),
-        (300, f"{count} sums", "thread", "over channels and filter rows, a thread each"),
+        (0, f"{count} pixels", "plain", "a run of pixels, from global memory"),
+        (150, f"{count} values", "shared", "their values at the points, in shared memory"),
+        (300, f"{count} sums", "thread", "sums over channels and filter rows, each of a thread of its own"),
     )
     for x, words, kind, title in columns:
         drawing.text(x, 12, words, "head")
         for number in range(count):
             drawing.area(x, 22 + number * (cell + 4), cell, cell, kind, title)
-    for number in range(count):
-        y = 33 + number * (cell + 4)
-        drawing.arrow(cell + 4, y, 146, y)
+    middles = [33 + number * (cell + 4) for number in range(count)]
+    for number, y in enumerate(middles):
+        for pixel, factor in enumerate(to_values[number]):
+            if factor:
+                drawing.arrow(cell + 4, middles[pixel], 146, y)
         drawing.arrow(154 + cell, y, 296, y)
         drawing.text(232, y - 4, "× filter", "small", "middle")
-        drawing.arrow(304 + cell, y, 440, 22 + (count / 2) * (cell + 4) - 2)
+        for place, factors in enumerate(to_outputs):
+            if factors[number]:
+                drawing.arrow(304 + cell, y, 440, middles[count // 2 - 1 + place])
     drawing.text(446, 12, "2 outputs", "head")
     for number in (0, 1):
-        top = 22 + (count / 2 - 1 + number) * (cell + 4)
-        drawing.area(446, top, cell, cell, "own", "two neighbouring outputs of a row")
+        top = 22 + (count // 2 - 1 + number) * (cell + 4)
+        drawing.area(446, top, cell, cell, "own", "two neighbouring outputs of a row, each a sum of those sums")
     foot = 22 + count * (cell + 4) + FOOT
     drawing.lines_of_text(
         0,

@@ -24,8 +24,8 @@ KINDS: Mapping[str, Callable[[Sizes], Drawing]] = {
 }
 
 
-def draw(step: Step, names: Names) -> str:
-    """Return the drawing of a step on the layer that the names are of, as SVG."""
+def draw(step: Step, names: Names) -> Drawing:
+    """Return the drawing of a step on the layer that the names are of."""
     given = step.lesson.drawing
     sizes = {name: round(value(text, names)) for name, text in given.items() if name not in WORDS}
-    return KINDS[given["kind"]](Sizes(sizes, given)).svg()
+    return KINDS[given["kind"]](Sizes(sizes, given))
