@@ -8,7 +8,8 @@ from typing import Any
 from app.bench.document import Row, first_row
 from app.bench.graphs import network_graph
 from app.bench.ladder.cases import network_items
-from app.bench.resources import SM_LIMITS
+from app.bench.profile.step_counters import per_output
+from app.bench.resources import EXAMPLES, SM_LIMITS
 from app.cuda.compiler import architecture_number
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.lessons.counting import LANES, Prediction, Speeds, count, predict, products_of
@@ -16,7 +17,8 @@ from app.lessons.formulas import Number, names_of
 from app.lessons.steps import Step
 
 SHOWN = ("lenet5", "fa19")  # networks of the pages' tables, where they were measured
-FIRST, LATER = "conv1", "conv2"  # layers whose machine code was looked at
+EXAMPLE = EXAMPLES[0][0].name  # the network of the layers whose machine code was looked at
+FIRST, LATER = "conv1", "conv2"
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,9 @@ class Layer:
     """One step on one layer: what it counts, what that predicts, and what was measured.
 
     parameters: the compile-time constants that ran. ms: None where it was not measured; counters: empty likewise.
+    executed: the kernel's instructions for an output, as the hardware counted them; None where it did not.
+    per_product: instructions of the hottest loop for a product; None without one. example: the layer of ``EXAMPLE``
+    that resources and loop are of; tuned: parameters that ran, where those were compiled with others.
     """
 
     network: str
@@ -36,6 +41,15 @@ class Layer:
     resources: Row
     loop: Row
     counters: Row
+    executed: float | None
+    per_product: float | None
+    example: str
+    tuned: Mapping[str, Any]
+
+    @property
+    def slots_from(self) -> str:
+        """Where the issue slots come from: ``executed``, ``loop`` of the machine code, or ``formula``."""
+        return "executed" if self.executed is not None else "loop" if self.per_product is not None else "formula"
 
     @property
     def title(self) -> str:
@@ -49,7 +63,8 @@ class Card:
 
     benches: network → ``bench --json``. kernels: ``kernels --resources --instructions --json``. counters: network →
     ``profile --every-step --json``; a network may be missing. reports, timelines: precision → the main job's report of
-    lenet5, and ``profile --timeline --json``; likewise.
+    lenet5, and ``profile --timeline --json``; likewise. alike: another run on a card of the same name, with counters:
+    what it executed, this one executes.
     """
 
     benches: Mapping[str, Row]
@@ -57,6 +72,7 @@ class Card:
     counters: Mapping[str, Row] = field(default_factory=dict)
     reports: Mapping[str, Row] = field(default_factory=dict)
     timelines: Mapping[str, Row] = field(default_factory=dict)
+    alike: "Card | None" = None
 
     @property
     def device(self) -> Row:
@@ -94,9 +110,7 @@ class Card:
 
     def _layer(self, step: Step, network: str, item: str, problem: ConvProblem | LinearProblem) -> Layer | None:
         bench = self.benches[network]
-        tables = [table for table in bench["tables"] if table["item"] == item]
-        rows = tables[0]["rows"] if tables else []
-        row = first_row(rows, name=step.row.name, dtype=step.dtype, step=step.row.step)
+        row = self._row(step, network, item)
         if step.row.refusal(problem, bench["device"]["architecture"], row.get("settings")) is not None:
             return None
         sms = bench["device"]["multiprocessors"]
@@ -107,8 +121,12 @@ class Card:
         loop = first_row(self.kernels.get("instructions", ()), **about)
         compiled = [one for one in self.kernels.get("resources", ()) if "registers" in one]
         resources = first_row(compiled, **about, entry=step.row.entry) or first_row(compiled, **about)
-        counts = count(step.lesson.counts, problem, names, step.row.instructions, _slots(loop, step))
-        counted = self.counters.get(network, {}).get("rows", ())
+        executed = self._executed(step, network, item, names["OUTPUTS"])
+        other = self.alike
+        if executed is None and other and other._row(step, network, item).get("settings") == row.get("settings"):
+            executed = other._executed(step, network, item, names["OUTPUTS"])
+        per_product, defaults = _in_loop(loop, step), step.row.defaults(problem)
+        counts = count(step.lesson.counts, problem, names, step.row.instructions, per_product, executed)
         return Layer(
             network,
             item,
@@ -119,11 +137,30 @@ class Card:
             row.get("ms"),
             resources,
             loop,
-            first_row(counted, operation=step.row.operation, name=step.row.name, layer=item),
+            self._counters(step, network, item),
+            executed,
+            per_product,
+            like,
+            {name: value for name, value in row.get("settings", {}).items() if defaults.get(name) != value},
         )
 
+    def _row(self, step: Step, network: str, item: str) -> Row:
+        """Return the measurement of the step on a layer; empty if there is none."""
+        tables = (table for table in self.benches.get(network, {}).get("tables", ()) if table["item"] == item)
+        rows = (row for table in tables for row in table["rows"])
+        return first_row(rows, name=step.row.name, dtype=step.dtype, step=step.row.step)
 
-def _slots(loop: Row, step: Step) -> float | None:
+    def _counters(self, step: Step, network: str, item: str) -> Row:
+        rows = self.counters.get(network, {}).get("rows", ())
+        return first_row(rows, operation=step.row.operation, name=step.row.name, layer=item)
+
+    def _executed(self, step: Step, network: str, item: str, outputs: Number) -> float | None:
+        counted = self._counters(step, network, item)
+        value = counted["counts"].get("instructions") if counted else None
+        return None if value is None else per_output("instructions", value, outputs * counted["images"])
+
+
+def _in_loop(loop: Row, step: Step) -> float | None:
     """Instructions per product in the hottest loop of the machine code."""
     kind = step.row.instructions
     if not loop or kind == "wgmma":  # one instruction of many sizes, and others' work in the same loop

@@ -15,7 +15,7 @@ from app.lessons.counting import PARTS
 from app.lessons.site import prepare, write_site
 from app.lessons.steps import LADDERS, Step
 from app.lessons.steps import ladder as ladder_of
-from app.lessons.stored import compiled, stored_card, way_in
+from app.lessons.stored import alike, compiled, stored_card, way_in
 from app.report import publish
 from app.text import Column, format_factor, format_ms, paragraph, table
 
@@ -24,7 +24,8 @@ KEPT = ("date", "device", "images", "settings", "peaks", "tables", "totals")  # 
 COMMAND = "python main.py ladder --network {} --pages DIR"
 EXPLAINED = (
     "predicted: the step's counts of loads, bytes, multiply-adds and issue slots say how long the busiest part of the "
-    "card needs; no kernel with these counts is faster. × before: times as fast as the step that it continues."
+    "card needs; no kernel with these counts is faster. × before: times as fast as the step that it continues. (loop): "
+    "the issue slots are those of the hottest loop alone, because no counter has counted the others."
 )
 COLUMNS = (
     *(Column("step", left=True), Column("as", left=True, optional=2), Column("continues", left=True, optional=1)),
@@ -73,7 +74,7 @@ def _measured(request: LadderRequest, name: str) -> Card:
     with device.gpu_errors():
         card = device.describe_gpu()
         document = measured(network_graph(request.network), request.batch, card)
-    return Card({name: document}, compiled(card["architecture"]))
+    return Card({name: document}, compiled(card["architecture"]), alike=alike(name, card["name"]))
 
 
 def _document(card: Card, network: str, notes: Sequence[str]) -> dict[str, Any]:
@@ -106,7 +107,13 @@ def _step(card: Card, step: Step) -> dict[str, Any]:
         "dtype": step.dtype,
         "idea": step.lesson.title,
         "layers": [
-            {"item": one.name, "predicted_ms": one.prediction.ms, "bound": one.prediction.bound, "ms": one.ms}
+            {
+                "item": one.name,
+                "predicted_ms": one.prediction.ms,
+                "bound": one.prediction.bound,
+                "slots": one.slots_from,
+                "ms": one.ms,
+            }
             for one in layers
         ],
         "predicted_ms": sum(layer.prediction.ms for layer in layers) if whole else None,
@@ -145,5 +152,7 @@ def _cells(row: Row, times: Mapping[str, float | None]) -> list[str]:
         timed = any(layer["ms"] for layer in row["layers"])
         return [*cells, "–", row["reason"] or ("not on every layer" if timed else "not measured")]
     bound = PARTS[row["bound"]].partition(" (")[0]
+    if any(layer["slots"] == "loop" for layer in row["layers"]):
+        bound += " (loop)"
     ratio = format_factor(ms / predicted) if predicted else ""
     return [*cells, format_ms(ms), ratio, format_factor(before / ms) if before else "", bound]

@@ -25,7 +25,10 @@ COUNTS: Mapping[str, tuple[str, str]] = {
     "memory_bytes": ("bytes through device memory", "least_bytes"),
     "waste": ("work done ÷ work needed (idle lanes, padding)", "1"),
     "round_trips": ("loads awaited one after the other", "0"),
-    "slots": ("issue slots", "products / per_instruction + global_loads + shared_loads + constant_loads + copies"),
+    "slots": (
+        "issue slots, with those of idle lanes",
+        "(products / per_instruction + global_loads + shared_loads + constant_loads + copies) * waste",
+    ),
 }
 # Products of one instruction of a thread: fma 1, two halves 2; mma: 16 x 8 sums of 16 or 8 terms by 32 threads.
 PER_INSTRUCTION = {"fma": 1, "hfma2": 2, "mma float16": 64, "mma tfloat32": 32}
@@ -80,11 +83,13 @@ def count(
     problem: ConvProblem | LinearProblem,
     names: Names,
     instructions: str,
-    slots: float | None,
+    loop: float | None,
+    executed: float | None = None,
 ) -> dict[str, Number]:
-    """Compute every count of ``COUNTS``. slots: instructions per product in the machine code, None if unknown.
+    """Compute every count of ``COUNTS``. loop: instructions per product in the hottest loop, None if unknown.
 
-    formulas: in order; later ones may use earlier names. least_bytes: each array moved once, per output.
+    executed: instructions of the whole kernel for an output, if the hardware counted them; else the loop's stand for
+    them. formulas: in order; later ones may use earlier names. least_bytes: each array moved once, per output.
     """
     outputs, images = names["OUTPUTS"], int(names["BATCH"])
     found: dict[str, Number] = {
@@ -98,8 +103,10 @@ def count(
     for name, (_, default) in COUNTS.items():
         if name not in formulas:
             found[name] = value(default, found)
-    if slots is not None:
-        found["slots"] = slots * found["products"]
+    if executed is not None:
+        found["slots"] = executed
+    elif loop is not None:
+        found["slots"] = loop * found["products"] * found["waste"]
     return {name: found[name] for name in COUNTS}
 
 
@@ -115,7 +122,7 @@ def predict(counts: Mapping[str, Number], names: Names, speeds: Speeds) -> Predi
     return Prediction(
         {
             "arithmetic": 1e3 * done * counts["products"] / (speeds.products * busy),
-            "issue": 1e3 * done * counts["slots"] / WARP / (4 * sm),
+            "issue": 1e3 * outputs * counts["slots"] / WARP / (4 * sm),
             "loads": 1e3 * done * counts["wavefronts"] / WARP / sm,
             "constants": 1e3 * done * counts["constant_loads"] * CONSTANT_CYCLES / WARP / sm,
             "memory": 1e3 * outputs * counts["memory_bytes"] / speeds.bytes,

@@ -11,6 +11,7 @@ from app.kernels.problems import LinearProblem
 from app.lessons import tables, tiles
 from app.lessons.card import LATER, Card, Layer
 from app.lessons.counting import CONSTANT_CYCLES, PARTS, ROUND_TRIP
+from app.lessons.differing import FACTOR, WORDS, reasons
 from app.lessons.drawing import Drawing
 from app.lessons.excerpt import GAP, Line, changed_by, coloured, excerpt
 from app.lessons.formulas import filled
@@ -90,7 +91,7 @@ class Pages:
             sizes += [_sizes(layer) for layer in self.card.layers(ladder(operation)[0])]
             ladders.append({"operation": operation, "name": name.capitalize(), "heads": [*heads], "rows": rows})
         images = next(iter(self.card.benches.values()))["images"]
-        rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES}
+        rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES, "factor": FACTOR}
         values = {"ladders": ladders, "sizes": sizes, "parts": PARTS, "images": f"{images:,}", **rates}
         return self._page("index", "index", "All steps", values)
 
@@ -134,6 +135,8 @@ class Pages:
             "bars_of": f"{shown.title}: how long each part would be busy, and the measured time",
             "proof": prose(lesson.proof, shown),
             "counters": tables.counters(step, layers, earlier),
+            "beside": tables.beside(layers),
+            "differ": _differ(step, layers, shown),
             "shares": tables.shares(layers),
             "no_counters": prose(self._no_counters(step), shown),
             "machine": tables.machine(layers),
@@ -148,6 +151,8 @@ class Pages:
         return self._page("step", step.slug, step.title, values)
 
     def _no_counters(self, step: Step) -> str:
+        if step.row.needs_cublas:
+            return "`profile --every-step` counts this project's own kernels alone."
         notes = [document["note"] for document in self.card.counters.values() if document.get("note")]
         if notes:
             return f"{notes[0]}."
@@ -183,6 +188,12 @@ def _sizes(layer: Layer) -> dict[str, str]:
 def _line(line: Line) -> dict[str, str]:
     kind, told = KINDS[line.change]
     return {"kind": kind, "told": told, "change": line.change, "html": line.html}
+
+
+def _differ(step: Step, layers: Sequence[Layer], shown: Layer) -> list[dict[str, str]]:
+    """Return why counts differ from counters, a sentence or more for each counter."""
+    found = reasons(step, layers)
+    return [{"counter": WORDS[name], "why": " ".join(prose(why, shown) for why in found[name])} for name in found]
 
 
 def _bars(layer: Layer) -> str:

@@ -7,7 +7,7 @@ braces, which ``formulas.py`` computes.
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -38,9 +38,10 @@ class Lesson:
 
     title: the idea in a few words. excerpt: the parts of the file that show the idea, each by texts of its first and
     its last line, and the file if it is one that the step's own includes. drawing: the ``kind`` of the drawing and its
-    parameters' formulas. counts: formulas, see ``counting.py``. bound: what bounds the
-    step now; bounded_by: the same as keys of ``counting.PARTS``. proof: how hardware counters show it; proven_by:
-    which, as keys of ``step_counters.COUNTERS``. detail: more about the idea, where the head of the file is not enough.
+    parameters' formulas. counts: formulas, see ``counting.py``. bound: what bounds the step now; bounded_by: the same
+    as keys of ``counting.PARTS``. proof: how hardware counters show it; proven_by: which, as keys of
+    ``step_counters.COUNTERS``. detail: more about the idea, where the head of the file is not enough. differs: counter
+    → why it differs from the count, where the general reasons of ``differing.py`` do not hold.
     """
 
     title: str
@@ -53,6 +54,7 @@ class Lesson:
     proven_by: tuple[str, ...]
     exercise: Exercise
     detail: str = ""
+    differs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,14 @@ def stored_card(network: str) -> Card:
     )
 
 
+def alike(network: str, card: str) -> Card | None:
+    """Return the card whose figures of that network are stored, if it has that name."""
+    if not present(FIGURES / BENCHES.format(network)):
+        return None
+    found = stored_card(network)
+    return found if found.device["name"] == card else None
+
+
 def compiled(arch: str | None) -> Row:
     """Return what the kernels compile to, as far as it is stored for that architecture; None: for whichever it is."""
     found: dict[str, object] = {}

@@ -4,13 +4,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.bench.profile.step_counters import COUNTERS, per_output
-from app.lessons.card import Layer
+from app.lessons.card import EXAMPLE, Layer
 from app.lessons.counting import COUNTS, PARTS
+from app.lessons.differing import FACTOR, WORDS, differences
 from app.lessons.formulas import exact
 from app.lessons.steps import Step
 from app.text import format_factor, format_ms
 
 DASH = "–"
+# Where the issue slots come from → how a page says so.
+SLOTS = {
+    "executed": "counted by the hardware: all instructions of the kernel",
+    "loop": f"products × those for each in {EXAMPLE}'s hottest loop × waste: instructions elsewhere are not counted",
+}
 MACHINE = (
     "What the compiler made of it; this needs no card. The hottest loop is the one with the most multiplications; "
     "where all loops are unrolled, none is left"
@@ -29,10 +35,8 @@ def counts(step: Step, layers: Sequence[Layer]) -> Any:
         if not any(layer.counts[name] for layer in layers):
             continue
         note = step.lesson.counts.get(name, default)
-        loops = [bool(layer.loop) and step.row.instructions != "wgmma" for layer in layers]
-        if name == "slots" and any(loops):
-            counted = "products × the hottest loop's instructions for each"
-            note = counted if all(loops) else f"{counted}; where it was not counted, {note}"
+        if name == "slots":
+            note = "; ".join(dict.fromkeys(SLOTS.get(layer.slots_from, note) for layer in layers))
         rows.append(_row(words, [exact(layer.counts[name]) for layer in layers], note))
     helpers = {name: formula for name, formula in step.lesson.counts.items() if name not in COUNTS}
     where = "".join(f"; {name} = {formula}" for name, formula in helpers.items())
@@ -89,6 +93,24 @@ def _counted(layer: Layer, name: str) -> str:
     return DASH if value is None else exact(per_output(name, value, outputs))
 
 
+def beside(layers: Sequence[Layer]) -> Any:
+    """Every count that a counter shows, None without counters: the count with its waste, and what was counted."""
+    found = [(layer, {one.counter: one for one in differences(layer)}) for layer in layers if layer.counters]
+    if not found:
+        return None
+    rows = []
+    for counter, words in WORDS.items():
+        cells = [one.get(counter) for _, one in found]
+        if any(cells):
+            shown = [f"{exact(cell.told)} | {exact(cell.counted)}" if cell else DASH for cell in cells]
+            rows.append(_row(words, shown, bound=[bool(cell and cell.large) for cell in cells]))
+    caption = (
+        "For an output: the count above, with the work that is wasted | the hardware counter; "
+        f"bold where they differ by more than the factor {FACTOR}"
+    )
+    return _table(caption, "count | counter", [layer for layer, _ in found], rows)
+
+
 def shares(layers: Sequence[Layer]) -> Any:
     """What stands in place of counters: how busy the counts keep each part while the kernel runs. None unmeasured."""
     timed = [layer for layer in layers if layer.ms]
@@ -107,13 +129,15 @@ def shares(layers: Sequence[Layer]) -> Any:
 
 def machine(layers: Sequence[Layer]) -> Any:
     """What the compiler made of the step, None where that is unknown."""
-    known = [layer for layer in layers if layer.resources and layer.network == layers[0].network]
+    found = {layer.example: layer for layer in reversed(layers) if layer.resources}  # the first network's
+    known = [found[name] for name in sorted(found)]
     if not known:
         return None
     resources = (("registers of a thread", "registers"), ("blocks on a multiprocessor", "blocks"))
     rows = [_row(words, [f"{layer.resources[name]:,}" for layer in known]) for words, name in resources]
+    rows.insert(0, _row("function", [layer.resources["entry"] for layer in known]))
     shared = [layer.resources["static_shared"] + layer.resources["dynamic_shared"] for layer in known]
-    rows.insert(1, _row("bytes of shared memory of a block", [f"{size:,}" for size in shared]))
+    rows.insert(2, _row("bytes of shared memory of a block", [f"{size:,}" for size in shared]))
     rows.append(
         _row("threads that fit, of the most (occupancy)", [f"{one.resources['occupancy']:.0%}" for one in known])
     )
@@ -127,7 +151,10 @@ def machine(layers: Sequence[Layer]) -> Any:
     ):
         if any(loops):
             rows.append(_row(words, [str(loop[name]) if loop else "no loop left" for loop in loops]))
-    return _table(MACHINE, "machine code", known, rows)
+    ran = [", ".join(f"{name} = {value}" for name, value in layer.tuned.items()) for layer in known]
+    told = [f"{layer.title} with {one}" for layer, one in zip(known, ran, strict=True) if one]
+    caption = f"{MACHINE}. Compiled with the row's own parameters; measured, {', '.join(told)}" if told else MACHINE
+    return _table(caption, "machine code", known, rows, heads=[f"{EXAMPLE} {layer.example}" for layer in known])
 
 
 def _row(name: str, cells: Sequence[str], note: str = "", strong: bool = False, bound: Sequence[bool] = ()) -> Any:
@@ -136,6 +163,13 @@ def _row(name: str, cells: Sequence[str], note: str = "", strong: bool = False, 
     return {"name": name, "note": note, "cells": shown, "strong": strong}
 
 
-def _table(caption: str, first: str, layers: Sequence[Layer], rows: Sequence[Any], notes: str = "") -> Any:
-    heads = [layer.title for layer in layers]
+def _table(
+    caption: str,
+    first: str,
+    layers: Sequence[Layer],
+    rows: Sequence[Any],
+    notes: str = "",
+    heads: Sequence[str] = (),
+) -> Any:
+    heads = heads or [layer.title for layer in layers]
     return {"caption": caption, "first": first, "notes": notes, "heads": heads, "rows": rows}

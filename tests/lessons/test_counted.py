@@ -1,11 +1,17 @@
 """Hold the counts that lessons give by formula against the hardware counters that are stored for the same layers."""
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from app.bench.profile.step_counters import per_output
 from app.lessons.card import Card, Layer
+from app.lessons.differing import COPY, FACTOR, differences, reason
+from app.lessons.formulas import exact
+from app.lessons.pages import Pages, prose
 from app.lessons.steps import Step, steps
 from app.lessons.stored import stored_card
 
@@ -16,7 +22,6 @@ FORETOLD = {
     "shared_loads": ("shared_loads", 0.1),
     "shared_cycles": ("shared_cycles", 0.15),
 }
-COPY = 3  # loads from shared memory as which the counter takes one cp.async; it is none of global memory
 # What a counter does not show, or shows otherwise, and why. An exception that no layer needs is an error.
 EXCEPTIONS = {
     # Warps without a pixel leave at once; the waste is that of the blocks that they belong to.
@@ -26,8 +31,7 @@ EXCEPTIONS = {
     # with pairs of channels, or one channel, the words of a load lie in other banks than the formula takes.
     "conv-tensor-core": ["multiply_adds", "global_loads", "shared_loads", "shared_cycles"],
     "gemm-tensor-core": ["multiply_adds"],
-    # wgmma reads shared memory by descriptors, and copies bring most of it.
-    "gemm-warpgroup": ["multiply_adds", "global_loads", "shared_loads"],
+    "gemm-warpgroup": ["multiply_adds"],  # wgmma reads shared memory by descriptors
     # After short sums the exchange of sums costs twice the cycles of its formula; long sums hide that.
     "conv-toom-cook": ["shared_loads", "shared_cycles"],
 }
@@ -39,6 +43,15 @@ READ_AGAIN = {*RUN_TIME_SIZES, "conv-specialised", "conv-unrolled", "conv-half2"
 # Unit → its part of a prediction: a lesson names the part of each unit that is busy most of the time.
 PART_OF = {"issue": "issue", "L1": "loads", "DRAM": "memory"}
 BUSY = 75  # percent
+# Part → how a text names it.
+NAMED = {
+    "arithmetic": "fp32 pipes",
+    "issue": "[Ii]ssuing",
+    "loads": "[Ll]oad pipe|[Ll]oad instructions|[Ss]hared-memory reads",
+    "constants": "constant cache",
+    "memory": "[Dd]evice memory|[Ww]riting the output|moving its arrays",
+    "latency": "[Ww]aiting|Latency",
+}
 # What lessons say that a step changes: a counter now ÷ in the step that it continues, at least and at most, on second
 # convolutions and first products; below on first convolutions.
 CHANGES: dict[str, dict[str, tuple[float, float]]] = {
@@ -132,9 +145,20 @@ def test_counts_are_those_of_the_hardware(step: Step, card: Card) -> None:
 
 
 @STEPS
-def test_instructions_are_no_fewer_than_foretold(step: Step, card: Card) -> None:
+def test_issue_slots_are_all_instructions_of_the_kernel(step: Step, card: Card) -> None:
+    """Where they are counted. The hottest loop alone holds fewer: a fourth, where sizes are those of run time."""
+    for layer in card.layers(step):
+        if layer.counters:
+            outputs = layer.names["OUTPUTS"] * layer.counters["images"]
+            assert layer.counts["slots"] == per_output(
+                "instructions", layer.counters["counts"]["instructions"], outputs
+            )
+            assert layer.slots_from == "executed"
     for layer, counted in _counted(card, step):
-        foretold = layer.counts["slots"] * (layer.counts["waste"] if step.row.name != "image-loop" else 1)
+        if layer.per_product is None:
+            continue
+        waste = layer.counts["waste"] if step.row.name != "image-loop" else 1
+        foretold = layer.per_product * layer.counts["products"] * waste
         assert counted["instructions"] >= 0.9 * foretold, layer.title
         if "conv1" not in layer.title and step.slug not in RUN_TIME_SIZES and step.row.instructions == "fma":
             assert counted["instructions"] <= (2 if step.row.name == "image-loop" else 1.6) * foretold, layer.title
@@ -153,10 +177,59 @@ def test_bytes_through_device_memory_are_those_foretold(step: Step, card: Card) 
 
 
 @STEPS
-def test_lessons_name_the_parts_that_are_busy(step: Step, card: Card) -> None:
-    for layer, counted in _counted(card, step):
-        busy = {part for unit, part in PART_OF.items() if counted[unit] >= BUSY}
-        assert busy <= set(step.lesson.bounded_by), layer.title
+def test_lessons_name_the_parts_that_are_longest_or_busy(step: Step, card: Card) -> None:
+    """The text on what bounds a step names each part that is bold in its table, or busy by the counters; no other."""
+    longest = {layer.prediction.bound for layer in card.layers(step)}
+    busy = {
+        part for _, counted in _counted(card, step) for unit, part in PART_OF.items() if counted[unit] >= BUSY
+    }  # the last layer keeps nothing busy
+    assert longest | busy == set(step.lesson.bounded_by)
+    assert all(re.search(NAMED[part], step.lesson.bound) for part in step.lesson.bounded_by)
+
+
+@STEPS
+def test_every_count_that_a_counter_shows_is_beside_it_and_far_ones_have_a_reason(
+    step: Step, card: Card, site: Path
+) -> None:
+    page = (site / f"{step.slug}.html").read_text(encoding="utf-8")
+    needed = set()
+    for layer in card.layers(step):
+        for one in differences(layer):
+            assert f">{exact(one.told)} | {exact(one.counted)}<" in page, (layer.title, one)
+            assert one.large == (max(one.told, one.counted) > FACTOR * min(one.told, one.counted))
+            if one.large:
+                needed.add(one.counter)
+                why = reason(step, layer, one)
+                assert why is not None, (layer.title, one)
+                assert prose(why, layer) in page
+    assert {*step.lesson.differs} <= needed, "reasons that no layer needs"
+    assert bool(needed) == ('<ul class="note">' in page)
+
+
+def test_pages_and_texts_name_one_bound_where_sizes_are_those_of_run_time(card: Card) -> None:
+    """The hottest loop alone named the load pipe, where the texts and the counters name issuing."""
+    for step in steps():
+        if step.slug in RUN_TIME_SIZES:
+            assert {layer.prediction.bound for layer in card.layers(step)} == {"issue"}
+            assert step.lesson.bound.startswith("Issuing instructions")
+
+
+def test_without_counters_a_page_says_that_the_hottest_loop_alone_is_counted(card: Card) -> None:
+    step = next(step for step in steps() if step.slug == "conv-shared-tile")
+    text = Pages(replace(card, counters={}), "test").step(step).html
+    assert "hottest loop × waste: instructions elsewhere are not counted" in text
+    assert "counted by the hardware: all instructions" not in text
+
+
+def test_a_card_of_the_same_name_lends_its_instructions_if_the_parameters_are_alike(card: Card) -> None:
+    step = next(step for step in steps() if step.slug == "conv-shared-tile")
+    bench = card.benches["lenet5"]
+    own = Card({"lenet5": bench}, card.kernels, alike=card)
+    assert [layer.slots_from for layer in own.layers(step)] == ["executed"] * 2
+    assert not any(layer.counters for layer in own.layers(step))
+    rows = [{**row, "settings": {"TILE": 16}} for table in bench["tables"] for row in table["rows"]]
+    tuned = {**bench, "tables": [{**table, "rows": rows} for table in bench["tables"]]}
+    assert [layer.slots_from for layer in replace(own, benches={"lenet5": tuned}).layers(step)] == ["loop"] * 2
 
 
 @STEPS

@@ -8,7 +8,7 @@
 //       Dynamic shared memory: SIDE * SIDE pixels of one channel, as REAL.
 // Launch: blockIdx.x is the tile, over all images; blockIdx.y the output map within the slice that starts at
 //         first_map; TILE * TILE threads, a row of the tile after the other.
-// Bound by: the loop itself, whose counter, test and addresses cost as much as the multiply-add inside.
+// Bound by: issuing the loop itself, whose counter, test and addresses cost more than the multiply-add and its loads.
 #include "common.cuh"
 
 constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;

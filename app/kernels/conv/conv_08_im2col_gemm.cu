@@ -2,7 +2,7 @@
 // product of matrices (filters times unrolled), which shared-memory tiles make cheap in reads.
 //
 // Since step 7: neighbouring outputs share what they read through shared memory, whatever K and S are; the price is the
-// unrolled matrix, K * K times the size of the input. Three kernels instead of one.
+// unrolled matrix, up to K * K times the input. Three kernels instead of one.
 // From: lenet5 (unroll, tiled GEMM, re-layout), k7 (unroll + shared-memory GEMM; there image by image).
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 //       Workspace, row-major: unrolled (C*K*K, columns), product (M, columns), columns = images * OH * OW:

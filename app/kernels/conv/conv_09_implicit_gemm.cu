@@ -10,7 +10,7 @@
 //         of pixels and, fastest, tiles of maps: blocks that gather the same pixels run side by side.
 //         Every BK terms a block gathers a tile of pixels and one of filters; a thread gathers its own pixel's column.
 // The sum of an output runs over c, p, q in that order, as in step 2: both agree to the bit.
-// Bound by: shared-memory reads, two for every multiply-add.
+// Bound by: shared-memory reads, two for every multiply-add; for short sums, finding the terms that are gathered.
 #include "common.cuh"
 
 constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;

@@ -11,7 +11,7 @@
 // Launch: blockIdx.x = tile of ROWS x COLUMNS pixels of IMAGES images, blockIdx.y = block of 16 * MT * WARPS_M maps.
 //         WARPS_M x WARPS_N warps; channels are staged CK at a time.
 // Bound by: writing the output, through the L2 cache, for one input channel; shared-memory reads of operands for long
-//           sums.
+//           sums; issuing, where rows that are no multiple of four make a store carry one value or two.
 #include "async_copy.cuh"
 #include "common.cuh"
 #include "mma.cuh"

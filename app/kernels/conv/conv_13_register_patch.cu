@@ -14,7 +14,7 @@
 // Launch: blockIdx.x = tile of TILE_R x TILE_C patches of IMAGES images, blockIdx.y = block of BM = GROUPS * TM maps.
 //         A thread is one patch and one group of TM maps; neighbouring threads are neighbouring patches of a row.
 // The sum of an output runs over c, p, q in that order, as in step 2: both agree to the bit.
-// Bound by: the fp32 pipes for long sums; device memory for one input channel (the output is most of the bytes).
+// Bound by: issuing multiply-adds for long sums; device memory for one input channel (the output is most of the bytes).
 #include "async_copy.cuh"
 #include "common.cuh"
 

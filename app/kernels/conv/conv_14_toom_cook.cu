@@ -3,7 +3,7 @@
 // of 2 K (Toom and Cook; Winograd for convolutions).
 //
 // What changed since step 13: a thread sums over channels and over the rows of the filter at ONE point, for TM maps and
-// a column of TR rows; sums of all points meet in shared memory at the end, where two of them become outputs. Shared
+// a column of TR rows; sums of all points meet in shared memory at the end, where they become two outputs. Shared
 // memory holds the inputs' values at the points: K + 1 neighbouring pixels are read once and transformed once for all
 // maps of a block. The filters' values at the points are computed when weights are loaded, in exact fractions.
 // Each sum still takes one fused multiply-add for each channel and filter row, so a patch costs K * TM * TR of them for
@@ -15,7 +15,7 @@
 // Launch: blockIdx.x = tile of TILE_R bands of TR rows x TILE_C pairs of columns, of IMAGES images; blockIdx.y = block of
 //         BM = GROUPS * TM maps. A thread is one point, one group of TM maps, one band and one pair.
 // Sums run over c, then p, at each point: not the order of step 2, and rounded otherwise (see interpolation.py).
-// Bound by: the fp32 pipes; for few channels the exchange at the end and device memory.
+// Bound by: issuing multiply-adds; for few channels the transforms and the exchange at the end.
 #include "async_copy.cuh"
 #include "common.cuh"
 
