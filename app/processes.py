@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from app.interrupts import SIGNALS
 
+LOOK_SECONDS = 0.1
+STOPPED_LOOKS = 20
 _PR_SET_PDEATHSIG = 1
 
 
@@ -36,6 +38,27 @@ def end_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
+
+
+class StopDetector:
+    """Notices that a child process was stopped, by SIGSTOP for instance: whoever waits for it would wait for ever."""
+
+    def __init__(self, child: int | None) -> None:
+        """child: its process id."""
+        assert child is not None, "it has been started"
+        self._child, self._found = child, 0
+
+    def stopped(self) -> bool:
+        """Look once, every LOOK_SECONDS or so; return whether the last STOPPED_LOOKS looks found it stopped.
+
+        A single look does not count: a terminal's Ctrl-Z and ``fg`` stop and continue all processes, one by one.
+        """
+        try:
+            found = os.waitid(os.P_PID, self._child, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # it has ended
+            found = None
+        self._found = self._found + 1 if found else 0
+        return self._found >= STOPPED_LOOKS
 
 
 def how_it_ended(code: int | None) -> str:

@@ -1,6 +1,5 @@
 """Download one file over HTTP: bounded in size, time and memory, with a quick error without a network."""
 
-import subprocess
 import sys
 import threading
 import time
@@ -10,9 +9,9 @@ from pathlib import Path
 import requests
 from tqdm import tqdm
 
-from app.files import child_process
+from app.files.child_process import Child
 from app.processes import how_it_ended
-from data_tools.transfer import AGAIN, DONE, HEADERS, READY, reason_of
+from data_tools.transfer import AGAIN, DONE, HEADERS, reason_of
 
 CONNECT_SECONDS = 5.0
 PATIENCE_SECONDS = 15.0
@@ -71,27 +70,24 @@ def download(url: str, target: Path, max_bytes: int) -> None:
 
 def _attempt(url: str, target: Path, max_bytes: int) -> tuple[int | None, str]:
     """Transfer once → the exit code of the process that did, None if it was too slow, and why there is no file."""
-    transfer = f"{__package__}.transfer"
-    process = child_process.start(transfer, url, str(target.absolute()), max_bytes, stdout=subprocess.PIPE)
-    with process, tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=not sys.stderr.isatty()) as progress:
-        try:
-            assert process.stdout is not None
-            if process.stdout.read(len(READY)) and not _in_time(process, target, progress):
-                return None, f"sends less than {LEAST_BYTES_PER_S >> 10} kB/s for {PATIENCE_SECONDS:g} s"
-            reason = process.stdout.read().decode().strip()
-        finally:
-            process.kill()
-    return process.returncode, reason or f"the process that downloads it {how_it_ended(process.returncode)}"
+    with (
+        Child(f"{__package__}.transfer", url, str(target.absolute()), max_bytes) as child,
+        tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=not sys.stderr.isatty()) as progress,
+    ):
+        reason = child.receive() and _last_words(child, target, progress)  # at first, it is ready
+        if reason is None:
+            return None, f"sends less than {LEAST_BYTES_PER_S >> 10} kB/s for {PATIENCE_SECONDS:g} s"
+        code = child.exit_code()
+    return code, reason.decode() or f"the process that downloads it {how_it_ended(code)}"
 
 
-def _in_time(process: subprocess.Popen[bytes], target: Path, progress: tqdm) -> bool:
-    """Wait for the process to end; False if the transfer became too slow."""
+def _last_words(child: Child, target: Path, progress: tqdm) -> bytes | None:
+    """Wait until the process says why there is no file, or ends; return None if the transfer became too slow."""
     received, deadline = 0, time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            process.wait(POLL_SECONDS)
-            return True
-        except subprocess.TimeoutExpired:
+            return child.receive(POLL_SECONDS)
+        except TimeoutError:
             now = time.monotonic()
         more = target.stat().st_size - received if target.exists() else 0
         received += more
@@ -99,4 +95,4 @@ def _in_time(process: subprocess.Popen[bytes], target: Path, progress: tqdm) -> 
         # A fast start does not allow a stop later.
         deadline = min(deadline + more / LEAST_BYTES_PER_S, now + PATIENCE_SECONDS)
         if now > deadline:
-            return False
+            return None

@@ -4,6 +4,7 @@ A hostile answer can cost the libraries that read it any time and memory; here i
 """
 
 import resource
+import socket
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -11,9 +12,7 @@ from typing import NoReturn
 import requests
 import urllib3
 
-READY = b"."
-"""The process writes this first: everything is loaded, and the time-out starts."""
-DONE, AGAIN, NEVER = 0, 10, 11  # exit codes; with the last two, the process writes the reason
+DONE, AGAIN, NEVER = 0, 10, 11  # exit codes; with the last two, the process sends the reason
 MEMORY_BYTES = 1 << 30
 CHUNK = 1 << 16
 MAX_REASON = 200  # characters
@@ -66,15 +65,15 @@ def reason_of(error: BaseException) -> str:
 
 
 def main(url: str, target: str, max_bytes: int) -> NoReturn:
-    """Entry point of the process: limit its memory, write READY, transfer, exit with DONE, AGAIN or NEVER."""
+    """Entry point of the process: limit its memory, say that it is ready, transfer, exit with a code."""
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     most = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    sys.stdout.buffer.write(READY)
-    sys.stdout.buffer.flush()
+    link = socket.socket(fileno=0)
+    link.send(b"ready")
     try:
         transfer(url, Path(target), max_bytes)
     except FailedError as error:
-        print(error)
+        link.send(str(error).encode())
         sys.exit(error.code)
     sys.exit(DONE)

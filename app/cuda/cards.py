@@ -7,13 +7,13 @@ alone before the driver starts. All threads, child processes and NVML then mean 
 import ctypes
 import os
 import re
-import subprocess
+import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from app.errors import UserError, suggestion
-from app.files import child_process
 from app.files.checks import BadValueError, shown
+from app.files.child_process import Child
 from app.processes import how_it_ended
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -137,10 +137,11 @@ def devices_of(text: str) -> list[NumberedCard]:
 
 def visible_cards() -> list[NumberedCard]:
     """Return all cards that CUDA sees, at least one, by asking the driver in another process. Raises UserError."""
-    with child_process.start(__name__, stdout=subprocess.PIPE) as process:
-        answer = process.communicate()[0].decode().strip()
-    if not answer.isdecimal():
-        raise UserError(answer or f"the NVIDIA driver does not start: its process {how_it_ended(process.returncode)}")
+    with Child(__name__) as process:
+        answer = process.receive().decode()
+        if not answer.isdecimal():
+            ended = f"the NVIDIA driver does not start: its process {how_it_ended(process.exit_code())}"
+            raise UserError(answer or ended)
     listed = _listed()
     if listed is None:
         listed = [str(number) for number in range(int(answer))]
@@ -165,8 +166,9 @@ def there_are(count: int) -> str:
 
 
 def main() -> None:
-    """Print how many cards the driver sees, or why it sees none: the process of ``visible_cards``."""
+    """Send how many cards the driver sees, or why it sees none: the process of ``visible_cards``."""
     try:
-        print(start_driver())
+        answer = str(start_driver())
     except UserError as error:
-        print(error)
+        answer = str(error)
+    socket.socket(fileno=0).send(answer.encode())

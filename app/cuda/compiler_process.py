@@ -3,54 +3,13 @@
 import atexit
 import marshal
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
+from app.cuda import compiler_worker
 from app.errors import UserError
+from app.files.child_process import Child, memory_file
 
-WORKER = Path(__file__).with_name("compiler_worker.py")
-
-
-class Process:
-    """A running compiler process. library: NVRTC's file."""
-
-    def __init__(self, library: str) -> None:
-        try:
-            # In a session of its own: Ctrl-C at the terminal reaches only this process, which then ends it.
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(WORKER), library],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise UserError(f"cannot start the compiler's process ({error.strerror}): end other programs") from None
-
-    def ask(self, name: str, *request: Any) -> tuple[str, bytes, str]:
-        """Send the arguments of ``compiler_worker.compiled`` to the process and return its result."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            marshal.dump((name, *request), self._process.stdin)
-            self._process.stdin.flush()
-            return marshal.load(self._process.stdout)
-        except (EOFError, ValueError, BrokenPipeError):
-            code = self._process.wait()
-        if code == -signal.SIGKILL:
-            raise UserError(f"the compiler was killed at {name}, perhaps out of memory: free some, and try again")
-        raise RuntimeError(f"the compiler ended with code {code} at {name}")
-
-    def end(self) -> None:
-        """Kill the process and wait for its end."""
-        self._process.kill()
-        with suppress(OSError), self._process:  # closes the pipes, even if one holds half a request
-            pass
-
-
-_idle: list[Process] = []  # threads take and return items by single, atomic list operations
+_idle: list[Child] = []  # threads take and return items by single, atomic list operations
 
 
 def compile_program(
@@ -58,19 +17,37 @@ def compile_program(
 ) -> tuple[str, bytes, str]:
     """Compile a program; return the error's name (empty without an error), machine code and the compiler's log.
 
-    headers: texts by name. Raises UserError where there is no process or memory for it, RuntimeError if NVRTC crashes.
+    library: NVRTC's file. headers: texts by name. Raises UserError where there is no process or memory for it,
+    RuntimeError if NVRTC crashes.
     """
     try:
-        process = _idle.pop()
-    except IndexError:
-        process = Process(library)
-    try:
-        answer = process.ask(name, text, list(headers.items()), flags)
-    except BaseException:
-        process.end()
-        raise
+        with memory_file(marshal.dumps((name, text, list(headers.items()), flags))) as file:
+            try:
+                process = _idle.pop()
+            except IndexError:
+                process = Child(compiler_worker.__name__, library, one_thread=False)
+            try:
+                process.send(b"compile", [file])
+                if (said := process.receive()) != compiler_worker.DONE:
+                    raise _failure(name, said, process)
+                file.seek(0)
+                answer = marshal.loads(file.read())
+            except BaseException:
+                process.end()
+                raise
+    except OSError as error:
+        raise UserError(f"cannot run the compiler's process ({error.strerror or error}): end other programs") from None
     _idle.append(process)
     return answer
+
+
+def _failure(name: str, said: bytes, process: Child) -> Exception:
+    if said:
+        return RuntimeError(f"the compiler fails at {name}: {said.decode(errors='replace')}")
+    code = process.exit_code()
+    if code == -signal.SIGKILL:
+        return UserError(f"the compiler was killed at {name}, perhaps out of memory: free some, and try again")
+    return RuntimeError(f"the compiler ended with code {code} at {name}")
 
 
 @atexit.register

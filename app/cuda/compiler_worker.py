@@ -1,14 +1,17 @@
-"""NVRTC in a process of its own: programs come in on standard input, machine code and logs go out on standard output.
+"""NVRTC in a process of its own, which ``compiler_process`` starts.
 
 While it compiles, NVRTC replaces the whole process's handlers of SIGINT and SIGTERM: Ctrl-C ended our process at once
-or in a crash. ``compiler_process`` starts this file as a script, so it imports next to nothing.
+or in a crash. The process imports next to nothing.
 """
 
 import ctypes
 import marshal
 import os
-import sys
+import socket
+from contextlib import suppress
 from typing import Any
+
+DONE = b"done"  # what the process says when its answer is in the file; otherwise it says why there is none
 
 
 def compiled(
@@ -45,21 +48,22 @@ def _check(nvrtc: Any, status: int) -> None:
 
 
 def main(library: str) -> None:
-    """Answer requests (arguments of ``compiled``) until standard input ends."""
+    """Answer requests until the asking process closes the socket, which is standard input, or ends.
+
+    Each brings a file with the arguments of ``compiled``, which its result replaces.
+    """
     nvrtc = ctypes.CDLL(library)
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
-    while True:
-        try:
-            request = marshal.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        answer = marshal.dumps(compiled(nvrtc, *request))
-        try:
-            sys.stdout.buffer.write(answer)
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:  # the asking process has ended
-            os._exit(0)  # Python would try to write the rest at its own end, and print that this failed
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])
+    link = socket.socket(fileno=0)
+    with suppress(ConnectionError):  # the asking process has ended
+        while descriptors := socket.recv_fds(link, 64, 1)[1]:
+            with os.fdopen(descriptors[0], "r+b") as file:
+                file.seek(0)  # both processes have one position
+                request = marshal.loads(file.read())
+                try:
+                    answer, said = marshal.dumps(compiled(nvrtc, *request)), DONE
+                except RuntimeError as error:
+                    answer, said = b"", str(error).encode()
+                file.seek(0)
+                file.write(answer)
+            link.send(said)

@@ -13,8 +13,6 @@ import mmap
 import os
 import re
 import signal
-import socket
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -23,9 +21,10 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 
 from app.errors import UserError
+from app.files.child_process import Child, memory_file
 from app.files.formats import HDF5
 from app.files.hdf5 import MAX_FILE_BYTES, Attribute, Contents, Described, Wanted, printable
-from app.files.hdf5_start import Child, start
+from app.files.hdf5_start import start
 from app.files.reading import open_regular
 
 SECONDS = 10  # processor time allowed for a small file; it takes milliseconds
@@ -56,9 +55,7 @@ class Reader(AbstractContextManager["Reader"]):
     def close(self) -> None:
         """End the process, whatever it is doing."""
         if self._child is not None:
-            self._child.link.close()
-            self._child.process.kill()
-            self._child.process.wait()
+            self._child.end()
         self._child = None
 
     def read(self, path: Path, content: bytes | None, wanted: Wanted) -> Contents:
@@ -78,7 +75,7 @@ class Reader(AbstractContextManager["Reader"]):
 
         with (
             _faults(path),
-            open_regular(path, MAX_FILE_BYTES, wanted.too_large) if content is None else _memory(content) as source,
+            open_regular(path, MAX_FILE_BYTES, wanted.too_large) if content is None else memory_file(content) as source,
         ):
             request = {"what": "contents", "in_memory": content is not None, **vars(wanted)}
             return self._ask(path, source, request, os.fstat(source.fileno()).st_size, checked)
@@ -117,7 +114,7 @@ class Reader(AbstractContextManager["Reader"]):
         self, path: Path, source: BinaryIO, request: dict[str, Any], nbytes: int, checked: Callable[[Any, int], Answer]
     ) -> Answer:
         """Return the checked answer to a request about ``source``. nbytes: what it may take time for."""
-        with _faults(path), _memory() as result:
+        with _faults(path), memory_file() as result:
             if os.pread(source.fileno(), len(HDF5), 0) != HDF5:
                 raise UserError(
                     f"{path} is not an HDF5 file (its first bytes say so); name another file or make it again"
@@ -132,18 +129,14 @@ class Reader(AbstractContextManager["Reader"]):
 
     def _answer(self, path: Path, source: BinaryIO, result: BinaryIO, request: dict[str, Any]) -> bytes:
         """Have the process answer into ``result`` and return the header; from then on nobody can shorten ``result``."""
-        process, link = self._ready()
-        seconds = request["seconds"]
-        link.settimeout(seconds * WAITING)
+        child, seconds = self._ready(), request["seconds"]
+        child.send(json.dumps(request).encode(), [source, result])
         try:
-            socket.send_fds(link, [json.dumps(request).encode()], [source.fileno(), result.fileno()])
-            said = link.recv(64)
+            said = child.receive(seconds * WAITING)
         except TimeoutError:
             raise _unreadable(path, f"HDF5 was still at it after {seconds * WAITING} s") from None
-        except ConnectionError:
-            said = b""
         if not said:
-            raise _unreadable(path, _end(process, seconds))
+            raise _unreadable(path, _end(child.exit_code(), seconds))
         fcntl.fcntl(result, fcntl.F_ADD_SEALS, _SEALS)
         offset, length = (int(part) for part in said.split()) if _WHERE.fullmatch(said) else (0, 0)
         if not 0 < length <= MAX_HEADER_BYTES:
@@ -153,35 +146,20 @@ class Reader(AbstractContextManager["Reader"]):
     def _ready(self) -> Child:
         if self._child is None:
             self._child = start()
-            self._child.link.settimeout(START_SECONDS)
-            if not self._child.link.recv(64):
+            if not self._child.receive(START_SECONDS):
                 raise UserError(
-                    f"the process that reads HDF5 files does not start (exit code {self._child.process.wait()}): "
+                    f"the process that reads HDF5 files does not start (exit code {self._child.exit_code()}): "
                     "free some memory, or run python -c 'import h5py' for the reason"
                 )
         return self._child
-
-
-def _memory(content: bytes = b"") -> BinaryIO:
-    """Make a file in memory that holds ``content``."""
-    file = os.fdopen(os.memfd_create("hdf5", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
-    try:
-        file.write(content)
-        file.flush()
-    except BaseException:
-        file.close()
-        raise
-    return file
 
 
 def _unreadable(path: Path, reason: str) -> UserError:
     return UserError(f"{path} is not a readable HDF5 file: {reason}; get a fresh copy or make it again")
 
 
-def _end(process: subprocess.Popen[bytes], seconds: int) -> str:
-    try:
-        code = process.wait(SECONDS)
-    except subprocess.TimeoutExpired:
+def _end(code: int | None, seconds: int) -> str:
+    if code is None:
         return NONSENSE
     if code == -signal.SIGXCPU:
         return f"HDF5 was still at it after {seconds} s of processor time"

@@ -5,31 +5,20 @@ early and gets ready while this process imports NumPy itself; so this module mus
 """
 
 import os
-import socket
-import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from app.errors import UserError
-from app.files import child_process
+from app.files.child_process import Child
 from app.files.formats import HDF5
 from app.files.reading import first_bytes
-
-
-class Child(NamedTuple):
-    """The process, and the socket to it: the process signals there that it is ready, and then takes requests."""
-
-    process: subprocess.Popen[bytes]
-    link: socket.socket
-
 
 _ahead: list[Child] = []
 
 
 def start() -> Child:
-    """Return the process that was started early, or else a new one. Raises OSError."""
+    """Return the process that was started early, or else a new one. It says when it is ready. Raises OSError."""
     return _ahead.pop() if _ahead else _start()
 
 
@@ -42,12 +31,4 @@ def start_ahead(paths: Iterable[Path]) -> None:
 
 
 def _start() -> Child:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        try:
-            environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-            process = child_process.start(f"{__package__}.hdf5_child", stdin=theirs.fileno(), env=environment)
-        except BaseException:
-            ours.close()
-            raise
-    return Child(process, ours)
+    return Child(f"{__package__}.hdf5_child", environment={**os.environ, "OPENBLAS_NUM_THREADS": "1"})

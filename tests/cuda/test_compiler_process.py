@@ -13,7 +13,9 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 from app.cuda import compiler, compiler_process
 from app.cuda.compiler import build_of, find_library
 from app.errors import UserError
+from app.files import child_process
 from app.interrupts import INTERRUPTED
+from tests.support.dask_processes import wait_for
 from tests.support.shell import INTERRUPTIBLE, check_error, python, started
 
 KERNEL = 'extern "C" __global__ void kernel(float *y) { y[threadIdx.x] = VALUE; }\n'
@@ -88,19 +90,22 @@ def test_threads_have_a_process_each(kernel: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "kind", "wrong"),
     [
-        ("import os; os.kill(os.getpid(), 11)", RuntimeError, "the compiler ended with code -11 at kernel.cu"),
-        ("import sys; sys.stdin.buffer.read(9); sys.exit(4)", RuntimeError, "ended with code 4 at kernel.cu"),
-        ("print('half an answer')", RuntimeError, "ended with code 0"),
-        ("import os; os.kill(os.getpid(), 9)", UserError, "killed at kernel.cu, perhaps out of memory"),
+        ("os.kill(os.getpid(), 11)", RuntimeError, "the compiler ended with code -11 at kernel.cu"),
+        ("socket.recv_fds(link, 64, 1); sys.exit(4)", RuntimeError, "ended with code 4 at kernel.cu"),
+        ("os._exit(0)", RuntimeError, "ended with code 0"),
+        ("link.send(b'no memory'); time.sleep(60)", RuntimeError, "the compiler fails at kernel.cu: no memory"),
+        ("link.close(); time.sleep(60)", RuntimeError, "the compiler ended with code None at kernel.cu"),
+        ("os.kill(os.getpid(), 9)", UserError, "killed at kernel.cu, perhaps out of memory"),
+        ("os.kill(os.getpid(), 19)", UserError, "was stopped by a signal: try again"),
     ],
 )
 def test_a_compiler_that_dies_is_told_and_replaced(
-    script: str, kind: type[Exception], wrong: str, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: str, kind: type[Exception], wrong: str, kernel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker = tmp_path / "worker.py"
-    worker.write_text(script, encoding="utf-8")
+    start = "import os, socket, sys, time; link = socket.socket(fileno=0)\n"
     with monkeypatch.context() as patch:
-        patch.setattr(compiler_process, "WORKER", worker)
+        patch.setattr(child_process, "_program", lambda *_: start + script)
+        patch.setattr(child_process, "END_SECONDS", 0.5)
         patch.setattr(compiler_process, "_idle", [])
         with pytest.raises(kind, match=wrong):
             compiler.compile_kernel(kernel, {"VALUE": 1}, "sm_80")
@@ -113,14 +118,16 @@ def test_a_compiler_says_nothing_when_the_asking_process_is_killed() -> None:
     request: tuple[object, ...] = ("kernel.cu", KERNEL.replace("VALUE", "1"), [], ("--gpu-architecture=sm_80",))
     code = (
         "import marshal, os, sys\n"
-        "from app.cuda.compiler_process import Process\n"
-        "asked = Process(sys.argv[1])._process.stdin\n"
-        f"marshal.dump({request!r}, asked)\n"
-        "asked.flush()\n"
+        "from app.cuda import compiler_worker\n"
+        "from app.files.child_process import Child, memory_file\n"
+        "child = Child(compiler_worker.__name__, sys.argv[1], one_thread=False)\n"
+        f"child.send(b'compile', [memory_file(marshal.dumps({request!r}))])\n"
+        "print(child._process.pid, flush=True)\n"
         "os._exit(0)"
     )
-    done = python(code, find_library().path)  # ends when nobody can write any more
+    done = python(code, find_library().path)
     assert (done.returncode, done.stderr) == (0, "")
+    wait_for(lambda: not Path(f"/proc/{done.stdout.strip()}").exists())
 
 
 def test_no_process_can_be_started(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,9 +136,7 @@ def test_no_process_can_be_started(kernel: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(compiler_process, "_idle", [])
     monkeypatch.setattr(subprocess, "Popen", refused)
-    with pytest.raises(
-        UserError, match=r"cannot start the compiler's process \(Resource temporarily unavailable\): end"
-    ):
+    with pytest.raises(UserError, match=r"cannot run the compiler's process \(Resource temporarily unavailable\): end"):
         compiler.compile_kernel(kernel, {"VALUE": 1}, "sm_80")
 
 

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from subprocess import Popen
 
 import pytest
 
 from app.errors import UserError
+from app.files.child_process import Child
 from data_tools import debian, download, fashion_mnist
 from data_tools.fashion_mnist import fetch, open_split
 from data_tools.idx import write_idx
@@ -144,13 +144,13 @@ def test_a_bad_cached_file_is_replaced(
 
 
 def test_interrupted_download_leaves_nothing(cache: Path, use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(process: Popen[bytes], target: Path, _: object) -> None:
-        process.wait()
+    def interrupted(child: Child, target: Path, _: object) -> None:
+        assert child.receive(30) == b""
         assert target.exists() and len(names(cache)) == 1
         raise KeyboardInterrupt
 
     use("good")
-    monkeypatch.setattr(download, "_in_time", interrupted)
+    monkeypatch.setattr(download, "_last_words", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_split("test")
     assert names(cache) == []

@@ -68,8 +68,8 @@ def test_reads_file_after_file(reader: Reader, tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.arrays["x"], np.arange(4, dtype=np.float32), strict=True)
         found.arrays["x"][:] = 0  # it is writable
     assert "1 allowed" in _error(reader, wanted=Wanted(None, (), 1))
-    first = reader._ready().process
-    assert "x" in reader.read(tmp_path / "file.h5", IMAGE, WANTED).arrays and reader._ready().process is first
+    first = reader._ready()
+    assert "x" in reader.read(tmp_path / "file.h5", IMAGE, WANTED).arrays and reader._ready() is first
 
 
 def test_reads_on_after_a_file_that_it_did_not_survive(reader: Reader) -> None:
@@ -143,7 +143,7 @@ def test_whatever_becomes_of_it(case: str, reader: Reader, runs: Runs) -> None:
     program, message = ENDS[case]
     runs(program)
     assert message in _error(reader)
-    assert reader._child is None or reader._child.process.poll() is None
+    assert reader._child is None or reader._child._process.poll() is None
     reader.close()
     assert reader._child is None
 
@@ -179,7 +179,7 @@ def test_too_little_memory_is_told_as_such(reader: Reader, runs: Runs, tmp_path:
     reader.close()
     now = "int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()"
     little = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({now} + (48 << 20),) * 2)"
-    runs(child_process._program("app.files.hdf5_child", ()).replace("main(*", f"{little}; main(*"))
+    runs(child_process._program("app.files.hdf5_child", (), True).replace("main(*", f"{little}; main(*"))
     with pytest.raises(UserError, match=r"file.h5: reading it takes more memory than there is.*; free some, or"):
         reader.read(tmp_path / "file.h5", None, wanted)
 
