@@ -16,7 +16,7 @@ from threading import Event, Thread
 from typing import Any
 
 from app.errors import UserError
-from app.processes import end_with_parent, how_it_ended, signals_blocked
+from app.processes import LOOK_SECONDS, StopDetector, end_with_parent, how_it_ended, signals_blocked
 from app.training import loop
 from app.training.engines import engine_of
 from app.training.progress import Job
@@ -92,7 +92,7 @@ class Worker:
 
 
 class Watch(Thread):
-    """Waits for the workers to end.
+    """Waits for the workers to end, and ends one that was stopped.
 
     over: set it when they may end. settled: set when all have ended or one has ended too early, for ``reason``. kept:
     returns the end of an error message, about saved progress, for errors that only this thread can report.
@@ -106,16 +106,24 @@ class Watch(Thread):
 
     def run(self) -> None:
         running: dict[Any, Worker] = {worker.process.sentinel: worker for worker in self._workers}
+        detectors = {worker: StopDetector(worker.process.pid) for worker in self._workers}
+        count = len(self._workers) + 1
         while running:
-            for sentinel in wait(list(running)):
+            for sentinel in wait(list(running), LOOK_SECONDS):
                 worker = running.pop(sentinel)
                 worker.process.join()
-                reason = worker.reason(len(self._workers) + 1)
-                if reason is not None and not self.reason and not self.over.is_set():
-                    self.reason = reason
-                    self.settled.set()
-                    self._exit_unless_over()
+                self._fail(worker.reason(count))
+            for worker in running.values():
+                if detectors[worker].stopped():
+                    worker.process.kill()
+                    self._fail(f"worker {worker.rank + 1} of {count} was stopped by a signal: train again")
         self.settled.set()
+
+    def _fail(self, reason: str | None) -> None:
+        if reason is not None and not self.reason and not self.over.is_set():
+            self.reason = reason
+            self.settled.set()
+            self._exit_unless_over()
 
     def end(self) -> None:
         """Kill all running workers, and wait for their end."""

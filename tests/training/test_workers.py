@@ -21,6 +21,7 @@ import h5py
 import numpy as np
 import pytest
 
+from app.errors import UserError
 from app.network.weights import load_weights
 from app.training import workers
 from app.training.workers import team_of
@@ -117,6 +118,18 @@ def test_no_memory(capfd: pytest.CaptureFixture[str]) -> None:
         team_of(2, new_job(some_settings(), NoRoom()), lambda: "") as team,
     ):
         team.add(np.zeros(3))
+    assert active_children() == [] and capfd.readouterr() == ("", "")
+
+
+def test_a_stopped_worker_is_ended(capfd: pytest.CaptureFixture[str]) -> None:
+    with (
+        pytest.raises(UserError, match=r"^worker 2 of 2 was stopped by a signal: train again$"),
+        team_of(2, new_job(some_settings()), lambda: "") as team,
+    ):
+        (worker,) = active_children()
+        os.kill(worker.pid or 0, signal.SIGSTOP)
+        while True:
+            team.add(np.zeros(3))
     assert active_children() == [] and capfd.readouterr() == ("", "")
 
 
