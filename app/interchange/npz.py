@@ -1,10 +1,14 @@
 """NPZ files: a zip archive of NumPy arrays, read without pickle and within limits."""
 
 import io
+import sys
 import warnings
 import zipfile
 import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
@@ -17,7 +21,23 @@ from app.network.weights import MAX_BYTES
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 MAX_HEADER_BYTES = 1 << 16  # NumPy reads no header of more than 10,000 characters
+MAX_DIMENSIONS = 32  # NumPy 1 has no more
+PIECE_BYTES = 1 << 20
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy writes
+
+
+class Header(NamedTuple):
+    """What an NPY file says of its array. order: ``C``, or ``F`` by columns. offset: where the numbers begin."""
+
+    shape: tuple[int, ...]
+    order: Literal["C", "F"]
+    dtype: np.dtype
+    offset: int
+
+    def check_size(self, name: str, size: int) -> None:
+        """Raise BadValueError, which calls the array ``name``, unless the file has ``size`` bytes."""
+        if self.offset + prod(self.shape) * self.dtype.itemsize != size:
+            raise BadValueError(f"{name} does not have the bytes that its shape needs; get a fresh copy")
 
 
 def read(content: bytes, asked: Asked) -> Source:
@@ -32,18 +52,49 @@ def read_npz(content: bytes) -> NamedArrays:
     return NamedArrays(arrays, None if text is None else described(_text(text)))
 
 
-def read_arrays(content: bytes, max_bytes: int) -> dict[str, np.ndarray]:
-    """Read all arrays of an NPZ file that unpack to at most ``max_bytes``: name → array, read-only.
+def read_arrays(
+    content: bytes, max_bytes: int, wanted: Callable[[Mapping[str, Header]], Iterable[str]] = list
+) -> dict[str, np.ndarray]:
+    """Read arrays of an NPZ file that unpacks to at most ``max_bytes``: name → array, read-only.
 
-    Raises BadValueError for damage, and for arrays of objects, which would be pickles.
+    wanted: returns the names to read, by default all; it may refuse what the headers declare, before anything more than
+    headers is unpacked. Raises BadValueError for damage, and for arrays of objects, which would be pickles.
+    """
+    with opened_zip(content, max_bytes) as archive:
+        members: dict[str, zipfile.ZipInfo] = {}
+        headers: dict[str, Header] = {}
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name in members:
+                raise BadValueError(f"contains {shown(name)} twice; save it again")
+            if member.compress_type not in _COMPRESSIONS:
+                raise BadValueError(f"{shown(name)} is packed in a way that NumPy does not write; save it again")
+            members[name] = member
+            headers[name] = read_header(shown(name), _unpacked(archive, member, MAX_HEADER_BYTES))
+            headers[name].check_size(shown(name), member.file_size)
+        unpacked = {name: _unpacked(archive, members[name]) for name in wanted(headers)}
+    return {name: read_array(shown(name), found) for name, found in unpacked.items()}
+
+
+@contextmanager
+def opened_zip(content: bytes, max_bytes: int) -> Iterator[zipfile.ZipFile]:
+    """Open a zip archive; its faults, within the block, too, raise BadValueError.
+
+    So do more members than MAX_ARRAYS, and members that declare more than ``max_bytes`` together.
     """
     try:
-        members = _members(content, max_bytes)
+        # As many entries as its directory has, and only by chance more: opening the archive makes an object of each.
+        if (count := content.count(b"PK\x01\x02")) > MAX_ARRAYS:
+            raise BadValueError(f"holds {count:,} arrays; at most {MAX_ARRAYS:,} are read: store less in it")
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+            if size > max_bytes:
+                raise BadValueError(f"unpacks to {size:,} bytes; at most {max_bytes:,} are read: store less in it")
+            yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError) as error:
         if isinstance(error, BadValueError):
             raise
         raise BadValueError(f"is no zip archive that can be read: {shown(str(error))}; get a fresh copy") from None
-    return {name: read_array(shown(name), member) for name, member in members.items()}
 
 
 def npz_content(named: NamedArrays) -> bytes:
@@ -67,42 +118,34 @@ def _text(array: np.ndarray) -> str:
         return ""
 
 
-def _members(content: bytes, max_bytes: int) -> dict[str, bytes]:
-    """Return the unpacked members; their declared sizes are checked before anything is unpacked."""
-    members: dict[str, bytes] = {}
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        listed = archive.infolist()
-        size = sum(member.file_size for member in listed)
-        if len(listed) > MAX_ARRAYS or size > max_bytes:
-            limits = f"at most {MAX_ARRAYS:,} arrays and {max_bytes:,} bytes are read"
-            raise BadValueError(f"holds {len(listed):,} arrays of {size:,} bytes; {limits}: store less in it")
-        for member in listed:
-            name = member.filename.removesuffix(".npy")
-            if name in members:
-                raise BadValueError(f"contains {shown(name)} twice; save it again")
-            if member.compress_type not in _COMPRESSIONS:
-                raise BadValueError(f"{shown(name)} is packed in a way that NumPy does not write; save it again")
-            members[name] = archive.read(member)  # never more than the size it declares
-    return members
+def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int = sys.maxsize) -> memoryview:
+    """Unpack the first ``most`` bytes of a member, at most as many as it declares, whatever its stream would give."""
+    content = memoryview(bytearray(min(most, member.file_size)))
+    filled = 0
+    with archive.open(member) as stream:
+        # In pieces: ``read`` would unpack the whole stream, and only then cut it.
+        while piece := stream.read(min(PIECE_BYTES, len(content) - filled)):
+            content[filled : filled + len(piece)] = piece
+            filled += len(piece)
+    return content[:filled].toreadonly()
 
 
-def read_array(name: str, content: bytes) -> np.ndarray:
+def read_array(name: str, content: bytes | memoryview) -> np.ndarray:
     """Return the array of an NPY file, a read-only view of its content. name: the subject of errors.
 
     Raises BadValueError for damage, for no numbers, and for objects, which would be pickles.
     """
-    shape, in_columns, dtype, offset = read_header(name, content)
-    data = memoryview(content)[offset:]
-    if prod(shape) * dtype.itemsize != len(data):
-        raise BadValueError(f"{name} does not have the bytes that its shape needs; get a fresh copy")
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if in_columns else "C")
+    data = memoryview(content)
+    header = read_header(name, data[:MAX_HEADER_BYTES])
+    header.check_size(name, len(data))
+    return np.frombuffer(data[header.offset :], header.dtype).reshape(header.shape, order=header.order)
 
 
-def read_header(name: str, start: bytes) -> tuple[tuple[int, ...], bool, np.dtype, int]:
-    """Read the header of an NPY file: shape, whether it is stored by columns, type, and where the numbers begin.
+def read_header(name: str, start: bytes | memoryview) -> Header:
+    """Read the header of an NPY file.
 
     start: at least the first ``MAX_HEADER_BYTES`` of the file, or all of it. name: the subject of errors. Raises
-    BadValueError for damage, for no numbers, and for objects, which would be pickles.
+    BadValueError for damage, for neither numbers nor text, and for objects, which would be pickles.
     """
     stream = io.BytesIO(start)
     try:
@@ -116,8 +159,10 @@ def read_header(name: str, start: bytes) -> tuple[tuple[int, ...], bool, np.dtyp
         raise BadValueError(f"{name} is no array: {shown(str(error))}; save it again") from None
     if dtype.hasobject:
         raise BadValueError(f"{name} contains pickled objects, which may run code; store plain numbers")
+    if dtype.kind not in "biufcSU" or not dtype.itemsize:
+        raise BadValueError(f"{name} is {shown(str(dtype))}, of no numbers; store plain numbers")
     if 0 in shape:
         raise BadValueError(f"{name} is empty, its shape is {shape}; save it with content")
-    if min(shape, default=1) < 1:
+    if len(shape) > MAX_DIMENSIONS or not all(type(size) is int and size > 0 for size in shape):
         raise BadValueError(f"{name} does not have the bytes that its shape needs; get a fresh copy")
-    return shape, in_columns, dtype, stream.tell()
+    return Header(shape, "F" if in_columns else "C", dtype, stream.tell())

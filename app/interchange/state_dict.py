@@ -9,7 +9,9 @@ import numpy as np
 
 from app.files.checks import BadValueError, shown
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, source_of
+from app.interchange.npz import opened_zip
 from app.interchange.source import Asked, Source
+from app.network.limits import MAX_BYTES
 
 SAFE = (2, 6)  # before, weights_only could be tricked into running code (CVE-2025-32434)
 
@@ -24,6 +26,9 @@ def read_state_dict(content: bytes) -> NamedArrays:
 
     Raises BadValueError without PyTorch, for damage, and for anything but dense float tensors: it could run code.
     """
+    if content.startswith(b"PK"):
+        with opened_zip(content, MAX_BYTES):  # PyTorch would unpack members of any size
+            pass
     try:
         import torch
     except ImportError:

@@ -98,14 +98,14 @@ def _array(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored:
         layout = read_layout(path, ranks)
         return _stored(path, status, layout.shape, np.dtype(np.uint8), layout.offset, zipped=layout.zipped)
     try:
-        shape, in_columns, dtype, offset = read_header("it", os.pread(stream.fileno(), MAX_HEADER_BYTES, 0))
+        header = read_header("it", os.pread(stream.fileno(), MAX_HEADER_BYTES, 0))
     except BadValueError as error:
         raise UserError(f"{path}: {error}") from error
-    if in_columns and len(shape) > 1:
+    if header.order == "F" and len(header.shape) > 1:
         raise UserError(f"{path} is stored by columns; save it again with numpy.ascontiguousarray")
-    stored = _stored(path, status, shape, dtype, offset)
-    if not shape or stored.nbytes != status.st_size - offset:
-        found = f"{status.st_size - offset:,} bytes of numbers, which is not what its shape {shape} needs"
+    stored = _stored(path, status, header.shape, header.dtype, header.offset)
+    if not header.shape or stored.nbytes != status.st_size - header.offset:
+        found = f"{status.st_size - header.offset:,} bytes of numbers, which is not what its shape {header.shape} needs"
         raise UserError(f"{path} has {found}; get a fresh copy")
     return stored
 

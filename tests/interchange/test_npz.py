@@ -1,0 +1,124 @@
+"""NPZ and NPY files that are broken, or unpack to more than they say: one line, and little memory."""
+
+import io
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.errors import UserError
+from app.files.checks import BadValueError
+from app.interchange.npz import MAX_ARRAYS, read_array, read_npz
+from app.interchange.state_dict import read_state_dict
+from app.predict.arrays import reader
+from tests.interchange.test_named_arrays import imported, npz_file
+
+ZEROS = bytes(64 << 20)  # they pack into a thousandth
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return stream.getvalue()
+
+
+def header(shape: object, dtype: object = "<f4") -> bytes:
+    """The header of an NPY file, with whatever NumPy would not write."""
+    text = repr({"descr": dtype, "fortran_order": False, "shape": shape}).encode() + b"\n"
+    return b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text
+
+
+def declaring(size: int, content: bytes) -> bytes:
+    """A zip archive of one member whose entry in the directory declares so many bytes."""
+    archive = bytearray(zipped({"x.npy": content}))
+    struct.pack_into("<I", archive, archive.rindex(b"PK\1\2") + 24, size)
+    return bytes(archive)
+
+
+BAD_NPZ: dict[str, tuple[Callable[[], bytes], str]] = {  # made when needed: half a gigabyte is packed
+    "a bomb": (lambda: zipped({"a.npy": header((1 << 27,)) + bytes(1 << 29)}), "unpacks to 536,8.* bytes; at most"),
+    "too many arrays": (
+        lambda: zipped({f"{i}.npy": b"" for i in range(MAX_ARRAYS + 1)}),
+        "holds 10,001 arrays; at most",
+    ),
+    "a huge shape": (lambda: zipped({"a.npy": header((10**12,)) + bytes(8)}), "'a' does not have the bytes"),
+    "a negative shape": (lambda: zipped({"a.npy": header((-1, -1)) + bytes(4)}), "'a' does not have the bytes"),
+    "no array": (lambda: zipped({"a.npy": b"hello"}), "'a' is no array"),
+    "truncated": (lambda: npz_file({"a": np.ones(3, np.float32)})[:-9], "is no zip archive"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_NPZ)
+def test_a_bad_npz_is_one_line(fault: str, tmp_path: Path) -> None:
+    content, message = BAD_NPZ[fault]
+    with pytest.raises(UserError, match=message) as error:
+        imported(tmp_path, content())
+    assert "\n" not in str(error.value)
+
+
+# The type and shape that an NPY file declares, and how many bytes follow.
+ODD: dict[str, tuple[object, object, int]] = {
+    "no bytes": ("|S0", (3,), 0),
+    "no characters": ("<U0", (3,), 0),
+    "nothing": ("|V0", (3,), 0),
+    "one of nothing": ("|S0", (), 0),
+    "no fields": ([], (3,), 0),
+    "fields": ([("a", "<f4")], (2,), 8),
+    "pairs": (("<f4", (2,)), (2,), 16),
+    "times": ("<M8[s]", (2,), 16),
+    "a truth as length": ("<f4", (True, 2), 8),
+    "70 dimensions": ("<f4", (1,) * 70, 4),
+}
+
+
+@pytest.mark.parametrize("case", ODD)
+def test_an_odd_type_or_shape_is_one_line(case: str) -> None:
+    dtype, shape, count = ODD[case]
+    with pytest.raises(BadValueError, match=r"^x (is .*, of no numbers; store|does not have the bytes)") as error:
+        read_array("x", header(shape, dtype) + bytes(count))
+    assert str(error.value).isprintable()
+
+
+def _predicted(content: bytes, folder: Path) -> None:
+    (folder / "images.npz").write_bytes(content)
+    read = reader(folder / "images.npz")
+    assert read is not None
+    read(folder / "images.npz")
+
+
+BOMBS: dict[str, tuple[Callable[[bytes, Path], object], bytes, str]] = {
+    "a shape that no image has": (_predicted, zipped({"x.npy": header((len(ZEROS),), "|u1") + ZEROS}), "has shape"),
+    "other arrays beside": (
+        _predicted,
+        zipped({"x.npy": header((2, 5), "|i2") + bytes(20), "y.npy": header((len(ZEROS),), "|u1") + ZEROS}),
+        "is int16",
+    ),
+    "more than it declares": (
+        lambda content, _: read_npz(content),
+        declaring(len(header((900,), "|u1")) + 900, header((900,), "|u1") + ZEROS),
+        "Bad CRC-32",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BOMBS)
+def test_a_bomb_is_refused_before_it_is_unpacked(case: str, tmp_path: Path) -> None:
+    read, content, message = BOMBS[case]
+    tracemalloc.start()
+    try:
+        with pytest.raises((UserError, BadValueError), match=message):
+            read(content, tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_state_dict_may_be_a_bomb_too() -> None:
+    with pytest.raises(BadValueError, match=r"unpacks to .* bytes; at most"):
+        read_state_dict(zipped({"data.pkl": b"", **{f"data/{i}": ZEROS for i in range(5)}}))
