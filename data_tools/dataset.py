@@ -8,7 +8,7 @@ import numpy as np
 
 from app.errors import UserError
 from app.files.formats import HDF5
-from app.files.hdf5 import Wanted, printable, read_untrusted
+from app.files.hdf5 import ReadHdf5, Wanted, printable, read_untrusted
 from app.files.reading import first_bytes
 from data_tools.colour import channels_first, read_images
 from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise
@@ -50,19 +50,25 @@ def announce_fashion_mnist(split: str) -> Dataset:
 
 
 def load_files(
-    data: Path, labels: Path | None, allocate: Allocate | None = None, *, unlabelled: bool = False
+    data: Path,
+    labels: Path | None,
+    allocate: Allocate | None = None,
+    *,
+    unlabelled: bool = False,
+    read_hdf5: ReadHdf5 = read_untrusted,
 ) -> Dataset:
     """Load the user's own images from an IDX file (gzipped or raw) or an HDF5 file, recognised by content.
 
     IDX: (N, H, W), or with channels as in HDF5. HDF5: ``x`` (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, float32
     or float64 in [0, 1] or uint8, and optionally ``y``, (N, classes) one-hot or integers, (N,) or (N, 1). Floats that
     are all k/255 become uint8. labels: an IDX file, used instead of ``y``. unlabelled: do not read ``y``. allocate:
-    memory for the images. Raises UserError for files that cannot be read or do not fit together.
+    memory for the images. read_hdf5: how to read HDF5 files. Raises UserError for files that cannot be read or do not
+    fit together.
     """
     given = None if labels is None else read_idx(labels, 1)
     split = None
     if _is_hdf5(data):
-        images, own = _read_hdf5(data, allocate or pageable, labels is None and not unlabelled)
+        images, own = _from_hdf5(data, allocate or pageable, labels is None and not unlabelled, read_hdf5)
         truth = own if given is None else given
     else:
         images, truth = read_images(data, allocate or pageable), given
@@ -80,8 +86,10 @@ def _is_hdf5(path: Path) -> bool:
         return False  # the IDX reader reports the fault
 
 
-def _read_hdf5(path: Path, allocate: Allocate, with_labels: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    found = read_untrusted(path, None, Wanted(("x", "y") if with_labels else ("x",), (), MAX_BYTES, TOO_LARGE))
+def _from_hdf5(
+    path: Path, allocate: Allocate, with_labels: bool, read_hdf5: ReadHdf5
+) -> tuple[np.ndarray, np.ndarray | None]:
+    found = read_hdf5(path, None, Wanted(("x", "y") if with_labels else ("x",), (), MAX_BYTES, TOO_LARGE))
     if "x" not in found.arrays:
         raise no_images(path, found.names)
     x, y = found.arrays["x"], found.arrays.get("y")

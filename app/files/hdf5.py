@@ -8,7 +8,7 @@ where it is used: a program that reads through the child needs none.
 
 import hashlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +61,10 @@ class Described:
     dtype: np.dtype
     offset: int | None
     band: int
+
+
+ReadHdf5 = Callable[[Path, bytes | None, Wanted], Contents]
+"""Reads a file as ``read_untrusted`` does; ``hdf5_process.Reader.read`` does it for many files by one process."""
 
 
 def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Contents:

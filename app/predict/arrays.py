@@ -8,6 +8,7 @@ import numpy as np
 from app.errors import UserError
 from app.files.checks import BadValueError, shown
 from app.files.formats import START_BYTES, recognise
+from app.files.hdf5 import ReadHdf5, read_untrusted
 from app.files.reading import first_bytes, read_file
 from app.interchange.npz import Header, read_array, read_arrays
 from data_tools.colour import channel_dimension, channels_first
@@ -17,17 +18,21 @@ from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC, TOO_LARGE
 NAMES = ("x", "images")  # of the array of images in an NPZ file; a single array may have any name
 
 
-def reader(path: Path) -> Callable[[Path], Dataset] | None:
-    """Return the function that reads this kind of file; None for a picture, and for what cannot be read at all."""
+def reader(path: Path, read_hdf5: ReadHdf5 = read_untrusted) -> Callable[[Path], Dataset] | None:
+    """Return the function that reads this kind of file; None for a picture, and for what cannot be read at all.
+
+    read_hdf5: how to read HDF5 files.
+    """
+
+    def read_idx_or_hdf5(path: Path) -> Dataset:
+        return load_files(path, None, unlabelled=True, read_hdf5=read_hdf5)
+
     try:
         start = first_bytes(path, START_BYTES)
     except (UserError, OSError):
         return None
-    return _read_idx_or_hdf5 if start.startswith(OLD_MAGIC) else READERS.get(recognise(start) or "")
-
-
-def _read_idx_or_hdf5(path: Path) -> Dataset:
-    return load_files(path, None, unlabelled=True)
+    kind = "an IDX file" if start.startswith(OLD_MAGIC) else recognise(start)
+    return read_idx_or_hdf5 if kind in IDX_OR_HDF5 else READERS.get(kind or "")
 
 
 def _read_npy(path: Path) -> Dataset:
@@ -73,10 +78,8 @@ def _dataset(array: np.ndarray, path: Path, name: str) -> Dataset:
 
 
 # What ``recognise`` calls the content → its reader.
+IDX_OR_HDF5 = ("an IDX file", "a gzip file", "an HDF5 file")
 READERS: dict[str, Callable[[Path], Dataset]] = {
-    "an IDX file": _read_idx_or_hdf5,
-    "a gzip file": _read_idx_or_hdf5,
-    "an HDF5 file": _read_idx_or_hdf5,
     "a NumPy array (.npy)": _read_npy,
     "a NumPy archive (.npz)": _read_npz,
 }

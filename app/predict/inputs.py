@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from app.errors import UserError
+from app.files import hdf5_process
 from app.pictures import MAX_PIXELS, Prepared, UnreadablePicture, find_pictures, prepare, read_picture, require_pillow
 from app.predict.arrays import reader
 from app.processor import usable_cores
@@ -73,18 +74,19 @@ class Seen:
 def gather(paths: Iterable[str]) -> list[Input]:
     """Read the array files among the paths, and find the pictures. Raises UserError."""
     inputs: list[Input] = []
-    for path in paths:
-        if not path:  # Path("") is this folder
-            raise UserError("an empty PATH names nothing: give '.' for this folder")
-        read = None if path == "-" else reader(Path(path))
-        if read is not None:
-            inputs.append(read(Path(path)))
-            continue
-        found = find_pictures([path])
-        if inputs and isinstance(inputs[-1], list):
-            inputs[-1] += found
-        elif found:
-            inputs.append(found)
+    with hdf5_process.Reader() as hdf5:  # one process for all files
+        for path in paths:
+            if not path:  # Path("") is this folder
+                raise UserError("an empty PATH names nothing: give '.' for this folder")
+            read = None if path == "-" else reader(Path(path), hdf5.read)
+            if read is not None:
+                inputs.append(read(Path(path)))
+                continue
+            found = find_pictures([path])
+            if inputs and isinstance(inputs[-1], list):
+                inputs[-1] += found
+            elif found:
+                inputs.append(found)
     if any(isinstance(one, list) for one in inputs):
         require_pillow()
     return inputs

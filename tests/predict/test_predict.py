@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from app import main_job
 from app.classifier import Classifier
 from app.cli import main
 from app.commands import predict as command
+from app.files import hdf5_process
+from app.files.hdf5 import file_image
 from app.network.accuracy import Accuracy
 from app.network.definitions import LENET5
 from app.network.weights import load_weights, save_weights
@@ -153,6 +156,18 @@ def test_several_files_are_told_apart(predict: Predict, fashion: np.ndarray) -> 
     assert found["label"][0] == found["label"][3]
     report = predict("b.npy", "gone.png", "--out", "others.csv")[2]
     assert "negated" not in report and "gone.png does not exist" in report
+
+
+def test_hdf5_files_are_read_by_one_process(
+    predict: Predict, fashion: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Mock(side_effect=hdf5_process.Reader)
+    monkeypatch.setattr(hdf5_process, "Reader", opened)
+    for number in range(5):
+        Path(f"{number}.h5").write_bytes(file_image({"x": fashion[number : number + 1, :, :, None]}, {}))
+    assert predict(*(f"{number}.h5" for number in range(5)), "--out", "labels.csv")[0] == 0
+    assert [*read_csv("labels.csv")["path"]] == [f"{number}.h5" for number in range(5)]
+    assert opened.call_count == 1
 
 
 def test_classes_are_named_by_the_weights(predict: Predict, fashion: np.ndarray) -> None:
