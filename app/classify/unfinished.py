@@ -99,7 +99,7 @@ class _Array:
         row = self._dtype.itemsize * int(np.prod(self._shape[1:]))
         try:
             self._stream.seek(self._offset + first * row)
-            left = memoryview(np.ascontiguousarray(rows).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+            left = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
             while left:
                 left = left[self._stream.write(left) :]
         except OSError as error:

@@ -114,7 +114,7 @@ def test_scales_and_shapes_drawn_at_random(precision: str, seed: int) -> None:
     powers = rng.uniform(-8, 8, 4)
     factors = 10 ** np.clip(powers - powers.mean(), -8, 8)
     graph = scaled(unit_scaled(usual, rng, 3) if seed % 3 == 1 else usual, tuple(factors))
-    check(graph, rng.choice(["sm_80", "sm_90a"]), precision, usual_errors(lambda: usual, precision))
+    check(graph, str(rng.choice(["sm_80", "sm_90a"])), precision, usual_errors(lambda: usual, precision))
 
 
 @pytest.mark.parametrize("factors", SCALED[:2])
