@@ -10,6 +10,7 @@ from app import VERSION
 from app.errors import UserError
 
 CONNECT_SECONDS = 10.0
+REGISTER_SECONDS = 60.0  # the network's weights go to every worker
 # Of this module's own package: app, or lenet5_inference.app where it is installed.
 PACKAGE = __name__.partition(".cluster")[0]
 # Only builtins: a worker without the package could not even load a function of it.
@@ -26,7 +27,11 @@ async def running_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[C
     try:
         await _connect(client, address)
         await _check(client, address)
-        await client.register_plugin(plugin, name=plugin.name)
+        try:
+            async with asyncio.timeout(REGISTER_SECONDS):
+                await client.register_plugin(plugin, name=plugin.name)
+        except TimeoutError:
+            raise UserError(f"--scheduler {address}: it or a worker does not answer: restart it") from None
         try:
             yield client
         finally:
@@ -35,12 +40,15 @@ async def running_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[C
                     async with asyncio.timeout(CONNECT_SECONDS):
                         await client.unregister_worker_plugin(plugin.name)
     finally:
-        await client.close(timeout=CONNECT_SECONDS)
+        with suppress(OSError):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await client.close(timeout=CONNECT_SECONDS)
 
 
 async def _connect(client: Client, address: str) -> None:
     try:
-        await client
+        async with asyncio.timeout(CONNECT_SECONDS):  # Dask's own does not hold for a process that was stopped
+            await client
     except ValueError:
         raise UserError(f"--scheduler {address} is no address: give it as tcp://HOST:PORT") from None
     except TypeError:  # Dask's for a missing certificate
@@ -66,7 +74,7 @@ async def _check(client: Client, address: str) -> None:
             except Exception as error:
                 found["the scheduler"] = error
     except TimeoutError:
-        raise UserError(f"--scheduler {address}: a worker does not answer: restart it") from None
+        raise UserError(f"--scheduler {address}: it or a worker does not answer: restart it") from None
     for who, version in found.items():
         if isinstance(version, BaseException):
             raise UserError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from queue import Empty, SimpleQueue
@@ -13,6 +14,7 @@ from typing import Any
 from distributed import Client, KilledWorker
 from distributed.client import FutureCancelledError
 from distributed.comm import CommClosedError
+from tqdm import tqdm
 
 from app.cluster.local import LocalWorker, local_cluster
 from app.cluster.plugin import EnginePlugin, Opener, answer
@@ -25,7 +27,8 @@ IN_FLIGHT = 2  # tasks of a worker of this machine
 TASK_SECONDS = 0.015  # that a task should take at least, and for every worker, all of which one process serves:
 HANDLING_SECONDS = 0.005
 COUNT_SECONDS = 5.0  # how often the workers are counted again
-EMPTY_SECONDS = 60.0  # without any worker, after which the work is given up
+SILENT_SECONDS = 7.0  # without any worker or an answer, after which the user is told
+EMPTY_SECONDS = 60.0  # the same, after which the work is given up
 END_SECONDS = 20.0
 POLL_SECONDS = 0.1  # between two looks for Ctrl-C
 Estimate = Callable[[Any], float]
@@ -162,20 +165,37 @@ class Runner:
                     for task in self._answering:
                         task.cancel()
         except OSError as error:
-            raise UserError(GONE) from error
+            if error.errno is None or isinstance(error, ConnectionError | TimeoutError):  # as Dask raises them
+                raise UserError(GONE) from error
+            raise UserError(f"the work through Dask ends: {error}; free some room, then go on by --resume") from error
 
     async def _count_workers(self) -> None:
-        """Count the workers, for ever: those of a running cluster come and go. Raises UserError when none come back."""
-        last = self._loop.time()
-        while True:
-            threads: dict[str, int] = await self._client.scheduler.ncores()
-            if threads:
-                last = self._loop.time()
-            elif self._loop.time() - last > EMPTY_SECONDS:
-                raise UserError("all workers have ended, and none comes back: see why, then go on by --resume")
-            self._workers, self._threads = max(1, len(threads)), max(1, sum(threads.values()))
-            self._ready.put(None)
-            await asyncio.sleep(COUNT_SECONDS)
+        """Count the workers, for ever: those of a running cluster come and go.
+
+        Says when there are none, or the scheduler does not answer. Raises UserError when it stays so.
+        """
+        last, told = self._loop.time(), False
+        asked = asyncio.ensure_future(self._client.scheduler.ncores())
+        try:
+            while True:
+                await asyncio.wait({asked}, timeout=COUNT_SECONDS)
+                threads: dict[str, int] = asked.result() if asked.done() else {}
+                silent = self._loop.time() - last
+                wrong = "all workers have ended" if asked.done() else "the scheduler does not answer"
+                if threads:
+                    last, told = self._loop.time(), False
+                elif silent > EMPTY_SECONDS:
+                    raise UserError(f"{wrong}, for {silent:.0f} s now: see why, then go on by --resume")
+                elif silent > SILENT_SECONDS and not told:
+                    told = True
+                    tqdm.write(f"note: {wrong}: waiting for {EMPTY_SECONDS - silent:.0f} s more", sys.stderr)
+                if asked.done():
+                    self._workers, self._threads = max(1, len(threads)), max(1, sum(threads.values()))
+                    self._ready.put(None)
+                    await asyncio.sleep(COUNT_SECONDS)
+                    asked = asyncio.ensure_future(self._client.scheduler.ncores())
+        finally:
+            asked.cancel()
 
     def _tasks(self, pieces: Iterable[Any]) -> Iterator[list[Any]]:
         """Gather consecutive pieces to tasks that take long enough."""

@@ -1,8 +1,10 @@
 """Pieces through a local cluster of two processes, with an engine of the tests'."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 import dask
 import numpy as np
@@ -77,6 +79,12 @@ def test_an_engine_that_does_not_open_is_an_error_that_names_the_worker() -> Non
 def test_processes_that_do_not_start() -> None:
     reason = r"^cannot start 1 processes \(No module named 'no_such_module'\): use fewer$"
     with dask.config.set({"distributed.worker.preload": ["no_such_module"]}), pytest.raises(UserError, match=reason):
+        local_runner(open_engine, WORKERS[:1]).__enter__()
+
+
+def test_a_fault_of_this_machine_is_not_the_scheduler_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(UserError, match=r"^the work through Dask ends: .*No such file or directory: .*gone"):
         local_runner(open_engine, WORKERS[:1]).__enter__()
 
 

@@ -1,5 +1,8 @@
 """Pieces through a cluster of Dask that runs already, and clusters that are of no use."""
 
+import re
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,13 +37,45 @@ def test_a_running_cluster_answers_and_keeps_nothing(tmp_path: Path) -> None:
         assert plugins(cluster.address) == before
 
 
-def test_the_last_worker_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "COUNT_SECONDS", 0.05)
-    monkeypatch.setattr(runner, "EMPTY_SECONDS", 0.3)
+    monkeypatch.setattr(runner, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(runner, "EMPTY_SECONDS", 1.0)
+    monkeypatch.setattr(remote, "CONNECT_SECONDS", 2.0)
+
+
+def test_the_last_worker_ends(tmp_path: Path, impatient: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """The user is told at once, and the work ends when no other comes."""
     with dask_cluster(tmp_path) as cluster:
         cluster.start_worker()
-        with pytest.raises(UserError, match=r"^all workers have ended, and none comes back: "):
+        with pytest.raises(UserError, match=r"^all workers have ended, for \d+ s now: see why, "):
             squares(cluster.address, "SIGKILL")
+    assert re.fullmatch(r"note: all workers have ended: waiting for \d s more\n", capfd.readouterr().err)
+
+
+def test_the_scheduler_is_stopped(tmp_path: Path, impatient: None, capfd: pytest.CaptureFixture[str]) -> None:
+    def pieces() -> Iterator[Piece]:
+        yield Piece(0)
+        cluster.scheduler.send_signal(signal.SIGSTOP)
+        yield from map(Piece, range(1, 20))
+
+    with dask_cluster(tmp_path) as cluster:
+        cluster.start_worker()
+        with (
+            pytest.raises(UserError, match=r"^the scheduler does not answer, for \d+ s now: see why, "),
+            runner.cluster_runner(open_engine, cluster.address) as running,
+        ):
+            list(running.run(pieces()))
+    assert re.fullmatch(r"note: the scheduler does not answer: waiting for \d s more\n", capfd.readouterr().err)
+
+
+def test_a_stopped_scheduler_is_not_waited_for(tmp_path: Path, impatient: None) -> None:
+    with dask_cluster(tmp_path) as cluster:
+        cluster.start_worker()
+        cluster.scheduler.send_signal(signal.SIGSTOP)
+        with pytest.raises(UserError, match=r"does not answer in 2 s: start dask scheduler there"):
+            squares(cluster.address)
 
 
 @pytest.mark.parametrize(
