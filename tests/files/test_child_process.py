@@ -13,7 +13,8 @@ from app.cuda.compiler_process import compile_program
 from app.errors import UserError
 from app.files import child_process
 from app.files.child_process import Child, memory_file
-from app.files.hdf5 import Wanted, file_image, read_untrusted
+from app.files.hdf5 import Wanted, file_image
+from app.files.hdf5_process import Reader
 from data_tools.download import download
 from tests.support.shell import INTERRUPTIBLE, python
 
@@ -79,8 +80,13 @@ def test_one_that_is_stopped_and_continued_is_waited_for(runs: Runs) -> None:
         assert child.receive(30) == b"done"
 
 
+def _read(path: Path) -> None:
+    with Reader() as reader:  # not the one of all tests, whose process may run already
+        reader.read(path, file_image({}, {}), Wanted(None, (), 100))
+
+
 USES: dict[str, Callable[[Path], object]] = {
-    "HDF5": lambda path: read_untrusted(path, file_image({}, {}), Wanted(None, (), 100)),
+    "HDF5": _read,
     "a kernel": lambda path: compile_program("libnvrtc.so", path.name, "", {}, ()),
     "GPUs": lambda path: visible_cards(),
     "a download": lambda path: download("http://127.0.0.1:9", path, 100),
