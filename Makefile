@@ -7,10 +7,13 @@ BATCH ?= 10000
 SECONDS ?= 600
 GIVEN := $(filter command,$(origin PY)) # make PY=python3 takes that Python as it is, and installs nothing
 READY := $(if $(GIVEN),,$(VENV)/.dev)
+NUMERIC := $(addprefix tests/,layers/test_layers.py layers/test_gradients.py network/test_graph.py \
+  runtime/test_cpu_session.py classify/test_engine.py classify/test_classify_command.py \
+  classifier/test_classifier.py predict/test_predict.py)
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # which containers set: hundreds of processes would compile every module again
-.PHONY: help run test test-all lint format sanitize soak fuzz docs clean
+.PHONY: help run test test-all numeric lint format sanitize soak fuzz docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,9 +24,16 @@ run: $(if $(GIVEN),,$(VENV)/.run) ## set everything up, then classify BATCH (10,
 test: lint ## set everything up, check the style and run the tests: of large grids on a GPU the sample SEED (1)
 	$(PY) -m pytest -m 'not alone' -n auto --dist worksteal --sample $(or $(SEED),1)
 	$(PY) -m pytest -m alone --sample $(or $(SEED),1)
+	@$(MAKE) --no-print-directory numeric
 
 test-all: lint ## run all tests, in PARTS (8) parts; the next call skips those that passed, unless AGAIN=1
 	$(PY) -m tests.parts $(if $(PARTS),--parts $(PARTS)) $(if $(AGAIN),--again)
+	@$(MAKE) --no-print-directory numeric
+
+numeric: $(READY) ## the tests of numbers again, with the matrix kernels of other processors
+	@set -e; kinds=$$($(PY) -m tests.support.cpu_bits --kinds); for kind in $$kinds; do \
+	  echo "with OpenBLAS's kernels for $$kind:"; \
+	  OPENBLAS_CORETYPE=$$kind $(PY) -m pytest -q -m 'not gpu' -n auto --dist worksteal $(NUMERIC); done
 
 lint: $(READY) ## ruff (lint and format) and mypy
 	$(PY) -m ruff check .

@@ -1,10 +1,11 @@
 """Do an image's scores have the same bits in every batch, chunk and place? By NumPy, in this process.
 
 ``python -m tests.support.cpu_bits`` prints where they do not. ``OPENBLAS_CORETYPE`` and ``NPY_DISABLE_CPU_FEATURES``
-choose the kernels of older processors.
+choose the kernels of older processors; ``--kinds`` prints those that ``make numeric`` runs tests with.
 """
 
 import platform
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ KINDS = {  # of OpenBLAS's kernels → the instructions that they need, as /proc
     "Nehalem": {"sse4_2"},
     "Prescott": {"pni"},
 }
+NUMERIC = ("Haswell", "Nehalem")  # with and without fused multiply-adds
 ORIGINAL = Path(__file__).parents[2] / "docs/networks/lenet5_original.toml"  # a convolution has one output pixel
 IMAGES = REFERENCE_CHUNK + 17
 BATCHES = (1, 2, 7, 9, 31, 64, IMAGES - 1)
@@ -61,7 +63,15 @@ def _scores(graph: Graph, images: np.ndarray, threads: int) -> np.ndarray:
     return scores
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """The command."""
+    if sys.argv[1:] == ["--kinds"]:
+        print(*(kind for kind in NUMERIC if why_not(kind) is None))
+        return
     for network in networks():
         for line in unlike(network):
             print(line)
+
+
+if __name__ == "__main__":
+    main()
