@@ -7,6 +7,7 @@ import io
 import locale
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -20,6 +21,7 @@ USER_ERROR = 2
 OWN_PACKAGES = (__name__.partition(".")[0], "data_tools", "tests")
 TRACEBACK = "LENET_TRACEBACK"
 MAX_SHOWN = 300  # characters shown of a bug's message
+READER_GONE = 128 + signal.SIGPIPE  # what a shell reports of other programs before ``| head``
 BUG = 3  # not 1: that means a failed accuracy check
 
 
@@ -147,8 +149,9 @@ def _report(error: Exception) -> int:
     if isinstance(error, OSError) and error.filename is None:
         # The reader of our output has gone, or the disk is full; nothing more may be flushed to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            print(f"error: cannot write to standard output ({error.strerror}); send it elsewhere", file=sys.stderr)
+        if isinstance(error, BrokenPipeError):
+            return READER_GONE
+        print(f"error: cannot write to standard output ({error.strerror}); send it elsewhere", file=sys.stderr)
         return USER_ERROR
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
