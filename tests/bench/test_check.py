@@ -75,6 +75,17 @@ def test_a_mistake_is_found_where_it_is(
     assert re.search(MISTAKES[name, old, new].replace("LINE", str(line)), text), text
 
 
+def test_a_loop_without_an_end_stops_the_check(
+    plant: Plant, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run of such a loop takes seconds: only the shapes that run at once are tried."""
+    monkeypatch.setattr(job, "usable_cores", lambda: 2)
+    plant(row_of("conv", "direct"), "q < K; q++", "q < K;")
+    code, text = run(capsys, conv="direct")
+    assert code == 1 and "WRONG: 0 of " in text and "mend the loop without an end first" in text
+    assert 1 <= text.count("it does not come to an end") <= 2 < text.count(" not tried ")
+
+
 def test_an_index_beyond_a_declared_array_is_found(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
     row = row_of("gemm", "shared-tiled")
     plant(row, "[TILE][TILE]", "[TILE][TILE - 1]")
@@ -155,7 +166,7 @@ def test_places_are_named() -> None:
         ({"conv": "cublas"}, "runs on a GPU alone: it multiplies in cuBLAS"),
         ({"fc": "warpgroup"}, "runs on a GPU alone: it uses Hopper's warpgroup instructions"),
         ({"conv": "auto"}, "--conv auto is no kernel: name one"),
-        ({"conv": "direct", "layer": "fc1"}, "network lenet5 has no conv layer 'fc1': it has conv1, conv2"),
+        ({"conv": "direct", "layer": "fc1"}, "network lenet5 has no conv layer 'fc1': choose one of conv1, conv2"),
         ({"conv": "register-patch", "shape": "1,2,3"}, "give C,H,W,M,K,S as whole numbers of at least 1"),
         ({"conv": "direct", "shape": "1,4,9,2,5,1"}, "the window must be at most as large as the image"),
         ({"conv": "toom-cook", "shape": "1,9,9,2,5,2"}, "'toom-cook' cannot compute that: .*stride"),

@@ -1,6 +1,7 @@
 """``main.py check``: hold one kernel against the NumPy reference, on the processor or on the card."""
 
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from app.bench.ladder.failures import reason_of
 from app.commands.options.check import CheckRequest
 from app.cuda import device
 from app.emulation.building import COMPILER, MISSING, why_not
-from app.emulation.program import Fault, built
+from app.emulation.program import ENDLESS, Fault, built
 from app.errors import UserError
 from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.kernels import registry
@@ -26,6 +27,7 @@ from app.text import Column, paragraph, table, terminal_width
 
 LIKE = "sm_90a"  # whose limits hold on the processor
 RIGHT = "right"
+NOT_TRIED = "not tried"
 OFF_THE_CARD = "check --device cpu names the line"
 
 
@@ -74,11 +76,17 @@ def _on_processor(cases: list[Case]) -> Iterator[Iterator[str | None]]:
         deferred_interrupts() as check_interrupt,
         ThreadPoolExecutor(usable_cores()) as pool,
     ):
+        endless = threading.Event()
 
         def verdict(number: int, case: Case) -> str | None:
             check_interrupt()
+            if endless.is_set():
+                return f"{NOT_TRIED}: each shape may take as long to stop; mend the loop without an end first"
             try:
-                return on_processor(case, Path(folder) / str(number))
+                found = on_processor(case, Path(folder) / str(number))
+                if found is not None and ENDLESS in found:
+                    endless.set()
+                return found
             finally:
                 check_interrupt()  # a compiler or a program that Ctrl-C has ended says nothing of the kernel
 
@@ -117,7 +125,7 @@ def _card_verdicts(cases: list[Case], arch: str) -> Iterator[str | None]:
     lost = False
     for case in cases:
         if lost:
-            yield "not tried: the card takes no more work of this process"
+            yield f"{NOT_TRIED}: the card takes no more work of this process"
             continue
         try:
             yield _mistake(case, partial(run, case, arch))
@@ -134,13 +142,20 @@ def _print(row: Variant, where: str, cases: list[Case], verdicts: list[str | Non
     title = f"{row.operation} {row.name} ({row.source}) on {where}, against the reference in float64"
     columns = [Column("shape", left=True), Column("type", left=True), Column("images"), Column("verdict", left=True)]
     cells = [
-        [described(case.problem), types_of(case.problem), str(case.images), "WRONG" if verdict else RIGHT]
+        [described(case.problem), types_of(case.problem), str(case.images), _short(verdict)]
         for case, verdict in zip(cases, verdicts, strict=True)
     ]
     lines = [*paragraph(title, width), *table(columns, cells, width)]
     for case, verdict in zip(cases, verdicts, strict=True):
-        if verdict:
+        if verdict and _short(verdict) != NOT_TRIED:
             lines += ["", *paragraph(f"{described(case.problem)}, {types_of(case.problem)}: {verdict}", width)]
+    skipped = sorted({verdict for verdict in verdicts if verdict and _short(verdict) == NOT_TRIED})
     wrong = sum(verdict is not None for verdict in verdicts)
-    lines += ["", f"{RIGHT if not wrong else 'WRONG'}: {len(cases) - wrong} of {len(cases)} shapes are right"]
+    lines += ["", *(line for reason in skipped for line in paragraph(reason, width))]
+    lines += [f"{RIGHT if not wrong else 'WRONG'}: {len(cases) - wrong} of {len(cases)} shapes are right"]
     print("\n".join(lines))
+
+
+def _short(verdict: str | None) -> str:
+    """Return a verdict for its column."""
+    return RIGHT if verdict is None else NOT_TRIED if verdict.startswith(NOT_TRIED) else "WRONG"
