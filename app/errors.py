@@ -23,6 +23,12 @@ def escaped(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
+def choice(word: str, known: Iterable[str]) -> str:
+    """Return ``choose one of …``, the known names, and the one that ``word`` may have meant."""
+    names = [*known]
+    return f"choose one of {', '.join(names)}{suggestion(word, names)}"
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean …?`` with the known name nearest to ``word``, or ``""``; ignores leading hyphens."""
     names = {name.lstrip("-").lower(): name for name in known}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from app.cuda.cards import device_name
-from app.errors import UserError, suggestion
+from app.errors import UserError, choice
 from app.files.checks import BadValueError
 from app.network.graph import Graph
 from app.network.toml import SUFFIX
@@ -61,7 +61,7 @@ def network_request(network_or_weights: str | Path, precision: str) -> NetworkRe
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
     """Raise BadArgumentError unless the argument ``name`` has one of these values."""
     if value not in (known := [*choices]):
-        raise BadArgumentError(f"{name}={value!r}: choose one of {', '.join(known)}{suggestion(str(value), known)}")
+        raise BadArgumentError(f"{name}={value!r}: {choice(str(value), known)}")
 
 
 def check_device(device: str) -> None:

@@ -1,7 +1,7 @@
 """``main.py export``: write a network and its weights for other systems."""
 
 from app.commands.options.export import ExportRequest
-from app.errors import UserError
+from app.errors import UserError, suggestion
 from app.files.checks import BadValueError
 from app.files.writing import replacing
 from app.interchange.named_arrays import Description
@@ -18,7 +18,8 @@ def export(request: ExportRequest) -> int:
     """Read, convert, write and tell. Returns 0. Raises UserError; then nothing is written."""
     ending = request.out.suffix.lower()
     if ending not in WRITERS:
-        raise UserError(f"--out {request.out} has no known ending: let it end with one of {', '.join(WRITERS)}")
+        hint = suggestion(ending, WRITERS)
+        raise UserError(f"--out {request.out} has no known ending: let it end with one of {', '.join(WRITERS)}{hint}")
     check_new(request.out, request.overwrite)
     if request.file is None and request.network is None:
         raise UserError("nothing to export is named: name a weights file, or a network with --network")

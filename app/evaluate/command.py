@@ -9,12 +9,14 @@ import numpy as np
 
 from app.classifier import Classifier
 from app.classifier.arguments import network_request
-from app.errors import UserError
+from app.errors import UserError, choice
 from app.evaluate.page import page
 from app.evaluate.request import EvaluateRequest
 from app.evaluate.results import Answers, document
 from app.evaluate.text import as_text
 from app.files.writing import replacing
+from app.network.definitions import NETWORKS, named
+from app.network.toml import SUFFIX
 from app.output import check_new
 from app.planning.request import NetworkRequest
 from app.precision import PRECISIONS
@@ -58,7 +60,11 @@ def evaluate(request: EvaluateRequest) -> int:
 def _other(asked: NetworkRequest, device: str, against: str) -> Classifier:
     """Return the classifier to compare with: of another precision, network or weights file. Raises UserError."""
     if against not in PRECISIONS:
-        return Classifier.of(network_request(against, asked.precision), device)
+        other = network_request(against, asked.precision)
+        if other.network is not None and not against.endswith(SUFFIX) and named(against) is None:
+            what = f"--against: unknown network or precision '{against}'"
+            raise UserError(f"{what}: {choice(against, (*NETWORKS, *PRECISIONS))}, or a file")
+        return Classifier.of(other, device)
     if device == "cpu":
         raise UserError(f"--against {against} is a precision of the GPU: name another network or weights file")
     return Classifier.of(replace(asked, precision=against), device)

@@ -4,7 +4,7 @@ File, entry point and name of a variant follow from one another: ``conv_02_direc
 ``--conv direct``.
 """
 
-from app.errors import UserError
+from app.errors import UserError, choice
 from app.kernels.conv.as_gemm import CONV_GEMM_ROWS
 from app.kernels.conv.direct import CONV_ROWS
 from app.kernels.conv.register_patch import CONV_PATCH_ROWS
@@ -61,7 +61,7 @@ def find(operation: str, requested: str, *others: str) -> Variant | None:
     """Return the named variant of an operation or of one of others, None for ``auto``. Raises UserError without one."""
     known = {row.name: row for name in (operation, *others) for row in variants(name)}
     if requested != "auto" and requested not in known:
-        raise UserError(f"unknown {operation} kernel '{requested}': choose one of {', '.join(['auto', *known])}")
+        raise UserError(f"unknown {operation} kernel '{requested}': {choice(requested, ['auto', *known])}")
     return known.get(requested)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from app.cuda import device
 from app.cuda.compiler import ARCHITECTURES
-from app.errors import UserError
+from app.errors import UserError, choice
 from app.kernels import registry
 from app.kernels.variant import Variant
 from app.network.definitions import LENET5
@@ -39,7 +39,7 @@ def load_graph(request: NetworkRequest, *, shapes_only: bool = False) -> tuple[G
 def check_architecture(arch: str) -> None:
     """Raise UserError for an architecture that the kernels are not compiled for."""
     if arch not in ARCHITECTURES:
-        raise UserError(f"unknown architecture '{arch}': choose one of {', '.join(ARCHITECTURES)}")
+        raise UserError(f"unknown architecture '{arch}': {choice(arch, ARCHITECTURES)}")
 
 
 def target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
@@ -104,8 +104,6 @@ def _named(graph: Graph, option: str, text: str) -> dict[str, str]:
         names[layer] = name
     for layer in names:
         if layer not in (operation, *layers):
-            known = ", ".join(layers)
-            raise UserError(
-                f"network {graph.network.name} has no layer '{layer}' for --{option}: choose one of {known}"
-            )
+            what = f"network {graph.network.name} has no layer '{layer}' for --{option}"
+            raise UserError(f"{what}: {choice(layer, layers)}")
     return names

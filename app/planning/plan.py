@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from app.cuda.compiler import architecture_number
-from app.errors import UserError
+from app.errors import UserError, choice
 from app.kernels import registry
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, operation
 from app.kernels.variant import Variant
@@ -84,7 +84,7 @@ def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
         wanted = operations.get(target, target)
         if wanted is None or not registry.variants(wanted):
             named = [layer for layer, own in operations.items() if own is not None]
-            raise UserError(f"network {graph.network.name} has no layer '{target}': choose one of {', '.join(named)}")
+            raise UserError(f"network {graph.network.name} has no layer '{target}': {choice(target, named)}")
         if row is not None and row.operation != wanted:
             raise ValueError(f"{target} takes a {wanted} kernel, {row.name} is a {row.operation} kernel")
 

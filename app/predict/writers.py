@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import UserError
+from app.errors import UserError, suggestion
 from app.files.hdf5 import printable
 from app.files.writing import replacing
 from app.predict.columns import Columns
@@ -60,7 +60,7 @@ def check_ending(out: str | None) -> None:
     if ending not in WRITERS:
         raise UserError(
             f"--out {out} has no known ending: let it end with one of {', '.join(WRITERS)}, or give - for CSV on "
-            "standard output"
+            f"standard output{suggestion(ending, WRITERS)}"
         )
     if ending == PARQUET:
         try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import UserError
+from app.errors import UserError, suggestion
 from app.files.checks import shown
 from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import IMAGES, LABELS, SCORES, onnx_model
@@ -31,7 +31,7 @@ def cpu_engine() -> type[CpuSession]:
     """
     wanted = os.environ.get(ENGINE, "")
     if wanted not in ("", NUMPY, ONNX_RUNTIME):
-        raise UserError(f"{ENGINE} is {shown(wanted)}: set it to {NUMPY} or {ONNX_RUNTIME}, or unset it")
+        raise UserError(f"{ENGINE} is {shown(wanted)}: set it to {NUMPY} or {ONNX_RUNTIME}, or unset it{suggestion(wanted, (NUMPY, ONNX_RUNTIME))}")
     if wanted == NUMPY:
         return CpuSession
     try:

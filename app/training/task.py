@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from app import figures
-from app.errors import UserError
+from app.errors import UserError, choice
 from app.layers import Linear
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import find_network
@@ -150,4 +150,4 @@ def _check(settings: Settings, model: Model, data: Dataset) -> None:
     linear = [layer.name for layer in model.layers if isinstance(layer, Linear)]
     for name, _ in settings.dropout:
         if name not in linear:
-            raise UserError(f"network {settings.network} has no layer '{name}' for --dropout: use {', '.join(linear)}")
+            raise UserError(f"network {settings.network} has no layer '{name}' for --dropout: {choice(name, linear)}")

@@ -11,7 +11,7 @@ from app.bench.ladder.cases import network_items
 from app.bench.ladder.operands import random_images, random_parameters
 from app.bench.ladder.oracle import bounded, expected
 from app.bench.ladder.tolerance import allowed
-from app.errors import UserError
+from app.errors import UserError, choice
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 from app.kernels.variant import Variant
 from app.precision import storage
@@ -160,8 +160,8 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
         items = [item for item in network_items(graph) if item.operation == row.operation and len(item.layers) == 1]
         item = next((item for item in items if item.name == layer), None)
         if item is None:
-            known = ", ".join(item.name for item in items) or "none"
-            raise UserError(f"network {graph.network.name} has no {row.operation} layer '{layer}': it has {known}")
+            known = choice(str(layer), [item.name for item in items]) if items else "name another --network"
+            raise UserError(f"network {graph.network.name} has no {row.operation} layer '{layer}': {known}")
         problems = [problem for dtype, problem in item.problems.items() if dtype in row.dtypes]
     reasons = {problem: row.refusal(problem, arch) for problem in problems}
     served = [problem for problem, reason in reasons.items() if reason is None]

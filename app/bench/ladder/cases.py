@@ -8,7 +8,7 @@ import numpy as np
 
 from app.console import MAX_BATCH
 from app.cuda.compiler import ARCHITECTURES
-from app.errors import UserError
+from app.errors import UserError, choice
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, Problem, operation
 from app.kernels.variant import Variant
@@ -155,7 +155,7 @@ def selected(only: str | None) -> set[str] | None:
     names = set(only.split(","))
     unknown = sorted(names - known)
     if unknown:
-        raise UserError(f"--only: unknown kernel '{unknown[0]}': choose from {', '.join(sorted(known))}")
+        raise UserError(f"--only: unknown kernel '{unknown[0]}': {choice(unknown[0], sorted(known))}")
     return names
 
 

@@ -24,7 +24,7 @@ from app.bench.peers.text import as_text, ratios
 from app.bench.peers.torch import SETTINGS, Setting, TorchEngine
 from app.commands.options.bench import BenchRequest
 from app.cuda import device
-from app.errors import UserError
+from app.errors import UserError, choice
 from app.interrupts import exit_on_interrupt
 from app.planning import tuning
 from app.precision import BY_NAME, OF_PEERS, PRECISIONS
@@ -95,7 +95,7 @@ def engines(only: str | None) -> list[str]:
     names = list(ENGINES) if only is None else only.split(",")
     for name in names:
         if name not in ENGINES:
-            raise UserError(f"--only {only}: unknown engine '{name}': choose one of {', '.join(ENGINES)}")
+            raise UserError(f"--only {only}: unknown engine '{name}': {choice(name, ENGINES)}")
     return names
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from app.bench.ladder.failures import Wrong
-from app.errors import UserError
+from app.errors import UserError, choice
 from app.interrupts import deferred_interrupts
 from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant
@@ -98,7 +98,7 @@ def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, .
     for text in texts:
         name, _, given = text.partition("=")
         if name not in values:
-            raise UserError(f"--set {text}: {row.name} has no parameter '{name}', it has {', '.join(values)}")
+            raise UserError(f"--set {text}: {row.name} has no parameter '{name}': {choice(name, values)}")
         if named.count(name) > 1:
             raise UserError(f"--set {text}: {name} is set twice, give all its values at once")
         numbers = given.split(",")

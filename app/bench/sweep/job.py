@@ -14,7 +14,7 @@ from app.bench.sweep.pipeline import sweep_pipeline
 from app.bench.sweep.text import as_document, as_text
 from app.commands.options.sweep import SweepRequest
 from app.cuda import device
-from app.errors import UserError
+from app.errors import UserError, choice
 from app.interrupts import exit_on_interrupt
 from app.kernels import registry
 from app.kernels.problems import Problem
@@ -74,7 +74,7 @@ def find_targets(
         raise UserError(f"network {graph.network.name} has no {operation} layer: name another with --network")
     if request.layer is not None and request.layer not in layers:
         fault = f"network {graph.network.name} has no {operation} layer '{request.layer}'"
-        raise UserError(f"{fault}: choose one of {', '.join(layers)}")
+        raise UserError(f"{fault}: {choice(request.layer, layers)}")
     targets: list[Target] = []
     notes: list[str] = []
     for layer in layers if request.layer is None else [request.layer]:
