@@ -71,7 +71,7 @@ $(PY):
 
 # pip is run once per change of pyproject.toml; the stamp is written only when it succeeded.
 $(VENV)/.run: pyproject.toml | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[cuda]'
+	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[cuda,pictures]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(PY)

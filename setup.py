@@ -16,15 +16,20 @@ from setuptools.command.editable_wheel import editable_wheel
 PACKAGE = "lenet5_inference"
 ROOT = Path(__file__).parent
 FOLDERS = ("app", "data_tools", "weights")
-OTHERS = ("main.py", "docs/benchmarks/old_reports.json")
+# Single files; and what ladder shows without a GPU, and writes into its pages.
+OTHERS = ("main.py", "docs/benchmarks/old_reports.json", "docs/learn.md")
+FIGURES = ("h100_bench_*", "h100_counters_*", "h100_lenet5_fp*", "h100_timeline_*", "kernels_*")
+MADE = ("__init__.py", "__main__.py", "py.typed")
 INIT = '''"""LeNet-5 and other small networks on NVIDIA GPUs and on the CPU: ``Classifier``."""
 
 from typing import TYPE_CHECKING, Any
 
+from lenet5_inference.app import VERSION as __version__
+
 if TYPE_CHECKING:
     from lenet5_inference.app.classifier import Classifier
 
-__all__ = ["Classifier"]
+__all__ = ["Classifier", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -40,12 +45,10 @@ WORDS = {  # what the tree's programs say → what the installed ones do
     "python main.py": "lenet5-inference",
     "main.py": "lenet5-inference",
     "python -m data_tools": f"python -m {PACKAGE}.data_tools",
-    "pip install -e '.[": "pip install 'lenet5-inference[",
-    "run make run, or pip install": "pip install",
-    "run make run, then . .venv/bin/activate": "pip install --force-reinstall lenet5-inference",
-    "make run installs it": "pip install --force-reinstall lenet5-inference",
+    "run make run, then . .venv/bin/activate": "pip check names what is missing; pip install it",
     "start it with PYTHONPATH naming this folder": "install lenet5-inference there",
-    "git checkout -- weights": "pip install --force-reinstall lenet5-inference",
+    "python -m docs.generate, make docs and ladder --pages": "ladder --pages",
+    "git checkout -- weights": "pip install --force-reinstall WHEEL, the file that it was installed from",
 }
 # The command's name is longer: text that is aligned behind an example stays in its column.
 ALIGNED = re.compile(r"^(  python main\.py .*?\S)  (?= )", re.MULTILINE)
@@ -62,6 +65,7 @@ def installed(text: str) -> str:
 def sources() -> list[str]:
     """Return the paths of all files of the package, in the tree."""
     paths = [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    paths += [path.relative_to(ROOT) for name in FIGURES for path in ROOT.glob(f"docs/benchmarks/{name}.json")]
     return sorted([*(path.as_posix() for path in paths if "__pycache__" not in path.parts), *OTHERS])
 
 
@@ -81,13 +85,14 @@ class BuildPackage(build_py):
             else:
                 shutil.copyfile(ROOT / name, target)
         (package / "__init__.py").write_text(INIT, "utf-8")
+        (package / "py.typed").touch()
         shutil.copyfile(package / "main.py", package / "__main__.py")
 
     def get_source_files(self) -> list[str]:
         return sources()
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
-        return [str(Path(self.build_lib, PACKAGE, name)) for name in (*sources(), "__init__.py", "__main__.py")]
+        return [str(Path(self.build_lib, PACKAGE, name)) for name in (*sources(), *MADE)]
 
 
 class EditableTree(editable_wheel):

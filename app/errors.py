@@ -1,7 +1,25 @@
-"""The one exception for users, and suggestions for mistyped names."""
+"""The one exception for users, and its remedies: names for mistyped ones, commands for missing packages."""
 
 import difflib
+import shlex
 from collections.abc import Iterable
+
+# The extras of pyproject.toml and their packages.
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "cuda": ("nvidia-cuda-nvrtc-cu12>=12.8", "nvidia-cuda-runtime-cu12>=12.8"),
+    "interchange": ("onnx>=1.16", "onnxruntime>=1.18", "safetensors>=0.4"),
+    "cpu": ("onnx>=1.16", "onnxruntime>=1.18"),
+    "torch": ("torch>=2.6",),
+    "pictures": ("Pillow>=11.3",),
+    "parquet": ("pyarrow>=15",),
+    "power": ("nvidia-ml-py>=12.535",),
+    "nccl": ("nvidia-nccl-cu12>=2.18.1,<3",),
+    "cluster": ("distributed>=2026.8",),
+    "docs": ("cogapp>=3.4", "tabulate>=0.9", "jsonschema>=4.18", "jinja2>=3.1", "pygments>=2.17", "markdown-it-py>=3"),
+    "plot": ("matplotlib>=3.8",),
+    "bench": ("matplotlib>=3.8", "nvidia-cublas-cu12>=12.8"),
+    "peers": ("torch>=2.11", "jax[cuda13]>=0.8", "nvidia-cudnn-frontend>=1.10"),
+}
 
 
 class UserError(Exception):
@@ -36,3 +54,8 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     begun = [name for name in names if typed and name.startswith(typed)]
     near = begun or difflib.get_close_matches(typed, names, n=1)
     return f"; did you mean {names[near[0]]}?" if near else ""
+
+
+def install(extra: str) -> str:
+    """Return the command for an extra's packages. It works in the tree and beside an installed package alike."""
+    return f"pip install {' '.join(map(shlex.quote, EXTRAS[extra]))}"

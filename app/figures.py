@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from app.errors import UserError
+from app.errors import UserError, install
 from app.files.reading import first_bytes, present
 from app.files.writing import replacing
 
@@ -22,7 +22,7 @@ def check(folder: Path) -> None:
     try:
         from matplotlib import figure  # noqa: F401
     except ImportError:
-        raise UserError("--plot needs matplotlib: pip install -e '.[plot]'") from None
+        raise UserError(f"--plot needs matplotlib: {install('plot')}") from None
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     with _told(folder), tempfile.TemporaryFile(dir=existing):
         pass

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from app.classifier.arguments import (
     BadArgumentError,
@@ -29,6 +30,8 @@ from app.precision import PRECISIONS, SHORT
 from app.runtime.cpu_run import check_network_options
 
 if TYPE_CHECKING:
+    import cupy
+
     from app.classifier.gpu_engine import GpuEngine
 
 
@@ -81,6 +84,14 @@ class Classifier:
         self._lock = threading.Lock()
         self._last = threading.local()
 
+    @overload
+    def __call__(
+        self, images: Any, *, on_card: Literal[False] = False, stream: Any = None
+    ) -> npt.NDArray[np.uint8]: ...
+
+    @overload
+    def __call__(self, images: Any, *, on_card: bool, stream: Any = None) -> Any: ...
+
     def __call__(self, images: Any, *, on_card: bool = False, stream: Any = None) -> Any:
         """Classify images; return their labels, (N,) uint8, or () for one image.
 
@@ -120,7 +131,7 @@ class Classifier:
         return labels.reshape(()) if single else labels
 
     @property
-    def logits(self) -> Any:
+    def logits(self) -> npt.NDArray[np.float32] | cupy.ndarray:
         """Scores of the last call, (N, classes) or (classes,), float32. Raises UserError before the first call.
 
         Of a network that ends in a softmax: the logarithms of its probabilities.
@@ -132,7 +143,7 @@ class Classifier:
             return np.log(scores)
 
     @property
-    def probabilities(self) -> Any:
+    def probabilities(self) -> npt.NDArray[np.float32] | cupy.ndarray:
         """Probabilities of the last call, (N, classes) or (classes,), float32: the softmax of the logits."""
         scores = self._scores()
         if self._softmax:

@@ -6,10 +6,10 @@ extra: other rooms import it inside functions, after ``require_dask``.
 
 from importlib.util import find_spec
 
-from app.errors import UserError
+from app.errors import UserError, install
 
 
 def require_dask(what: str) -> None:
     """Raise UserError, beginning with ``what``, unless the packages of the extra ``cluster`` are installed."""
     if find_spec("distributed") is None:
-        raise UserError(f"{what} needs Dask: pip install 'lenet5-inference[cluster]'")
+        raise UserError(f"{what} needs Dask: {install('cluster')}")

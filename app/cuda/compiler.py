@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from app.cuda.compiler_process import compile_program
-from app.errors import UserError
+from app.errors import UserError, install
 from app.files.cache import private_folder, trusted, why_untrusted
 from app.files.reading import read_file
 from app.files.writing import cache_dir, replacing
 
 KERNEL_DIR = Path(__file__).parents[1] / "kernels"
+CUPY = "cupy-cuda12x"
 INCLUDE_DIR = KERNEL_DIR / "include"
 # The tests compile every kernel for these architectures; 90a is Hopper with its own instructions.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
@@ -39,9 +40,8 @@ def nvrtc() -> Any:
         binding.getVersion()
     except Exception as error:  # CuPy reports a missing library in several ways
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(
-            f"NVRTC, the run-time compiler, cannot be loaded ({reason}): run make run, or pip install -e '.[cuda]'"
-        ) from None
+        remedy = f"pip install {CUPY}" if isinstance(error, ModuleNotFoundError) else install("cuda")
+        raise UserError(f"NVRTC, the run-time compiler, cannot be loaded ({reason}): {remedy}") from None
     return binding
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.cuda.cards import chosen_number, number_of, start_driver, there_are
-from app.cuda.compiler import architecture, nvrtc
+from app.cuda.compiler import CUPY, architecture, nvrtc
 from app.errors import UserError
 from app.interrupts import exit_on_interrupt
 
@@ -59,7 +59,7 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
         return there_are(count)
     lap("context")
     if importlib.util.find_spec("cupy") is None:
-        return "CuPy is not installed (make run installs it)"
+        return f"CuPy is not installed (pip install {CUPY})"
     try:
         import cupy
 

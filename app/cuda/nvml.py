@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-REMEDY = "pip install 'lenet5-inference[power]'"
+from app.errors import install
+
+REMEDY = install("power")
 
 
 class UnavailableError(Exception):

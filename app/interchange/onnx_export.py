@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from app.errors import install
 from app.files.checks import BadValueError
 from app.interchange.layout import to_channels_first
 from app.interchange.named_arrays import Description
@@ -146,5 +147,5 @@ def library() -> Any:
     try:
         import onnx
     except ImportError:
-        raise BadValueError("is an ONNX model, which needs the package onnx: pip install -e '.[interchange]'") from None
+        raise BadValueError(f"is an ONNX model, which needs the package onnx: {install('interchange')}") from None
     return onnx

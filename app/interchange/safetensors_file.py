@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from app.errors import install
 from app.files.checks import BadValueError, parsed_json, shown
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, described, source_of
 from app.interchange.source import Asked, Source
@@ -58,5 +59,5 @@ def _library() -> Any:
     try:
         import safetensors
     except ImportError:
-        raise BadValueError("needs the package safetensors: pip install -e '.[interchange]'") from None
+        raise BadValueError(f"needs the package safetensors: {install('interchange')}") from None
     return safetensors

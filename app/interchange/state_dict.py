@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from app.errors import install
 from app.files.checks import BadValueError, shown
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, source_of
 from app.interchange.npz import opened_zip
@@ -32,9 +33,9 @@ def read_state_dict(content: bytes) -> NamedArrays:
     try:
         import torch
     except ImportError:
-        raise BadValueError("is a PyTorch file, which PyTorch reads: pip install -e '.[torch]'") from None
+        raise BadValueError(f"is a PyTorch file, which PyTorch reads: {install('torch')}") from None
     if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE:
-        raise BadValueError(f"is not safe to read with PyTorch {torch.__version__}: pip install -e '.[torch]'")
+        raise BadValueError(f"is not safe to read with PyTorch {torch.__version__}: {install('torch')}")
     remedy = "save it with torch.save(model.state_dict(), ...)"
     try:
         with warnings.catch_warnings():

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.cuda.graph_capture import DEVICE_WIDE
 from app.cuda.streams import borrowed
-from app.errors import UserError
+from app.errors import UserError, install
 from app.kernels.variant import LibraryGemm
 
 
@@ -49,7 +49,7 @@ class Handle:
                 self.value = cublas.create()
         except Exception as error:  # CuPy reports a missing library in several ways
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(f"cuBLAS cannot be loaded ({reason}): pip install -e '.[bench]'") from None
+            raise UserError(f"cuBLAS cannot be loaded ({reason}): {install('bench')}") from None
 
     def __del__(self) -> None:
         with suppress(Exception), DEVICE_WIDE:  # there may be no handle or, at the end of the program, no library

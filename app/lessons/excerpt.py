@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from difflib import Differ, SequenceMatcher
 
 from app.cuda.compiler import KERNEL_DIR
-from app.errors import UserError
+from app.errors import UserError, install
 from app.lessons.steps import Step
 
 LEAST, MOST = 8, 24
@@ -34,7 +34,7 @@ def coloured(source: str) -> list[str]:
         from pygments.formatters import HtmlFormatter
         from pygments.lexers import CudaLexer
     except ModuleNotFoundError:
-        raise UserError("the pages need Pygments: pip install -e '.[docs]'") from None
+        raise UserError(f"the pages need Pygments: {install('docs')}") from None
     made: str = highlight(source, CudaLexer(stripnl=False), HtmlFormatter(nowrap=True))
     return made.splitlines()
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from app.charts import interactives
-from app.errors import UserError
+from app.errors import UserError, install
 from app.lessons.card import Card
 from app.lessons.pages import Pages
 from app.lessons.pictures import Text, pictures, try_it
@@ -24,7 +24,7 @@ def prepare(folder: Path) -> None:
         raise UserError(f"{folder} holds other files than a site's: name an empty or new folder")
     for module, name in NEEDED.items():
         if importlib.util.find_spec(module) is None:
-            raise UserError(f"the pages need {name}: pip install -e '.[docs]'")
+            raise UserError(f"the pages need {name}: {install('docs')}")
 
 
 def write_site(folder: Path, card: Card, command: str, more: Sequence[Text] = ()) -> list[Path]:

@@ -16,7 +16,7 @@ from app.lessons.steps import steps
 from app.network.definitions import NETWORKS
 from app.precision import OFFERED
 
-DOCS = Path(__file__).parents[2] / "docs"  # an installed package has none
+DOCS = Path(__file__).parents[2] / "docs"
 FIGURES, LEARN = DOCS / "benchmarks", DOCS / "learn.md"
 # Names of the files, by network or precision.
 BENCHES, COUNTED_STEPS = "h100_bench_{}.json", "h100_counters_{}.json"

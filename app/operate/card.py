@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.cuda import device, nvml
 from app.cuda.compiler import find_library
-from app.errors import UserError
+from app.errors import UserError, install
 from app.operate.findings import Finding
 from app.text import format_bytes
 
@@ -87,7 +87,7 @@ def _headers() -> Finding:
     """CuPy's own kernels, which bench's checks use, include CUDA's headers; this program's kernels do not."""
     found = next(_places(), None)
     if found is None:
-        needed, remedy = "bench and training on the GPU (CuPy's own kernels)", "pip install 'lenet5-inference[cuda]'"
+        needed, remedy = "bench and training on the GPU (CuPy's own kernels)", install("cuda")
         return Finding(AREA, "CUDA headers", "are missing", needed, remedy)
     return Finding(AREA, "CUDA headers", str(found.parent))
 

@@ -4,6 +4,7 @@ import importlib.metadata
 import locale
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,31 +12,27 @@ from pathlib import Path
 
 from app import VERSION
 from app.cuda.device import describe_cpu
+from app.errors import EXTRAS, install
 from app.operate.findings import Finding
 from app.processor import usable_cores
 from app.text import format_bytes
 
-RUN = "run make run, then . .venv/bin/activate"
 REQUIRED = ("numpy", "h5py", "tqdm", "requests")
 CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")  # one of them
-# Extra of pyproject.toml → its packages, and what needs them.
-EXTRAS = {
-    "cuda": (("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12"), "compiling kernels without a CUDA toolkit"),
-    "cpu": (("onnx", "onnxruntime"), "--device cpu at twice NumPy's speed"),
-    "interchange": (("onnx", "onnxruntime", "safetensors"), "import and export of ONNX and safetensors files"),
-    "torch": (("torch",), "import of PyTorch's state dicts"),
-    "pictures": (("Pillow",), "predict with picture files"),
-    "parquet": (("pyarrow",), "predict --out FILE.parquet"),
-    "cluster": (("distributed",), "classify on several GPUs, processes or machines"),
-    "power": (("nvidia-ml-py",), "power, energy and clocks in the report"),
-    "nccl": (("nvidia-nccl-cu12",), "train --workers on several GPUs"),
-    "plot": (("matplotlib",), "--plot"),
-    "bench": (("matplotlib", "nvidia-cublas-cu12"), "the library row of bench, and its pictures"),
-    "peers": (("torch", "jax", "nvidia-cudnn-frontend"), "bench --peers"),
-    "docs": (
-        ("cogapp", "tabulate", "jsonschema", "jinja2", "pygments", "markdown-it-py"),
-        "python -m docs.generate, make docs and ladder --pages",
-    ),
+NEEDED_FOR = {
+    "cuda": "compiling kernels without a CUDA toolkit",
+    "cpu": "--device cpu at twice NumPy's speed",
+    "interchange": "import and export of ONNX and safetensors files",
+    "torch": "import of PyTorch's state dicts",
+    "pictures": "predict with picture files",
+    "parquet": "predict --out FILE.parquet",
+    "cluster": "classify on several GPUs, processes or machines",
+    "power": "power, energy and clocks in the report",
+    "nccl": "train --workers on several GPUs",
+    "plot": "--plot",
+    "bench": "the library row of bench, and its pictures",
+    "peers": "bench --peers",
+    "docs": "python -m docs.generate, make docs and ladder --pages",
 }
 VARIABLES = (
     *("LENET_CACHE_DIR", "XDG_CACHE_HOME", "FASHION_MNIST_DIR", "LENET_CPU_ENGINE", "LENET_TRACEBACK"),
@@ -72,22 +69,23 @@ MEMORY = {"MemTotal": "in all", "MemAvailable": "available"}
 def packages() -> Iterator[Finding]:
     """The packages that the program needs, and those of each extra."""
     for name in REQUIRED:
-        yield _package("packages", name, name, "everything", RUN)
+        yield _package("packages", name, name, "everything")
     cupy = [name for name in CUPY if _version(name)]
-    yield _package("packages", "cupy", cupy[0] if cupy else CUPY[0], "the GPU", RUN)
-    for extra, (names, what) in EXTRAS.items():
+    yield _package("packages", "cupy", cupy[0] if cupy else CUPY[0], "the GPU")
+    for extra, what in NEEDED_FOR.items():
+        names = [re.split(r"[\[<>=]", package)[0] for package in EXTRAS[extra]]
         missing = [name for name in names if not _version(name)]
         told = ", ".join(f"{name} {_version(name) or 'is missing'}" for name in names)
         if missing:
-            yield Finding("extras", extra, told, what, f"pip install 'lenet5-inference[{extra}]'")
+            yield Finding("extras", extra, told, what, install(extra))
         else:
             yield Finding("extras", extra, told)
 
 
-def _package(area: str, name: str, distribution: str, what: str, remedy: str) -> Finding:
+def _package(area: str, name: str, distribution: str, what: str) -> Finding:
     version = _version(distribution)
     if version is None:
-        return Finding(area, name, "is missing", what, remedy)
+        return Finding(area, name, "is missing", what, f"pip install {distribution}")
     return Finding(area, name, version if name == distribution else f"{version} ({distribution})")
 
 

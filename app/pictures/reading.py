@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from app.errors import UserError
+from app.errors import UserError, install
 from app.files.formats import START_BYTES, recognise
 from app.files.hdf5 import printable
 from app.files.reading import first_bytes, open_regular
@@ -41,7 +41,7 @@ def require_pillow() -> None:
     try:
         from PIL import Image, WebPImagePlugin  # noqa: F401, Pillow loads the other formats by itself
     except ImportError:
-        raise UserError("reading pictures needs Pillow: pip install 'lenet5-inference[pictures]'") from None
+        raise UserError(f"reading pictures needs Pillow: {install('pictures')}") from None
     # It warns of oddities that do not keep it from reading. For all threads, unlike warnings.catch_warnings.
     warnings.filterwarnings("ignore", module="PIL")
 

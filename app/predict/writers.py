@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import UserError, suggestion
+from app.errors import UserError, install, suggestion
 from app.files.hdf5 import printable
 from app.files.writing import replacing
 from app.predict.columns import Columns
@@ -66,7 +66,7 @@ def check_ending(out: str | None) -> None:
         try:
             import pyarrow.parquet  # noqa: F401
         except ImportError:
-            raise UserError(f"--out {out} needs pyarrow: pip install 'lenet5-inference[parquet]'") from None
+            raise UserError(f"--out {out} needs pyarrow: {install('parquet')}") from None
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import UserError, suggestion
+from app.errors import UserError, install, suggestion
 from app.files.checks import shown
 from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import IMAGES, LABELS, SCORES, onnx_model
@@ -16,7 +16,7 @@ from app.runtime.cpu_session import CpuSession, Part
 ENGINE = "LENET_CPU_ENGINE"  # names the engine; unset: ONNX Runtime where it is installed
 NUMPY, ONNX_RUNTIME = "numpy", "onnxruntime"
 WHOLE = "whole graph"
-REMEDY = "pip install 'lenet5-inference[cpu]'"
+REMEDY = install("cpu")
 
 
 def cpu_session(graph: Graph) -> CpuSession:
@@ -31,7 +31,8 @@ def cpu_engine() -> type[CpuSession]:
     """
     wanted = os.environ.get(ENGINE, "")
     if wanted not in ("", NUMPY, ONNX_RUNTIME):
-        raise UserError(f"{ENGINE} is {shown(wanted)}: set it to {NUMPY} or {ONNX_RUNTIME}, or unset it{suggestion(wanted, (NUMPY, ONNX_RUNTIME))}")
+        hint = suggestion(wanted, (NUMPY, ONNX_RUNTIME))
+        raise UserError(f"{ENGINE} is {shown(wanted)}: set it to {NUMPY} or {ONNX_RUNTIME}, or unset it{hint}")
     if wanted == NUMPY:
         return CpuSession
     try:

@@ -140,8 +140,8 @@ def test_arrays_of_every_library_are_read_in_place(
             found = lenet5(array, on_card=True)
             assert isinstance(found, cupy.ndarray) and addresses[-1] == view.__cuda_array_interface__["data"][0]
             np.testing.assert_array_equal(found.get(), labels)
-            np.testing.assert_array_equal(lenet5.logits.get(), logits)
-            np.testing.assert_allclose(lenet5.probabilities.get(), probabilities, rtol=1e-5)
+            np.testing.assert_array_equal(cupy.asnumpy(lenet5.logits), logits)
+            np.testing.assert_allclose(cupy.asnumpy(lenet5.probabilities), probabilities, rtol=1e-5)
         np.testing.assert_array_equal(lenet5(array), labels)
         assert isinstance(lenet5.logits, np.ndarray)
 

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -16,21 +17,30 @@ from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_images
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("app", "data_tools", "weights", "docs", "main.py", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+SOURCES = (
+    *("app", "data_tools", "weights", "docs", "tests", "main.py", "setup.py", "pyproject.toml", "MANIFEST.in"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile"),
+)
 OLDEST = 77  # pyproject.toml's version of setuptools
+# What only the tree has: its imports, its commands and the extras of the package that it makes.
+OF_THE_TREE = r"^\s*(from|import) (app|data_tools)\b|python main\.py|make run|git checkout|install -e|5-inference\["
 PROGRAM = """
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
-from lenet5_inference import Classifier
+from lenet5_inference import Classifier, __version__
+from lenet5_inference.app import VERSION
 from lenet5_inference.app.commands.options.common import COMMANDS, parser_of
+from lenet5_inference.app.lessons.stored import stored_card, way_in
 
 with Classifier(device="cpu") as classifier:
     labels = classifier(np.load("images.npy"))
     np.savez("results.npz", labels=labels, logits=classifier.logits, probabilities=classifier.probabilities)
     Classifier(sys.argv[1], device="cpu").close()  # other weights are read by a child process
+assert __version__ == VERSION
+assert stored_card("lenet5").benches and way_in()  # what ladder shows without a GPU
 for example in re.findall(r"```python\\n(.*?)```", Path(sys.argv[2]).read_text(encoding="utf-8"), re.DOTALL):
     exec(example)
 assert labels.shape == (100,) and len(names) == 100 and halves[1].shape == (50,)
@@ -39,6 +49,18 @@ for name in (*COMMANDS, "run"):
     wide = [line for line in text.splitlines() if len(line) > 80]
     assert not wide, wide
 assert not {"app", "data_tools"} & {name.partition(".")[0] for name in sys.modules}
+"""
+
+TYPED = """
+from typing import assert_type
+
+import numpy as np
+from lenet5_inference import Classifier, __version__
+from numpy.typing import NDArray
+
+assert_type(Classifier("lenet5")(None), NDArray[np.uint8])
+assert_type(__version__, str)
+Classifier("lenet5").probabilities.no_array_has_this  # type: ignore[union-attr]
 """
 
 
@@ -75,9 +97,7 @@ def test_the_installed_package(tmp_path: Path) -> None:
         assert files and all((package / path.relative_to(ROOT)).is_file() for path in files)
     for path in package.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
-        assert not re.search(
-            r"^\s*(from|import) (app|data_tools)\b|python main\.py|make run|git checkout", text, re.MULTILINE
-        ), path
+        assert not re.search(OF_THE_TREE, text, re.MULTILINE), path
 
     images = random_images(LENET5, 3)
     np.save(elsewhere / "images.npy", images)
@@ -91,8 +111,28 @@ def test_the_installed_package(tmp_path: Path) -> None:
         np.testing.assert_array_equal(results["logits"], classifier.logits)
         np.testing.assert_array_equal(results["probabilities"], classifier.probabilities)
 
+    pytest.importorskip("mypy", reason="mypy is not installed, which reads the package's types")
+    (elsewhere / "typed.py").write_text(TYPED, encoding="utf-8")
+    checked = ("-m", "mypy", "--warn-unused-ignores", "--cache-dir", tmp_path / "types", "typed.py")
+    assert _run(elsewhere, *checked, path=site).startswith("Success")
+
     command = site / "bin" / "lenet5-inference"
     told = _run(elsewhere, command, "--help", path=site)
     assert told.startswith("usage: lenet5-inference [options]") and "main.py" not in told
     said = _run(elsewhere, command, "--device", "cpu", "--data", "images", "--labels", "none", path=site)
     assert said.startswith("lenet5 in fp32 on 3 images") and "agreement  PASSED" in said and "start-up" in said
+
+    build = "import setuptools.build_meta as build; print(build.build_sdist('dist'))"
+    name = _run(source, "-c", build).splitlines()[-1]
+    with tarfile.open(source / "dist" / name) as archive:
+        packed = {name.partition("/")[2] for name in archive.getnames()}
+    files = [path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*") if path.is_file()]
+    assert {str(path) for path in files if "__pycache__" not in path.parts} <= packed and set(SOURCES) - packed == set()
+
+
+@pytest.mark.parametrize("arguments", ["--device cpu --data images --labels none", "graph", "doctor"])
+def test_the_cpu_needs_no_cupy(arguments: str, tmp_path: Path) -> None:
+    """docs/api.md says how to leave CuPy out."""
+    write_idx(tmp_path / "images", random_images(LENET5, 3)[:, 0])
+    program = "import sys; sys.modules['cupy'] = sys.modules['cupy_backends'] = None; from main import run; run()"
+    assert _run(tmp_path, "-c", program, *arguments.split(), path=ROOT)

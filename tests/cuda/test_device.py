@@ -72,7 +72,7 @@ def test_no_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, Driver())
     monkeypatch.setattr(device.importlib.util, "find_spec", lambda _: None)
-    assert device.why_no_gpu() == "CuPy is not installed (make run installs it)"
+    assert device.why_no_gpu() == "CuPy is not installed (pip install cupy-cuda12x)"
 
 
 @pytest.mark.parametrize("call", ["capability", "context"])

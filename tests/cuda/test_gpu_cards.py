@@ -78,7 +78,8 @@ def test_a_classifier_on_another_card_than_the_current_one(second: int) -> None:
 
         def check(given: Any, **options: Any) -> None:
             found = classifier(given, **options)
-            scores, shares = classifier.logits, classifier.probabilities
+            scores: Any = classifier.logits
+            shares: Any = classifier.probabilities
             if options:
                 assert {array.device.id for array in (found, scores, shares)} == {second}
             with cupy.cuda.Device(second):  # whose current stream computes them

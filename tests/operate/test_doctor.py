@@ -2,6 +2,9 @@
 
 import importlib.metadata
 import json
+import re
+import shlex
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -9,12 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from app.cli import main
 from app.cuda import device
-from app.errors import UserError
+from app.errors import EXTRAS, UserError, install
 from app.operate import card, machine
-from app.operate.machine import EXTRAS
 from app.text import WIDTH
 from tests.runtime.test_power import Fake
 from tests.support.outside import Outside
@@ -76,7 +79,7 @@ def test_without_anything(found: Any, tmp_path: Path, monkeypatch: pytest.Monkey
     needed = {"numpy", "h5py", "tqdm", "requests", "cupy", *EXTRAS, "driver", "card", "NVRTC", "cache"}
     assert needed <= {name for name, one in findings.items() if one["missing"]}
     assert findings["NVRTC"]["remedy"] == "run make run" and "chmod" in findings["cache"]["remedy"]
-    assert "pip install 'lenet5-inference[pictures]'" in " ".join(text.split())
+    assert install("pictures") in " ".join(text.split())
 
 
 @pytest.mark.parametrize("library", [Fake(), None])
@@ -95,7 +98,7 @@ def test_with_a_card(library: Any, found: Any, monkeypatch: pytest.MonkeyPatch) 
     _, findings = found()
     assert findings["card"]["value"].startswith("Some Card (sm_90a, 132 SMs), 64.4 GB of 85.9 GB free, one of 8")
     if library is None:
-        assert "[power]" in findings["clocks"]["remedy"]
+        assert findings["clocks"]["remedy"] == install("power")
     else:
         told = "SM 1,755 MHz now, at most 1,980 MHz, 300 W, limit 700 W, 45 degrees C"
         assert findings["clocks"]["value"] == told
@@ -103,12 +106,24 @@ def test_with_a_card(library: Any, found: Any, monkeypatch: pytest.MonkeyPatch) 
 
 def test_extras_are_those_of_the_project() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    names = {
-        extra: tuple(package.partition(">=")[0].partition("[")[0] for package in packages)
-        for extra, packages in declared.items()
-        if extra not in ("test", "dev")
+    assert {extra: list(packages) for extra, packages in EXTRAS.items()} == {
+        extra: packages for extra, packages in declared.items() if extra not in ("test", "dev")
     }
-    assert {extra: packages for extra, (packages, _) in machine.EXTRAS.items()} == names
+    assert machine.NEEDED_FOR.keys() == EXTRAS.keys()
+
+
+def test_a_remedy_is_a_command_that_pip_understands() -> None:
+    """The packages themselves, not an extra of this program: no index need hold it, and there may be no tree."""
+    for extra in EXTRAS:
+        pip, command, *packages = shlex.split(install(extra))
+        assert (pip, command) == ("pip", "install") and packages
+        assert all(Requirement(package).specifier for package in packages)
+
+
+def test_make_run_installs_what_its_recipes_need() -> None:
+    """README's first pictures are classified by what ``make run`` has installed."""
+    done = subprocess.run(["make", "-n", "-B", "-C", ROOT, "run"], capture_output=True, text=True, check=True)
+    assert re.search(r"install .*-e '\.\[(?=[^]]*\bcuda\b)(?=[^]]*\bpictures\b)", done.stdout), done.stdout
 
 
 @pytest.mark.gpu

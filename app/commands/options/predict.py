@@ -24,7 +24,7 @@ examples:
 PATH is a picture, a folder of pictures, a file of arrays (IDX, HDF5, NPY, NPZ),
 a list of pictures (.txt, one a line or separated by zero bytes), or - for such
 a list on standard input. Pictures are prepared as those of Fashion-MNIST were;
-reading them needs Pillow: pip install 'lenet5-inference[pictures]'.
+reading them needs the package Pillow.
 
 The ending of --out names the format: .csv, .jsonl, .npy, .npz or .parquet.
 Without --out, a few images give a table, many give CSV. docs/predict.md
