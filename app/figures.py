@@ -15,24 +15,29 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def check(folder: Path) -> None:
-    """Check that pictures can be drawn into ``folder``, before the work; leave no trace.
-
-    Raises UserError without matplotlib, or where ``folder`` cannot be made or written to.
-    """
-    try:
-        from matplotlib import figure  # noqa: F401
-    except ImportError:
-        raise UserError(f"--plot needs matplotlib: {install('plot')}") from None
+    """Raise UserError where ``folder`` cannot be made or written to; leave no trace."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     with _told(folder), tempfile.TemporaryFile(dir=existing):
         pass
 
 
 def prepare(folder: Path) -> None:
-    """Check the folder (see ``check``) and make it."""
+    """Check that pictures can be drawn, before the work, and make the folder. Raises UserError without matplotlib.
+
+    Call it where nothing else is missing, such as a GPU: a package should be the last thing to install.
+    """
+    require_matplotlib()
     check(folder)
     with _told(folder):
         folder.mkdir(parents=True, exist_ok=True)
+
+
+def require_matplotlib() -> None:
+    """Raise UserError without matplotlib."""
+    try:
+        from matplotlib import figure  # noqa: F401
+    except ImportError:
+        raise UserError(f"--plot needs matplotlib: {install('plot')}") from None
 
 
 @contextmanager

@@ -62,11 +62,12 @@ def predict(request: PredictRequest) -> int:
     if request.out not in (None, STDOUT):
         check_new(Path(str(request.out)), request.overwrite)
     if request.show is not None:
-        require_pillow()
         if request.show.suffix.lower() != ".png":
             raise UserError(f"--show {request.show} is written as PNG: end its name in .png")
         check_new(request.show, request.overwrite, "--show")
     inputs = gather(request.paths)
+    if request.show is not None:
+        require_pillow()
     if request.show is not None and present(request.show):
         _check_kept(request.show, inputs)
     total = sum(map(size, inputs))

@@ -63,6 +63,7 @@ def choose(request: TrainRequest, device: str) -> Task:
     places = find_places(request, network, content)
     if request.plot is not None:
         figures.check(request.plot)
+        figures.require_matplotlib()
     if request.data is None:
         _settle(request, device, stored, network, announce_fashion_mnist("train"))
     data = _load(request)

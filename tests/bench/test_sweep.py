@@ -41,7 +41,7 @@ def test_settings() -> None:
 
 @pytest.mark.parametrize("text", ["TILE", "TILE=", "TILE=0", "TILE=-8", "TILE=8,,16", "TILE=8.5", "TILE=x", "WIDTH=8"])
 def test_bad_settings(text: str) -> None:
-    with pytest.raises(UserError, match="TILE" if "TILE" in text else "it has TILE, DEPTH"):
+    with pytest.raises(UserError, match="TILE" if "TILE" in text else "choose one of TILE, DEPTH"):
         parse_settings([text], ROW)
 
 

@@ -2,12 +2,14 @@
 
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from app.cli import COMMANDS, main
+from app.cuda import device
 from app.cuda.compiler import ARCHITECTURES
 from app.files.writing import cache_dir
 from app.network.shipped import find
@@ -270,12 +272,26 @@ def test_settings_for_the_gpu_on_the_cpu(place: Path, capsys: pytest.CaptureFixt
 
 
 def test_folders_for_plots_that_cannot_be_written(place: Path, refuses: Refuses) -> None:
-    """The error about matplotlib comes first where that is missing."""
     (place / "file").touch()
     for command in ("bench", "sweep --conv shared-tile", "train --network mlp"):
         for folder in ("file", "file/below"):
-            wrong = "--plot (needs matplotlib: pip install|file.* cannot be written)"
-            refuses(f"{command} --plot {folder}", wrong)
-    assert [name for name in listing(place) if not name.startswith(".cache")] == [
-        "file"
-    ]  # matplotlib's fonts are there
+            refuses(f"{command} --plot {folder}", "--plot file.* cannot be written")
+    assert list(listing(place)) == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [
+        ("bench --plot plots", "bench needs an NVIDIA GPU"),
+        ("sweep --pipeline --plot plots", "a sweep needs an NVIDIA GPU"),
+        ("train --network mlp --plot plots", "--plot needs matplotlib: pip install"),
+    ],
+)
+def test_a_package_is_asked_for_where_it_is_all_that_is_missing(
+    command: str, wrong: str, place: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not before a GPU that is not there: nobody should install it in vain. And no folder is left behind."""
+    monkeypatch.setattr(device, "why_no_gpu", lambda *_: "there is none")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    refuses(command, wrong)
+    assert list(listing(place)) == []

@@ -1,5 +1,6 @@
 """Test the compiler's cache: nothing is compiled twice, and every input of a compilation is part of its key."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,12 @@ def test_a_missing_compiler_is_the_users_to_install(toy: Path, monkeypatch: pyte
     with pytest.raises(UserError, match=r"NVRTC.*libnvrtc.*pip install") as caught:
         _build(toy)
     assert "\n" not in str(caught.value)
+
+
+def test_without_cupy_it_is_cupy_that_is_named(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", None)
+    with pytest.raises(UserError, match=r"NVRTC.*: pip install cupy-cuda12x$"):
+        compiler.nvrtc()
 
 
 def test_a_header_of_ours_serves_a_kernel_elsewhere(toy: Path) -> None:

@@ -74,6 +74,7 @@ def draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning curves are drawn without matplotlib, too."""
     for name in ("check", "prepare"):
         monkeypatch.setattr(figures, name, lambda folder: None)
+    monkeypatch.setattr(figures, "require_matplotlib", lambda: None)
     monkeypatch.setattr(results, "draw", lambda settings, progress, folder: folder / "curve")
 
 
@@ -131,7 +132,7 @@ def test_an_interrupted_training_needs_no_other_option(
 def test_a_refused_training_leaves_no_folder_for_pictures(
     refused: Refused, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "check", lambda folder: None)  # without matplotlib, too
+    monkeypatch.setattr(figures, "require_matplotlib", lambda: None)
     refused([*MLP, "--images", "99999", "--plot", "plots"], "--images 99999 is more than")
 
 

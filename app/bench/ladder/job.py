@@ -64,6 +64,8 @@ def time_kernels(request: BenchRequest) -> int:
     with exit_on_interrupt():
         job = checked(request)
     device.require_gpu("bench")
+    if request.plot is not None:
+        figures.prepare(request.plot)
     with device.gpu_errors():
         document, tables = _measured(request, job)
 
@@ -85,7 +87,7 @@ def checked(request: BenchRequest) -> Job:
     if request.save_tuning and only is not None:
         raise UserError("--save-tuning stores times that 'auto' compares with all others: leave --only out")
     if request.plot is not None:
-        figures.prepare(request.plot)
+        figures.check(request.plot)
     if request.shape is not None:
         return Job(f"convolution {request.shape} (C,H,W,M,K,S)", None, shape_items(request.shape), batches, only)
     graph = network_graph(request.network)

@@ -33,7 +33,7 @@ def sweep(request: SweepRequest) -> int:
     """Sweep a kernel or the pipeline. Returns 0, or 1 if a point gave wrong results. Raises UserError."""
     with exit_on_interrupt():
         if request.plot is not None:
-            figures.prepare(request.plot)
+            figures.check(request.plot)
         graph = network_graph(request.network)
         request = replace(request, network=graph.network.name)  # of a file; documents and plots name the network
         arch, card = choices.target(None, otherwise=ASSUMED_ARCH)
@@ -44,6 +44,8 @@ def sweep(request: SweepRequest) -> int:
     else:
         body = partial(_sweep_layers, request, *find_targets(request, graph, arch, known), card, arch)
     device.require_gpu("a sweep")
+    if request.plot is not None:
+        figures.prepare(request.plot)
     with device.gpu_errors():
         return body()
 
