@@ -17,7 +17,8 @@ def option(
 
     A bool field is a switch that changes its default; a Path field takes a FILE. group: heading in the help text for
     this option and the fields after it. settings: further arguments of argparse's ``add_argument``; ``exclusive=True``
-    for options of which only one may be given; ``twice``: what to do instead of giving it twice.
+    for options of which only one may be given; ``twice``: what to do instead of giving it twice; ``once``: an earlier
+    spelling, which still works.
     """
     return field(default=default, metadata={"name": name, "group": group, "help": help, **settings})
 
@@ -44,8 +45,10 @@ def add_options(parser: Parser, request: type) -> None:
             exclusive = place = exclusive or group.add_mutually_exclusive_group()
         if name.startswith("-"):  # argparse refuses ``dest`` for a positional argument, whose name it is
             about["dest"] = one.name
-        remedy = about.pop("twice", None)
+        remedy, once = about.pop("twice", None), about.pop("once", None)
         action = place.add_argument(name, default=one.default, **about)
+        if once is not None:
+            parser._option_string_actions[once] = action  # here alone: neither help nor completion names it
         if remedy is not None:
             action.twice = remedy
 

@@ -1,39 +1,22 @@
-"""The files that a command writes besides its main result. They are checked before the work, so that none is lost."""
+"""The files that a command writes. They are checked before the work, so that none is lost."""
 
 import os
-import re
 import stat
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from app.errors import UserError
-from app.files.reading import first_bytes, present
 from app.network import shipped
 from app.options import option
 
 INPUTS = ("weights", "data", "labels", "against", "resume", "file", "symbol", "paths", "shards", "before", "after")
-# Option → the first bytes of a file from an earlier run, which may be replaced. None: the command decides.
-OUTPUTS = {
-    "output": None,
-    "out": None,
-    "show": None,
-    "html": None,
-    "json": re.compile(rb'\Z|\{\s*"schema": "lenet5-inference/(?!receipt/|tuning/|old-reports/)'),  # files to read
-    "trace": re.compile(rb'\Z|\{"traceEvents": '),
-    "timeline": re.compile(rb"\Z|<!DOCTYPE html>\n<title>Timeline of "),
-}
+OUTPUTS = ("out", "show", "html", "json", "trace", "timeline")
 POSITIONAL = {"before": "BEFORE", "file": "FILE", "paths": "PATH", "shards": "SHARD"}
-START_BYTES = 64
 NO_FILE = {"json": "-", "labels": "none", "out": "-", "paths": "-"}  # option → a value that is not a file
-
-
-def wide_option() -> Any:
-    """Declare ``--wide``, for every command that prints tables."""
-    return option("print every column of the tables, even beyond the terminal's width", False)
+OVERWRITE = "replace the files that this command writes, if they exist"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +24,12 @@ class Output:
     """How a command publishes its result."""
 
     json: str | None = option("also write {what} to FILE as JSON; '-' prints only the JSON", metavar="FILE")
-    wide: bool = wide_option()
+    overwrite: bool = option(OVERWRITE, False)
+    wide: bool = option("print every column of the tables, even beyond the terminal's width", False)
 
 
 def check_outputs(options: Mapping[str, object]) -> None:
-    """Raise UserError if an output cannot be written, is also an input, or would replace a file of another kind.
+    """Raise UserError if an output cannot be written, is also an input, or would replace a file without --overwrite.
 
     options: name → value, None if it was not given.
     """
@@ -59,19 +43,14 @@ def check_outputs(options: Mapping[str, object]) -> None:
         for other, read in named[at + 1 :]:
             if same_file(path, read):
                 raise UserError(f"--{name} {path} is the same file as {other}: name different files")
+    resumed = options.get("resume")
     for name, path in written:
-        ours = OUTPUTS[name]
-        if ours is not None and present(path) and not ours.match(first_bytes(path, START_BYTES)):
-            raise UserError(
-                f"--{name} {path} already exists, and no run of this program wrote it as --{name}: "
-                "name another file, or remove it first"
-            )
-
-
-def check_new(path: Path, overwrite: bool, option: str = "--out") -> None:
-    """Raise UserError if the option's file exists and ``--overwrite`` was not given."""
-    if os.path.lexists(path) and not overwrite:
-        raise UserError(f"{path} exists: name another {option}, or replace it with --overwrite")
+        # What a resumed training has written, it knows by itself.
+        if not options.get("overwrite") and os.path.lexists(path) and not (name == "out" and resumed):
+            remedy = "remove it first" if resumed else "replace it with --overwrite"
+            raise UserError(f"{path} exists: name another --{name}, or {remedy}")
+    if options.get("overwrite") and not written and "resume" not in options:  # others have files by default
+        raise UserError("--overwrite replaces files that are named: name one, as with --json FILE, or leave it out")
 
 
 def check_writable(path: Path, option: str) -> None:

@@ -276,13 +276,13 @@ def _times(report: Mapping[str, Any], width: int) -> list[str]:
     return [f"Times for {report['batch']:,} images", *fields(pairs, width)]
 
 
-def write_json(report: Mapping[str, Any], path: Path | None) -> None:
-    """Write the report to a file, whole or not at all, or to standard output if ``path`` is None."""
+def write_json(report: Mapping[str, Any], path: Path | None, *, overwrite: bool = True) -> None:
+    """Write the report to a file, as ``replacing`` does, or to standard output if ``path`` is None."""
     text = json_text(report)
     if path is None:
         sys.stdout.write(text)
         return
-    with replacing(path) as temporary:
+    with replacing(path, overwrite=overwrite) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -294,4 +294,4 @@ def publish(report: dict[str, Any], text: Callable[[dict[str, Any], int], str], 
     if output.json != "-":
         print(coloured(text(report, terminal_width(output.wide))))
     if output.json is not None:
-        write_json(report, None if output.json == "-" else Path(output.json))
+        write_json(report, None if output.json == "-" else Path(output.json), overwrite=output.overwrite)

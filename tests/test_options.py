@@ -17,7 +17,7 @@ from app.options import add_options, option, options, read_request
 class Inner:
     """A group of options."""
 
-    depth: int = option("how deep {what} is", 3, type=int)
+    depth: int = option("how deep {what} is", 3, type=int, once="--colour")
     fuse: bool = option("keep {what} apart", True, name="--no-fuse")
 
 
@@ -48,6 +48,23 @@ def test_a_request_is_read_from_its_own_options() -> None:
     )
     with pytest.raises(UserError, match="not allowed with argument --red"):
         read("--red --blue")
+
+
+def test_an_earlier_spelling_works_and_is_not_shown() -> None:
+    assert read("--colour 7").inner.depth == 7 == read("--depth 7").inner.depth
+    assert "--colour" not in parser().format_help()
+    with pytest.raises(UserError, match="argument --depth: given twice"):
+        read("--colour 7 --depth 7")
+
+
+@pytest.mark.parametrize(
+    ("command", "earlier", "name"),
+    [("train", "--output", "--out"), ("train", "--batch", "--batch-size"), ("predict", "--batch", "--chunk")],
+)
+def test_one_name_means_one_thing(command: str, earlier: str, name: str) -> None:
+    """--out is what a command writes, --batch how many images it works on; what they were called still works."""
+    actions = parser_of(command)._option_string_actions
+    assert actions[earlier] is actions[name] and actions[name].option_strings == [name]
 
 
 def test_help_has_the_groups_and_the_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,12 @@ import pytest
 from app.cli import main
 from app.errors import UserError
 from app.output import INPUTS, OUTPUTS, check_outputs
+from tests.support.host_kernels import skip_without_compiler
+from tests.support.schemas import mistakes
 from tests.support.shell import Refuses, listing, parsers, write_good_files
 
 RUN = "--device cpu --data images --labels labels --weights weights.h5"
-TRAIN = "train --network mlp --data images --labels labels --output new.h5"
+TRAIN = "train --network mlp --data images --labels labels --out new.h5"
 PROFILE = "profile --weights weights.h5"
 
 
@@ -54,7 +56,7 @@ CLASHES = [
     (PROFILE, "trace", "weights", "weights.h5"),
     (TRAIN, "json", "data", "images"),
     (TRAIN, "json", "labels", "labels"),
-    (TRAIN.replace("new.h5", "images"), "output", "data", "images"),
+    (TRAIN.replace("new.h5", "images"), "out", "data", "images"),
 ]
 
 
@@ -68,8 +70,8 @@ def test_an_output_is_no_input(
         target = "link"
         LINKS[how](place / target, place / name)
     before = listing(place)
-    if written == "output":
-        command = command.replace(f"--output {name}", f"--output {target}")
+    if written == "out":
+        command = command.replace(f"--out {name}", f"--out {target}")
     else:
         command = f"{command} --{written} {target}"
     refuses(command, f"--{written} .* is the same file as --{read} {name}: name different files")
@@ -83,41 +85,76 @@ def test_two_outputs_are_two_files(names: tuple[str, str], place: Path, refuses:
     refuses([*PROFILE.split(), "--json", names[0], "--trace", names[1]], wrong)
 
 
-OURS = {"json": '{\n  "schema": "lenet5-inference/bench/1",\n', "trace": '{"traceEvents": ['}
-THEIRS = [
-    "text",
-    "{}",
-    '{"schema": "lenet5-inference/tuning/1"}',
-    '{"schema": "lenet5-inference/receipt/1"}',
-    '{"schema": "other/1"}',
-    " " * 999 + "text",
-    "[1]",
-]
+@pytest.mark.parametrize("option", OUTPUTS)
+def test_a_file_that_is_there_is_replaced_only_on_request(option: str, place: Path) -> None:
+    """Whoever wrote it; a link that leads nowhere is something, too."""
+    (place / "old").write_text('{"schema": "lenet5-inference/bench/1"}')
+    (place / "link").symlink_to(place / "nothing")
+    for name in ("old", "link"):
+        with pytest.raises(UserError, match=f"{name} exists: name another --{option}, or replace it with --overw"):
+            check_outputs({option: Path(name), "overwrite": False})
+        check_outputs({option: Path(name), "overwrite": True})
 
 
-@pytest.mark.parametrize("option", OURS)
-@pytest.mark.parametrize("content", THEIRS)
-def test_a_file_that_is_there_is_kept_unless_we_wrote_it(option: str, content: str, place: Path) -> None:
-    (place / "old").write_text(content)
-    with pytest.raises(UserError, match=f"--{option} old already exists, and no run .*: name another file, or rem"):
-        check_outputs({option: "old"})
-    for ours in ("", OURS[option]):
-        (place / "old").write_text(ours)
-        check_outputs({option: "old"})
+@pytest.mark.parametrize("command", ["networks", "kernels", "graph", RUN, "predict images --out new.csv"])
+def test_json_is_written_anew_only_on_request(command: str, place: Path, refuses: Refuses) -> None:
+    (place / "report").write_text("mine")
+    refuses(f"{command} --json report", "report exists: name another --json, or replace it with --overwrite")
+    assert (place / "report").read_text() == "mine" and not (place / "new.csv").exists()
+    assert main([*command.split(), "--json", "report", "--overwrite"]) == 0
+    assert json.loads((place / "report").read_text())["schema"].startswith("lenet5-inference/")
 
 
-@pytest.mark.parametrize("command", ["networks", "kernels", RUN])
-def test_whoever_writes_json_keeps_what_others_wrote(command: str, place: Path, refuses: Refuses) -> None:
-    (place / "notes").write_text("mine")
-    refuses(f"{command} --json notes", "--json notes already exists")
-    assert (place / "notes").read_text() == "mine"
+def test_a_file_that_another_program_writes_meanwhile_is_kept(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def meanwhile(report: Any) -> str:
+        (place / "report").write_text("theirs")
+        return "ours"
+
+    monkeypatch.setattr("app.report.json_text", meanwhile)
+    assert main(["networks", "--json", "report"]) == 2
+    assert (place / "report").read_text() == "theirs"
 
 
-@pytest.mark.parametrize("command", ["networks", "kernels", RUN])
-def test_what_was_written_is_written_again(command: str, place: Path) -> None:
-    for _ in range(2):
-        assert main([*command.split(), "--json", "report"]) == 0
-        assert json.loads((place / "report").read_text())["schema"].startswith("lenet5-inference/")
+JSON = {
+    "graph": ("graph", {"network": "lenet5", "fused": True}),
+    "check": ("check --fc naive --shape 5,3 --device cpu", {"kernel": "naive"}),
+    "export": ("export weights.h5 --out new.npz", {"written": "new.npz", "format": "npz"}),
+    "import": ("import weights.h5 --network lenet5 --out new.h5", {"written": "new.h5", "network": "lenet5"}),
+    "predict": ("predict images --out new.csv", {"images": 3, "written": ["new.csv"]}),
+    "precompile": ("precompile --arch sm_90a", {"architecture": "sm_90a"}),
+}
+
+
+@pytest.mark.parametrize("name", JSON)
+def test_every_command_prints_json_alone(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, expected = JSON[name]
+    if name == "check":
+        skip_without_compiler()
+    if name == "precompile":
+        pytest.importorskip("cupy", reason="CuPy is not installed")
+        monkeypatch.setattr("app.commands.precompile._compile_all", lambda builds, arch: len(builds))
+    if name == "import":
+        assert main(["export", "weights.h5", "--out", "old.npz"]) == 0
+        command = command.replace("weights.h5", "old.npz")
+        capsys.readouterr()
+    assert main([*command.split(), "--json", "-"]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert err == "" and expected.items() <= document.items() and not mistakes(document)
+
+
+def test_every_command_has_json() -> None:
+    assert not [name for name, parser in parsers().items() if "--json" not in parser._option_string_actions]
+
+
+def test_predict_prints_json_lines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "images", "--format", "jsonl"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["number"] for row in rows] == [0, 1, 2]
+    assert main(["predict", "images", "--format", "csv", "--out", "-"]) == 0
+    assert capsys.readouterr().out.startswith("number,")
 
 
 def test_a_plot_takes_the_place_of_plots_alone(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def classify(request: ClassifyRequest) -> int:
                 parts,
                 logits=request.logits,
                 resume=request.resume,
-                overwrite=request.overwrite,
+                overwrite=request.output.overwrite,
             )
             folder.check()
             settings = EngineSettings(

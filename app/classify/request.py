@@ -37,10 +37,7 @@ class ClassifyRequest:
     )
     start: int = option("leave out the first N images of all shards", 0, type=whole_number(0), metavar="N")
     count: int | None = option("number of images to classify (default: all)", type=whole_number(1), metavar="N")
-    resume: bool = option(
-        "check the results of an earlier run, and classify only what is missing", False, exclusive=True
-    )
-    overwrite: bool = option("replace the results of an earlier run", False, exclusive=True)
+    resume: bool = option("check the results of an earlier run, and classify only what is missing", False)
     network: str | None = option(
         "name of the network, or its .toml file (default: the network of --weights, else lenet5)",
         metavar="NAME",
@@ -65,6 +62,8 @@ class ClassifyRequest:
     output: Output = options(what="the report")
 
     def __post_init__(self) -> None:
+        if self.resume and self.output.overwrite:
+            raise UserError("--resume keeps the results of an earlier run, --overwrite replaces them: choose one")
         if self.devices is not None and self.device != "auto":
             raise UserError(f"--devices {self.devices} names the GPUs: leave --device {self.device} out")
         if self.workers is not None and self.device not in ("auto", "cpu"):

@@ -1,17 +1,23 @@
 """``main.py export``: write a network and its weights for other systems."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from app.commands.options.export import ExportRequest
 from app.errors import UserError, suggestion
 from app.files.checks import BadValueError
 from app.files.writing import replacing
+from app.interchange.layout import format_shape
 from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import IMAGES, LABELS, SCORES
 from app.interchange.writers import WRITERS, written_name
 from app.network.generated import required_weights
 from app.network.graph import build, find_network
 from app.network.weights import load_weights
-from app.output import check_new
-from app.text import Column, fields, paragraph, table, terminal_width
+from app.report import publish
+from app.text import Column, fields, paragraph, table
+
+SCHEMA = "lenet5-inference/export/1"
 
 
 def export(request: ExportRequest) -> int:
@@ -20,7 +26,6 @@ def export(request: ExportRequest) -> int:
     if ending not in WRITERS:
         hint = suggestion(ending, WRITERS)
         raise UserError(f"--out {request.out} has no known ending: let it end with one of {', '.join(WRITERS)}{hint}")
-    check_new(request.out, request.overwrite)
     if request.file is None and request.network is None:
         raise UserError("nothing to export is named: name a weights file, or a network with --network")
     asked = None if request.network is None else find_network(request.network)
@@ -30,18 +35,38 @@ def export(request: ExportRequest) -> int:
         content = WRITERS[ending](Description(graph.network, graph.input_scale, weights.classes), graph.parameters)
     except BadValueError as error:
         raise UserError(f"--out {request.out} {error}") from error
-    with replacing(request.out, overwrite=request.overwrite) as temporary:
+    with replacing(request.out, overwrite=request.output.overwrite) as temporary:
         temporary.write_bytes(content)
-    width = terminal_width()
-    columns = [Column(head, left=True) for head in ("array", "in the file", "shape here")]
-    rows = [[name, written_name(ending, name), str(array.shape)] for name, array in graph.parameters.items()]
-    sizes = ", ".join(map(str, graph.network.input_shape))
-    about = {
-        "input": f"{IMAGES} (N, {sizes}) uint8" if ending == ".onnx" else "",
-        "outputs": f"{SCORES} (N, {graph.classes}) float32, {LABELS} (N) int64" if ending == ".onnx" else "",
-        "pixel scale": f"{graph.input_scale:.10g}, for bytes 0 to 255",
-        "written": f"{request.out}, {len(content):,} bytes",
+    document = {
+        "schema": SCHEMA,
+        "weights": str(weights.path),
+        "network": graph.network.name,
+        "format": ending.removeprefix("."),
+        "arrays": [
+            {"name": name, "written_as": written_name(ending, name), "shape": list(array.shape)}
+            for name, array in graph.parameters.items()
+        ],
+        "input": list(graph.network.input_shape),
+        "classes": graph.classes,
+        "pixel_scale": graph.input_scale,
+        "written": str(request.out),
+        "bytes": len(content),
     }
-    lines = [*paragraph(f"{weights.path}: network {graph.network.name}", width), *table(columns, rows, width)]
-    print("\n".join([*lines, *fields([(head, told) for head, told in about.items() if told], width)]))
+    publish(document, as_text, request.output)
     return 0
+
+
+def as_text(document: Mapping[str, Any], width: int) -> str:
+    """Format the document."""
+    columns = [Column(head, left=True) for head in ("array", "in the file", "shape here")]
+    rows = [[one["name"], one["written_as"], format_shape(one["shape"])] for one in document["arrays"]]
+    onnx, sizes = document["format"] == "onnx", ", ".join(map(str, document["input"]))
+    about = {
+        "input": f"{IMAGES} (N, {sizes}) uint8" if onnx else "",
+        "outputs": f"{SCORES} (N, {document['classes']}) float32, {LABELS} (N) int64" if onnx else "",
+        "pixel scale": f"{document['pixel_scale']:.10g}, for bytes 0 to 255",
+        "written": f"{document['written']}, {document['bytes']:,} bytes",
+    }
+    head = f"{document['weights']}: network {document['network']}"
+    told = fields([(head, told) for head, told in about.items() if told], width)
+    return "\n".join([*paragraph(head, width), *table(columns, rows, width), *told])

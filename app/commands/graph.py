@@ -1,17 +1,21 @@
 """``main.py graph``: show a network's layers, and the launches that compute them."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from app.commands.kernels import REFERENCE_ARCH
 from app.commands.options.graph import GraphRequest
 from app.kernels.facts import bytes_moved
-from app.network.graph import Graph
+from app.network.graph import Graph, Step
 from app.planning import tuning
 from app.planning.choices import load_graph, target
 from app.planning.matching import Node
 from app.planning.plan import plan
-from app.text import Column, paragraph, table, terminal_width
+from app.report import publish
+from app.text import Column, paragraph, table
 
+SCHEMA = "lenet5-inference/graph/1"
 LAYERS = [
     *(Column(head, left=True) for head in ("layer", "kind", "output")),
     *(Column(head) for head in ("parameters", "MFLOP", "activation bytes")),
@@ -26,35 +30,69 @@ def graph(request: GraphRequest) -> int:
     """Print the network's layers, then the launches that compute them on the chosen architecture."""
     built, _, chosen = load_graph(request.network, shapes_only=True)
     arch, card = target(request.arch, otherwise=REFERENCE_ARCH)
-    network = built.network
     nodes = plan(built, arch, replace(chosen, tuning=tuning.load(card))).nodes
-    width = terminal_width(request.wide)
-    lines = [
-        *paragraph(f"{network.name}: {network.summary}", width),
-        *layer_table(built, width),
-        f"launches on {arch}, per image ({'fused' if request.network.fuse else 'one a layer'})",
-        *table(LAUNCHES, map(_launch, nodes), width),
-    ]
-    print("\n".join(lines))
+    document = {
+        "schema": SCHEMA,
+        "network": built.network.name,
+        "input": list(built.network.input_shape),
+        "layers": [*map(_layer, built.steps)],
+        "architecture": arch,
+        "fused": request.network.fuse,
+        "launches": [*map(_launch, nodes)],
+    }
+
+    def text(found: dict[str, Any], width: int) -> str:
+        how = "fused" if request.network.fuse else "one a layer"
+        lines = [
+            *paragraph(f"{built.network.name}: {built.network.summary}", width),
+            *layer_table(built, width),
+            *paragraph(f"launches on {arch}, per image ({how})", width),
+            *table(LAUNCHES, map(_cells, found["launches"]), width),
+        ]
+        return "\n".join(lines)
+
+    publish(document, text, request.output)
     return 0
 
 
 def layer_table(built: Graph, width: int) -> list[str]:
     """Format each layer's output, parameters, operations and bytes."""
     rows = [["images", "input", _shape(built.network.input_shape), "", "", ""]]
-    mflops = [step.layer.flops(step.in_shape) / 1e6 for step in built.steps]
-    for step, mflop in zip(built.steps, mflops, strict=True):
-        figures = [f"{step.parameter_count:,}", f"{mflop:.4f}", f"{step.activation_bytes:,}"]
-        rows.append([step.layer.name, step.layer.kind, _shape(step.out_shape), *figures])
+    found = [*map(_layer, built.steps)]
+    for layer in found:
+        figures = [f"{layer['parameters']:,}", f"{layer['flops'] / 1e6:.4f}", f"{layer['activation_bytes']:,}"]
+        rows.append([layer["name"], layer["kind"], _shape(layer["output"]), *figures])
+    mflop = sum(layer["flops"] for layer in found) / 1e6
     parameters = sum(array.size for array in built.parameters.values())
-    return table(LAYERS, [*rows, ["all", "", "", f"{parameters:,}", f"{sum(mflops):.4f}", ""]], width)
+    return table(LAYERS, [*rows, ["all", "", "", f"{parameters:,}", f"{mflop:.4f}", ""]], width)
 
 
-def _launch(node: Node) -> list[str]:
-    moved = bytes_moved(node.problem, 2) - bytes_moved(node.problem, 1)  # weights are read once per batch
-    names = [node.name, node.variant.name, node.reads, ", ".join(node.writes)]
-    return [*names, f"{node.flops / 1e6:.4f}", f"{moved:,}"]
+def _layer(step: Step) -> dict[str, Any]:
+    return {
+        "name": step.layer.name,
+        "kind": step.layer.kind,
+        "output": list(step.out_shape),
+        "parameters": step.parameter_count,
+        "flops": step.layer.flops(step.in_shape),
+        "activation_bytes": step.activation_bytes,
+    }
 
 
-def _shape(shape: tuple[int, ...]) -> str:
+def _launch(node: Node) -> dict[str, Any]:
+    return {
+        "layers": [layer.name for layer in node.layers],
+        "kernel": node.variant.name,
+        "reads": node.reads,
+        "writes": list(node.writes),
+        "flops": node.flops,
+        "bytes": bytes_moved(node.problem, 2) - bytes_moved(node.problem, 1),  # weights are read once per batch
+    }
+
+
+def _cells(launch: Mapping[str, Any]) -> list[str]:
+    names = ["+".join(launch["layers"]), launch["kernel"], launch["reads"], ", ".join(launch["writes"])]
+    return [*names, f"{launch['flops'] / 1e6:.4f}", f"{launch['bytes']:,}"]
+
+
+def _shape(shape: Iterable[int]) -> str:
     return " x ".join(map(str, shape)) or "1 label"

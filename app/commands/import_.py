@@ -1,6 +1,7 @@
 """``main.py import``: turn a file of another system into a weights file of this program."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from app.network.graph import Graph, build, find_network
 from app.network.limits import LEAST_SCALE, MOST_SCALE, LayerError, check_layers
 from app.network.toml import checked_scale
 from app.network.weights import Weights, save_weights
-from app.output import check_new
-from app.text import Column, fields, paragraph, table, terminal_width
+from app.report import publish
+from app.text import Column, fields, paragraph, table
+
+SCHEMA = "lenet5-inference/import/1"
 
 IMAGES = 64  # compared
 PLAIN = "plain NumPy in the file's own layout; no engine of this format runs here"
@@ -32,7 +35,6 @@ CLOSE = 1e-3  # of the largest logit: float32 engines round in another order
 
 def import_(request: ImportRequest) -> int:
     """Read, convert, compare, write and tell. Returns 0. Raises UserError; then nothing is written."""
-    check_new(request.out, request.overwrite)
     asked = Asked(
         None if request.network is None else find_network(request.network),
         request.symbol,
@@ -48,8 +50,9 @@ def import_(request: ImportRequest) -> int:
     scale = source.scale if scale is None else scale
     graph = build(network, replace(weights, input_scale=scale))
     about: dict[str, Any] = {"classes": source.classes, "input_scale": scale}
-    save_weights(request.out, arrays, network=network, overwrite=request.overwrite, **about)
-    print(_text(request, name, source, found, graph, difference))
+    save_weights(request.out, arrays, network=network, overwrite=request.output.overwrite, **about)
+    document = _document(request, name, source, found, graph, difference)
+    publish(document, lambda _, width: _text(document, graph, width), request.output)
     return 0
 
 
@@ -106,29 +109,48 @@ def largest_difference(source: Source, graph: Graph) -> float:
 REMEDY = "its weights are too large for float32, or damaged: get a fresh copy"
 
 
-def _text(
+def _document(
     request: ImportRequest, name: str, source: Source, found: list[Converted], graph: Graph, difference: float
-) -> str:
-    """Tell what was read, what became of it, and the check."""
-    width = terminal_width()
-    columns = [Column(head, left=True) for head in ("array", "name there", "in the file", "in the weights file")]
-    rows = [[one.name, source.origins.get(one.name, ""), one.before, one.after] for one in found]
-    images = f"pixels of 0 to 255 times {graph.input_scale:.6g}"
+) -> dict[str, Any]:
+    """Return what was read, what became of it, and the check."""
     first = graph.network.layers[0]
-    if isinstance(first, Resize):
-        images = f"enlarged to {first.size} x {first.size}, rule {first.rule}; {images}"
-    engine = PLAIN if source.engine is None else source.engine.name
+    return {
+        "schema": SCHEMA,
+        "file": str(request.file),
+        "format": name,
+        "arrays": [
+            {"name": one.name, "name_there": source.origins.get(one.name, ""), "before": one.before, "after": one.after}
+            for one in found
+        ],
+        "network": graph.network.name,
+        "notes": list(source.notes),
+        "enlarged": {"size": first.size, "rule": first.rule} if isinstance(first, Resize) else None,
+        "pixel_scale": graph.input_scale,
+        "difference": difference,
+        "engine": None if source.engine is None else source.engine.name,
+        "written": str(request.out),
+    }
+
+
+def _text(document: Mapping[str, Any], graph: Graph, width: int) -> str:
+    """Format the document, and the graph's layers."""
+    columns = [Column(head, left=True) for head in ("array", "name there", "in the file", "in the weights file")]
+    rows = [[one["name"], one["name_there"], one["before"], one["after"]] for one in document["arrays"]]
+    images, enlarged = f"pixels of 0 to 255 times {document['pixel_scale']:.6g}", document["enlarged"]
+    if enlarged:
+        images = f"enlarged to {enlarged['size']} x {enlarged['size']}, rule {enlarged['rule']}; {images}"
+    largest = f"largest difference of the logits of {IMAGES} random images: {document['difference']:.2g}"
     facts = [
-        *(("note", note) for note in source.notes),
+        *(("note", note) for note in document["notes"]),
         ("images", images),
-        ("check", f"largest difference of the logits of {IMAGES} random images: {difference:.2g}, by {engine}"),
-        ("written", str(request.out)),
+        ("check", f"{largest}, by {document['engine'] or PLAIN}"),
+        ("written", document["written"]),
     ]
     return "\n".join(
         [
-            *paragraph(f"{request.file}: {name}", width),
+            *paragraph(f"{document['file']}: {document['format']}", width),
             *table(columns, rows, width),
-            *paragraph(f"network {graph.network.name}", width),
+            *paragraph(f"network {document['network']}", width),
             *layer_table(graph, width),
             *fields(facts, width),
         ]

@@ -1,11 +1,12 @@
 """``main.py precompile``: compile everything that the main job would compile. Needs no GPU."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from tqdm import tqdm
 
@@ -20,7 +21,10 @@ from app.planning.choices import load_graph, target
 from app.planning.plan import ExecutionPlan, plan
 from app.precision import PRECISIONS
 from app.processor import usable_cores
+from app.report import publish
+from app.text import paragraph
 
+SCHEMA = "lenet5-inference/precompile/1"
 Build = tuple[Path, tuple[tuple[str, str | int], ...]]  # a .cu file and its compile-time constants
 
 
@@ -45,11 +49,25 @@ def precompile(request: PrecompileRequest) -> int:
         raise UserError(f"no precision can run {graph.network.name} on {arch} with these options: name fewer kernels")
     builds = list(dict.fromkeys(build for execution in plans.values() for build in needed(execution)))
     compiled = _compile_all(builds, arch)
-    print(
-        f"{len(builds)} kernels of {graph.network.name} in {', '.join(plans)} for {arch}: "
-        f"{len(builds) - compiled} were in the cache, {compiled} compiled; {perf_counter() - start:.1f} s"
-    )
+    document = {
+        "schema": SCHEMA,
+        "network": graph.network.name,
+        "architecture": arch,
+        "precisions": [*plans],
+        "kernels": len(builds),
+        "compiled": compiled,
+        "seconds": perf_counter() - start,
+    }
+    publish(document, as_text, request.output)
     return 0
+
+
+def as_text(document: Mapping[str, Any], width: int) -> str:
+    """Format the document."""
+    count, compiled = document["kernels"], document["compiled"]
+    what = f"{count} kernels of {document['network']} in {', '.join(document['precisions'])}"
+    done = f"{count - compiled} were in the cache, {compiled} compiled; {document['seconds']:.1f} s"
+    return "\n".join(paragraph(f"{what} for {document['architecture']}: {done}", width))
 
 
 def needed(execution: ExecutionPlan) -> Iterator[Build]:

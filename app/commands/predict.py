@@ -6,30 +6,33 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from app.classifier import Classifier
-from app.commands.options.predict import PredictRequest
+from app.commands.options.predict import CSV, PredictRequest
 from app.cuda import device
 from app.errors import UserError
 from app.files.hdf5 import printable
 from app.files.reading import present
 from app.interrupts import exit_on_interrupt
 from app.network.graph import REFERENCE_CHUNK
-from app.output import check_new, same_file
+from app.output import same_file
 from app.pictures import MOST_SHOWN, brightness_note, require_pillow, save_grid
 from app.planning.request import NetworkRequest
 from app.predict.columns import Layout
 from app.predict.inputs import Input, Part, Seen, cut, gather, size
 from app.predict.writers import STDOUT, check_ending, writer
 from app.processor import usable_cores
+from app.report import write_json
 from app.runtime.cpu_session import progress_bar
 from app.runtime.images import fitting
 from app.text import fields, terminal_width
 from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import CLASSES
 
+SCHEMA = "lenet5-inference/predict/1"
 TABLE = 40  # images that standard output shows as a table
 GPU_BATCH = 4096
 BATCH_BYTES = 256 << 20  # the default batch has at most so many bytes of images
@@ -59,12 +62,8 @@ class Tally:
 def predict(request: PredictRequest) -> int:
     """Classify, write and tell. Returns 0. Raises UserError: before anything is written, or for unreadable pictures."""
     check_ending(request.out)
-    if request.out not in (None, STDOUT):
-        check_new(Path(str(request.out)), request.overwrite)
-    if request.show is not None:
-        if request.show.suffix.lower() != ".png":
-            raise UserError(f"--show {request.show} is written as PNG: end its name in .png")
-        check_new(request.show, request.overwrite, "--show")
+    if request.show is not None and request.show.suffix.lower() != ".png":
+        raise UserError(f"--show {request.show} is written as PNG: end its name in .png")
     inputs = gather(request.paths)
     if request.show is not None:
         require_pillow()
@@ -99,11 +98,14 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
         paths=not alone,
         numbers=any(isinstance(one, Dataset) for one in inputs),
     )
-    batch = request.batch or min(_images_at_a_time(classifier), max(1, BATCH_BYTES // prod(shape)))
+    batch = request.chunk or min(_images_at_a_time(classifier), max(1, BATCH_BYTES // prod(shape)))
     seen, tally = Seen(), Tally()
     begin = perf_counter()
+    readable = total <= TABLE and not request.logits and request.format is None
+    columns = terminal_width(request.output.wide) if readable else None
+    overwrite = request.output.overwrite
     with (
-        writer(request.out, request.overwrite, readable=total <= TABLE and not request.logits) as write,
+        writer(request.out, overwrite=overwrite, form=request.format or CSV, width=columns) as write,
         progress_bar(total, unit=" images", unit_scale=True) as progress,
     ):
         for part in cut(inputs, shape, request.invert or "auto", batch, seen, progress):
@@ -114,9 +116,14 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
         if not tally.images:
             raise _nothing(seen)
         if request.show is not None:
-            save_grid(request.show, tally.shown, tally.names, request.overwrite)
+            save_grid(request.show, tally.shown, tally.names, overwrite)
     seconds = perf_counter() - begin
-    print("\n".join(_report(request, classifier, seen, tally, seconds)), file=sys.stderr)
+    document = _document(request, classifier, seen, tally, seconds)
+    if request.output.json != STDOUT:
+        print("\n".join(_report(request, classifier, seen, document)), file=sys.stderr)
+    if request.output.json is not None:
+        path = None if request.output.json == STDOUT else Path(request.output.json)
+        write_json(document, path, overwrite=overwrite)
     if seen.unreadable:
         _list(seen)
         raise UserError(f"{seen.unreadable:,} of {seen.pictures:,} pictures cannot be read; the others are classified")
@@ -150,21 +157,45 @@ def _list(seen: Seen) -> None:
         print(f"unreadable: {seen.unreadable - len(seen.faults):,} more", file=sys.stderr)
 
 
-def _report(request: PredictRequest, classifier: Classifier, seen: Seen, tally: Tally, seconds: float) -> list[str]:
-    """Format what was done, where, and what the user should know of it."""
-    network = f"{classifier.graph.network.name} in {classifier.precision}"
-    count = f"{tally.images:,} image{'s' * (tally.images != 1)}"
-    head = f"{network}: {count} in {seconds:.2f} s ({tally.images / seconds:,.0f} images/s)"
-    why_cpu = f" ({classifier.why_cpu})" if classifier.why_cpu else ""
+def _document(
+    request: PredictRequest, classifier: Classifier, seen: Seen, tally: Tally, seconds: float
+) -> dict[str, Any]:
+    """Return what was done, where, and what the user should know of it."""
+    brightness = tally.brightness / tally.images
+    return {
+        "schema": SCHEMA,
+        "network": classifier.graph.network.name,
+        "precision": classifier.precision,
+        "device": device.as_text(classifier.describe()),
+        "why_cpu": classifier.why_cpu,
+        "images": tally.images,
+        "seconds": seconds,
+        "pictures": seen.pictures,
+        "unreadable": seen.unreadable,
+        "negated": seen.inverted,
+        "animated": seen.animated,
+        "blank": seen.blank,
+        "brightness": brightness,
+        "note": brightness_note(brightness, tally.images) if classifier.classes == CLASSES else None,
+        "written": [str(path) for path in (request.out, request.show) if path not in (None, STDOUT)],
+    }
+
+
+def _report(request: PredictRequest, classifier: Classifier, seen: Seen, document: dict[str, Any]) -> list[str]:
+    """Format the document."""
+    images, seconds = document["images"], document["seconds"]
+    count = f"{images:,} image{'s' * (images != 1)}"
+    network = f"{document['network']} in {document['precision']}"
+    head = f"{network}: {count} in {seconds:.2f} s ({images / seconds:,.0f} images/s)"
     about = {
-        "device": device.as_text(classifier.describe()) + why_cpu,
+        "device": document["device"] + (f" ({document['why_cpu']})" if document["why_cpu"] else ""),
         "negated": _negated(request, seen, classifier.graph.network.input_shape[0]),
         "animated": _animated(seen.animated),
         "blank": _blank(seen),
-        "note": brightness_note(tally.brightness / tally.images, tally.images) if classifier.classes == CLASSES else "",
-        "written": ", ".join(str(path) for path in (request.out, request.show) if path not in (None, STDOUT)),
+        "note": document["note"],
+        "written": ", ".join(document["written"]),
     }
-    return [head, *fields([(name, told) for name, told in about.items() if told], terminal_width())]
+    return [head, *fields([(name, told) for name, told in about.items() if told], terminal_width(request.output.wide))]
 
 
 def _animated(files: int) -> str:

@@ -17,7 +17,6 @@ from app.evaluate.text import as_text
 from app.files.writing import replacing
 from app.network.definitions import NETWORKS, named
 from app.network.toml import SUFFIX
-from app.output import check_new
 from app.planning.request import NetworkRequest
 from app.precision import PRECISIONS
 from app.report import publish
@@ -30,8 +29,6 @@ PER_CALL = 1000  # images classified between two steps of the progress bar
 
 def evaluate(request: EvaluateRequest) -> int:
     """Classify, judge the answers, publish. Returns 0. Raises UserError; every file is written whole or not at all."""
-    if request.html is not None:
-        check_new(request.html, request.overwrite, "--html")
     asked = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
     with ExitStack() as stack:
         classifier = stack.enter_context(Classifier.of(asked, request.device))
@@ -51,7 +48,7 @@ def evaluate(request: EvaluateRequest) -> int:
     report = document(where, data, names, found, second)
     if request.html is not None:
         text = page(report, data.images)
-        with replacing(request.html, overwrite=request.overwrite) as temporary:
+        with replacing(request.html, overwrite=request.output.overwrite) as temporary:
             temporary.write_text(text, encoding="utf-8")
     publish(report, as_text, request.output)
     return 0

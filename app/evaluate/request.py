@@ -30,7 +30,6 @@ class EvaluateRequest:
     batch: int | None = option("number of images to classify (default: all)", type=whole_number(1), metavar="N")
     images: LabelledImages = options("images")
     html: Path | None = option("write one self-contained page to FILE", group="output")
-    overwrite: bool = option("replace an existing --html file", False)
     output: Output = options(what="all figures")
 
     def __post_init__(self) -> None:
@@ -39,5 +38,3 @@ class EvaluateRequest:
                 f"--labels {UNLABELLED} leaves nothing to judge the answers by: name a file of labels, or compare two "
                 "networks with --against OTHER"
             )
-        if self.overwrite and self.html is None:
-            raise UserError("--overwrite needs --html FILE: name the page, or leave it out")

@@ -16,7 +16,7 @@ from app.errors import UserError, install, suggestion
 from app.files.hdf5 import printable
 from app.files.writing import replacing
 from app.predict.columns import Columns
-from app.text import Column, table, terminal_width
+from app.text import Column, table
 
 Write = Callable[[Columns], object]
 """Takes the columns of some images; each time the same columns, of the next images."""
@@ -25,20 +25,20 @@ PARQUET = ".parquet"
 
 
 @contextmanager
-def writer(out: str | None, overwrite: bool, readable: bool) -> Iterator[Write]:
+def writer(out: str | None, *, overwrite: bool, form: str, width: int | None) -> Iterator[Write]:
     """Yield a function that takes the columns of all images, part by part; when the block ends, write them.
 
-    out: a file, or ``-`` for CSV on standard output; None, too, unless ``readable`` asks for a table. If the block
-    raises, nothing is written. Raises UserError where the file cannot be written.
+    out: a file, or ``-`` or None for standard output, which gets a table of that width, or without one the ``form``
+    csv or jsonl. If the block raises, nothing is written. Raises UserError where the file cannot be written.
     """
-    if out is None and readable:
+    if out is None and width is not None:
         parts: list[Columns] = []
         yield parts.append
-        print("\n".join(line for part in _joined(parts) for line in _table(part)))
+        print("\n".join(line for part in _joined(parts) for line in _table(part, width)))
     elif out is None or out == STDOUT:
         with tempfile.TemporaryFile() as whole:
-            with _text(whole) as stream:
-                yield _Csv(stream)
+            with WRITERS[f".{form}"](whole) as write:
+                yield write
             whole.seek(0)
             sys.stdout.flush()
             if sys.stdout.isatty():  # as text, which is made harmless there
@@ -59,7 +59,7 @@ def check_ending(out: str | None) -> None:
     ending = Path(out).suffix.lower()
     if ending not in WRITERS:
         raise UserError(
-            f"--out {out} has no known ending: let it end with one of {', '.join(WRITERS)}, or give - for CSV on "
+            f"--out {out} has no known ending: let it end with one of {', '.join(WRITERS)}, or give - for "
             f"standard output{suggestion(ending, WRITERS)}"
         )
     if ending == PARQUET:
@@ -205,7 +205,7 @@ WRITERS: Mapping[str, Callable[[Any], AbstractContextManager[Write]]] = {
 }
 
 
-def _table(part: Columns) -> list[str]:
+def _table(part: Columns, width: int) -> list[str]:
     """Format a line per image: where it is, its class or label and the probability, then the next likeliest."""
     shown: list[tuple[str, list[str]]] = []
     for name in ("path", "number"):
@@ -225,7 +225,7 @@ def _table(part: Columns) -> list[str]:
     if following:
         shown.append(("then", [", ".join(row) for row in zip(*following, strict=True)]))
     heads = [Column(name, left=name not in ("number", "probability")) for name, _ in shown]
-    return table(heads, [*zip(*(cells for _, cells in shown), strict=True)], terminal_width())
+    return table(heads, [*zip(*(cells for _, cells in shown), strict=True)], width)
 
 
 def _percent(chance: Any) -> str:

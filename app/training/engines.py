@@ -30,7 +30,7 @@ def engine_of(job: Job, team: Team, check_interrupt: Callable[[], object]) -> It
         try:
             yield GpuEngine(job, team)
         except DeviceMemoryError:
-            remedy = "choose a smaller --batch, or use --device cpu"
+            remedy = "choose a smaller --batch-size, or use --device cpu"
             raise UserError(_too_little("the GPU", job.settings, remedy)) from None
 
 
@@ -40,7 +40,7 @@ def memory_errors(settings: Settings) -> Iterator[None]:
     try:
         yield
     except MemoryError:
-        remedy = "raise the limit (ulimit -v), or choose a smaller --batch or network"
+        remedy = "raise the limit (ulimit -v), or choose a smaller --batch-size or network"
         raise UserError(_too_little("this machine", settings, remedy)) from None
 
 

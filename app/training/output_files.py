@@ -48,14 +48,14 @@ class Places:
         ended = resumed is not None and len(resumed.progress.history) == resumed.settings.epochs
         # A training that has ended may have written its output before it failed.
         if not (self.overwrite or ended) and os.path.lexists(self.output):
-            raise UserError(f"{self.output} exists: name another --output, or replace it with --overwrite")
+            raise UserError(f"{self.output} exists: name another --out, or replace it with --overwrite")
 
     def hint(self) -> str:
         """Return the end of an error message: how to resume; empty without a checkpoint."""
         kept = self.checkpoint
         if not kept.exists():
             return ""
-        output = f" --output {self.output}" if kept != checkpoint.checkpoint_path(self.output) else ""
+        output = f" --out {self.output}" if kept != checkpoint.checkpoint_path(self.output) else ""
         overwrite = " --overwrite" if self.overwrite and os.path.lexists(self.output) else ""
         return f"; {kept} stores the last complete epoch: continue with --resume {kept}{output}{overwrite}"
 
@@ -74,13 +74,13 @@ def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | N
 
     Raises UserError if one of them, or ``--json``, cannot be written, or equals another file of this training.
     """
-    output: Path = request.output or _default_output(network, request.resume)
-    check_writable(output, "--output")
+    output: Path = request.out or _default_output(network, request.resume)
+    check_writable(output, "--out")
     kept: Path = request.resume or checkpoint.checkpoint_path(output)
-    check_writable(kept, "--resume" if request.resume else "--output")
+    check_writable(kept, "--resume" if request.resume else "--out")
     _check_different(
         {
-            "--output": output,
+            "--out": output,
             "--json": None if request.json in (None, "-") else Path(request.json),
             "--resume" if request.resume else "the checkpoint": kept,
             "--data": request.data,
@@ -140,6 +140,6 @@ def _locked(real: Path, place: Path) -> AbstractContextManager[None]:
     path = real.with_name(f".{hashlib.sha256(os.fsencode(real.name)).hexdigest()[:16]}.lock")  # the name may be long
     return locked(
         path,
-        lambda other: f"process {other} is training into {place}: wait for its end, or name another --output",
-        "name another --output",
+        lambda other: f"process {other} is training into {place}: wait for its end, or name another --out",
+        "name another --out",
     )

@@ -14,6 +14,7 @@ from app.errors import UserError
 from app.files import checks
 from app.files.checks import Check
 from app.options import option
+from app.output import OVERWRITE
 from app.runtime.request import data_dir_option, data_option, device_option
 from app.training.settings import SETTINGS, WORKERS, Settings, parse_dropout
 
@@ -25,9 +26,9 @@ MAX_LENGTH = 2000
 KEPT_CHECK: Check = checks.fields({name: checks.text(MAX_LENGTH) for name in KEPT}, optional=KEPT)
 
 
-def _setting(name: str, help: str, group: str | None = None) -> Any:
-    """Return the option for one of the ``SETTINGS``."""
-    return option(help, group=group, **SETTINGS[name].option)
+def _setting(setting: str, help: str, group: str | None = None, **more: Any) -> Any:
+    """Return the option for one of the ``SETTINGS``. more: as for ``option``."""
+    return option(help, group=group, **SETTINGS[setting].option, **more)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +39,8 @@ class TrainRequest:
         "network to train from scratch, or its .toml file; mlp_500 is a wider mlp", group="what", metavar="NAME"
     )
     resume: Path | None = option("checkpoint of an interrupted training to continue")
-    output: Path | None = option("where to write weights (default: NAME_trained.h5)")
-    overwrite: bool = option("replace an existing --output file", False)
+    out: Path | None = option("weights file to write (default: NAME_trained.h5)", once="--output")
+    overwrite: bool = option(OVERWRITE, False)
     device: str = device_option()
     workers: int | None = option(
         "number of processes that share each batch, one per GPU, or on the CPU's cores (default: 1; with --resume "
@@ -54,7 +55,9 @@ class TrainRequest:
     data: Path | None = data_option()
     labels: Path | None = option("IDX file of the correct labels for --data")
     epochs: int | None = _setting("epochs", "number of passes over the images", "how (default: the network's recipe)")
-    batch: int | None = _setting("batch", "number of images between two updates of the weights")
+    batch: int | None = _setting(
+        "batch", "number of images between two updates of the weights", name="--batch-size", once="--batch"
+    )
     seed: int | None = _setting("seed", "seed of all random numbers (default: 1)")
     optimiser: str | None = _setting("optimiser", "rule that updates the weights; sgd uses momentum")
     rate: float | None = _setting("rate", "highest learning rate, the peak of a one-cycle schedule")

@@ -28,7 +28,8 @@ def write_results(task: Task, progress: Progress, say: Callable[[str], object]) 
     if request.plot is not None:
         say(f"drew {draw(task.job.settings, progress, request.plot)}")
     if request.json is not None:
-        write_json(_document(task, progress, weights), None if request.json == "-" else Path(request.json))
+        path = None if request.json == "-" else Path(request.json)
+        write_json(_document(task, progress, weights), path, overwrite=request.overwrite)
 
 
 def draw(settings: Settings, progress: Progress, folder: Path) -> Path:

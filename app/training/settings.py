@@ -159,7 +159,7 @@ def parse_dropout(text: str) -> Dropout:
 
 def as_option(name: str, value: Any) -> str:
     """Return the option of ``train`` that sets ``name`` to this value."""
-    option = name.replace("_", "-")
+    option = "batch-size" if name == "batch" else name.replace("_", "-")
     if isinstance(value, bool):
         return f"--{option}" if value else f"--no-{option}"
     if name == "dropout":

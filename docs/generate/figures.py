@@ -132,7 +132,7 @@ class MissingError(UserError):
 
 def command_of(name: str) -> str:
     """Return the command that makes one of ``COMMANDS`` or ``SCALE``."""
-    command = f"-m {SCALE[name][1]}" if name in SCALE else f"main.py {COMMANDS[name][1]}"
+    command = f"-m {SCALE[name][1]}" if name in SCALE else f"main.py {COMMANDS[name][1]} --overwrite"
     return f"python {command} --json docs/benchmarks/{name}"
 
 

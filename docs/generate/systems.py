@@ -30,7 +30,8 @@ def commands(figures: Figures) -> str:
     makers = []
     for name in (*PEERS.values(), *PEERS_IN_ONE.values(), *ONE_IMAGE.values(), TRAINING):
         document = figures.optional(name) or {}
-        own = f"{document['command']} --json docs/benchmarks/{name}" if "command" in document else command_of(name)
+        command = document.get("command")
+        own = f"{command} --overwrite --json docs/benchmarks/{name}" if command else command_of(name)
         makers.append(own)
     return "\n".join(["```console", *makers, "python -m docs.generate", "```"])
 

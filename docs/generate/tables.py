@@ -76,7 +76,8 @@ def bench_command(bench: Bench) -> str:
     sizes = ",".join(str(batch["images"]) for batch in bench.document["batches"])
     noise, l2 = (bench.document["settings"][name] for name in ("noise", "l2"))
     options = f" --batches {sizes}" + (f" --noise {noise:g}" if noise != NOISE else "") + f" --l2 {l2}" * (l2 != "cold")
-    return f"python main.py bench --network {bench.network}{options} --json docs/benchmarks/{BENCH[bench.network]}"
+    path = f"docs/benchmarks/{BENCH[bench.network]}"
+    return f"python main.py bench --network {bench.network}{options} --overwrite --json {path}"
 
 
 def by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:

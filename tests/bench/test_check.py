@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from app.errors import UserError
 from app.kernels import registry
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import Variant
+from app.output import Output
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.kernel_grid import row_of
 
@@ -58,8 +60,8 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
     return planted
 
 
-def run(capsys: pytest.CaptureFixture[str], **options: str) -> tuple[int, str]:
-    code = job.check(CheckRequest(**{"device": "cpu", **options}))
+def run(capsys: pytest.CaptureFixture[str], **options: Any) -> tuple[int, str]:
+    code = job.check(CheckRequest(**{"device": "cpu", "output": Output(), **options}))
     return code, " ".join(capsys.readouterr().out.split())
 
 

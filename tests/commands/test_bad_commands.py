@@ -204,7 +204,7 @@ CASES = {
     "train --network mlp --labels some": "--labels FILE needs --data FILE",
     "train --network mlp --data-dir here": "is not in here, the directory given for Fashion-MNIST",
     "train --network mlp --data missing": "missing does not exist; check the name",
-    "train --network mlp --output missing/folder": "--output missing/folder cannot be written: .*; name a file in",
+    "train --network mlp --out missing/folder": "--out missing/folder cannot be written: .*; name a file in",
     "train --network mlp --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "train --resume missing": r"missing does not exist; check the name \(a finished training leaves no",
     "train --network mlp --data missing --labels none": "--labels none: train learns from labels, name them",

@@ -42,36 +42,43 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--recheck": ("", (EFFECT, ""), (EFFECT, "")),  # own images are always held against a reference made anew
     "--min-accuracy": ("1", (EFFECT, "accuracy"), (EFFECT, "accuracy")),
     "--json": ("-", (EFFECT, ""), (EFFECT, "")),
+    "--overwrite": (
+        "--json -",
+        (ERROR, "--overwrite replaces files that are named: name one"),
+        (ERROR, "--overwrite rep"),
+    ),
     "--wide": ("", (EFFECT, ""), (EFFECT, "")),  # of the text: tests/test_text.py
 }
 # Of the other commands: options that work wherever the command does.
 WORK = {
-    "predict": "--out --overwrite --top --logits --show --invert --network --weights --device --precision --batch",
-    "classify": "--out --logits --labels --start --count --resume --overwrite --network --weights --precision --device "
-    "--devices --workers --scheduler --json --wide",
-    "networks": "--toml --json --wide",
-    "accuracy": "--network --weights --device --precision --data-dir --json --wide",
+    "predict": "--out --format --top --logits --show --invert --network --weights --device --precision --chunk --json "
+    "--overwrite --wide",
+    "classify": "--out --logits --labels --start --count --resume --network --weights --precision --device "
+    "--devices --workers --scheduler --json --overwrite --wide",
+    "networks": "--toml --json --overwrite --wide",
+    "accuracy": "--network --weights --device --precision --data-dir --json --overwrite --wide",
     "evaluate": "--network --weights --precision --device --against --batch --split --data-dir --data --labels --html "
     "--overwrite --json --wide",
-    "graph": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --wide",
-    "kernels": "--resources --instructions --arch --json --wide",
-    "precompile": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --device --all",
-    "check": "--conv --fc --pool --shape --layer --network --device",
+    "graph": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --json --overwrite --wide",
+    "kernels": "--resources --instructions --arch --json --overwrite --wide",
+    "precompile": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --device --all "
+    "--json --overwrite --wide",
+    "check": "--conv --fc --pool --shape --layer --network --device --json --overwrite --wide",
     "bench": "--network --shape --batch --batches --only --peers --scenario --training --precision --rounds --seconds "
-    "--device --l2 --noise --json --wide --plot --save-tuning",
-    "ladder": "--network --batch --device --json --wide --pages",
-    "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --device --json --wide "
-    "--plot",
+    "--device --l2 --noise --json --overwrite --wide --plot --save-tuning",
+    "ladder": "--network --batch --device --json --overwrite --wide --pages",
+    "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --device --json "
+    "--overwrite --wide --plot",
     "profile": "--batch --device --network --weights --conv --fc --pool --latency --precision --no-fuse --streams "
-    "--chunk --trace --timeline --counters --every-step --json --wide",
-    "compare": "--after --fail-above --ignore-settings --json --wide",
-    "import": "--out --overwrite --network --symbol --size --rule --pixel-scale",
-    "export": "--out --overwrite --network",
-    "doctor": "--json --wide",
-    "cache": "--clear --json --wide",
-    "train": "--network --resume --output --overwrite --device --images --validation --data-dir --data --labels "
-    "--workers --epochs --batch --seed --optimiser --rate --weight-decay --l2 --smoothing --dropout --shift --flip "
-    "--json --storage --plot",
+    "--chunk --trace --timeline --counters --every-step --json --overwrite --wide",
+    "compare": "--after --fail-above --ignore-settings --json --overwrite --wide",
+    "import": "--out --network --symbol --size --rule --pixel-scale --json --overwrite --wide",
+    "export": "--out --network --json --overwrite --wide",
+    "doctor": "--json --overwrite --wide",
+    "cache": "--clear --json --overwrite --wide",
+    "train": "--network --resume --out --overwrite --device --images --validation --data-dir --data --labels "
+    "--workers --epochs --batch-size --seed --optimiser --rate --weight-decay --l2 --smoothing --dropout --shift "
+    "--flip --json --storage --plot",
 }
 # Options that another option, or the CPU, leaves without effect.
 REFUSED = {
@@ -87,7 +94,10 @@ REFUSED = {
     "evaluate --device cpu --precision fp16": "--precision fp16 is for the GPU: leave it out on the CPU",
     "evaluate --device cpu --against fp16": "--against fp16 is a precision of the GPU: name another network",
     "evaluate --labels none": "--labels none leaves nothing to judge the answers by: name a file of labels, or",
-    "evaluate --overwrite": "--overwrite needs --html FILE",
+    "evaluate --overwrite": "--overwrite replaces files that are named: name one, as with --json FILE",
+    "predict images --out a.csv --format jsonl": "--format jsonl is for standard output: the ending",
+    "predict images --json -": "--json - prints the report alone: name a file for the answers with --out FILE",
+    "classify images --out results --resume --overwrite": "--resume keeps the results of an earlier run, --overwrite",
     "train --device cuda:1 --workers 2": "--device cuda:1 is one GPU, and --workers 2 need one each: use --device cuda",
     "precompile --arch sm_90a --device cuda:1": "argument --device: not allowed with argument --arch",
     "bench --device cpu": "argument --device: 'cpu' is none of cuda, cuda:N",

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from app.bench import classify_costs, scenario, training
+from app.bench.check import job as check
 from app.bench.graphs import network_graph
 from app.bench.ladder import results
 from app.bench.ladder.cases import network_items
@@ -20,7 +21,19 @@ from app.bench.profile import every_step, job
 from app.bench.sweep import pipeline, text
 from app.classify import receipts
 from app.classify import report as classification
-from app.commands import accuracy, cache, compare, doctor, kernels, networks
+from app.commands import (
+    accuracy,
+    cache,
+    compare,
+    doctor,
+    export,
+    graph,
+    import_,
+    kernels,
+    networks,
+    precompile,
+    predict,
+)
 from app.errors import UserError
 from app.evaluate import results as evaluation
 from app.files.checks import BadValueError, Check, parsed_json
@@ -68,6 +81,12 @@ WRITERS = (
     compare,
     evaluation,
     kernels,
+    graph,
+    precompile,
+    predict,
+    import_,
+    export,
+    check,
     ladder,
     networks,
     receipts,

@@ -64,7 +64,7 @@ def test_labels_are_those_of_the_main_job(
     data = "same" if ".np" in name else name  # the main job reads no NPY and no NPZ
     assert main([*where.split(), "--data", data, "--labels", "none", "--repeat", "1"]) == 0
     for batch in ("7", "4096"):
-        assert predict(name, "--out", "labels.npy", "--overwrite", "--batch", batch, where=where)[0] == 0
+        assert predict(name, "--out", "labels.npy", "--overwrite", "--chunk", batch, where=where)[0] == 0
         found = np.load("labels.npy")
         np.testing.assert_array_equal(found["label"], told[0])
         np.testing.assert_array_equal(found["number"], np.arange(100))
@@ -116,7 +116,7 @@ def test_every_format_comes_back_to_the_bit(ending: str, predict: Predict, fashi
         pytest.importorskip("pyarrow")
     np.save("images.npy", fashion)
     out = f"answers{ending}"
-    code, told, report = predict("images.npy", "--out", out, "--top", "3", "--logits", "--batch", "64")
+    code, told, report = predict("images.npy", "--out", out, "--top", "3", "--logits", "--chunk", "64")
     assert (code, told) == (0, "") and "lenet5 in fp32: 100 images in " in report and out in report
     found = READERS[ending](out)
     with Classifier(device="cpu") as classifier:

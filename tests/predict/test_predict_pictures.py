@@ -68,7 +68,7 @@ def test_pictures_of_the_networks_size_are_classified_as_they_are(predict: Predi
     save(fashion[:50], [f"{index}.png" for index in range(50)])
     np.save("images.npy", fashion[:50])
     answers: list[Any] = []
-    for paths in (["images.npy"], ["photos"], ["photos", "--invert", "no", "--batch", "7"]):
+    for paths in (["images.npy"], ["photos"], ["photos", "--invert", "no", "--chunk", "7"]):
         assert predict(*paths, "--out", "labels.npy", "--overwrite", "--logits")[0] == 0
         rows = np.load("labels.npy")
         answers.append(np.stack([rows[name] for name in rows.dtype.names if name.startswith("l")]))
@@ -108,7 +108,7 @@ def test_broken_pictures_do_not_stop_the_others(predict: Predict, fashion: np.nd
     (PHOTOS / "2.png").write_bytes((PHOTOS / "1.png").read_bytes()[:100])
     for index in range(4, 15):
         (PHOTOS / f"{index}.jpg").write_text("no picture")
-    code, out, err = predict("photos", "gone.png", "--out", "labels.csv", "--batch", "2")
+    code, out, err = predict("photos", "gone.png", "--out", "labels.csv", "--chunk", "2")
     *report, last = err.splitlines()
     told = [line for line in report if line.startswith("unreadable: ")]
     assert (code, out) == (2, "") and len(told) == 11
@@ -176,5 +176,5 @@ def test_an_interruption_leaves_nothing(predict: Predict, fashion: np.ndarray, m
         return real(self, images)
 
     monkeypatch.setattr(Classifier, "__call__", interrupted)
-    check_error(*predict("photos", "--batch", "4", "--out", "labels.parquet.csv", "--show", "seen.png"), "interrupted")
+    check_error(*predict("photos", "--chunk", "4", "--out", "labels.parquet.csv", "--show", "seen.png"), "interrupted")
     assert calls == [4, 4, 4] and listing(Path()) == before

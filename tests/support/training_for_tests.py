@@ -23,7 +23,7 @@ from tests.support.shell import started
 
 Train = Callable[..., tuple[int, str, str]]
 Refused = Callable[[str | Sequence[str], str], None]
-OWN = ["--data", "images", "--labels", "labels", "--batch", "16", "--validation", "8"]
+OWN = ["--data", "images", "--labels", "labels", "--batch-size", "16", "--validation", "8"]
 
 
 def last_of_each(arguments: Sequence[str]) -> list[str]:

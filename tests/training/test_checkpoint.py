@@ -75,10 +75,10 @@ def test_the_order_of_dropouts_does_not_matter(train: Train, place: Path) -> Non
     """Neither for the bits nor for going on."""
     dropouts = ["fc1=0.2,fc2=0.5", "fc2=0.5,fc1=0.2"]
     for output, dropout in zip(("a.h5", "b.h5"), dropouts, strict=True):
-        assert train(*MLP, "--epochs", "2", "--output", output, "--dropout", dropout)[0] == 0
+        assert train(*MLP, "--epochs", "2", "--out", output, "--dropout", dropout)[0] == 0
     assert (place / "a.h5").read_bytes() == (place / "b.h5").read_bytes()
     with interrupted_after(1):
-        assert train(*MLP, "--epochs", "2", "--output", "c.h5", "--dropout", dropouts[0])[0] == 2
+        assert train(*MLP, "--epochs", "2", "--out", "c.h5", "--dropout", dropouts[0])[0] == 2
     assert train("--resume", "c.h5.checkpoint", *OWN[:4], "--dropout", dropouts[1], "--flip")[0] == 0
 
 

@@ -221,7 +221,7 @@ def test_two_cards_add_up(two_cards: None) -> None:
 
 @pytest.mark.gpu
 def test_two_cards_train_as_one(two_cards: None, train: Train, place: Path) -> None:
-    options = [*MLP, "--device", "cuda", "--epochs", "3", "--output"]
+    options = [*MLP, "--device", "cuda", "--epochs", "3", "--out"]
     assert train(*options, "one.h5")[0] == 0
     for name in ("two.h5", "again.h5"):
         code, _, err = train(*options, name, "--workers", "2")

@@ -111,7 +111,7 @@ def test_every_network(network: str, train: Train, place: Path) -> None:
 
 def test_storage_can_be_chosen(train: Train, place: Path) -> None:
     for storage in ("float32", "float16"):
-        assert train(*MLP, "--epochs", "1", "--storage", storage, "--output", f"{storage}.h5")[0] == 0
+        assert train(*MLP, "--epochs", "1", "--storage", storage, "--out", f"{storage}.h5")[0] == 0
     wide, narrow = (load_weights(place / f"{storage}.h5") for storage in ("float32", "float16"))
     assert narrow.storage == "float16" and "stored as float16" in str(narrow.recipe)
     np.testing.assert_equal(narrow.arrays, rounded(wide.arrays, "float16"))
@@ -119,7 +119,7 @@ def test_storage_can_be_chosen(train: Train, place: Path) -> None:
 
 @pytest.mark.fashion_mnist
 def test_fashion_mnist_from_the_shell(tmp_path: Path) -> None:
-    options = ["--network", "mlp", "--images", "1200", "--epochs", "2", "--batch", "50"]
+    options = ["--network", "mlp", "--images", "1200", "--epochs", "2", "--batch-size", "50"]
     done = shell("train", *options, cwd=tmp_path)
     assert (done.returncode, done.stderr, list(listing(tmp_path))) == (0, "", ["mlp_trained.h5"])
     weights = load_weights(tmp_path / "mlp_trained.h5")
@@ -156,9 +156,9 @@ def test_resumed_gives_the_same_bits(options: str, train: Train, place: Path) ->
         from app.training.gpu.engine import GpuEngine
 
         device, engine = "cuda", GpuEngine
-    assert train(*words, "--output", "whole.h5")[0] == 0
+    assert train(*words, "--out", "whole.h5")[0] == 0
     with interrupted_after(2, engine):
-        check_failure(train(*words, "--output", "parts.h5"), "interrupted.*continue with --resume parts.h5.checkpoint")
+        check_failure(train(*words, "--out", "parts.h5"), "interrupted.*continue with --resume parts.h5.checkpoint")
     assert not (place / "parts.h5").exists()
     code, out, _ = train("--resume", "parts.h5.checkpoint", *OWN[:4], "--device", device)
     assert code == 0 and "epoch 3/4" in out and "epoch 2/4" not in out and "note:" not in out
@@ -183,7 +183,7 @@ def test_seeds_and_threads(train: Train, place: Path, monkeypatch: pytest.Monkey
     """Another seed gives other weights; another number of threads the same."""
     for name, seed, cores in (("a", "1", 1), ("b", "1", 3), ("c", "2", 1)):
         monkeypatch.setattr(cpu_engine, "usable_cores", lambda cores=cores: cores)
-        assert train(*MLP, "--batch", "40", "--epochs", "2", "--seed", seed, "--output", f"{name}.h5")[0] == 0
+        assert train(*MLP, "--batch-size", "40", "--epochs", "2", "--seed", seed, "--out", f"{name}.h5")[0] == 0
     first, second, third = ((place / f"{name}.h5").read_bytes() for name in "abc")
     assert first == second != third
 
@@ -252,7 +252,7 @@ def test_what_is_no_divergence() -> None:
 def test_loss_that_is_no_number(options: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last good epoch is kept, and workers end at once."""
     monkeypatch.setattr(loop, "FAR", math.inf)
-    many = "--batch 60 --rate 1000 --weight-decay 1000 --epochs 20"
+    many = "--batch-size 60 --rate 1000 --weight-decay 1000 --epochs 20"
     wrong = (
         f"the .*loss became (nan|inf).* epoch [0-9]+.*: remove {CHECKPOINT}, which stores the last complete epoch, "
         "and train again with a smaller --rate"

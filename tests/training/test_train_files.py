@@ -25,17 +25,17 @@ from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, che
 @pytest.mark.parametrize(
     ("options", "first", "second"),
     [
-        ("--resume c.checkpoint --output c.checkpoint", "--output c.checkpoint", "--resume c.checkpoint"),
-        ("--resume c.checkpoint --output sub/../c.checkpoint", "--output sub/../c.checkpoint", "--resume"),
-        ("--resume c.checkpoint --output link", "--output link", "--resume c.checkpoint"),
-        ("--resume mlp_trained.h5", "--output mlp_trained.h5", "--resume mlp_trained.h5"),
+        ("--resume c.checkpoint --out c.checkpoint", "--out c.checkpoint", "--resume c.checkpoint"),
+        ("--resume c.checkpoint --out sub/../c.checkpoint", "--out sub/../c.checkpoint", "--resume"),
+        ("--resume c.checkpoint --out link", "--out link", "--resume c.checkpoint"),
+        ("--resume mlp_trained.h5", "--out mlp_trained.h5", "--resume mlp_trained.h5"),
         ("--resume c.checkpoint --json c.checkpoint", "--json c.checkpoint", "--resume c.checkpoint"),
-        ("--network mlp --output same.h5 --json same.h5", "--output same.h5", "--json same.h5"),
-        ("--resume c.checkpoint --json c", "--output c", "--json c"),
+        ("--network mlp --out same.h5 --json same.h5", "--out same.h5", "--json same.h5"),
+        ("--resume c.checkpoint --json c", "--out c", "--json c"),
         ("--network mlp --json mlp_trained.h5.checkpoint", "--json mlp_trained.h5.checkpoint", "the checkpoint"),
-        ("--network mlp --output images", "--output images", "--data images"),
+        ("--network mlp --out images", "--out images", "--data images"),
         ("--network mlp --json labels", "--json labels", "--labels labels"),
-        ("--network mlp --output a --data a.checkpoint", "the checkpoint a.checkpoint", "--data a.checkpoint"),
+        ("--network mlp --out a --data a.checkpoint", "the checkpoint a.checkpoint", "--data a.checkpoint"),
     ],
 )
 def test_no_two_files_are_one(options: str, first: str, second: str, refused: Refused, place: Path) -> None:
@@ -54,7 +54,7 @@ NAMES = ("", ".", "/", "..", "n" * 260)
 
 @pytest.mark.parametrize(
     ("option", "name"),
-    [*product(("--output", "--json"), NAMES), ("--output", "n" * 250)],
+    [*product(("--out", "--json"), NAMES), ("--out", "n" * 250)],
     ids=lambda text: f"{text[:3]}{len(text)}",
 )
 def test_names_that_cannot_be_written(option: str, name: str, refused: Refused) -> None:
@@ -65,7 +65,7 @@ def test_names_that_cannot_be_written(option: str, name: str, refused: Refused) 
 
 def test_the_longest_names(train: Train, place: Path) -> None:
     name = "n" * (255 - len(".checkpoint"))
-    assert train(*MLP, "--epochs", "1", "--output", name, "--json", "j" * 255)[0] == 0
+    assert train(*MLP, "--epochs", "1", "--out", name, "--json", "j" * 255)[0] == 0
     assert set(listing(place)) == {"images", "labels", name, "j" * 255}
 
 
@@ -109,7 +109,7 @@ def test_an_interrupted_training_needs_no_other_option(
     train: Train, place: Path, draws: None, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     """Neither its images nor where its figures go; what is said again counts."""
-    own = ["--output", "a/b.h5", "--json", "log.json", "--plot", "plots"]
+    own = ["--out", "a/b.h5", "--json", "log.json", "--plot", "plots"]
     (place / "a").mkdir()
     with interrupted_after(1):
         check_failure(train(*MLP, "--epochs", "3", *own), "continue with --resume a/b.h5.checkpoint")
@@ -118,8 +118,8 @@ def test_an_interrupted_training_needs_no_other_option(
     refused("--resume a/b.h5.checkpoint", wrong)
     monkeypatch.chdir(place / "a")
     with interrupted_after(2):
-        hint = "--resume b.h5.checkpoint --output ../c.h5"
-        check_failure(train("--resume", "b.h5.checkpoint", "--output", "../c.h5", "--json", "new.json"), hint)
+        hint = "--resume b.h5.checkpoint --out ../c.h5"
+        check_failure(train("--resume", "b.h5.checkpoint", "--out", "../c.h5", "--json", "new.json"), hint)
     code, out, err = train(*hint.split())
     assert (code, err) == (0, "") and f"drew {place / 'plots' / 'curve'}\n" in out
     kept = {"data": "images", "labels": "labels", "plot": "plots", "json": "a/new.json"}
@@ -153,10 +153,10 @@ def test_what_exists_is_not_overwritten(kind: str, name: str, refused: Refused, 
     if kind != "dangling link":
         target.write_text("precious")
     unfinished(place / "c.checkpoint")
-    output = [] if name == "mlp_trained.h5" else ["--output", name]
-    wrong = f"{name} exists: name another --output, or replace it with --overwrite"
+    output = [] if name == "mlp_trained.h5" else ["--out", name]
+    wrong = f"{name} exists: name another --out, or replace it with --overwrite"
     refused([*MLP, *output], wrong)
-    refused(["--resume", "c.checkpoint", "--output", name], wrong)
+    refused(["--resume", "c.checkpoint", "--out", name], wrong)
 
 
 def test_overwrite(train: Train, place: Path) -> None:
@@ -171,7 +171,7 @@ def test_what_comes_to_exist_is_not_overwritten(train: Train, place: Path) -> No
         check_failure(train(*MLP, "--epochs", "1"), kept)
     check_failure(train("--resume", CHECKPOINT, *OWN[:4]), kept)
     assert (place / "mlp_trained.h5").read_text() == "precious"
-    assert train("--resume", CHECKPOINT, *OWN[:4], "--output", "other.h5")[0] == 0
+    assert train("--resume", CHECKPOINT, *OWN[:4], "--out", "other.h5")[0] == 0
     assert set(listing(place)) == {"images", "labels", "mlp_trained.h5", "other.h5"}
 
 
@@ -197,7 +197,7 @@ def test_shipped_files_are_not_overwritten(
             path.symlink_to(release / name)
         wrong = f"{path} is a file that the project ships in .*weights: name another file"
         refuses(["networks", "--json", path], f"--json {wrong}")
-        for option in ("--output", "--json"):
+        for option in ("--out", "--json"):
             refused([*MLP, "--overwrite", option, str(path)], f"{option} {wrong}")
 
 
@@ -212,13 +212,13 @@ def test_two_trainings_into_one_place(train: Train, place: Path, refused: Refuse
     first.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WNOWAIT)  # it may still be writing until then
     (place / CHECKPOINT).rename(place / "own.checkpoint")  # as if the first epoch were not over yet
-    wrong = f"process {first.pid} is training into {{}}: wait for its end, or name another --output"
+    wrong = f"process {first.pid} is training into {{}}: wait for its end, or name another --out"
     refused(MLP, wrong.format("mlp_trained.h5"))
-    refused(["--resume", "own.checkpoint", *OWN[:4], "--output", "sub/../mlp_trained.h5"], wrong.format(".*"))
+    refused(["--resume", "own.checkpoint", *OWN[:4], "--out", "sub/../mlp_trained.h5"], wrong.format(".*"))
     first.send_signal(signal.SIGCONT)
     wait_for((place / CHECKPOINT).exists)
     check_error(*train(*MLP), wrong.format(CHECKPOINT))
-    check_error(*train("--resume", CHECKPOINT, *OWN[:4], "--output", "b.h5"), wrong.format(CHECKPOINT))
+    check_error(*train("--resume", CHECKPOINT, *OWN[:4], "--out", "b.h5"), wrong.format(CHECKPOINT))
     first.kill()
     ended(first)
     for left in (place / CHECKPOINT, *place.glob("*.part")):  # it may have been writing
@@ -230,9 +230,9 @@ def test_two_trainings_into_one_place(train: Train, place: Path, refused: Refuse
 def test_a_checkpoint_that_changed_meanwhile(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between reading it and having the place alone."""
     with interrupted_after(1):
-        assert train(*MLP, "--output", "a.h5")[0] == 2
+        assert train(*MLP, "--out", "a.h5")[0] == 2
     resumed = ["--resume", "a.h5.checkpoint", *OWN[:4]]
-    for changed, options in (("a.h5.checkpoint", resumed), ("b.h5.checkpoint", [*MLP, "--output", "b.h5"])):
+    for changed, options in (("a.h5.checkpoint", resumed), ("b.h5.checkpoint", [*MLP, "--out", "b.h5"])):
 
         def check(*_: Any, name: str = changed) -> None:
             with (place / name).open("ab") as file:
@@ -254,4 +254,4 @@ def test_a_folder_that_cannot_be_read(refused: Refused, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Path, "stat", stat)
     refused("--resume closed/c.checkpoint", "cannot read closed/c.checkpoint: Permission denied")
-    refused([*MLP, "--output", "closed/x.h5"], "--output closed/x.h5 cannot be written: Permission denied")
+    refused([*MLP, "--out", "closed/x.h5"], "--out closed/x.h5 cannot be written: Permission denied")

@@ -34,7 +34,7 @@ def test_a_network_from_a_file(train: Train, place: Path) -> None:
     """With a general recipe and its own biases and pixel scale; going on and running need no file."""
     (place / "own.toml").write_text(OWN_NETWORK)
     asked = ["--network", "own.toml", *OWN, "--epochs", "4"]
-    code, out, err = train(*asked, "--output", "whole.h5")
+    code, out, err = train(*asked, "--out", "whole.h5")
     assert (code, err) == (0, "") and "training own on the CPU" in out and "epochs 4" in out
     with interrupted_after(2):
         assert train(*asked)[0] == 2

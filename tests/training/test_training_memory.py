@@ -27,7 +27,7 @@ from tests.support.training_for_tests import OWN, Refused, Train, new_job, some_
 from tests.training.test_train_command import CHECKPOINT, MLP, check_failure
 
 TOO_LITTLE = "has too little free memory to train mlp with batches of 16: free some,"
-HERE = f"this machine {TOO_LITTLE} raise the limit .ulimit -v., or choose a smaller --batch or network"
+HERE = f"this machine {TOO_LITTLE} raise the limit .ulimit -v., or choose a smaller --batch-size or network"
 KEPT = f"; {CHECKPOINT} stores the last complete epoch: continue with --resume {CHECKPOINT}"
 
 
@@ -90,7 +90,7 @@ def full_card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_full_card(full_card: None) -> None:
     job = new_job(some_settings(batch=16), device="cuda")
-    wrong = rf"^the GPU {TOO_LITTLE} choose a smaller --batch, or use --device cpu$"
+    wrong = rf"^the GPU {TOO_LITTLE} choose a smaller --batch-size, or use --device cpu$"
     with pytest.raises(UserError, match=wrong), engine_of(job, Alone(), lambda: None) as engine:
         engine.train([np.arange(16)], 1, 0)
 

@@ -198,7 +198,7 @@ def test_ctrl_c_between_two_pieces(function: str, train: Train, place: Path, mon
     monkeypatch.setattr(cpu_engine, "PIECE", 2)
     monkeypatch.setattr(cpu_engine, "usable_cores", lambda: 1)
     monkeypatch.setattr(Model, function, interrupted)
-    options = ["--batch", "20", "--validation", "20"]
+    options = ["--batch-size", "20", "--validation", "20"]
     check_failure(train(*MLP, *options), "interrupted; nothing half-written was left")
     assert len(calls) == 1 and listing(place) == before
 

@@ -37,12 +37,12 @@ from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, che
     [
         (2, ["--l2", "0.01", "--dropout", "fc1=0.2", "--shift", "2", "--epochs", "2"]),
         # Of 52 images, the last batch has 2: one of the three has none.
-        (3, ["--optimiser", "adamw", "--rate", "0.01", "--batch", "25", "--epochs", "2"]),
+        (3, ["--optimiser", "adamw", "--rate", "0.01", "--batch-size", "25", "--epochs", "2"]),
     ],
 )
 def test_as_one_process_within_rounding(count: int, options: list[str], train: Train, place: Path) -> None:
-    assert train(*MLP, *options, "--output", "one.h5")[0] == 0
-    code, out, err = train(*MLP, *options, "--workers", str(count), "--output", "more.h5")
+    assert train(*MLP, *options, "--out", "one.h5")[0] == 0
+    code, out, err = train(*MLP, *options, "--workers", str(count), "--out", "more.h5")
     assert (code, err) == (0, "") and out.count("\nepoch ") == 2 and out.count("wrote ") == 1
     with h5py.File(place / "one.h5") as one, h5py.File(place / "more.h5") as more:
         for name, array in one.items():
@@ -60,7 +60,7 @@ def test_as_one_process_within_rounding(count: int, options: list[str], train: T
         ("0", "argument --workers: 0 is not between 1 and"),
         ("two", "argument --workers: 'two' is not a whole number"),
         ("17", "--workers 17 is more than the 16 images of a batch: use fewer"),
-        ("53 --batch 1000", "--workers 53 is more than the 52 images of a batch"),
+        ("53 --batch-size 1000", "--workers 53 is more than the 52 images of a batch"),
     ],
 )
 def test_numbers_of_workers(count: str, wrong: str, refused: Refused) -> None:

@@ -2,11 +2,12 @@
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -23,11 +24,12 @@ from app.kernels import registry
 from app.kernels.variant import Variant
 from app.planning.choices import OPERATIONS
 from app.processor import usable_cores
-from app.text import Column, paragraph, table, terminal_width
+from app.report import publish
+from app.text import Column, paragraph, table
 
 LIKE = "sm_90a"  # whose limits hold on the processor
-RIGHT = "right"
-NOT_TRIED = "not tried"
+RIGHT, WRONG, NOT_TRIED = "right", "WRONG", "not tried"  # verdicts
+SCHEMA = "lenet5-inference/check/1"
 OFF_THE_CARD = "check --device cpu names the line"
 
 
@@ -56,7 +58,7 @@ def check(request: CheckRequest) -> int:
         raise UserError(f"{row.operation} kernel '{row.name}' serves none of the shapes on {arch}: name one by --shape")
     with _on_card(cases, arch) if on_card else _on_processor(cases) as found:
         verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
-    _print(row, card["name"], cases, verdicts)
+    publish(_document(row, card["name"], cases, verdicts), as_text, request.output)
     return int(any(verdict is not None for verdict in verdicts))
 
 
@@ -137,25 +139,43 @@ def _card_verdicts(cases: list[Case], arch: str) -> Iterator[str | None]:
             yield reason or f"the card stopped it: {' '.join(str(error).split())}; {OFF_THE_CARD}"
 
 
-def _print(row: Variant, where: str, cases: list[Case], verdicts: list[str | None]) -> None:
-    width = terminal_width()
-    title = f"{row.operation} {row.name} ({row.source}) on {where}, against the reference in float64"
+def _document(row: Variant, where: str, cases: list[Case], verdicts: list[str | None]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "operation": row.operation,
+        "kernel": row.name,
+        "source": row.source,
+        "device": where,
+        "shapes": [
+            {
+                "shape": described(case.problem),
+                "types": types_of(case.problem),
+                "images": case.images,
+                "verdict": _verdict(reason),
+                "reason": reason,
+            }
+            for case, reason in zip(cases, verdicts, strict=True)
+        ],
+    }
+
+
+def _verdict(reason: str | None) -> str:
+    return RIGHT if reason is None else NOT_TRIED if reason.startswith(NOT_TRIED) else WRONG
+
+
+def as_text(document: Mapping[str, Any], width: int) -> str:
+    """Return the verdict on each shape, each first mistake, and the count of right shapes."""
+    kernel = f"{document['operation']} {document['kernel']} ({document['source']})"
     columns = [Column("shape", left=True), Column("type", left=True), Column("images"), Column("verdict", left=True)]
-    cells = [
-        [described(case.problem), types_of(case.problem), str(case.images), _short(verdict)]
-        for case, verdict in zip(cases, verdicts, strict=True)
-    ]
+    shapes = document["shapes"]
+    cells = [[row["shape"], row["types"], str(row["images"]), row["verdict"]] for row in shapes]
+    title = f"{kernel} on {document['device']}, against the reference in float64"
     lines = [*paragraph(title, width), *table(columns, cells, width)]
-    for case, verdict in zip(cases, verdicts, strict=True):
-        if verdict and _short(verdict) != NOT_TRIED:
-            lines += ["", *paragraph(f"{described(case.problem)}, {types_of(case.problem)}: {verdict}", width)]
-    skipped = sorted({verdict for verdict in verdicts if verdict and _short(verdict) == NOT_TRIED})
-    wrong = sum(verdict is not None for verdict in verdicts)
+    for row in shapes:
+        if row["verdict"] == WRONG:
+            lines += ["", *paragraph(f"{row['shape']}, {row['types']}: {row['reason']}", width)]
+    right = sum(row["verdict"] == RIGHT for row in shapes)
+    skipped = dict.fromkeys(row["reason"] for row in shapes if row["verdict"] == NOT_TRIED)
     lines += ["", *(line for reason in skipped for line in paragraph(reason, width))]
-    lines += [f"{RIGHT if not wrong else 'WRONG'}: {len(cases) - wrong} of {len(cases)} shapes are right"]
-    print("\n".join(lines))
-
-
-def _short(verdict: str | None) -> str:
-    """Return a verdict for its column."""
-    return RIGHT if verdict is None else NOT_TRIED if verdict.startswith(NOT_TRIED) else "WRONG"
+    verdict = RIGHT if right == len(shapes) else WRONG
+    return "\n".join([*lines, f"{verdict}: {right} of {len(shapes)} shapes are right"])

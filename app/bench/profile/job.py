@@ -117,11 +117,11 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices) -> dict[st
         settings = {"streams": streams, "chunk": session.chunk, "fused": request.network.fuse, "runs": RUNS}
     if request.trace is not None:
         shown = timeline(recorded[-1], last_calls, recorder.zero, card["name"])
-        with replacing(request.trace) as temporary:
+        with replacing(request.trace, overwrite=request.output.overwrite) as temporary:
             temporary.write_text(json.dumps(shown, allow_nan=False) + "\n", encoding="utf-8")
     stamped = measure(execution, images, shares) if shares else None
     if request.timeline is not None and stamped is not None:
-        with replacing(request.timeline) as temporary:
+        with replacing(request.timeline, overwrite=request.output.overwrite) as temporary:
             temporary.write_text(page(stamped, request.batch, card["name"]), encoding="utf-8")
     rows, note = _counters(request, recorded[-1]) if request.counters else ([], None)
     return {

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from app.errors import UserError
-from app.options import option
+from app.options import option, options
+from app.output import Output
 from app.runtime.request import device_option
 
 EPILOG = """\
@@ -33,6 +34,7 @@ class CheckRequest:
     layer: str | None = option("check the shape of this layer of --network alone", metavar="NAME")
     network: str = option("name of the network, or its .toml file (default: lenet5)", "lenet5", metavar="NAME")
     device: str = device_option(group="where")
+    output: Output = options("report", what="the verdicts")
 
     def __post_init__(self) -> None:
         if self.conv is None and self.fc is None and self.pool is None:

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.options import option
+from app.options import option, options
+from app.output import Output
 
 EPILOG = """\
 examples:
@@ -25,5 +26,5 @@ class ExportRequest:
         "weights file to export (default: the one shipped for --network)", name="file", nargs="?"
     )
     out: Path = option("file to write: .onnx, .safetensors or .npz", required=True)
-    overwrite: bool = option("replace an existing --out file", False)
     network: str | None = option("name of the network, or its .toml file (default: the file's own)", metavar="NAME")
+    output: Output = options("report", what="the report")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from app.options import option, options
-from app.output import wide_option
+from app.output import Output
 from app.planning.request import NetworkRequest
 
 
@@ -13,4 +13,4 @@ class GraphRequest:
     arch: str | None = option(
         "GPU architecture to plan for (default: this card's, else sm_90a)", group="output", metavar="NAME"
     )
-    wide: bool = wide_option()
+    output: Output = options(what="the network and its launches")

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.console import whole_number
-from app.options import option
+from app.options import option, options
+from app.output import Output
 
 EPILOG = """\
 examples:
@@ -25,7 +26,6 @@ random images with those of the file's own layout.
 class ImportRequest:
     file: Path = option("file to read; its content, else its ending, gives the format", name="file")
     out: Path = option("weights file to write", required=True)
-    overwrite: bool = option("replace an existing --out file", False)
     network: str | None = option(
         "name of the network whose layers the file holds, or a file NAME.toml that describes it",
         metavar="NAME",
@@ -47,3 +47,4 @@ class ImportRequest:
         "network has it)",
         metavar="X",
     )
+    output: Output = options("report", what="the report")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from app.options import option, options
+from app.output import Output
 from app.planning.request import NetworkRequest
 from app.runtime.request import gpu_option
 
@@ -22,3 +23,4 @@ class PrecompileRequest:
     )
     device: str = gpu_option(exclusive=True)
     all: bool = option("compile for every precision that the architecture supports", False)
+    output: Output = options("report", what="the report")

@@ -4,9 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.console import whole_number
-from app.options import option
+from app.errors import UserError
+from app.options import option, options
+from app.output import Output
 from app.precision import PRECISIONS
 from app.runtime.request import device_option
+
+CSV, JSONL = "csv", "jsonl"
 
 EPILOG = """\
 examples:
@@ -16,6 +20,8 @@ examples:
       all pictures in a folder and its subfolders
   python main.py predict photos/ --top 3 --show seen.png
       the three likeliest classes; seen.png shows what the network saw
+  python main.py predict photos/ --format jsonl
+      a line of JSON for each picture
   python main.py predict images.npy --weights mine.h5 --out all.npz --logits
       an array of images, with your own weights
   find photos -newer old.csv -print0 | python main.py predict - --out new.csv
@@ -27,8 +33,8 @@ a list on standard input. Pictures are prepared as those of Fashion-MNIST were;
 reading them needs the package Pillow.
 
 The ending of --out names the format: .csv, .jsonl, .npy, .npz or .parquet.
-Without --out, a few images give a table, many give CSV. docs/predict.md
-describes the columns.
+Without --out, a few images give a table, many give CSV, and --format chooses.
+docs/predict.md describes the columns.
 
 exit codes: 0 every image has its answer; 2 a usage, data or device error, an
 interruption, or pictures that cannot be read: the others have their answers
@@ -42,11 +48,13 @@ class PredictRequest:
         "pictures, folders, arrays, lists of pictures, or -", name="paths", nargs="+", metavar="PATH"
     )
     out: str | None = option(
-        "file to write: .csv, .jsonl (JSON lines), .npy, .npz or .parquet; '-': CSV on standard output "
-        "(default: a table of up to 40 images, or CSV)",
+        "file to write: .csv, .jsonl (JSON lines), .npy, .npz or .parquet; '-': standard output, as --format says "
+        "(default: a table of up to 40 images, else as '-')",
         metavar="FILE",
     )
-    overwrite: bool = option("replace an existing --out or --show file", False)
+    format: str | None = option(
+        "format on standard output: csv (default), or jsonl for JSON lines", choices=(CSV, JSONL), metavar="NAME"
+    )
     top: int = option(
         "number of classes to name, the likeliest first (default: 1)", 1, type=whole_number(1), metavar="K"
     )
@@ -64,9 +72,17 @@ class PredictRequest:
     weights: Path | None = option("HDF5 file of weights, which may name the classes (default: the shipped ones)")
     device: str = device_option()
     precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
-    batch: int | None = option(
+    chunk: int | None = option(
         "number of images to classify at a time; the labels do not depend on it (default: 4096 on a GPU, 128 for "
         "each core of the CPU)",
         type=whole_number(1, 1 << 20),
         metavar="N",
+        once="--batch",
     )
+    output: Output = options("report", what="the report")
+
+    def __post_init__(self) -> None:
+        if self.format is not None and self.out not in (None, "-"):
+            raise UserError(f"--format {self.format} is for standard output: the ending of --out {self.out} says it")
+        if self.output.json == "-" and self.out in (None, "-"):
+            raise UserError("--json - prints the report alone: name a file for the answers with --out FILE")
