@@ -115,7 +115,7 @@ def test_a_file_that_another_program_writes_meanwhile_is_kept(place: Path, monke
     assert (place / "report").read_text() == "theirs"
 
 
-JSON = {
+JSON: dict[str, tuple[str, dict[str, Any]]] = {
     "graph": ("graph", {"network": "lenet5", "fused": True}),
     "check": ("check --fc naive --shape 5,3 --device cpu", {"kernel": "naive"}),
     "export": ("export weights.h5 --out new.npz", {"written": "new.npz", "format": "npz"}),

@@ -43,7 +43,7 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--min-accuracy": ("1", (EFFECT, "accuracy"), (EFFECT, "accuracy")),
     "--json": ("-", (EFFECT, ""), (EFFECT, "")),
     "--overwrite": (
-        "--json -",
+        "",
         (ERROR, "--overwrite replaces files that are named: name one"),
         (ERROR, "--overwrite rep"),
     ),

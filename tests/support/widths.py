@@ -24,7 +24,7 @@ def printed_wide(command: str, capsys: pytest.CaptureFixture[str]) -> str:
         assert main(command.split()) == 0
         narrow = capsys.readouterr().out
         assert all(len(line) <= WIDTH for line in narrow.splitlines())
-        assert main([*command.split(), "--wide"]) == 0
+        assert main([*command.split(), "--wide", *["--overwrite"] * ("--json" in command)]) == 0
     wide = capsys.readouterr().out
     assert "--wide adds" not in wide
     return wide
