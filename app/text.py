@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 WIDTH = 80
-"""Columns of the narrowest supported terminal, and of output to a file."""
+"""Columns of output to a file."""
+NARROWEST = 60
+"""Columns of the narrowest supported terminal."""
 UNLIMITED = 1 << 20
 INDENT = "  "
 LEAST = 12  # characters per line of a wrapped cell
@@ -28,8 +30,8 @@ class Column:
 
 
 def terminal_width(wide: bool = False) -> int:
-    """Return the columns that a line may fill: the terminal's, at least ``WIDTH``; no limit with ``--wide``."""
-    return UNLIMITED if wide else max(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
+    """Return the columns that a line may fill: the terminal's, at least ``NARROWEST``; no limit with ``--wide``."""
+    return UNLIMITED if wide else max(NARROWEST, shutil.get_terminal_size((WIDTH, 0)).columns)
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int = WIDTH) -> list[str]:

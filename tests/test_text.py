@@ -109,8 +109,8 @@ def test_a_paragraph_keeps_its_words_whole() -> None:
     assert paragraph("docs/fast-path.md has the notes", 20, "- ", "  ") == ["- docs/fast-path.md", "  has the notes"]
 
 
-def test_the_width_is_the_terminals_and_at_least_80(monkeypatch: pytest.MonkeyPatch) -> None:
-    for columns, width in (("132", 132), ("40", 80)):
+def test_the_width_is_the_terminals_and_at_least_60(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns, width in (("132", 132), ("72", 72), ("40", 60)):
         monkeypatch.setenv("COLUMNS", columns)
         assert terminal_width() == width
     assert terminal_width(wide=True) == UNLIMITED

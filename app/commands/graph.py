@@ -18,11 +18,11 @@ from app.text import Column, paragraph, table
 SCHEMA = "lenet5-inference/graph/1"
 LAYERS = [
     *(Column(head, left=True) for head in ("layer", "kind", "output")),
-    *(Column(head) for head in ("parameters", "MFLOP", "activation bytes")),
+    *(Column("parameters"), Column("MFLOP"), Column("activation bytes", optional=1)),
 ]
 LAUNCHES = [
     *(Column(head, left=True) for head in ("layers", "kernel", "reads", "writes")),
-    *(Column(head) for head in ("MFLOP", "bytes")),
+    *(Column("MFLOP", optional=1), Column("bytes", optional=2)),
 ]
 
 

@@ -11,6 +11,7 @@ from app import figures
 from app.cuda import device
 from app.errors import UserError
 from app.interrupts import deferred_interrupts, exit_on_interrupt
+from app.text import paragraph, terminal_width
 from app.training import loop
 from app.training.checkpoint import save_checkpoint
 from app.training.engines import engine_of, memory_errors
@@ -38,7 +39,7 @@ def train(request: TrainRequest) -> int:
         card = device.describe_gpu() if kind == "cuda" else {"name": CPU}
         where, which = card["name"], device.place(card, ", ") if workers == 1 else ""
     with task.places.claimed():
-        say: Callable[[str], object] = (lambda text: None) if request.json == "-" else tqdm.write
+        say: Callable[[str], object] = (lambda text: None) if request.json == "-" else _say
         slowly = "" if kind == "cuda" else f", slowly ({why_not})" if why_not else ", slowly"
         say(f"training {settings.network} on {which}{where}{slowly}: {settings.describe()}")
         source = request.resume
@@ -51,6 +52,10 @@ def train(request: TrainRequest) -> int:
             say(f"note: {source} comes from {progress.workers} workers; with {workers} bits may differ")
         _run(task, replace(job, progress=replace(progress, workers=workers, trained_on=where)), say)
     return 0
+
+
+def _say(text: str) -> None:
+    tqdm.write("\n".join(paragraph(text, terminal_width(), following="  ")))
 
 
 def _run(task: Task, job: Job, say: Callable[[str], object]) -> None:

@@ -8,7 +8,15 @@ from app.output import Output
 from app.precision import PRECISIONS
 from app.runtime.request import data_dir_option, device_option
 
-EPILOG = "The command counts over the first 100, 1,000, 5,000 and 10,000 test images."
+EPILOG = """\
+examples:
+  python main.py accuracy                 every network that is shipped
+  python main.py accuracy --network fa19 --device cpu
+  python main.py accuracy --weights mine.h5
+
+accuracy counts over the first 100, 1,000, 5,000 and 10,000 test images.
+"""
+FAILED = "a check failed"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ are medians of CUDA events with the images on the card; runs go on until the
 median is steady (see --noise). bench flushes the L2 cache between runs, unless
 --l2 warm is given.
 """
+FAILED = "a result was wrong"
 
 # Options of the timing of kernels alone, and further options that the other jobs refuse.
 OF_KERNELS = ("shape", "batches", "l2", "noise", "plot", "save_tuning")

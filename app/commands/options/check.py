@@ -19,8 +19,9 @@ examples:
 
 On the processor, g++ compiles the kernel's file and runs it thread by thread.
 An access outside an array is reported with its line, thread and block, and so
-is a loop without an end, which ends the check. Exit code 1: something is wrong.
+is a loop without an end, which ends the check.
 """
+FAILED = "something is wrong"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 from app import VERSION
 from app.console import Parser
 from app.options import add_options, read_request
+from app.text import paragraph
 
 # Every command except the main job, with its summary, in the order of ``main.py --help``.
 COMMANDS = {
@@ -33,16 +34,25 @@ COMMANDS = {
     "train": "Train a network on Fashion-MNIST, on a GPU or slowly on the CPU.",
 }
 MAIN_JOB = "run"
+CODES = "exit codes:"
+HELP_WIDTH = 78  # as argparse's, in a terminal of 80 columns
 DESCRIPTIONS = COMMANDS | {MAIN_JOB: "Classify images with LeNet-5 on an NVIDIA GPU, or on the CPU without one."}
 
 
 def parser_of(name: str) -> Parser:
     """Return the parser of one of the ``COMMANDS``, or of ``run``, the main job."""
     module = _options_module(name)
+    epilog: str = module.EPILOG
+    if CODES not in epilog:
+        failed = getattr(module, "FAILED", "")
+        told = (
+            f"{CODES} 0 done;{failed and f' 1 {failed};'} 2 wrong usage, files or device, or an interruption; 3 a bug."
+        )
+        epilog += "\n" + "\n".join(paragraph(told, HELP_WIDTH)) + "\n"
     parser = Parser(
         prog="main.py" if name == MAIN_JOB else f"main.py {name}",
         description=DESCRIPTIONS[name],
-        epilog=getattr(module, "EPILOG", ""),
+        epilog=epilog,
         usage=getattr(module, "USAGE", None),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

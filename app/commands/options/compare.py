@@ -37,6 +37,7 @@ and exit code 1 of --fail-above may mean a slow run: give CI several a side.
 
 exit codes: 0, or 1 with --fail-above; 2 for reports that cannot be compared.
 """
+FAILED = "a row became slower by over --fail-above"
 
 
 def percentage(text: str) -> float:

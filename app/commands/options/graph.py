@@ -6,6 +6,15 @@ from app.options import option, options
 from app.output import Output
 from app.planning.request import NetworkRequest
 
+EPILOG = """\
+examples:
+  python main.py graph                    lenet5, as this machine's GPU runs it
+  python main.py graph --network fa19 --arch sm_80
+  python main.py graph --conv direct --no-fuse
+                                          another kernel, every layer alone
+  python main.py graph --json -           the same for programs
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GraphRequest:

@@ -5,6 +5,14 @@ from dataclasses import dataclass
 from app.options import option, options
 from app.output import Output
 
+EPILOG = """\
+examples:
+  python main.py kernels                  the ladder of each operation
+  python main.py kernels --resources --arch sm_80
+                                          also registers and shared memory
+  python main.py kernels --instructions --json kernels.json
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class KernelsRequest:

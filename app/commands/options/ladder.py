@@ -18,6 +18,7 @@ Each step is checked against the float64 reference before it is timed. Its
 counts of loads, bytes and instructions predict a time: no kernel with these
 counts can be faster. Without a GPU the figures of the stored card are shown.
 """
+FAILED = "a step was wrong"
 
 
 @dataclass(frozen=True, kw_only=True)

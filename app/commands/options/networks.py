@@ -5,6 +5,13 @@ from dataclasses import dataclass
 from app.options import option, options
 from app.output import Output
 
+EPILOG = """\
+examples:
+  python main.py networks                 all networks
+  python main.py networks mlp --toml      one as a file, to change it
+  python main.py networks docs/networks/lenet5_original.toml
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworksRequest:

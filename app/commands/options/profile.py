@@ -9,6 +9,16 @@ from app.output import Output
 from app.planning.request import NetworkRequest
 from app.runtime.request import Pipeline, gpu_option
 
+EPILOG = """\
+examples:
+  python main.py profile                  lenet5, 10,000 images
+  python main.py profile --precision fp32 --batch 1000 --trace trace.json
+                                          a timeline for ui.perfetto.dev
+  python main.py profile --timeline sm.html
+                                          what each warpgroup does when
+  python main.py profile --counters       also hardware counters, by ncu
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileRequest:

@@ -23,6 +23,7 @@ examples:
 sweep stores the best point of each layer for this card; 'auto' uses it. An
 interrupted sweep keeps the points that it has measured.
 """
+FAILED = "a point gave wrong results"
 
 
 @dataclass(frozen=True, kw_only=True)
