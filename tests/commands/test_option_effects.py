@@ -120,7 +120,11 @@ REFUSED = {
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
-    return {action.option_strings[0] for action in parser._actions if action.option_strings} - {"-h", "--version"}
+    return {action.option_strings[0] for action in parser._actions if action.option_strings} - {
+        "-h",
+        "--version",
+        "--completion",
+    }
 
 
 def test_every_option_of_every_command_has_an_entry() -> None:

@@ -3,10 +3,12 @@
 import argparse
 import importlib
 import keyword
+import sys
 from types import ModuleType
 from typing import Any
 
 from app import VERSION
+from app.commands.options.completion import SHELLS, script
 from app.console import Parser
 from app.options import add_options, read_request
 from app.text import paragraph
@@ -59,8 +61,19 @@ def parser_of(name: str) -> Parser:
     parser.separator = getattr(module, "SEPARATOR", None)
     if name == MAIN_JOB:
         parser.add_argument("--version", action="version", version=f"lenet5-inference {VERSION}")
+        what = "print a script that completes options in this shell; eval it in the shell's start-up file"
+        parser.add_argument("--completion", action=_Completion, choices=SHELLS, metavar="SHELL", help=what)
     add_options(parser, _request_type(name))
     return parser
+
+
+class _Completion(argparse.Action):
+    """Print the script and end, as --version does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, option: str | None = None) -> None:
+        parsers = {name: parser_of(name) for name in DESCRIPTIONS}
+        sys.stdout.write(script(shell, parsers, COMMANDS, MAIN_JOB))
+        parser.exit()
 
 
 def request_of(name: str, options: argparse.Namespace) -> Any:

@@ -1,0 +1,90 @@
+"""``main.py --completion SHELL``: a script that completes commands, options and their values, made of the parsers."""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+
+COMMAND = "lenet5-inference"
+FUNCTION = "_lenet5_inference"
+MOST = 60  # characters of an option's description
+ZSH = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"  # zsh then takes bash's script
+Parsers = Mapping[str, argparse.ArgumentParser]
+
+
+def script(shell: str, parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
+    """Return the script for one of ``SHELLS``.
+
+    parsers: of each command and of the main job. summaries: command → what it does.
+    """
+    return SHELLS[shell](parsers, summaries, main_job)
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    return (action for action in parser._actions if action.option_strings)
+
+
+def _values(action: argparse.Action) -> list[str]:
+    """Return what the option may be set to, as far as that is a list."""
+    from app.cuda.cards import DEVICES
+    from app.network.definitions import NETWORKS
+
+    known = {"network": [*NETWORKS], "device": [name for name in DEVICES if name != "cuda:N"]}
+    return [*map(str, action.choices)] if action.choices else known.get(action.dest, [])
+
+
+def _bash(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
+    cases = []
+    for name, parser in parsers.items():
+        actions = [*_actions(parser)]
+        taking = [action for action in actions if action.nargs != 0]
+        values = [(action, " ".join(_values(action))) for action in taking]
+        options = " ".join(option for action in actions for option in action.option_strings)
+        cases += [
+            f"    {'*' if name == main_job else name})",
+            '        case "$previous" in',
+            *(f'        {"|".join(action.option_strings)}) words="{words}" ;;' for action, words in values),
+            f'        *) words="{options}" ;;',
+            "        esac ;;",
+        ]
+    return "\n".join(
+        [
+            f"{FUNCTION}() {{",
+            '    local current="${COMP_WORDS[COMP_CWORD]}" previous="${COMP_WORDS[COMP_CWORD-1]}" words',
+            '    case "${COMP_WORDS[1]}" in',
+            *cases,
+            "    esac",
+            f'    [ "$COMP_CWORD" -gt 1 ] || words="$words {" ".join(summaries)}"',
+            '    COMPREPLY=($(compgen -W "$words" -- "$current"))',
+            "}",
+            f"complete -o default -F {FUNCTION} {COMMAND}",  # files where nothing else fits
+            "",
+        ]
+    )
+
+
+def _zsh(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
+    return ZSH + _bash(parsers, summaries, main_job)
+
+
+def _fish(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
+    lines = [
+        f"complete -c {COMMAND} -n __fish_use_subcommand -a {one} -d {_quoted(summaries[one])}" for one in summaries
+    ]
+    for name, parser in parsers.items():
+        seen = "__fish_seen_subcommand_from"
+        place = f"not {seen} {' '.join(summaries)}" if name == main_job else f"{seen} {name}"
+        for action in _actions(parser):
+            dashes = {1: "-s", 2: "-l"}
+            options = [(one.lstrip("-"), dashes[one.count("-", 0, 2)]) for one in action.option_strings]
+            names = " ".join(f"{kind} {option}" for option, kind in options)
+            values = _values(action)
+            takes = "" if action.nargs == 0 else f" -x -a {_quoted(' '.join(values))}" if values else " -r"
+            about = _quoted((action.help or "").partition(" (")[0][:MOST])
+            lines.append(f"complete -c {COMMAND} -n {_quoted(place)} {names}{takes} -d {about}")
+    return "\n".join([*lines, ""])
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+SHELLS: dict[str, Callable[[Parsers, Mapping[str, str], str], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
