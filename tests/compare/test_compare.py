@@ -137,7 +137,7 @@ def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
     def run(kind: str, before: dict[str, Any], after: dict[str, Any], *options: str) -> tuple[int, str, dict[str, Any]]:
         paths = stored(tmp_path / "a.json", kind, before), stored(tmp_path / "b.json", kind, after)
         target = tmp_path / "compared.json"
-        code = main(["compare", *map(str, paths), "--json", str(target), *options])
+        code = main(["compare", *map(str, paths), "--overwrite", "--json", str(target), *options])
         found = json.loads(target.read_text())
         assert not mistakes(found)
         out = capsys.readouterr().out

@@ -31,7 +31,7 @@ def compared_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sides:
         for side, documents in (("a", before), ("b", after)):
             names.append([str(stored(tmp_path / f"{side}{at}", "report/4", one)) for at, one in enumerate(documents)])
         target = tmp_path / "compared.json"
-        code = main(["compare", "--json", str(target), *names[0], "--", *names[1], *options])
+        code = main(["compare", "--overwrite", "--json", str(target), *names[0], "--", *names[1], *options])
         found = json.loads(target.read_text())
         assert not mistakes(found) and [found["before"], found["after"]] == names
         return code, " ".join(capsys.readouterr().out.split()), found

@@ -34,8 +34,6 @@ holds for the program: the intervals know how far its runs lie apart. With one
 a side it holds for these two runs only: on a busy machine, runs of the same
 program may lie 10 % apart. Then the verdict is 'slower run' or 'faster run',
 and exit code 1 of --fail-above may mean a slow run: give CI several a side.
-
-exit codes: 0, or 1 with --fail-above; 2 for reports that cannot be compared.
 """
 FAILED = "a row became slower by over --fail-above"
 
