@@ -13,7 +13,7 @@ from app.planning.choices import load_graph, target
 from app.planning.matching import Node
 from app.planning.plan import plan
 from app.report import publish
-from app.text import Column, paragraph, table
+from app.text import WIDTH, Column, paragraph, table
 
 SCHEMA = "lenet5-inference/graph/1"
 LAYERS = [
@@ -22,8 +22,9 @@ LAYERS = [
 ]
 LAUNCHES = [
     *(Column(head, left=True) for head in ("layers", "kernel", "reads", "writes")),
-    *(Column("MFLOP", optional=1), Column("bytes", optional=2)),
+    *(Column("MFLOP"), Column("bytes")),
 ]
+NARROW = [*LAUNCHES[:4], Column("MFLOP", optional=1), Column("bytes", optional=2)]  # before names of layers are wrapped
 
 
 def graph(request: GraphRequest) -> int:
@@ -47,7 +48,7 @@ def graph(request: GraphRequest) -> int:
             *paragraph(f"{built.network.name}: {built.network.summary}", width),
             *layer_table(built, width),
             *paragraph(f"launches on {arch}, per image ({how})", width),
-            *table(LAUNCHES, map(_cells, found["launches"]), width),
+            *table(LAUNCHES if width >= WIDTH else NARROW, map(_cells, found["launches"]), width),
         ]
         return "\n".join(lines)
 
