@@ -62,7 +62,7 @@ def ran(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str, plot:
     """What the command printed and its JSON document; it must succeed."""
     path = folder / "report.json"
     drawing = ["--plot", str(folder / "plots")] if plot and DRAWS else []
-    code = main([*arguments, *drawing, "--json", str(path)])
+    code = main([*arguments, *drawing, "--json", str(path), "--overwrite"])
     captured = capsys.readouterr()
     if code == 2 and "cuBLAS" in captured.err:
         pytest.skip(captured.err)

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.fashion_mnist]
 def report(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     """Run the main job on the GPU; it must pass its accuracy check."""
     path = tmp_path / "report.json"
-    assert main(["--device", "cuda", "--repeat", "2", "--json", str(path), *arguments]) == 0
+    assert main(["--device", "cuda", "--repeat", "2", "--json", str(path), "--overwrite", *arguments]) == 0
     document: dict[str, Any] = json.loads(path.read_text())
     check_described(document)
     return document
