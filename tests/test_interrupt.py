@@ -18,7 +18,19 @@ from tests.support.shell import COMMAND, INTERRUPTIBLE, Refuses, listing, python
 
 Own = tuple[list[str], dict[str, tuple[int, ...]]]
 OLDER = '{"schema": "lenet5-inference/report/1"}'
-RUN = ("--device", "cpu", "--data", "images", "--labels", "none", "--repeat", "500", "--json", "report.json")
+RUN = (
+    "--device",
+    "cpu",
+    "--data",
+    "images",
+    "--labels",
+    "none",
+    "--repeat",
+    "500",
+    "--json",
+    "report.json",
+    "--overwrite",
+)
 SURELY_OURS = 0.8  # seconds after which the interpreter has long since started and runs our code
 # Sends itself signal NUMBER at the AT-th call or return since main.py's first line; if AT is 0, prints after how many
 # SIGTERM and SIGHUP, which until then end the process without a word, have our handler, and how many there are.
@@ -183,7 +195,15 @@ def own(tmp_path: Path) -> Own:
     """A run on small files of its own that would replace a report, and what lies there before it."""
     write_good_files(tmp_path)
     (tmp_path / "report.json").write_text(OLDER)
-    files = ["--data", str(tmp_path / "images"), "--labels", "none", "--json", str(tmp_path / "report.json")]
+    files = [
+        "--data",
+        str(tmp_path / "images"),
+        "--labels",
+        "none",
+        "--json",
+        str(tmp_path / "report.json"),
+        "--overwrite",
+    ]
     return ["--device", "cpu", *files], listing(tmp_path)
 
 

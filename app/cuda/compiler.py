@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 import struct
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -158,8 +157,9 @@ def _place(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[
 
 def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> str:
     """Compile again and return the assembler's log: registers, shared memory, spills. Raises as compile_kernel."""
-    anew = f"--define-macro=COMPILED_AT={time.time_ns()}"  # what NVRTC's own cache holds comes without a log
-    _, log = _compile(find_library(), path.name, sources(path), (*options(defines, arch), "--ptxas-options=-v", anew))
+    library = find_library()
+    anew = ("--no-cache",) if library.version >= (12, 9) else ()  # what NVRTC's own cache holds comes without a log
+    _, log = _compile(library, path.name, sources(path), (*options(defines, arch), "--ptxas-options=-v", *anew))
     return log
 
 

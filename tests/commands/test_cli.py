@@ -55,7 +55,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs the command line on the CPU; returns the exit code, the text and the JSON report."""
 
     def run_here(*arguments: str) -> tuple[int, str, Report]:
-        code = main([*CPU, "--json", str(tmp_path / "report.json"), *arguments])
+        code = main([*CPU, "--json", str(tmp_path / "report.json"), "--overwrite", *arguments])
         out, err = capsys.readouterr()
         assert err == ""  # neither progress bars nor warnings where standard error is no terminal
         report = json.loads((tmp_path / "report.json").read_text())
