@@ -17,7 +17,7 @@ TIMES = {"on the card": "on_card_ms", "host labels": "end_to_end_ms", "one image
 COMPARES = r"\b(faster|slower|fastest|slowest|longer|shorter|best|better|less|more|most|gain|winner|every network)\b"
 # Sentences that compare on a network by its name: all of them tell what the old reports told, or define.
 OF_REPORTS = (
-    "A gain for `lenet5` and `fa19`.",
+    "A gain in the reports of `lenet5` and `fa19`.",
     "From `k7`, its winner.",
     "From `minidnn86` (its best in fp32) and `fa19` (its best first layer).",
     "From `fa19` (its best, with swept tiles) and `k7`.",
