@@ -9,6 +9,7 @@ import pytest
 from app.bench.profile.step_counters import COUNTERS, per_output
 from app.commands.options.common import COMMANDS, parser_of
 from app.kernels import registry
+from app.kernels.facts import bytes_moved
 from app.kernels.problems import ConvProblem
 from app.lessons import tiles
 from app.lessons.card import Card
@@ -58,6 +59,15 @@ def test_sentences_can_be_filled_and_hold_no_figures_by_hand(step: Step, card: C
             assert "{" not in filled(text, layer.names)
             assert tiles.draw(step, layer.names)
     assert set(lesson.proven_by) <= {*COUNTERS}
+
+
+@STEPS
+def test_what_passes_from_kernel_to_kernel_is_counted(step: Step, card: Card) -> None:
+    for layer in card.layers(step):
+        launches = step.row.config(layer.problem, step.row.defaults(layer.problem)).launches
+        several = step.row.needs_cublas or {one.entry for one in launches} - {"", step.row.entry}
+        least = bytes_moved(layer.problem, int(layer.names["BATCH"])) / layer.names["OUTPUTS"] / layer.names["BATCH"]
+        assert bool(several) == (layer.counts["memory_bytes"] > least), layer.title
 
 
 @STEPS
