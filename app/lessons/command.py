@@ -24,9 +24,9 @@ KEPT = ("date", "device", "images", "settings", "peaks", "tables", "totals")  # 
 COMMAND = "python main.py ladder --network {} --pages DIR"
 EXPLAINED = (
     "predicted: the step's counts of loads, bytes, multiply-adds and issue slots say how long the busiest part of the "
-    "card needs; no kernel with these counts is faster. × before: times as fast as the step that it continues. (loop): "
-    "the issue slots are those of the hottest loop alone, because no counter has counted the others."
+    "card needs; no kernel with these counts is faster. × before: times as fast as the step that it continues."
 )
+OF_LOOP = " (loop): the issue slots are those of the hottest loop alone, because no counter has counted the others."
 COLUMNS = (
     *(Column("step", left=True), Column("as", left=True, optional=2), Column("continues", left=True, optional=1)),
     *(Column("predicted"), Column("measured"), Column("ratio"), Column("× before"), Column("bound by", left=True)),
@@ -140,9 +140,14 @@ def as_text(document: Mapping[str, Any], width: int) -> str:
         times = {row["name"]: row["ms"] for row in rows}
         of = f"{name.capitalize()}: {' + '.join(items)}"
         parts.append([*paragraph(of, width), *table(COLUMNS, (_cells(row, times) for row in rows), width)])
-    parts.append(paragraph(EXPLAINED, width))
+    of_loop = any(_of_loop(row) for row in document["steps"] if row["ms"])
+    parts.append(paragraph(EXPLAINED + OF_LOOP * of_loop, width))
     parts += [paragraph(f"note: {note}", width) for note in document["notes"]]
     return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def _of_loop(row: Row) -> bool:
+    return any(layer["slots"] == "loop" for layer in row["layers"])
 
 
 def _cells(row: Row, times: Mapping[str, float | None]) -> list[str]:
@@ -152,7 +157,7 @@ def _cells(row: Row, times: Mapping[str, float | None]) -> list[str]:
         timed = any(layer["ms"] for layer in row["layers"])
         return [*cells, "–", row["reason"] or ("not on every layer" if timed else "not measured")]
     bound = PARTS[row["bound"]].partition(" (")[0]
-    if any(layer["slots"] == "loop" for layer in row["layers"]):
+    if _of_loop(row):
         bound += " (loop)"
     ratio = format_factor(ms / predicted) if predicted else ""
     return [*cells, format_ms(ms), ratio, format_factor(before / ms) if before else "", bound]

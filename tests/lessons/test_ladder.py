@@ -1,6 +1,7 @@
 """Test ``ladder``: stored figures without a card, a card in name only, and the order in which steps are measured."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,14 @@ def test_without_a_card_stored_figures_are_shown_and_their_pages_built(
     assert pages["conv-direct.html"].read_text("utf-8") == (site / "conv-direct.html").read_text("utf-8").replace(
         "make docs", "python main.py ladder --network lenet5 --pages DIR"
     )
+
+
+@WITHOUT
+@pytest.mark.parametrize("network", ["lenet5", "k7"])
+def test_a_sign_is_explained_where_a_row_has_it_alone(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ladder", "--network", network]) == 0
+    text = capsys.readouterr().out
+    assert ("(loop):" in text) == bool(re.search(r"\(loop\)$", text, re.MULTILINE))
 
 
 def test_the_stored_card_is_that_of_make_docs(card: Card) -> None:
