@@ -106,7 +106,7 @@ class Pages:
         shown = next((layer for layer in layers if layer.name == LATER), layers[0])
         order = [*steps()]
         at, lesson, since = order.index(step), step.lesson, step.since
-        drawn = tiles.draw(step, shown.names)
+        drawn, parts = tiles.draw(step, shown.names), excerpt(step)
         earlier = {layer.title: layer for layer in self.card.layers(since)} if since else {}
         values = {
             "ladder": step.ladder.capitalize(),
@@ -127,7 +127,9 @@ class Pages:
             "since_page": f"{source_page(since)}.html" if since else "",
             "changed": changed_by(step),
             "bound_before": prose(since.lesson.bound, earlier.get(shown.title, shown)) if since else "",
-            "excerpt": [_line(line) for line in excerpt(step)],
+            "excerpt": [_line(line) for line in parts],
+            "removed": any(line.change == "-" for line in parts),
+            "gaps": any(line.change == GAP for line in parts),
             "counts": tables.counts(step, layers),
             "times": tables.times(layers, since, earlier),
             "measured": any(layer.ms for layer in layers),

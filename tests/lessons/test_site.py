@@ -126,6 +126,20 @@ def test_what_an_excerpt_shows_as_removed_is_gone_or_replaced_beside_it(step: St
     assert not [line.text for line in ends if line.change in ("-", GAP)]
 
 
+@STEPS
+def test_a_page_explains_the_signs_that_its_excerpt_has(step: Step, site: Path) -> None:
+    text = section((site / f"{step.slug}.html").read_text(encoding="utf-8"), "change")
+    assert ("removed lines are" in text) == ('class="line minus"' in text)
+    assert ("… stands for" in text) == ('class="line gap"' in text)
+
+
+@STEPS
+def test_the_first_page_tells_every_name_of_a_formula_and_of_a_tuned_parameter(step: Step, site: Path) -> None:
+    index = (site / "index.html").read_text(encoding="utf-8")
+    used = {name for formula in step.lesson.counts.values() for name in re.findall(r"\b[A-Z][A-Z_]*\b", formula)}
+    assert not [name for name in used | {*step.row.tunables} if f"<code>{name}</code>" not in index]
+
+
 def test_both_barriers_and_the_store_of_shared_tiles_are_no_longer_cut_off() -> None:
     """Step 3's page lost its second barrier, and showed its store as removed."""
     step = next(step for step in steps() if step.slug == "conv-shared-tile")
