@@ -53,12 +53,47 @@ def test_predictions_are_bounds_and_say_what_bounds(step: Step, card: Card) -> N
 def test_sentences_can_be_filled_and_hold_no_figures_by_hand(step: Step, card: Card) -> None:
     lesson, detail = step.lesson, filter(None, [step.lesson.detail])  # which few have
     for text in (*detail, lesson.bound, lesson.proof, lesson.exercise.task, lesson.exercise.answer):
-        assert not re.findall(r"\d ?(?:ms|µs|%|TFLOP|GB)", re.sub(r"\{[^}]*\}", "", text))
+        assert not re.findall(r"\d ?(?:ms|µs|%|TFLOP|GB)|\w+second", re.sub(r"\{[^}]*\}", "", text))
         assert not text[0].islower() and text.endswith((".", "?"))
         for layer in card.layers(step):
             assert "{" not in filled(text, layer.names)
             assert tiles.draw(step, layer.names)
     assert set(lesson.proven_by) <= {*COUNTERS}
+
+
+@STEPS
+def test_what_multiplies_is_as_much_as_a_lesson_says(step: Step, card: Card) -> None:
+    """Nearly all instructions multiply in a hottest loop alone; most may in the whole kernel, where sums are long."""
+    layers = [*card.layers(step)]
+    for sentence in re.split(r"(?<=[.:])\s", f"{step.lesson.bound} {step.lesson.proof}"):
+        if re.search(r"[Nn]early (all|every)", sentence) and "instruction" in sentence:
+            assert "hottest loop" in sentence
+            assert any(layer.loop and layer.loop["multiply"] > 0.9 * layer.loop["instructions"] for layer in layers)
+        if re.search(r"[Mm]ost of (which|what)", sentence):
+            longest = max(layers, key=lambda layer: layer.names["DEPTH"])
+            assert longest.counts["products"] > 0.5 * longest.counts["slots"]
+
+
+# What a proof speaks of → counters of which the page shows one.
+SPOKEN = {
+    r"\binstructions\b": {"instructions"},
+    r"issue slots": {"issue"},
+    r"occupancy|warps (are )?on a|([Ff]ew|[Mm]any|[Mm]ore) warps (are|fit)": {"occupancy"},
+    r"load pipe": {"L1", "shared_cycles", "shared_loads"},
+    r"same banks|bank conflicts": {"bank_conflicts", "shared_cycles"},
+    r"tensor cores": {"tensor"},
+    r"L2 cache (is|seems)": {"L2"},
+    r"[Dd]evice memory": {"DRAM", "dram_read", "dram_written"},
+    r"[Gg]lobal loads|loads from global memory": {"global_loads"},
+    r"[Ss]hared loads|loads from shared memory": {"shared_loads"},
+}
+
+
+@STEPS
+def test_counters_show_what_a_proof_speaks_of(step: Step) -> None:
+    for words, shown in SPOKEN.items():
+        if re.search(words, step.lesson.proof) and not step.row.needs_cublas:
+            assert shown & {*step.lesson.proven_by}, words
 
 
 @STEPS

@@ -1,5 +1,5 @@
 // Convolution, step 1: loop over images. One thread computes the same output element of every image, one image after
-// the other: the grid covers one output only.
+// the other: the grid covers the outputs of one image.
 //
 // From: fa19 (its first kernel, "loops over images inside").
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.

@@ -1,5 +1,5 @@
 // Convolution, step 8: im2col + tiled GEMM. The images are unrolled to a matrix in memory, so that the convolution is a
-// product of matrices (filters times unrolled), which shared-memory tiles make cheap in reads.
+// product of matrices (filters times unrolled), which is computed by tiles in shared memory.
 //
 // Since step 7: neighbouring outputs share what they read through shared memory, whatever K and S are; the price is the
 // unrolled matrix, up to K * K times the input. Three kernels instead of one.

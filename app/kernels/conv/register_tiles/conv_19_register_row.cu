@@ -9,8 +9,8 @@
 // Launch: blockIdx.x = tile of TILE_R rows of TILE_C patches of an image, blockIdx.y = block of BM = GROUPS * TM maps.
 //         A thread is one patch of TC pixels and one group of TM maps; neighbouring threads are neighbouring patches.
 // The sum of an output runs over c, p, q in that order, as in step 2: both agree to the bit.
-// Bound by: the wait for each channel, and issuing instructions, nearly all of which multiply; for one input channel,
-//           writing the output.
+// Bound by: the wait for each channel, and issuing instructions, of which nearly all in the hottest loop multiply; for
+//           one input channel, writing the output.
 #include "common.cuh"
 
 constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;
