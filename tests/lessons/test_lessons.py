@@ -27,7 +27,7 @@ from app.lessons.formulas import (
     vector,
 )
 from app.lessons.pages import Pages
-from app.lessons.steps import LADDERS, LESSONS, Step, lesson_path, steps
+from app.lessons.steps import LADDERS, LESSONS, Step, head_comment, lesson_path, steps
 
 BY_NAME = {step.slug: step for step in steps()}
 STEPS = pytest.mark.parametrize("step", steps(), ids=lambda step: step.slug)
@@ -94,6 +94,23 @@ def test_counters_show_what_a_proof_speaks_of(step: Step) -> None:
     for words, shown in SPOKEN.items():
         if re.search(words, step.lesson.proof) and not step.row.needs_cublas:
             assert shown & {*step.lesson.proven_by}, words
+
+
+# What ladder says that bounds a step → how the head of its file says it.
+BOUNDS = {
+    "arithmetic": r"fp32 pipes",
+    "issue": r"issuing",
+    "loads": r"reads|load instructions",
+    "memory": r"device memory|writing the output|L2 cache",
+    "latency": r"wait|latency",
+}
+
+
+@STEPS
+def test_heads_of_files_name_what_ladder_names(step: Step, card: Card) -> None:
+    longest = max((one for one in card.layers(step) if one.network == "lenet5"), key=lambda one: one.prediction.ms)
+    said = next((text for text in head_comment(step.source) if text.startswith("Bound by: ")), "")
+    assert re.search(BOUNDS[longest.prediction.bound], said)
 
 
 @STEPS

@@ -8,7 +8,8 @@
 // Launch: gemm_split_k with blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, blockIdx.z = part of the
 //         depth, a thread for each column; then gemm_split_k_finish with one thread per element of y.
 // The order of summation is fixed by PART alone: results do not depend on the batch, but differ from the other steps'.
-// Bound by: the latency of two launches and of reading w once; with large batches, shared-memory reads.
+// Bound by: the latency of two launches and of reading w once; with large batches, shared-memory reads,
+//           or device memory, through which the parts pass.
 #include "common.cuh"
 
 constexpr int PARTS = (DEPTH + PART - 1) / PART;

@@ -7,8 +7,8 @@
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, BM / TM x BN / TN threads; a thread's rows are
 //         BM / TM apart, its columns BN / TN.
 // The sum of an element runs over k in order, as in step 1: both agree to the bit.
-// Bound by: the wait for each tile, because few blocks are there to fill it; shared-memory reads are only 1 / TM + 1 /
-//           TN for every multiply-add.
+// Bound by: the wait for each tile, because few blocks are there to fill it; by the counts, issuing instructions:
+//           shared-memory reads are only 1 / TM + 1 / TN for every multiply-add.
 #include "common.cuh"
 
 constexpr int ROWS = BM / TM, LANES = BN / TN;  // of threads

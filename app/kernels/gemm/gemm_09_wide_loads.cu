@@ -6,7 +6,8 @@
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) OUTPUT. All row-major.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, THREADS threads.
 // The sum of an element runs over k in order, as in step 1: both agree to the bit.
-// Bound by: the wait for each tile: loads from memory, a barrier, and only then the products.
+// Bound by: the wait for each tile: loads from memory, a barrier, and only then the products; by the counts, issuing
+//           instructions.
 #include "common.cuh"
 
 constexpr int LANES_N = BN / TN;

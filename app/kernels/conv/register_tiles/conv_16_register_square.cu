@@ -9,8 +9,8 @@
 //         fastest, tiles of maps: blocks that gather the same pixels run side by side. Every BK terms a block gathers a
 //         tile of pixels and one of filters; a thread gathers its own pixels' columns.
 // The sum of an output runs over c, p, q in that order, as in step 2: both agree to the bit.
-// Bound by: the wait for each tile that is gathered, which few warps fill; shared-memory reads are only 1 / TM + 1 / TN
-//           for every multiply-add.
+// Bound by: the wait for each tile that is gathered, which few warps fill; by the counts, issuing instructions:
+//           shared-memory reads are only 1 / TM + 1 / TN for every multiply-add.
 #include "common.cuh"
 
 constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;

@@ -9,7 +9,7 @@
 // Launch: blockIdx.x = tile of BN pixels (over all images), blockIdx.y = tile of BM maps, THREADS threads, each for TM
 //         maps of TN pixels.
 // The sum of an output runs over c, p, q in that order, as in step 2: both agree to the bit.
-// Bound by: the wait for each tile: loads from memory, a barrier, and only then the products.
+// Bound by: issuing instructions, and the wait for each tile: loads from memory, a barrier, and only then the products.
 #include "common.cuh"
 
 constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;

@@ -9,7 +9,8 @@
 // Launch: blockIdx.x = tile of TILE_R x TILE_C patches of IMAGES images, blockIdx.y = block of BM = GROUPS * TM maps.
 //         A thread is one patch and one group of TM maps; neighbouring threads are neighbouring patches of a row.
 // The sum of an output runs over c, p, q in that order, as in step 2: both agree to the bit.
-// Bound by: the wait for each channel: loads from memory, a barrier, and only then the products.
+// Bound by: issuing instructions, and the wait for each channel: loads from memory, a barrier, and only then the
+//           products; for one input channel, writing the output.
 #include "common.cuh"
 
 constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;
