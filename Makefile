@@ -5,7 +5,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 BATCH ?= 10000
 SECONDS ?= 600
-GIVEN := $(filter command,$(origin PY)) # make PY=python3 takes that Python as it is, and installs nothing
+# make PY=python3 takes that Python as it is, and installs nothing
+GIVEN := $(filter command,$(origin PY))
 READY := $(if $(GIVEN),,$(VENV)/.dev)
 NUMERIC := $(addprefix tests/,layers/test_layers.py layers/test_gradients.py network/test_graph.py \
   runtime/test_cpu_session.py classify/test_engine.py classify/test_classify_command.py \
