@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from app import processor
+from app.commands.options import common
 from app.console import coloured, guarded
 from app.errors import UserError
 from app.network import reference
@@ -124,7 +125,7 @@ def every_parser() -> dict[str, argparse.ArgumentParser]:
 
 NOT_ONE_VALUE = (
     *(argparse._AppendAction, argparse._StoreTrueAction, argparse._StoreFalseAction),
-    *(argparse._HelpAction, argparse._VersionAction, argparse._SubParsersAction),
+    *(argparse._HelpAction, argparse._VersionAction, argparse._SubParsersAction, common._Completion),
 )
 OTHER_VALUES = {"--smoothing": "0.5", "--noise": "0.5", "--min-accuracy": "0.5", "--device": "cuda"}
 

@@ -143,7 +143,7 @@ def test_the_timeline_is_written_whole(
     monkeypatch.setattr(job, "load_images", lambda graph, batch: (random_images(graph.network, batch), "noise"))
     path = tmp_path / "timeline.json"
     path.write_text('{"traceEvents": ')
-    command = ["profile", "--batch", "7", "--trace", str(path)]
+    command = ["profile", "--batch", "7", "--trace", str(path), "--overwrite"]
     assert main(command) == 0
     events = json.loads(path.read_text())["traceEvents"]
     assert [event["ts"] for event in events if event["ph"] == "X"] == [span.start * 1e3 for span in RUN]
