@@ -10,19 +10,16 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from app.bench.resources import examples
 from app.cuda.compiler import compile_kernel
+from app.cuda.on_all_cores import on_all_cores
 from app.errors import UserError
 from app.kernels.variant import Variant
-from app.processor import usable_cores
 
 REMEDY = "pip install nvidia-cuda-nvdisasm, or install the CUDA toolkit, and put nvdisasm on PATH"
 TIMEOUT_S = 120
@@ -67,9 +64,7 @@ def measure(rows: Sequence[Variant], arch: str) -> list[dict[str, Any]]:
     """
     find_tool()
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in examples(row)]
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        done = pool.map(lambda job: [*_example(*job)], jobs)
-        return [*chain.from_iterable(tqdm(done, total=len(jobs), desc=arch, unit=" kernels", disable=None))]
+    return [*chain.from_iterable(on_all_cores(lambda job: [*_example(*job)], jobs, arch))]
 
 
 def _example(row: Variant, layer: str, problems: Sequence[Any], arch: str) -> Iterator[dict[str, Any]]:

@@ -7,19 +7,16 @@ both layers of a pair.
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from tqdm import tqdm
-
 from app.cuda.compiler import architecture_number, compile_kernel, resource_report, sources
+from app.cuda.on_all_cores import on_all_cores
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
 from app.kernels.variant import LaunchConfig, Variant, tiles
 from app.network.definitions import FA19, LENET5, Network
 from app.precision import storage, wide
-from app.processor import usable_cores
 
 EXAMPLES: tuple[tuple[Network, tuple[str, ...]], ...] = (
     (LENET5, ("conv1", "conv2", "pool1", "fc1", "relu1", "argmax")),
@@ -63,9 +60,7 @@ def measure(rows: Sequence[Variant], arch: str) -> list[dict[str, Any]]:
     threads, 0..1.
     """
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in examples(row)]
-    with ThreadPoolExecutor(usable_cores()) as pool:  # NVRTC compiles in parallel
-        done = pool.map(lambda job: _example(*job), jobs)
-        return [*chain.from_iterable(tqdm(done, total=len(jobs), desc=arch, unit=" kernels", disable=None))]
+    return [*chain.from_iterable(on_all_cores(lambda job: _example(*job), jobs, arch))]
 
 
 def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -> list[dict[str, Any]]:

@@ -2,25 +2,21 @@
 
 import sys
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from tqdm import tqdm
-
 from app.commands.options.precompile import PrecompileRequest
 from app.cuda.compiler import check_cache, compile_kernel, is_cached, nvrtc
+from app.cuda.on_all_cores import on_all_cores
 from app.errors import UserError
-from app.interrupts import deferred_interrupts
 from app.kernels.facts import alone
 from app.kernels.problems import ConvProblem
 from app.planning import tuning
 from app.planning.choices import load_graph, target
 from app.planning.plan import ExecutionPlan, plan
 from app.precision import PRECISIONS
-from app.processor import usable_cores
 from app.report import publish
 from app.text import paragraph
 
@@ -84,15 +80,5 @@ def _compile_all(builds: list[Build], arch: str) -> int:
     """Compile what the cache lacks, one thread per core. Returns how many kernels that was."""
     nvrtc()  # report a missing library once, not in every thread
     missing = sum(not is_cached(path, dict(defines), arch) for path, defines in builds)
-    with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(usable_cores()) as pool:
-
-        def build(one: Build) -> None:
-            check_interrupt()
-            path, defines = one
-            compile_kernel(path, dict(defines), arch)
-
-        # If one fails, or the user interrupts, map drops those that have not begun.
-        done = pool.map(build, builds)
-        for _ in tqdm(done, desc=arch, total=len(builds), unit=" kernels", disable=not sys.stderr.isatty()):
-            pass
+    on_all_cores(lambda build: compile_kernel(build[0], dict(build[1]), arch), builds, arch)
     return missing

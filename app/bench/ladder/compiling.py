@@ -1,16 +1,13 @@
 """Compile kernels before they are measured, by all processors: one after the other they would keep the card waiting."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from tqdm import tqdm
-
 from app.cuda.compiler import compile_kernel, nvrtc
+from app.cuda.on_all_cores import on_all_cores
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 from app.planning.tuning import Tuning
-from app.processor import usable_cores
 
 
 def compile_rows(rows: Sequence[tuple[Problem, Variant]], arch: str, known: Tuning) -> None:
@@ -27,6 +24,4 @@ def compile_rows(rows: Sequence[tuple[Problem, Variant]], arch: str, known: Tuni
             with suppress(RuntimeError):
                 compile_kernel(row.path, row.config(problem, settings).defines, arch)
 
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        for _ in tqdm(pool.map(one, rows), total=len(rows), desc="compiling", unit=" kernels", disable=None):
-            pass
+    on_all_cores(one, rows, "compiling")
