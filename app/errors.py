@@ -2,6 +2,7 @@
 
 import difflib
 import shlex
+import sys
 from collections.abc import Iterable
 
 # The extras of pyproject.toml and their packages.
@@ -45,6 +46,11 @@ def choice(word: str, known: Iterable[str]) -> str:
     """Return ``choose one of …``, the known names, and the one that ``word`` may have meant."""
     names = [*known]
     return f"choose one of {', '.join(names)}{suggestion(word, names)}"
+
+
+def say(text: str) -> None:
+    """Print one line on standard error, with every unprintable character of the names in it spelled out."""
+    print(escaped(text), file=sys.stderr)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

@@ -1,13 +1,12 @@
 """The main job: load, run, check, report."""
 
-import sys
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from app.cuda import device
-from app.errors import UserError
+from app.errors import UserError, say
 from app.interrupts import exit_on_interrupt
 from app.network.accuracy import Accuracy, Agreement, agree, judge
 from app.network.graph import Graph
@@ -36,14 +35,14 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
         watch.lap("weights")
         where, why_not = device.choose(request.device, watch.lap)
     if why_not is not None:
-        print(f"note: running on the CPU: {why_not}", file=sys.stderr)
+        say(f"note: running on the CPU: {why_not}")
     watch.lap("context")
     with device.gpu_errors():  # page-locked memory may run out
         data, graph = load_data(request, graph, where == "cuda")
     batch = batch_size(request, data)
     if data.labels is None and request.images.labels is None:
         told = f"{data.source} has no labels: the answers are compared with nothing; --labels FILE names labels"
-        print(f"note: {told}", file=sys.stderr)
+        say(f"note: {told}")
     watch.lap("data")
     # Run.
     if where == "cpu":

@@ -4,7 +4,7 @@ import argparse
 from itertools import combinations
 from pathlib import Path
 
-from app.errors import UserError
+from app.errors import UserError, escaped
 from app.interrupts import deferred_interrupts
 from app.network import shipped
 from app.network.accuracy import correct_counts
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> None:
     for weights in files:
         written = _ship(weights, options.data_dir)
         promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in written.expected_correct.items())
-        print(f"{weights.path} is now {written.path} ({written.storage}): {promise} correct")
+        print(escaped(f"{weights.path} is now {written.path} ({written.storage}): {promise} correct"))
 
 
 def _ship(weights: Weights, data_dir: Path | None) -> Weights:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from app.console import Parser
-from app.errors import UserError
+from app.errors import UserError, escaped
 from app.text import Column, fields, paragraph, table
 from data_tools import bundle, enlarge, fashion_mnist, quantisation, rounding
 from data_tools.fashion_mnist import CLASSES, SPLITS
@@ -19,7 +19,7 @@ def fetch(splits: Sequence[str], data_dir: Path | None) -> None:
     """Fetch missing splits, into ``data_dir`` or else the cache, and print where each one is."""
     for split in splits:
         directory = fashion_mnist.fetch(split, data_dir) if data_dir else fashion_mnist.open_split(split).directory
-        print(f"{split}: {directory}")
+        print(escaped(f"{split}: {directory}"))
 
 
 def verify(splits: Sequence[str], data_dir: Path | None) -> None:
@@ -35,7 +35,7 @@ def verify(splits: Sequence[str], data_dir: Path | None) -> None:
         for path in paths:
             try:
                 fashion_mnist.read_file(path, file)
-                print(f"OK  {path}")
+                print(escaped(f"OK  {path}"))
             except UserError as error:
                 failures.append(str(error))
     if failures:
@@ -47,7 +47,7 @@ def info(splits: Sequence[str], data_dir: Path | None) -> None:
     """Print shapes, classes, mean pixel, hashes and the directory of each split; fetch it if it is missing."""
     for split in splits:
         images, labels, directory = fashion_mnist.open_split(split, data_dir)
-        print(f"{split} split, from {directory}")
+        print(escaped(f"{split} split, from {directory}"))
         arrays = {
             "images": f"{images.shape} {images.dtype}, mean pixel {images.mean():.3f} of 255",
             "labels": f"{labels.shape} {labels.dtype}",

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from app.errors import UserError
+from app.errors import UserError, escaped
 from app.files.reading import open_regular
 from app.layers import Resize
 from app.layers.resize import MAX_SIZE, RULES
@@ -111,7 +111,7 @@ def _write(path: Path, layer: Resize, images: np.ndarray) -> None:
         )
     with tqdm(total=len(images), desc=path.name, unit=" images", disable=not sys.stderr.isatty()) as bar:
         write_idx_parts(path, shape, _resized(images, layer, bar.update), overwrite=False)
-    print(f"{path}: {len(images):,} images of {size} x {size}")
+    print(escaped(f"{path}: {len(images):,} images of {size} x {size}"))
 
 
 def _resized(images: np.ndarray, layer: Resize, done: Callable[[int], object]) -> Iterator[np.ndarray]:

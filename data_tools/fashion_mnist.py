@@ -7,7 +7,6 @@ No file is used before the SHA-256 of its whole content has been checked.
 import math
 import os
 import shutil
-import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.errors import UserError, escaped
+from app.errors import UserError, escaped, say
 from app.files.cache import private_folder
 from app.files.reading import present
 from app.files.writing import cache_dir, replacing, temporary_beside
@@ -96,9 +95,9 @@ def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | No
             except UserError as error:
                 if pointed_to:
                     raise
-                print(f"warning: ignoring a bad file: {error}", file=sys.stderr)
+                say(f"warning: ignoring a bad file: {error}")
         elif pointed_to:
-            print(f"warning: {DIR_VARIABLE}={directory} lacks the {split} split; looking elsewhere", file=sys.stderr)
+            say(f"warning: {DIR_VARIABLE}={directory} lacks the {split} split; looking elsewhere")
     return _read_split(split, fetch(split), allocate)
 
 
@@ -175,7 +174,7 @@ def fetch(split: str, data_dir: Path | None = None) -> Path:
     except OSError as error:
         remedy = "set LENET_CACHE_DIR, or fetch's --data-dir, to a directory that you can write to"
         raise UserError(f"cannot store data in {directory}: {error.strerror}; {remedy}") from error
-    print(f"fetching the {split} split of Fashion-MNIST into {directory}", file=sys.stderr)
+    say(f"fetching the {split} split of Fashion-MNIST into {directory}")
     failures: list[str] = []
     for source in (_from_mirrors, _from_debian):
         if missing:
@@ -234,7 +233,7 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
     """Take ``files``, and the other split's too, from the Debian package; return those that it did not have."""
     from data_tools import debian
 
-    print(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get", file=sys.stderr)
+    say(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get")
     stored = []
     scratch = temporary_beside(directory / "scratch")  # a later run removes the folder of a killed process
     try:

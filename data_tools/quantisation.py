@@ -2,7 +2,7 @@
 
 import argparse
 
-from app.errors import UserError
+from app.errors import UserError, escaped
 from app.network.graph import build
 from app.network.quantising import quantise
 from app.network.weights import load_weights, save_weights
@@ -58,4 +58,4 @@ def run(options: argparse.Namespace) -> None:
         quantised=quantised,
         overwrite=False,
     )
-    print(f"wrote {options.out}")
+    print(escaped(f"wrote {options.out}"))

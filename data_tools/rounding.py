@@ -4,7 +4,7 @@ import argparse
 
 import numpy as np
 
-from app.errors import UserError
+from app.errors import UserError, escaped
 from app.network.graph import build
 from app.network.rounding import round_layers
 from app.network.weights import load_weights, save_weights
@@ -58,4 +58,4 @@ def run(options: argparse.Namespace) -> None:
         storage="float16",
         overwrite=False,
     )
-    print(f"wrote {options.out}")
+    print(escaped(f"wrote {options.out}"))

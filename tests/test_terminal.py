@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.errors import UserError, escaped
+from app.errors import UserError, escaped, say
 from app.network.definitions import LENET5
 from app.network.weights import save_weights
 from data_tools.idx import write_idx
@@ -54,6 +54,7 @@ COMMANDS = {
     "a picture": ["predict", f"{EVIL}.png"],
     "classify": ["classify", EVIL, f"missing{EVIL}", "--device", "cpu", "--out", f"out{EVIL}"],
     "export": ["export", f"{EVIL}.h5", "--out", f"{EVIL}.npz"],
+    "evaluate": ["evaluate", *RUN[:4], *RUN[-2:], "--against", f"{EVIL}.h5"],
     "compare": ["compare", f"before{EVIL}.json", f"after{EVIL}.json"],
     "data_tools": ["verify", "--data-dir", EVIL],
 }
@@ -103,6 +104,14 @@ def test_what_colours_words_is_kept(tmp_path: Path) -> None:
     code = "from app.console import coloured, guarded; text = 'PASSED \\033[32mx'; "
     code = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; {code} guarded(lambda: print(coloured(text)) or 0)"
     assert b"\033[32mPASSED\033[0m \\x1b[32mx" in on_a_terminal(["-c", code])
+
+
+def test_every_note_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
+    say(f"note: {EVIL}")
+    assert capsys.readouterr().err == f"note: {SPELT}\n"
+    files = {path for folder in ("app", "data_tools") for path in (ROOT / folder).rglob("*.py")}
+    others = files - {ROOT / "app" / "errors.py", ROOT / "app" / "console.py"}
+    assert not [path for path in others if re.search(r"\bprint\(.*file=sys\.stderr", path.read_text())]
 
 
 def test_an_error_is_one_printable_line() -> None:

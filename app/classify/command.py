@@ -1,6 +1,5 @@
 """``main.py classify``: label the images of any number of shards, in constant memory."""
 
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +15,7 @@ from app.classify.receipts import Identity
 from app.classify.report import About, as_text, document
 from app.classify.request import ClassifyRequest
 from app.classify.work import Faults, Work
-from app.errors import UserError
+from app.errors import UserError, say
 from app.files import hdf5_process
 from app.interrupts import exit_on_interrupt
 from app.network.definitions import is_listed
@@ -67,7 +66,7 @@ def classify(request: ClassifyRequest) -> int:
 
             stack.enter_context(folder.opened(identity, progress))
         for note in folder.notes:
-            print(f"note: {note}", file=sys.stderr)
+            say(f"note: {note}")
         begin = perf_counter()
         work = Work(shards, parts, place, folder, faults)
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from app.classify.request import ClassifyRequest
 from app.classify.runner import LocalRunner
 from app.cluster import require_dask
 from app.cuda.cards import VARIABLE, devices_of
+from app.errors import say
 from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.processor import core_groups, core_names, own_cores
 
@@ -75,7 +75,7 @@ def opened(request: ClassifyRequest, settings: EngineSettings) -> Iterator[Opene
             engine = Engine(settings)
         with engine:
             if engine.why_cpu is not None:
-                print(f"note: running on the CPU: {engine.why_cpu}", file=sys.stderr)
+                say(f"note: running on the CPU: {engine.why_cpu}")
             yield LocalRunner(engine), engine.place, lambda: None
         return
     require_dask("--devices" if request.devices else "--workers")

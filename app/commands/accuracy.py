@@ -1,6 +1,5 @@
 """``main.py accuracy``: count correct answers of every shipped network, beside those in the old reports."""
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 from app.bench import old_reports
 from app.commands.options.accuracy import AccuracyRequest
 from app.cuda import device
-from app.errors import UserError
+from app.errors import UserError, say
 from app.interrupts import exit_on_interrupt
 from app.network.accuracy import COUNTED, agree, correct_counts, judge
 from app.network.definitions import NETWORKS, Network, is_listed
@@ -43,7 +42,7 @@ def accuracy(request: AccuracyRequest) -> int:
     if where == "cpu" and request.precision not in ("auto", "fp32"):
         raise UserError("--precision is for the GPU: leave it out on the CPU")
     if why_not is not None:
-        print(f"note: running on the CPU: {why_not}", file=sys.stderr)
+        say(f"note: running on the CPU: {why_not}")
     reported = old_reports.load()["accuracy"]  # system → number of first images → share correct in its report
     with device.gpu_errors():
         data = load_fashion_mnist("test", request.data_dir)

@@ -1,6 +1,5 @@
 """``main.py precompile``: compile everything that the main job would compile. Needs no GPU."""
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from app.commands.options.precompile import PrecompileRequest
 from app.cuda.compiler import check_cache, compile_kernel, is_cached, nvrtc
 from app.cuda.on_all_cores import on_all_cores
-from app.errors import UserError
+from app.errors import UserError, say
 from app.kernels.facts import alone
 from app.kernels.problems import ConvProblem
 from app.planning import tuning
@@ -40,7 +39,7 @@ def precompile(request: PrecompileRequest) -> int:
         except UserError as reason:
             if precision == wanted.precision and not request.all:
                 raise
-            print(f"note: {precision} is left out: {reason}", file=sys.stderr)
+            say(f"note: {precision} is left out: {reason}")
     if not plans:
         raise UserError(f"no precision can run {graph.network.name} on {arch} with these options: name fewer kernels")
     builds = list(dict.fromkeys(build for execution in plans.values() for build in needed(execution)))

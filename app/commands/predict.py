@@ -1,6 +1,5 @@
 """``main.py predict``: classify pictures and arrays, and write the answers."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -13,7 +12,7 @@ import numpy as np
 from app.classifier import Classifier
 from app.commands.options.predict import CSV, PredictRequest
 from app.cuda import device
-from app.errors import UserError
+from app.errors import UserError, say
 from app.files.hdf5 import printable
 from app.files.reading import present
 from app.interrupts import exit_on_interrupt
@@ -120,7 +119,8 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
     seconds = perf_counter() - begin
     document = _document(request, classifier, seen, tally, seconds)
     if request.output.json != STDOUT:
-        print("\n".join(_report(request, classifier, seen, document)), file=sys.stderr)
+        for line in _report(request, classifier, seen, document):
+            say(line)
     if request.output.json is not None:
         path = None if request.output.json == STDOUT else Path(request.output.json)
         write_json(document, path, overwrite=overwrite)
@@ -152,9 +152,9 @@ def _nothing(seen: Seen) -> UserError:
 
 def _list(seen: Seen) -> None:
     for fault in seen.faults:
-        print(f"unreadable: {fault}", file=sys.stderr)
+        say(f"unreadable: {fault}")
     if seen.unreadable > len(seen.faults):
-        print(f"unreadable: {seen.unreadable - len(seen.faults):,} more", file=sys.stderr)
+        say(f"unreadable: {seen.unreadable - len(seen.faults):,} more")
 
 
 def _document(

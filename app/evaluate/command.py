@@ -1,6 +1,5 @@
 """``main.py evaluate``: what a network gets right and wrong, as text, JSON and a page."""
 
-import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 
 from app.classifier import Classifier
 from app.classifier.arguments import network_request
-from app.errors import UserError, choice
+from app.errors import UserError, choice, say
 from app.evaluate.page import page
 from app.evaluate.request import EvaluateRequest
 from app.evaluate.results import Answers, document
@@ -37,7 +36,7 @@ def evaluate(request: EvaluateRequest) -> int:
             other = stack.enter_context(_other(asked, classifier.device, request.against))
             _check_classes(classifier, other, request.against)
         if classifier.why_cpu is not None:
-            print(f"note: running on the CPU: {classifier.why_cpu}", file=sys.stderr)
+            say(f"note: running on the CPU: {classifier.why_cpu}")
         data = _load(request, classifier, other)
         found = _classify(classifier, data.images)
         second = None if other is None else _classify(other, data.images)
@@ -90,7 +89,7 @@ def _load(request: EvaluateRequest, classifier: Classifier, other: Classifier | 
     if other is not None:
         fitting(other.graph, data)
     if data.labels is None:
-        print(f"note: {data.source}, without labels: only changed answers are compared", file=sys.stderr)
+        say(f"note: {data.source}, without labels: only changed answers are compared")
     labels = None if data.labels is None else data.labels[: request.batch]
     return replace(data, images=data.images[: request.batch], labels=labels)
 

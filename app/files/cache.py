@@ -3,8 +3,9 @@
 import os
 import shlex
 import stat
-import sys
 from pathlib import Path
+
+from app.errors import say
 
 _OWN = "set LENET_CACHE_DIR to a folder of your own"
 _told: set[Path] = set()
@@ -34,7 +35,7 @@ def trusted(path: Path) -> bool:
     reason = why_untrusted(path)
     if reason is not None and path.parent not in _told:
         _told.add(path.parent)
-        print(f"note: going on without {path.parent}: {reason}", file=sys.stderr)
+        say(f"note: going on without {path.parent}: {reason}")
     return reason is None
 
 

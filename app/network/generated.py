@@ -1,11 +1,11 @@
 """Weights to run a network with: the shipped ones, or random ones where only shapes matter."""
 
-import sys
 from math import prod, sqrt
 from pathlib import Path
 
 import numpy as np
 
+from app.errors import say
 from app.network import shipped
 from app.network.graph import find_network
 from app.network.network import Network
@@ -38,7 +38,7 @@ def weights_to_measure(network: Network) -> Weights:
     """Return the shipped weights, else random ones, with a note on standard error: no time depends on them."""
     found = shipped_weights(network)
     if found is None:
-        print(f"note: no weights of network {network.name} are shipped: random ones, seed {SEED}", file=sys.stderr)
+        say(f"note: no weights of network {network.name} are shipped: random ones, seed {SEED}")
     return found or random_weights(network)
 
 

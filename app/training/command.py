@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from app import figures
 from app.cuda import device
-from app.errors import UserError
+from app.errors import UserError, escaped
 from app.interrupts import deferred_interrupts, exit_on_interrupt
 from app.text import paragraph, terminal_width
 from app.training import loop
@@ -55,7 +55,7 @@ def train(request: TrainRequest) -> int:
 
 
 def _say(text: str) -> None:
-    tqdm.write("\n".join(paragraph(text, terminal_width(), following="  ")))
+    tqdm.write("\n".join(paragraph(escaped(text), terminal_width(), following="  ")))
 
 
 def _run(task: Task, job: Job, say: Callable[[str], object]) -> None:
