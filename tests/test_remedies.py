@@ -142,7 +142,7 @@ def extras() -> Iterator[str]:
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "install":
-                yield from (one.value for one in node.args if isinstance(one, ast.Constant))
+                yield from (str(one.value) for one in node.args if isinstance(one, ast.Constant))
 
 
 def test_extras_that_are_installed() -> None:
