@@ -134,7 +134,7 @@ def test_interrupted_nothing_more_is_compiled(cache: Path, refuses: Refuses, mon
         return b"machine code", ""
 
     monkeypatch.setattr(compiler, "_compile", interrupted)
-    monkeypatch.setattr("app.commands.precompile.usable_cores", lambda: 1)
+    monkeypatch.setattr("app.cuda.on_all_cores.usable_cores", lambda: 1)
     refuses("precompile --arch sm_90a", "interrupted; nothing half-written was left")
     assert len(asked) == len(list(cache.iterdir())) == 1
 
