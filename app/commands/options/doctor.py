@@ -12,7 +12,7 @@ examples:
 
 Put the output into a bug report: system, packages, GPU, cache, data. For each
 missing thing it prints what does not work without it, and the remedy. doctor
-writes nothing, fetches nothing and works without a GPU.
+writes no file, fetches nothing and works without a GPU.
 """
 
 
