@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 # Chunks, not the matrix library, are what the CPU route runs in parallel; as in main.py.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("LENET_CPU_ENGINE", "numpy")  # the reference; the tests pass with onnxruntime, too
+os.environ.setdefault("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")  # JAX gives device memory back to the other processes
 
 from app.cuda.device import why_no_gpu
 from app.files import hdf5_process, hdf5_start

@@ -14,11 +14,19 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from app.cuda.device import why_no_gpu
+from app.processor import usable_cores
 from tests.support.classify_runs import SHARDS, Run, check_notes, labels, write_shards
 from tests.support.dask_processes import dask_cluster
 from tests.support.shell import INTERRUPTIBLE
 from tests.support.worker_faults import watched
+
+SLOW = 0.01 * usable_cores()  # seconds of a read: as many cores read at once
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of the test compute on the processor, block by block: a GPU has all seven shards at the same moment."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +108,11 @@ def test_a_shard_that_is_corrupt_in_the_middle(shards: Path, expected: dict[str,
     assert labels(run.results) == {name: content for name, content in expected.items() if name != "d"}
 
 
+@pytest.mark.usefixtures("slowly")
 def test_the_scheduler_dies(shards: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     """Whole files stay; --resume finishes, also where a file was cut off since."""
     with dask_cluster(tmp_path) as cluster:
-        cluster.start_worker(slow=0.02 if why_no_gpu() else 1)  # a GPU reads a shard at once, a processor in 79 blocks
+        cluster.start_worker(slow=SLOW)
         with Run(shards, tmp_path, "--scheduler", cluster.address, *SHARDS) as run:
             run.wait_until(lambda: len(labels(run.results)) >= 2)
             cluster.scheduler.kill()
@@ -135,9 +144,10 @@ def test_the_disk_is_full(shards: Path, tmp_path: Path) -> None:
     assert not labels(run.results)
 
 
+@pytest.mark.usefixtures("slowly")
 def test_two_runs_on_one_folder_and_an_interruption(shards: Path, tmp_path: Path) -> None:
     """The second run is refused. Ctrl-C, which reaches all processes of a terminal, ends the first one."""
-    with Run(shards, tmp_path, "--workers", "2", *SHARDS, slow=0.02) as first:
+    with Run(shards, tmp_path, "--workers", "2", *SHARDS, slow=SLOW) as first:
         first.wait_until(lambda: labels(first.results))
         assert first.listening() == {"0100007F"}
         with Run(shards, tmp_path, "--device", "cpu", "--overwrite", *SHARDS) as second:

@@ -42,7 +42,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
         assert all(one["missing"] == bool(one["remedy"]) == bool(one["needed_for"]) for one in findings)
         words = [word for one in findings for word in str(one["value"]).split()]
         room = max(WIDTH, 20 + max(map(len, words)))  # paths are not broken
-        assert all(len(line) <= room for line in text.splitlines())
+        assert all(len(line) <= room for line in text.splitlines()), text
         return text, {one["name"]: one for one in findings}
 
     return run
