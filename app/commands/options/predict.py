@@ -73,7 +73,7 @@ class PredictRequest:
     device: str = device_option()
     precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
     chunk: int | None = option(
-        "number of images to classify at a time; the labels do not depend on it (default: 4096 on a GPU, 128 for "
+        "number of images to classify at a time; no result depends on it (default: 4096 on a GPU, 128 for "
         "each core of the CPU)",
         type=whole_number(1, 1 << 20),
         metavar="N",
