@@ -68,7 +68,7 @@ def reason(step: Step, layer: Layer, found: Difference) -> str | None:
     copied = found.told + COPY * layer.counts["copies"] * layer.counts["waste"]
     needed = found.told / layer.counts["waste"]
     if found.counter in ("multiply_adds", "global_loads") and fewer and found.counted * FACTOR >= needed:
-        return "Threads without an output skip their loads and products; the count takes them for work that is wasted."
+        return "Threads without outputs skip their products and loads; the count takes these for wasted work."
     if found.counter == "shared_loads" and found.counted <= FACTOR * copied:
         return f"The compiler puts up to {COPY} loads before a copy (`LDS RZ, [RZ]`), whose values nobody uses."
     if found.counter == "dram" and not fewer and step.lesson.drawing["kind"] in ("window", "tile"):

@@ -89,7 +89,7 @@ def equal_steps(depth: int, most: int) -> int:
 
 
 def _implicit_gemm_defaults(problem: ConvProblem) -> dict[str, int]:
-    # The largest of the tiles with the fewest idle threads.
+    # The largest BM with the fewest idle threads.
     block_maps = min((32, 24, 16, 12, 8, 4), key=lambda size: tiles(problem.maps, size) * size)
     step = equal_steps(problem.depth, 50)
     return {"BM": block_maps, "BN": 64 if block_maps <= 8 else 32 if block_maps <= 16 else 16, "BK": step}

@@ -7,10 +7,11 @@
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K, K, BM) float, padded with zero maps; bias (M) or
 //       null; y (images, M, OH, OW) OUTPUT.
 // Launch: blockIdx.x = tile of TILE_R x TILE_C patches of IMAGES images, blockIdx.y = block of BM = GROUPS * TM maps.
-//         A thread is one patch and one group of TM maps; neighbouring threads are neighbouring patches of a row.
+//         A thread is one patch and one group of TM maps; neighbouring threads are neighbouring patches of a row,
+//         then of the next row, then of the next image.
 // The sum of an output runs over c, p, q in that order, as in step 2: both agree to the bit.
 // Bound by: issuing instructions, and the wait for each channel: loads from memory, a barrier, and only then the
-//           products; for one input channel, writing the output.
+//           products; for one input channel, writing the output or issuing instructions: they take about as long.
 #include "common.cuh"
 
 constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;

@@ -7,9 +7,11 @@
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K, K, BM) float, padded with zero maps; bias (M) or
 //       null; y (images, M, OH, OW) OUTPUT.
 // Launch: blockIdx.x = tile of TILE_R x TILE_C patches of IMAGES images, blockIdx.y = block of BM = GROUPS * TM maps.
-//         A thread is one patch and one group of TM maps; neighbouring threads are neighbouring patches of a row.
+//         A thread is one patch and one group of TM maps; neighbouring threads are neighbouring patches of a row,
+//         then of the next row, then of the next image.
 // The sum of an output runs over c, p, q in that order, as in step 2: both agree to the bit.
-// Bound by: issuing multiply-adds for long sums; device memory for one input channel (the output is most of the bytes).
+// Bound by: issuing instructions, nearly all multiply-adds, for long sums; for one input channel, writing the output to
+//           device memory or issuing instructions: they take about as long.
 #include "async_copy.cuh"
 #include "common.cuh"
 
