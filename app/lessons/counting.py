@@ -1,7 +1,8 @@
 """Count what a step does for one output, and predict from it how long a layer takes.
 
-Every count is a thread's, per output that it computes. A prediction asks how long each part of the card would be busy
-if nothing else held it up; the longest of these times is the prediction, and no kernel with these counts can be faster.
+Every count is a thread's, per output that it computes; ``round_trips`` alone is for all of its outputs. A prediction
+asks how long each part of the card would be busy if nothing else held it up; the longest of these times is the
+prediction, and no kernel with these counts can be faster.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ COUNTS: Mapping[str, tuple[str, str]] = {
     "wavefronts": ("cycles of the load pipe, for a warp", "global_loads + copies + shared_cycles"),
     "memory_bytes": ("bytes through device memory", "least_bytes"),
     "waste": ("work done ÷ work needed (idle lanes, padding)", "1"),
-    "round_trips": ("loads awaited one after the other", "0"),
+    "round_trips": ("loads awaited one after the other, for all outputs of a thread", "0"),
     "slots": (
         "issue slots, with those of idle lanes",
         "(products / per_instruction + global_loads + shared_loads + constant_loads + copies) * waste",
@@ -126,6 +127,6 @@ def predict(counts: Mapping[str, Number], names: Names, speeds: Speeds) -> Predi
             "loads": 1e3 * done * counts["wavefronts"] / WARP / sm,
             "constants": 1e3 * done * counts["constant_loads"] * CONSTANT_CYCLES / WARP / sm,
             "memory": 1e3 * outputs * counts["memory_bytes"] / speeds.bytes,
-            "latency": 1e3 * done * counts["round_trips"] * ROUND_TRIP / speeds.cycles / at_once,
+            "latency": 1e3 * blocks * names["THREADS"] * counts["round_trips"] * ROUND_TRIP / speeds.cycles / at_once,
         }
     )

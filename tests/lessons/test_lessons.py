@@ -13,7 +13,7 @@ from app.kernels.facts import bytes_moved
 from app.kernels.problems import ConvProblem
 from app.lessons import tiles
 from app.lessons.card import Card
-from app.lessons.counting import COUNTS, PARTS, Speeds, count, predict, products_of
+from app.lessons.counting import COUNTS, PARTS, ROUND_TRIP, Speeds, count, predict, products_of
 from app.lessons.formulas import (
     banks,
     conflicts,
@@ -216,3 +216,11 @@ def test_pages_of_another_card_have_its_name_and_times(card: Card) -> None:
     assert "Another Card" in text and "fa19" not in text and "<code>ladder</code>" in text
     assert "What the compiler made of it" not in text
     assert "Another Card" in pages.index().html
+
+
+def test_a_thread_waits_once_for_all_of_its_outputs() -> None:
+    """It loads a tile, waits, and multiplies for each of them."""
+    counts = dict.fromkeys(COUNTS, 0) | {"waste": 1, "round_trips": 10}
+    names = {"OUTPUTS": 16, "BATCH": 1, "BLOCKS": 1, "THREADS": 1}
+    speeds = Speeds(products=1.0, bytes=1.0, cycles=1e3, multiprocessors=1, resident_threads=2048)
+    assert predict(counts, names, speeds).parts["latency"] == 10 * ROUND_TRIP

@@ -8,7 +8,7 @@
 //       tfloat32. In words both kinds of mma are the same: 8 along k, one fragment layout.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, a warp for each WM x WN sums of the tile.
 // Rows of both tiles are padded so that the 32 words of a fragment lie in 32 banks.
-// Bound by: waiting for x, stage by stage, with few blocks to fill the wait.
+// Bound by: waiting for x, stage by stage, with few blocks to fill the wait; by the counts, issuing instructions.
 #include "common.cuh"
 #include "mma.cuh"
 
