@@ -100,9 +100,9 @@ def training(folder: Path, tool: str) -> Iterator[Program]:
     """The kernels' own tests, and a training of every network: batches of 8, 8 and 3; 5 images to evaluate."""
     yield "training kernels", (*PYTEST, "tests/training/test_gpu_training_kernels.py")
     data = ("--data", str(folder / "images"), "--labels", str(folder / "labels"))
-    short = ("--images", "24", "--validation", "5", "--batch", "8", "--epochs", "1")
+    short = ("--images", "24", "--validation", "5", "--batch-size", "8", "--epochs", "1")
     for network in ("lenet5", "fa19", "k7", "minidnn86", "mlp"):
-        output = ("--output", str(folder / f"{tool}_{network}.h5"))
+        output = ("--out", str(folder / f"{tool}_{network}.h5"))
         yield f"train {network}", ("main.py", "train", "--device", "cuda", "--network", network, *short, *data, *output)
 
 
